@@ -1,0 +1,119 @@
+"""Cutting reads into device batches that fit a memory budget, and surviving where they do not."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# A CPU gains nothing from batches beyond this many tokens; a GPU keeps gaining for longer.
+CPU_BATCH_TOKENS = 4096
+GPU_BATCH_TOKENS = 65536
+
+
+@dataclass(frozen=True)
+class MemoryCost:
+    """Bytes that a batch of ``rows`` reads, padded to ``length`` tokens, takes on the device.
+
+    ``rows * (per_row + per_token * length + per_pair * length**2)``: caches and activations grow
+    with the tokens, masks and unfused attention scores with their square.
+    """
+
+    per_row: float
+    per_token: float
+    per_pair: float
+
+    def of(self, rows: int, length: int) -> float:
+        return rows * (self.per_row + self.per_token * length + self.per_pair * length**2)
+
+
+def cut_batches(
+    lengths: Sequence[int], *, cost: MemoryCost, memory: float, max_tokens: int
+) -> list[list[int]]:
+    """Group positions of ``lengths`` into batches, longest first.
+
+    Sorting keeps padding small, and brings the batch that is hardest on memory to the front, where
+    a failure costs least. Each batch holds as many reads as fit both ``memory`` (bytes, by
+    ``cost``) and ``max_tokens`` (padded tokens), and at least one.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batches: list[list[int]] = []
+    start = 0
+    while start < len(order):
+        longest = max(1, lengths[order[start]])
+        by_memory = int(memory // max(1.0, cost.of(1, longest)))
+        rows = max(1, min(by_memory, max_tokens // longest))
+        batches.append(order[start : start + rows])
+        start += rows
+    return batches
+
+
+def run_halving(
+    batch: Sequence[Item],
+    forward: Callable[[Sequence[Item]], Sequence[Result]],
+    on_single_failure: Callable[[Item, str], Result],
+    on_halving: Callable[[], None],
+) -> list[Result]:
+    """Run ``forward`` over ``batch``; where memory runs out, halve and go on.
+
+    An item that does not fit even alone gives ``on_single_failure(item, reason)``. Results keep the
+    order of ``batch``. Errors other than a lack of memory are passed on.
+    """
+    failure: str | None = None
+    try:
+        return list(forward(batch))
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        failure = str(error).split("\n")[0] or type(error).__name__
+    # Outside the except block: the traceback would keep the failed batch's tensors alive.
+    _free_cached_memory()
+    if len(batch) == 1:
+        return [on_single_failure(batch[0], f"out of memory ({failure})")]
+    on_halving()
+    half = len(batch) // 2
+    return [
+        *run_halving(batch[:half], forward, on_single_failure, on_halving),
+        *run_halving(batch[half:], forward, on_single_failure, on_halving),
+    ]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error means that the device or the process ran out of memory."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    # The CPU allocator has no class of its own.
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "out of memory" in text
+    )
+
+
+def _free_cached_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def machine_memory() -> int:
+    """Bytes of main memory that this process may use: the machine's, or its control group's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit_file in (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+    ):
+        try:
+            with open(limit_file, encoding="ascii") as stream:
+                text = stream.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total

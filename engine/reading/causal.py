@@ -1,0 +1,240 @@
+"""Decoder-only readers, with what their prompts share computed once.
+
+Greedy decoding with our own loop instead of ``generate``, for three things that it does not do:
+keys and values of the shared prefix are computed once per reader and not per read, finished reads
+leave the batch, and grouped-query attention runs without copying keys and values for every head.
+Outputs equal ``generate``'s (tested in fp32).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+
+from engine.reading import batching, device
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+
+
+def grouped_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Grouped-query attention in which the heads of a group are further query rows of one head.
+
+    transformers repeats keys and values for every query head whenever there is a mask; on a CPU
+    those copies cost more than the attention itself. Folding the group into the query axis is the
+    same arithmetic without a copy.
+
+    Shapes: query (B, H, L, D), key and value (B, G, T, D) with G dividing H, mask (B, 1, L, T).
+    """
+    rows, heads, length, width = query.shape
+    groups = key.shape[1]
+    per_group = heads // groups
+    if attention_mask is None:
+        out = scaled_dot_product_attention(
+            query, key, value, is_causal=length > 1, scale=scaling, enable_gqa=per_group > 1
+        )
+    else:
+        folded = query.reshape(rows, groups, per_group * length, width)
+        mask = attention_mask[..., : key.shape[2]]
+        if per_group > 1 and length > 1:
+            mask = mask.repeat(1, 1, per_group, 1)
+        out = scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
+        out = out.reshape(rows, heads, length, width)
+    return out.transpose(1, 2), None
+
+
+AttentionInterface.register("grouped_sdpa", grouped_attention)
+AttentionMaskInterface.register("grouped_sdpa", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A tokenized prompt without the shared prefix."""
+
+    suffix: list[int]
+    tokens: int  # of the whole prompt, prefix included
+    truncated: bool
+
+
+class CausalReader:
+    """A decoder-only model that continues prompts greedily until a stop string or the end token."""
+
+    def __init__(self, spec: ReaderSpec) -> None:
+        self._spec = spec
+        self._device = device.prepare(spec)
+        self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
+        self._model = (
+            AutoModelForCausalLM.from_pretrained(
+                spec.path,
+                dtype=getattr(torch, spec.dtype),
+                local_files_only=True,
+                attn_implementation="grouped_sdpa",
+            )
+            .to(self._device)
+            .eval()
+        )
+        self.stats = ReaderStats()
+        config = self._model.config
+        ends = self._model.generation_config.eos_token_id
+        self._end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
+        self._pad = next(iter(self._end_tokens), 0)
+        self._positions = int(getattr(config, "max_position_embeddings", 0) or 0)
+        self._prefix = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+        self._prefix_cache: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
+        self._cached_prefix: list[int] = []
+
+        item = torch.empty((), dtype=self._model.dtype).element_size()
+        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        keys_values = 2 * config.num_hidden_layers * config.num_key_value_heads * head * item
+        # Held at the widest point of a layer: the states in and out, the gate and up projections
+        # and their product, in the model's precision, and one copy of the states in fp32 (norms).
+        activations = item * (6 * config.hidden_size + 3 * config.intermediate_size)
+        activations += 4 * config.hidden_size
+        fixed = len(self._prefix) + spec.max_new_tokens
+        self._cost = batching.MemoryCost(
+            # A growing cache is copied once as it grows, hence twice the keys and values.
+            per_row=2 * keys_values * fixed + 4 * config.vocab_size,
+            per_token=2 * keys_values + activations,
+            per_pair=item * (1 + config.num_attention_heads // config.num_key_value_heads),
+        )
+        weights = sum(p.numel() * p.element_size() for p in self._model.parameters())
+        self._memory = device.batch_memory(spec, self._device, weights)
+
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+        """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
+        encoded = self._encode([prompt for (prompt,) in inputs])
+        # Tokens may merge across the end of the prefix text, so what is shared is decided on tokens.
+        shared = len(os.path.commonprefix([self._prefix, *encoded]))
+        shared = min([shared, *(len(tokens) - 1 for tokens in encoded)])
+        prompts = [self._fit(tokens, shared) for tokens in encoded]
+        outputs: list[ReadOutput | None] = [None] * len(prompts)
+        batches = batching.cut_batches(
+            [len(p.suffix) for p in prompts],
+            cost=self._cost,
+            memory=self._memory,
+            max_tokens=device.max_batch_tokens(self._device),
+        )
+        for batch in batches:
+            results = batching.run_halving(
+                batch,
+                lambda part: self._generate([prompts[i] for i in part], encoded[part[0]][:shared]),
+                lambda i, reason: ReadOutput("", prompts[i].tokens, 0, False, reason),
+                self._count_halving,
+            )
+            for i, result in zip(batch, results, strict=True):
+                outputs[i] = result
+        self.stats.peak_memory = device.peak_memory(self._device)
+        return [output for output in outputs if output is not None]
+
+    def _count_halving(self) -> None:
+        # Reads that come later start from the smaller size: what failed once would fail again.
+        self._memory /= 2
+        self.stats.memory_halvings += 1
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return self._tokenizer(texts, return_attention_mask=False)["input_ids"]
+
+    def _fit(self, tokens: list[int], shared: int) -> _Prompt:
+        limit = self._spec.max_input_tokens or (
+            self._positions - self._spec.max_new_tokens if self._positions else len(tokens)
+        )
+        suffix = tokens[shared:]
+        excess = len(tokens) - limit
+        if excess <= 0:
+            return _Prompt(suffix, len(tokens), False)
+        # Cut between the examples and the end: the question and the best passages stand last.
+        return _Prompt(suffix[min(excess, len(suffix) - 1) :], limit, True)
+
+    def _prefix_states(self, prefix: list[int]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        if prefix != self._cached_prefix:
+            cache = DynamicCache(config=self._model.config)
+            ids = torch.tensor([prefix], device=self._device)
+            self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._prefix_cache = tuple((layer.keys, layer.values) for layer in cache.layers)
+            self._cached_prefix = prefix
+        return self._prefix_cache
+
+    @torch.inference_mode()
+    def _generate(self, prompts: Sequence[_Prompt], prefix: list[int]) -> list[ReadOutput]:
+        rows, length = len(prompts), max(len(p.suffix) for p in prompts)
+        shared = len(prefix)
+        cache = DynamicCache(config=self._model.config)
+        if shared:
+            for layer, (keys, values) in enumerate(self._prefix_states(prefix)):
+                cache.update(
+                    keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer
+                )
+        # Padding stands between the prefix and the suffix, so that every row ends at the same place.
+        ids = torch.full((rows, length), self._pad, dtype=torch.long)
+        mask = torch.ones((rows, shared + length), dtype=torch.long)
+        for row, prompt in enumerate(prompts):
+            padding = length - len(prompt.suffix)
+            ids[row, padding:] = torch.tensor(prompt.suffix)
+            mask[row, shared : shared + padding] = 0
+        mask = mask.to(self._device)
+        positions = (mask.cumsum(1) - 1)[:, shared:].clamp(min=0)
+        self.stats.padded_tokens += rows * length
+        self.stats.prompt_tokens += sum(len(p.suffix) for p in prompts)
+
+        generated: list[list[int]] = [[] for _ in prompts]
+        texts: list[str] = [""] * rows
+        alive = list(range(rows))
+        step = ids.to(self._device)
+        while True:
+            logits = self._model(
+                input_ids=step,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            chosen = logits.argmax(-1).tolist()
+            going: list[int] = []
+            for place, (row, token) in enumerate(zip(alive, chosen, strict=True)):
+                if token in self._end_tokens:
+                    continue
+                generated[row].append(token)
+                text = self._tokenizer.decode(generated[row], skip_special_tokens=True)
+                texts[row], stopped = _cut_at_stop(text, self._spec.stop)
+                if not stopped and len(generated[row]) < self._spec.max_new_tokens:
+                    going.append(place)
+            if not going:
+                break
+            last = positions[:, -1:]
+            if len(going) < len(alive):
+                keep = torch.tensor(going, device=self._device)
+                cache.batch_select_indices(keep)
+                mask, last = mask[keep], last[keep]
+                alive = [alive[place] for place in going]
+            step = torch.tensor([[generated[row][-1]] for row in alive], device=self._device)
+            mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
+            positions = last + 1
+        return [
+            ReadOutput(texts[row].strip(), prompt.tokens, len(generated[row]), prompt.truncated)
+            for row, prompt in enumerate(prompts)
+        ]
+
+
+def _cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string that follows some words, and whether there was one.
+
+    A stop string before any word does not end an answer: completions often begin with a space or a
+    line break.
+    """
+    lead = len(text) - len(text.lstrip())
+    places = [at for stop in stops if (at := text.find(stop, lead)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)

@@ -1,0 +1,169 @@
+"""Encoder-decoder readers: Fusion-in-Decoder and, as its case of one input, plain generation.
+
+Fusion-in-Decoder (Izacard & Grave, EACL 2021) encodes every (question, passage) on its own and lets
+the decoder attend to all encodings at once. A read is a list of inputs; with one input this is the
+model's ordinary generation, so in-prompt augmentation and eRAG's single passages need no second path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.modeling_outputs import BaseModelOutput
+
+from engine.reading import batching, device
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+
+
+@dataclass(frozen=True)
+class _Input:
+    """One tokenized encoder input."""
+
+    tokens: list[int]
+    truncated: bool
+
+
+class EncoderDecoderReader:
+    """A T5-type model that encodes each input alone and decodes greedily from all encodings."""
+
+    def __init__(self, spec: ReaderSpec) -> None:
+        self._spec = spec
+        self._device = device.prepare(spec)
+        self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
+        self._model = (
+            AutoModelForSeq2SeqLM.from_pretrained(
+                spec.path, dtype=getattr(torch, spec.dtype), local_files_only=True
+            )
+            .to(self._device)
+            .eval()
+        )
+        self.stats = ReaderStats()
+        config = self._model.config
+        self._pad = int(config.pad_token_id or 0)
+        # T5 has no largest position; other models say theirs.
+        self._limit = spec.max_input_tokens or int(
+            getattr(config, "max_position_embeddings", 0) or 512
+        )
+        item = torch.empty((), dtype=self._model.dtype).element_size()
+        width, inner = config.d_model, config.num_heads * config.d_kv
+        layers = getattr(config, "num_decoder_layers", None) or config.num_layers
+        # Encoder: states and feed-forward activations of the layer at work; unfused attention with
+        # its position bias holds scores and probabilities of every head.
+        self._encode_cost = batching.MemoryCost(
+            per_row=0.0,
+            per_token=item * (8 * width + 2 * config.d_ff + 4 * inner),
+            per_pair=3 * item * config.num_heads,
+        )
+        # Decoder: the fused states and, in every layer, cross-attention keys and values of each token.
+        self._decode_cost = batching.MemoryCost(
+            per_row=4 * layers * inner * item * spec.max_new_tokens + 4 * config.vocab_size,
+            per_token=item * (2 * width + 2 * layers * inner),
+            per_pair=0.0,
+        )
+        weights = sum(p.numel() * p.element_size() for p in self._model.parameters())
+        self._memory = device.batch_memory(spec, self._device, weights)
+
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+        """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
+        prompts = [self._tokenize(texts) for texts in inputs]
+        lengths = [sum(len(item.tokens) for item in prompt) for prompt in prompts]
+        outputs: list[ReadOutput | None] = [None] * len(prompts)
+        batches = batching.cut_batches(
+            lengths,
+            cost=self._decode_cost,
+            memory=self._memory / 2,  # the other half is for the encoder's activations
+            max_tokens=device.max_batch_tokens(self._device),
+        )
+        for batch in batches:
+            results = batching.run_halving(
+                batch,
+                lambda part: self._generate([prompts[i] for i in part]),
+                lambda i, reason: ReadOutput("", lengths[i], 0, False, reason),
+                self._count_halving,
+            )
+            for i, result in zip(batch, results, strict=True):
+                outputs[i] = result
+        self.stats.peak_memory = device.peak_memory(self._device)
+        return [output for output in outputs if output is not None]
+
+    def _count_halving(self) -> None:
+        self._memory /= 2
+        self.stats.memory_halvings += 1
+
+    def _tokenize(self, texts: Sequence[str]) -> list[_Input]:
+        encoded = self._tokenizer(list(texts), return_attention_mask=False)["input_ids"]
+        end = self._tokenizer.eos_token_id
+        items: list[_Input] = []
+        for tokens in encoded:
+            if len(tokens) <= self._limit:
+                items.append(_Input(tokens, False))
+            else:  # the question stands first, so the end is what can be spared
+                kept = [*tokens[: self._limit - 1], end] if tokens[-1] == end else tokens
+                items.append(_Input(kept[: self._limit], True))
+        return items
+
+    def encode(self, items: Sequence[_Input]) -> list[torch.Tensor]:
+        """Encoder states of each input, its own tokens only: (tokens, d_model) each.
+
+        Inputs are sorted by length and encoded in batches that fit the memory budget.
+        """
+        states: list[torch.Tensor | None] = [None] * len(items)
+        for batch in batching.cut_batches(
+            [len(item.tokens) for item in items],
+            cost=self._encode_cost,
+            memory=self._memory / 2,
+            max_tokens=device.max_batch_tokens(self._device),
+        ):
+            longest = len(items[batch[0]].tokens)
+            ids = torch.full((len(batch), longest), self._pad, dtype=torch.long)
+            mask = torch.zeros((len(batch), longest), dtype=torch.long)
+            for row, i in enumerate(batch):
+                size = len(items[i].tokens)
+                ids[row, :size] = torch.tensor(items[i].tokens)
+                mask[row, :size] = 1
+            self.stats.padded_tokens += ids.numel()
+            self.stats.prompt_tokens += int(mask.sum())
+            hidden = self._model.get_encoder()(
+                input_ids=ids.to(self._device), attention_mask=mask.to(self._device)
+            ).last_hidden_state
+            for row, i in enumerate(batch):
+                states[i] = hidden[row, : len(items[i].tokens)]
+        return [state for state in states if state is not None]
+
+    @torch.inference_mode()
+    def _generate(self, prompts: Sequence[Sequence[_Input]]) -> list[ReadOutput]:
+        encoded = iter(self.encode([item for prompt in prompts for item in prompt]))
+        # Fusion: one sequence per read, its inputs' states end to end. The cross-attention has no
+        # position of its own, so leaving the padding out between them changes nothing.
+        fused = [torch.cat([next(encoded) for _ in prompt]) for prompt in prompts]
+        longest = max(len(states) for states in fused)
+        hidden = fused[0].new_zeros((len(fused), longest, fused[0].shape[-1]))
+        mask = torch.zeros((len(fused), longest), dtype=torch.long, device=self._device)
+        for row, states in enumerate(fused):
+            hidden[row, : len(states)] = states
+            mask[row, : len(states)] = 1
+        tokens = self._model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+            attention_mask=mask,
+            max_new_tokens=self._spec.max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+        )
+        special = set(self._tokenizer.all_special_ids) | {self._pad}
+        outputs: list[ReadOutput] = []
+        for prompt, row in zip(prompts, tokens.tolist(), strict=True):
+            text = self._tokenizer.decode(row, skip_special_tokens=True)
+            for stop in self._spec.stop:
+                text = text.split(stop)[0]
+            outputs.append(
+                ReadOutput(
+                    output=text.strip(),
+                    prompt_tokens=sum(len(item.tokens) for item in prompt),
+                    output_tokens=sum(token not in special for token in row),
+                    truncated=any(item.truncated for item in prompt),
+                )
+            )
+        return outputs

@@ -1,0 +1,111 @@
+"""Planning reads: which are wanted, which are missing, and in which units they are done.
+
+Pure functions of tables; nothing here knows of Ray, of torch or of files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from engine import tables
+from engine.reading.prompts import Prompt
+from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
+
+INPUTS = "inputs"
+
+WANTED: tables.Schema = {
+    READ_KEY: pl.String(),
+    QUERY_ID: pl.String(),
+    DOC_IDS: pl.List(pl.String()),
+    INPUTS: pl.List(pl.String()),
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A piece of work: the rows ``offset`` to ``offset + length`` of the plan.
+
+    A unit is one task, one commit to the store, and the most that a crash can lose per actor.
+    """
+
+    number: int
+    offset: int
+    length: int
+
+
+def read_key(fingerprint: str, inputs: Sequence[str]) -> str:
+    """The identity of a read: the reader's fingerprint and the exact text that it is given."""
+    content = json.dumps([fingerprint, list(inputs)], ensure_ascii=False)
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def wanted_reads(
+    lists: pl.DataFrame,
+    queries: pl.DataFrame,
+    corpus: pl.DataFrame,
+    *,
+    prompt: Prompt,
+    fingerprint: str,
+) -> pl.DataFrame:
+    """The reads of ``lists``, one row each: ``read_key``, ``query_id``, ``doc_ids``, ``inputs``.
+
+    Args:
+        lists: ``query_id`` and ``doc_ids`` in rank order, best first; an empty list is a read
+            without passages.
+        queries, corpus: the tables that the ids point into.
+    """
+    texts = dict(queries.select(QUERY_ID, QUERY).iter_rows())
+    passages = {
+        doc_id: (title, text)
+        for doc_id, title, text in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()
+    }
+
+    def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
+        for query_id, doc_ids in lists.select(QUERY_ID, DOC_IDS).iter_rows():
+            inputs = prompt.render(texts[query_id], [passages[doc_id] for doc_id in doc_ids])
+            yield read_key(fingerprint, inputs), query_id, doc_ids, inputs
+
+    return pl.DataFrame(list(rows()), schema=WANTED, orient="row")
+
+
+def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
+    """The distinct wanted reads that are not stored, longest input first.
+
+    Longest first keeps padding small, and the long units that would make actors wait at the end
+    come at the beginning. The order depends on the reads alone.
+    """
+    return (
+        wanted.unique(READ_KEY, keep="first", maintain_order=True)
+        .join(stored.select(READ_KEY), on=READ_KEY, how="anti")
+        .with_columns(pl.col(INPUTS).list.eval(pl.element().str.len_chars()).list.sum().alias("_n"))
+        .sort("_n", READ_KEY, descending=[True, False])
+        .drop("_n")
+    )
+
+
+def cut_units(plan: pl.DataFrame, *, characters: int, shared: int = 0) -> list[Unit]:
+    """Cut a plan into units of at most so many characters of input (and at least one read).
+
+    Args:
+        plan: the reads, as ``missing_reads`` gives them.
+        characters: size of a unit.
+        shared: characters at the beginning of every read that are computed once and cost nothing.
+    """
+    sizes = plan.select(
+        (pl.col(INPUTS).list.eval(pl.element().str.len_chars()).list.sum() - shared).clip(1)
+    ).to_series()
+    units: list[Unit] = []
+    offset, filled = 0, 0
+    for row, size in enumerate(sizes):
+        if row > offset and filled + size > characters:
+            units.append(Unit(len(units), offset, row - offset))
+            offset, filled = row, 0
+        filled += size
+    if plan.height:
+        units.append(Unit(len(units), offset, plan.height - offset))
+    return units

@@ -1,0 +1,99 @@
+"""What a reader is: the one interface between the pipeline and every language model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+Augmentation = Literal["in-prompt", "fid"]
+Dtype = Literal["bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True)
+class ReaderSpec:
+    """Everything that a process needs to load a reader; sent to every actor.
+
+    The first group decides what the outputs are and is part of every read's key; the second only
+    decides how fast they come and in how much memory.
+
+    Attributes:
+        weights: SHA-256 over the model's files, see ``engine.reading.weights.resolve``.
+        architecture: decoder-only or encoder-decoder.
+        dtype: the precision of weights and activations.
+        max_new_tokens: tokens generated at most, 1 or more.
+        stop: generation ends before the first of these strings.
+        max_input_tokens: longest input in tokens, generated ones left aside; longer ones are cut
+            and counted as truncated. 0 means: as long as the model's positions allow.
+        path: the local directory of the model.
+        name: what the user called it, for messages and reports.
+        shared_prefix: text that many inputs begin with; its keys and values are computed once.
+        memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
+        threads: CPU threads of one actor; 0 means all that torch sees.
+    """
+
+    weights: str
+    architecture: Literal["causal", "encoder-decoder"]
+    dtype: Dtype
+    max_new_tokens: int
+    stop: tuple[str, ...]
+    max_input_tokens: int
+    path: str
+    name: str
+    shared_prefix: str = ""
+    memory: int = 0
+    threads: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what decides the outputs: equal fingerprints give equal outputs for equal inputs."""
+        decisive = [
+            self.weights,
+            self.architecture,
+            self.dtype,
+            "greedy",
+            self.max_new_tokens,
+            self.stop,
+            self.max_input_tokens,
+        ]
+        return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class ReadOutput:
+    """What one read gave.
+
+    ``failure`` is None for a read that succeeded; else the reason why it could not be done, and
+    ``output`` is empty.
+    """
+
+    output: str
+    prompt_tokens: int
+    output_tokens: int
+    truncated: bool
+    failure: str | None = None
+
+
+@dataclass
+class ReaderStats:
+    """Counters of one reader since it was loaded (peak in bytes, on the device that it runs on)."""
+
+    padded_tokens: int = 0
+    prompt_tokens: int = 0
+    memory_halvings: int = 0
+    peak_memory: int = 0
+
+
+class Reader(Protocol):
+    """A language model that turns inputs into short texts.
+
+    A read's input is a list of strings: one prompt for in-prompt augmentation, one string per
+    passage for Fusion-in-Decoder. Outputs come in the order of the inputs and do not depend on
+    what else is in the same call, up to the rounding of batched arithmetic.
+    """
+
+    stats: ReaderStats
+
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]: ...

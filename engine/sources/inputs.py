@@ -1,0 +1,92 @@
+"""The three things an evaluation reads, checked against each other: queries, runs, corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from engine.errors import InputError
+from engine.sources.corpus import read_corpus
+from engine.sources.files import read_lines
+from engine.sources.queries import read_queries
+from engine.sources.runs import read_runs
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
+
+
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """Tables that fit together: every run row has its query and its passage.
+
+    Attributes:
+        queries: the queries table.
+        corpus: the passages that some run lists within the cutoff.
+        runs: the run table, cut at the cutoff, of the queries evaluated.
+        ignored_queries: query ids that runs list and the queries file does not have.
+        empty_passages: listed passages without any text.
+    """
+
+    queries: pl.DataFrame
+    corpus: pl.DataFrame
+    runs: pl.DataFrame
+    ignored_queries: int
+    empty_passages: int
+
+
+def read_inputs(
+    queries: str | Path, corpus: str | Path, runs: Sequence[str | Path], *, k: int
+) -> EvaluationInputs:
+    """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
+
+    Raises:
+        InputError: a file cannot be used, no run lists any of the queries, or a run lists a
+            document that the corpus lacks.
+    """
+    query_table = read_queries(queries)
+    run_table = read_runs(runs)
+    known = run_table.filter(pl.col(QUERY_ID).is_in(query_table[QUERY_ID].to_list()))
+    for path, name in zip(runs, run_table[RUN].unique(maintain_order=True), strict=True):
+        if known.filter(pl.col(RUN) == name).is_empty():
+            raise InputError(
+                path,
+                None,
+                f"lists none of the {query_table.height} queries of {queries} "
+                f"(it has {run_table.filter(pl.col(RUN) == name)[QUERY_ID][0]!r}, "
+                f"they have {query_table[QUERY_ID][0]!r})",
+                "give the queries that the run was made for",
+            )
+    cut = known.filter(pl.col(RANK) <= k)
+    passages = read_corpus(corpus, wanted=cut[DOC_ID].unique().to_list())
+    lost = cut.join(passages, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
+    if not lost.is_empty():
+        name, query_id, doc_id = lost.select(RUN, QUERY_ID, DOC_ID).row(0)
+        order = run_table[RUN].unique(maintain_order=True).to_list()
+        path = Path(runs[order.index(name)])
+        more = lost[DOC_ID].n_unique() - 1
+        raise InputError(
+            path,
+            _line_of(path, query_id, doc_id),
+            f"document {doc_id!r} of query {query_id!r}{f' and {more} more' if more else ''} "
+            f"not in the corpus {corpus}",
+            "give the corpus that the run was made from",
+        )
+    return EvaluationInputs(
+        queries=query_table,
+        corpus=passages,
+        runs=cut,
+        ignored_queries=run_table[QUERY_ID].n_unique() - known[QUERY_ID].n_unique(),
+        empty_passages=int((passages[TEXT].str.strip_chars() == "").sum()),
+    )
+
+
+def _line_of(path: Path, query_id: str, doc_id: str) -> int | None:
+    """Where a TREC file lists a document; only looked up to word an error."""
+    if path.suffix == ".parquet":
+        return None
+    for number, line in read_lines(path, "a run"):
+        columns = line.split()
+        if columns[0] == query_id and columns[2] == doc_id:
+            return number
+    return None

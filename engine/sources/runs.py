@@ -1,0 +1,146 @@
+"""Runs (ranked lists): TREC text files and Parquet, in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.files import read_lines, read_parquet, require_file, write_parquet, write_text
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
+
+_WHAT = 'a run: TREC lines "query Q0 document rank score name", or Parquet'
+
+
+def read_run(path: str | Path) -> pl.DataFrame:
+    """Read one run as the run table, sorted by query and rank.
+
+    Order in TREC files follows trec_eval: by score (in single precision, as it keeps them), equal
+    scores by document id, both descending; the rank column is not looked at. In Parquet the given
+    ranks count. Ranks come out as 1, 2, … without gaps.
+
+    Raises:
+        InputError: unreadable, empty, a line that has not six columns, a score that is no number, a
+            document listed twice for a query, ranks given twice, or more than one system name.
+    """
+    path = require_file(path, _WHAT)
+    frame = _from_parquet(path) if path.suffix == ".parquet" else _from_trec(path)
+    if frame.is_empty():
+        raise InputError(path, None, "the run is empty", f"give {_WHAT}")
+    names = frame[RUN].unique()
+    if len(names) > 1:
+        raise InputError(
+            path,
+            None,
+            f"holds several systems ({', '.join(sorted(names)[:3])} …)",
+            "write one file per run",
+        )
+    return frame.sort(QUERY_ID, RANK).with_columns(
+        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
+    )
+
+
+def read_runs(paths: Sequence[str | Path]) -> pl.DataFrame:
+    """Read several runs into one table; their names must differ.
+
+    Raises:
+        InputError: as ``read_run``, or two files with the same system name.
+    """
+    frames: list[pl.DataFrame] = []
+    sources: dict[str, str | Path] = {}
+    for path in paths:
+        frame = read_run(path)
+        name = frame[RUN][0]
+        if name in sources:
+            raise InputError(
+                path,
+                None,
+                f"the run is called {name!r} like {sources[name]}",
+                "give each run a name of its own (last column of a TREC run)",
+            )
+        sources[name] = path
+        frames.append(frame)
+    return pl.concat(frames)
+
+
+def write_run(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write a run: Parquet if the name ends so, else TREC text.
+
+    Raises:
+        InputError: an id with white space cannot be written as TREC text.
+    """
+    path = Path(path)
+    if path.suffix == ".parquet":
+        write_parquet(frame.select(list(tables.RUNS)), path)
+        return
+    lines: list[str] = []
+    for query_id, doc_id, rank, score, run in frame.select(list(tables.RUNS)).iter_rows():
+        if any(part.split() != [part] for part in (query_id, doc_id, run)):
+            raise InputError(
+                path,
+                None,
+                f"an id with white space ({query_id!r}, {doc_id!r}, {run!r})",
+                "write the run as .parquet instead",
+            )
+        lines.append(f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n")
+    write_text("".join(lines), path)
+
+
+def _from_parquet(path: Path) -> pl.DataFrame:
+    frame = read_parquet(path)
+    if RUN not in frame.columns:
+        frame = frame.with_columns(pl.lit(path.stem).alias(RUN))
+    frame = tables.conform(frame, tables.RUNS, path)
+    for columns, what in (([QUERY_ID, DOC_ID], "document"), ([QUERY_ID, RANK], "rank")):
+        twice = frame.filter(pl.struct(columns).is_duplicated())
+        if not twice.is_empty():
+            query_id, value = twice.select(columns).row(0)
+            raise InputError(
+                path,
+                None,
+                f"query {query_id!r} lists the {what} {value!r} twice",
+                f"list every {what} once per query",
+            )
+    return frame
+
+
+def _from_trec(path: Path) -> pl.DataFrame:
+    rows: list[tuple[str, str, int, float, str]] = []
+    seen: dict[tuple[str, str], int] = {}
+    for number, line in read_lines(path, _WHAT):
+        columns = line.split()
+        if len(columns) != 6:
+            raise InputError(
+                path,
+                number,
+                f"{len(columns)} columns, a TREC run has 6",
+                'write "query Q0 document rank score name"',
+            )
+        query_id, _, doc_id, _, written, name = columns
+        try:
+            score = float(written)
+        except ValueError:
+            score = math.nan
+        if math.isnan(score):
+            raise InputError(path, number, f"score {written!r} is no number", "write a number")
+        if (query_id, doc_id) in seen:
+            raise InputError(
+                path,
+                number,
+                f"query {query_id!r} lists document {doc_id!r} twice "
+                f"(see line {seen[query_id, doc_id]})",
+                "list every document once per query",
+            )
+        seen[query_id, doc_id] = number
+        rows.append((query_id, doc_id, 0, score, name))
+    frame = pl.DataFrame(rows, schema=tables.RUNS, orient="row")
+    return frame.sort(
+        QUERY_ID,
+        pl.col(SCORE).cast(pl.Float32),
+        DOC_ID,
+        descending=[False, True, True],
+    ).with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK))

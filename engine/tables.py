@@ -1,0 +1,142 @@
+"""The tables that flow through the engine: their columns and types, in one place.
+
+Every stage takes and gives Polars frames with these columns; frames are checked where data enters
+(``conform``) and column names are never spelled anywhere else than here and as these constants.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from engine.errors import InputError
+
+Schema = dict[str, pl.DataType]
+
+DOC_ID = "doc_id"
+TITLE = "title"
+TEXT = "text"
+ARTICLE_ID = "article_id"
+QUERY_ID = "query_id"
+QUERY = "query"
+ANSWERS = "answers"
+PROVENANCE = "provenance"
+RANK = "rank"
+SCORE = "score"
+RUN = "run"
+READ_KEY = "read_key"
+DOC_IDS = "doc_ids"
+OUTPUT = "output"
+PROMPT_TOKENS = "prompt_tokens"
+OUTPUT_TOKENS = "output_tokens"
+TRUNCATED = "truncated"
+ANNOTATOR = "annotator"
+LABEL = "label"
+MEASURE = "measure"
+VALUE = "value"
+K = "k"
+N = "n"
+
+CORPUS: Schema = {
+    DOC_ID: pl.String(),
+    TITLE: pl.String(),
+    TEXT: pl.String(),
+    # The document a passage was cut from; provenance is judged at this level.
+    ARTICLE_ID: pl.String(),
+}
+QUERIES: Schema = {
+    QUERY_ID: pl.String(),
+    QUERY: pl.String(),
+    ANSWERS: pl.List(pl.String()),
+    PROVENANCE: pl.List(pl.String()),  # article ids; may be empty
+}
+RUNS: Schema = {
+    QUERY_ID: pl.String(),
+    DOC_ID: pl.String(),
+    RANK: pl.Int64(),  # 1 is best
+    SCORE: pl.Float64(),
+    RUN: pl.String(),  # the system's name
+}
+READS: Schema = {
+    READ_KEY: pl.String(),
+    QUERY_ID: pl.String(),
+    DOC_IDS: pl.List(pl.String()),
+    OUTPUT: pl.String(),
+    PROMPT_TOKENS: pl.Int64(),
+    OUTPUT_TOKENS: pl.Int64(),
+    TRUNCATED: pl.Boolean(),
+}
+LABELS: Schema = {
+    QUERY_ID: pl.String(),
+    DOC_ID: pl.String(),
+    ANNOTATOR: pl.String(),
+    LABEL: pl.Float64(),  # in [0, 1]
+}
+QUERY_SCORES: Schema = {
+    RUN: pl.String(),
+    ANNOTATOR: pl.String(),
+    MEASURE: pl.String(),
+    QUERY_ID: pl.String(),
+    VALUE: pl.Float64(),
+}
+DOWNSTREAM: Schema = {
+    RUN: pl.String(),
+    QUERY_ID: pl.String(),
+    K: pl.Int64(),  # passages given to the reader at most
+    OUTPUT: pl.String(),
+    VALUE: pl.Float64(),
+}
+CORRELATIONS: Schema = {
+    RUN: pl.String(),
+    ANNOTATOR: pl.String(),
+    MEASURE: pl.String(),
+    K: pl.Int64(),
+    N: pl.Int64(),
+    "tau": pl.Float64(),
+    "tau_low": pl.Float64(),
+    "tau_high": pl.Float64(),
+    "rho": pl.Float64(),
+    "rho_low": pl.Float64(),
+    "rho_high": pl.Float64(),
+    # Why a correlation is undefined (NaN), or what weakens its interval; empty otherwise.
+    "note": pl.String(),
+}
+
+
+def empty(schema: Schema) -> pl.DataFrame:
+    """A table with the columns of ``schema`` and no rows."""
+    return pl.DataFrame(schema=schema)
+
+
+def conform(frame: pl.DataFrame, schema: Schema, path: str | Path) -> pl.DataFrame:
+    """Select and cast the columns of ``schema``; further columns are left out.
+
+    Raises:
+        InputError: a column is missing, has another type, or holds nulls.
+    """
+    missing = [name for name in schema if name not in frame.columns]
+    if missing:
+        raise InputError(
+            path,
+            None,
+            f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
+            f"a table of this kind has the columns {', '.join(schema)}",
+        )
+    try:
+        frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
+    except pl.exceptions.PolarsError as error:
+        raise InputError(
+            path, None, f"a column has the wrong type ({error})", f"use {_types(schema)}"
+        ) from None
+    for name in schema:
+        if frame[name].null_count():
+            row = frame[name].is_null().arg_max()
+            raise InputError(
+                path, None, f"row {row} has no {name}", "fill the value in or leave the row out"
+            )
+    return frame
+
+
+def _types(schema: Schema) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in schema.items())

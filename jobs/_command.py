@@ -1,0 +1,72 @@
+"""What every command shares: running it, reading its options from YAML, and how errors end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Yaml
+
+from engine.errors import InputError, ReadError
+
+BAD_INPUT = 2
+
+ConfigFile = Annotated[
+    Path | None,
+    Parameter(
+        name="--config",
+        help="YAML file with any of these options (end-to-end-k: 5); the command line wins over it.",
+    ),
+]
+
+
+def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
+    """Run an app and exit: 0 done, 2 bad input (one line on standard error), 1 anything else."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    # Nothing a command needs comes from the network, and nothing may be asked there.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        if (config := _config_of(tokens)) is not None:
+            if not config.is_file():
+                raise InputError(config, None, "no such file", "give a YAML file of options")
+            app.config = [Yaml(str(config), must_exist=True, use_commands_as_keys=False)]
+        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except InputError as error:
+        _fail(error, BAD_INPUT)
+    except CycloptsError as error:
+        _fail(error, BAD_INPUT)
+    except ReadError as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; reads done so far are in the store", 130)
+    except BrokenPipeError:
+        # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def run_command(command: Callable[..., Any]) -> None:
+    """Run one job as a program of its own: ``python -m jobs.retrieve …``."""
+    app = App(name=f"python -m jobs.{command.__name__}")
+    app.default(command)
+    run_app(app)
+
+
+def _config_of(tokens: Sequence[str]) -> Path | None:
+    for position, token in enumerate(tokens):
+        if token == "--":
+            return None
+        if token == "--config" and position + 1 < len(tokens):
+            return Path(tokens[position + 1])
+        if token.startswith("--config="):
+            return Path(token.removeprefix("--config="))
+    return None
+
+
+def _fail(error: object, status: int) -> None:
+    print(f"erag: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(status)

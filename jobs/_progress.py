@@ -1,0 +1,77 @@
+"""The progress of reads: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from engine.reading.reads import Progress as OnProgress
+
+_SECONDS_BETWEEN_LINES = 15.0
+
+
+class _Rate(ProgressColumn):
+    """Reads per second of the last while."""
+
+    def render(self, task: Task) -> Text:
+        return Text("- reads/s" if task.speed is None else f"{task.speed:.1f} reads/s")
+
+
+@contextlib.contextmanager
+def reading_progress() -> Iterator[OnProgress]:
+    """Give a function that is told of reads done and wanted, and shows them on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines()
+        return
+    with Progress(
+        TextColumn("reading"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+        speed_estimate_period=60,
+    ) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def on_progress(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield on_progress
+
+
+class _Lines:
+    """Plain lines for logs: at the start, every so many seconds, and at the end."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self._first: int | None = None
+        self._last = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = done
+        elif done < total and now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        rate = (done - self._first) / max(1e-9, now - self._start)
+        left = f", {(total - done) / rate:.0f} s left" if 0 < rate and done < total else ""
+        speed = f", {rate:.1f} reads/s" if rate > 0 else ""
+        print(f"reading: {done}/{total} reads{speed}{left}", file=sys.stderr, flush=True)

@@ -1,0 +1,33 @@
+"""The console script ``erag``: every job under one name. ``erag X`` is ``python -m jobs.X``."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from engine import __version__
+from jobs._command import run_app
+
+app = App(
+    name="erag",
+    version=__version__,
+    help="Measure how useful a retriever is to the LLM that reads its results.",
+    help_epilogue="Start with: erag demo. Then: erag evaluate --help.",
+)
+# Named by import path: a command's module is loaded when the command runs, or shows its help.
+for name, path, summary in (
+    ("demo", "jobs.demo:demo", "The whole flow on the bundled sample, offline."),
+    ("passages", "jobs.passages:passages", "Cut articles into passages."),
+    ("index", "jobs.index:app", "Build an index of a corpus."),
+    ("retrieve", "jobs.retrieve:retrieve", "Retrieve passages for queries."),
+    ("evaluate", "jobs.evaluate:evaluate", "Evaluate runs with the LLM that reads them."),
+    ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
+):
+    app.command(path, name=name, help=summary)
+
+
+def main() -> None:
+    run_app(app)
+
+
+if __name__ == "__main__":
+    main()

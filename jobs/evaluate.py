@@ -1,0 +1,200 @@
+"""``erag evaluate``: label passages, score runs, and compare with the end-to-end score."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter, Token
+from rich.console import Console
+
+from engine import evaluation as evaluating
+from engine.errors import InputError
+from engine.evaluation import Evaluation, Settings
+from engine.ranking.scores import Relevant
+from engine.reading.prompts import Task
+from engine.reading.protocol import Augmentation, Dtype
+from engine.reading.weights import cache_directory
+from engine.report import summary
+from engine.sources.files import write_parquet, write_text
+from engine.sources.inputs import EvaluationInputs, read_inputs
+from engine.tables import QUERY_ID
+from jobs._command import ConfigFile, run_command
+from jobs._progress import reading_progress
+
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6}
+_UNITS |= {"gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+def parse_bytes(text: str) -> int:
+    """A size in bytes: 1.5GiB, 800MB, 1000000.
+
+    Raises:
+        InputError: not a size above 0.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    size = int(float(found[1]) * _UNITS.get(found[2].lower(), 0)) if found else 0
+    if size < 1:
+        raise InputError(None, None, f"{text!r} is no size", "write it like 1.5GiB or 800MB")
+    return size
+
+
+def _convert_bytes(kind: type, tokens: tuple[Token, ...]) -> int:
+    return parse_bytes(tokens[0].value)
+
+
+def evaluate(
+    *,
+    queries: Path,
+    corpus: Path,
+    run: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],
+    out: Path,
+    reader: str = Settings.reader,
+    augmentation: Augmentation = Settings.augmentation,
+    task: Task = Settings.task,
+    metric: str = Settings.metric,
+    k: int = Settings.k,
+    end_to_end_k: int | None = Settings.end_to_end_k,
+    measures: str = Settings.measures,
+    annotators: str = ",".join(Settings.annotators),
+    relevant: Relevant | None = Settings.relevant,
+    end_to_end: bool = Settings.end_to_end,
+    dtype: Dtype | None = Settings.dtype,
+    memory: Annotated[int, Parameter(converter=_convert_bytes)] = Settings.memory,
+    actors: int | None = Settings.actors,
+    failed_reads: Literal["error", "zero"] = Settings.failed_reads,
+    resamples: int = Settings.resamples,
+    confidence: float = Settings.confidence,
+    seed: int = Settings.seed,
+    limit: int | None = None,
+    store: Path | None = None,
+    config: ConfigFile = None,
+) -> None:
+    """Evaluate one or several runs with the LLM that reads them.
+
+    Labels every listed passage, scores the runs with ranking measures, and correlates these, query
+    by query, with the score of the same reader given the whole list. Every read is stored: what was
+    read once, for whichever run or measure, is not read again.
+
+    Parameters
+    ----------
+    queries
+        KILT JSONL with answers (and provenance), or Parquet.
+    corpus
+        The passages: Parquet, or JSONL with doc_id, title and text.
+    run
+        Ranked lists: TREC text or Parquet. Several may be given.
+    out
+        Directory for the results.
+    reader
+        'bundled' (SmolLM2-135M), a directory, a .gguf file, or a Hugging Face id in the local cache.
+    augmentation
+        All passages in one prompt, or Fusion-in-Decoder (T5 readers).
+    task
+        What the reader is asked to do.
+    metric
+        Downstream metric: em, match, accuracy, f1, rouge-l, rouge-l-kilt.
+    k
+        Passages per query that are labelled.
+    end_to_end_k
+        Passages that the end-to-end reader is given; by default as many as are labelled.
+    measures
+        Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k.
+    annotators
+        Who labels, separated by commas: erag, containment, provenance.
+    relevant
+        What recall and ideal rankings are taken over: the query's own list, or the pool of all
+        runs. By default pool where there are several runs.
+    end_to_end
+        Whether to read whole lists too, and correlate.
+    dtype
+        Precision of the reader; by default the fastest of this machine.
+    memory
+        Memory of one actor, as in 1.5GiB.
+    actors
+        Processes that host the reader; 0 reads in this one. By default as many as there is room for.
+    failed_reads
+        Whether a read that cannot be done is an error or counts as 0.
+    resamples
+        Bootstrap resamples of each interval; 0 for none.
+    confidence
+        Of the intervals.
+    seed
+        Of the bootstrap.
+    limit
+        Only the first so many queries.
+    store
+        Directory of the read store; by default ~/.cache/erag/reads.
+    """
+    settings = Settings(
+        reader=reader,
+        augmentation=augmentation,
+        task=task,
+        metric=metric,
+        k=k,
+        end_to_end_k=end_to_end_k,
+        measures=measures,
+        annotators=tuple(filter(None, (name.strip() for name in annotators.split(",")))),
+        relevant=relevant,
+        end_to_end=end_to_end,
+        dtype=dtype,
+        memory=memory,
+        actors=actors,
+        failed_reads=failed_reads,
+        resamples=resamples,
+        confidence=confidence,
+        seed=seed,
+    )
+    evaluating.check(settings)
+    _refuse_file(out)
+    inputs = read_inputs(queries, corpus, run, k=k)
+    if limit is not None:
+        inputs = first_queries(inputs, limit)
+    files = {"queries": str(queries), "corpus": str(corpus), "runs": [str(path) for path in run]}
+    evaluate_and_report(inputs, settings, files, out=out, store=store or cache_directory() / "reads")
+
+
+def first_queries(inputs: EvaluationInputs, limit: int) -> EvaluationInputs:
+    """The same inputs with the first ``limit`` queries only."""
+    if limit < 1:
+        raise InputError(None, None, f"--limit is {limit}", "use 1 or more")
+    queries = inputs.queries.head(limit)
+    return replace(
+        inputs, queries=queries, runs=inputs.runs.join(queries, on=QUERY_ID, how="semi")
+    )
+
+
+def evaluate_and_report(
+    inputs: EvaluationInputs,
+    settings: Settings,
+    files: dict[str, Any],
+    *,
+    out: Path,
+    store: Path,
+) -> Evaluation:
+    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary."""
+    with reading_progress() as on_progress:
+        result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
+    for name in ("labels", "query_scores", "downstream", "correlations", "reads"):
+        write_parquet(getattr(result, name), out / f"{name}.parquet")
+    # Last, so that a summary means that everything it speaks of is there.
+    content = summary.summarize(result, settings, files)
+    write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
+    console = Console()
+    console.print(summary.table(result, settings))
+    for line in summary.lines(result, settings):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"results -> {out}", highlight=False, markup=False, soft_wrap=True)
+    return result
+
+
+def _refuse_file(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(out, None, "is a file", "give a directory for the results")
+
+
+if __name__ == "__main__":
+    run_command(evaluate)
