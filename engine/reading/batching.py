@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # A CPU gains nothing from batches beyond this many tokens; a GPU keeps gaining for longer.
-CPU_BATCH_TOKENS = 4096
+CPU_BATCH_TOKENS = 8192
 GPU_BATCH_TOKENS = 65536
 
 

@@ -15,6 +15,7 @@ import collections
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -23,8 +24,9 @@ import polars as pl
 import pyarrow as pa
 import ray
 import ray.data
+import ray.exceptions
 
-from engine.errors import InputError
+from engine.errors import InputError, ReadError
 from engine.reading import readers
 from engine.reading.batching import machine_memory
 from engine.reading.execute import UnitResult, is_fatal, run_unit
@@ -44,7 +46,6 @@ def start_ray() -> None:
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS") or "local"
     if address == "local":
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -219,6 +220,14 @@ def execute(
                     seconds=row["seconds"],
                     stats=row["stats"],
                 )
+    except ray.exceptions.RayError as error:
+        raise ReadError(f"reading on Ray failed: {_cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):
             ray.kill(ledger)
+
+
+def _cause(error: BaseException) -> str:
+    """The last line of a remote traceback: what went wrong, without how Ray got there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exit)\b", line)), lines[-1])

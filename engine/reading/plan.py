@@ -17,6 +17,7 @@ from engine.reading.prompts import Prompt
 from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
+SIZE = "size"  # tokens that a read costs, about
 
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
@@ -74,38 +75,32 @@ def wanted_reads(
 
 
 def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """The distinct wanted reads that are not stored, longest input first.
-
-    Longest first keeps padding small, and the long units that would make actors wait at the end
-    come at the beginning. The order depends on the reads alone.
-    """
-    return (
-        wanted.unique(READ_KEY, keep="first", maintain_order=True)
-        .join(stored.select(READ_KEY), on=READ_KEY, how="anti")
-        .with_columns(pl.col(INPUTS).list.eval(pl.element().str.len_chars()).list.sum().alias("_n"))
-        .sort("_n", READ_KEY, descending=[True, False])
-        .drop("_n")
+    """The distinct wanted reads that are not stored, in their order."""
+    return wanted.unique(READ_KEY, keep="first", maintain_order=True).join(
+        stored.select(READ_KEY), on=READ_KEY, how="anti", maintain_order="left"
     )
 
 
-def cut_units(plan: pl.DataFrame, *, characters: int, shared: int = 0) -> list[Unit]:
-    """Cut a plan into units of at most so many characters of input (and at least one read).
+def longest_first(missing: pl.DataFrame, sizes: Sequence[int]) -> pl.DataFrame:
+    """The plan: the missing reads with a column ``size``, the longest first.
 
-    Args:
-        plan: the reads, as ``missing_reads`` gives them.
-        characters: size of a unit.
-        shared: characters at the beginning of every read that are computed once and cost nothing.
+    Reads of one length stand together, which keeps padding small, and the long ones that would make
+    actors wait at the end come at the beginning. The order depends on the reads alone.
     """
-    sizes = plan.select(
-        (pl.col(INPUTS).list.eval(pl.element().str.len_chars()).list.sum() - shared).clip(1)
-    ).to_series()
+    return missing.with_columns(pl.Series(SIZE, sizes, dtype=pl.Int64)).sort(
+        SIZE, READ_KEY, descending=[True, False]
+    )
+
+
+def cut_units(plan: pl.DataFrame, size: int) -> list[Unit]:
+    """Cut a plan into units of at most ``size`` in total (and at least one read)."""
     units: list[Unit] = []
     offset, filled = 0, 0
-    for row, size in enumerate(sizes):
-        if row > offset and filled + size > characters:
+    for row, own in enumerate(plan[SIZE]):
+        if row > offset and filled + own > size:
             units.append(Unit(len(units), offset, row - offset))
             offset, filled = row, 0
-        filled += size
+        filled += own
     if plan.height:
         units.append(Unit(len(units), offset, plan.height - offset))
     return units

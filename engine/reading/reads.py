@@ -16,7 +16,7 @@ from engine.reading import device, store
 from engine.reading import execute as in_process
 from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.execute import UnitResult
-from engine.reading.plan import Unit, cut_units, missing_reads
+from engine.reading.plan import INPUTS, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec
 from engine.tables import (
     DOC_IDS,
@@ -29,7 +29,6 @@ from engine.tables import (
 )
 
 FAILURE = "failure"
-_CHARACTERS_PER_TOKEN = 4  # of English text; a unit's size need not be exact
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -96,11 +95,8 @@ def get_reads(
     on_progress(stored.height, distinct)
     frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:
-        units = cut_units(
-            plan,
-            characters=_unit_characters(),
-            shared=len(spec.shared_prefix),
-        )
+        plan = longest_first(plan, input_sizes(spec, plan[INPUTS].to_list()))
+        units = cut_units(plan, _unit_tokens())
         run = executor or _executor(actors)
         workers: dict[str, dict[str, Any]] = {}
         for result in run(plan, units, spec):
@@ -129,10 +125,29 @@ def get_reads(
     return reads.select([*tables.READS, FAILURE]), costs
 
 
-def _unit_characters() -> int:
+def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
+    """About how many tokens each read costs; only the order and the size of units depend on it.
+
+    Counted with the model's own tokenizer where it has a ``tokenizer.json`` (without loading
+    transformers), else taken to be a quarter of the characters.
+    """
+    path = Path(spec.path) / "tokenizer.json"
+    if not path.is_file():
+        shared = len(spec.shared_prefix)
+        return [max(1, (sum(map(len, texts)) - shared) // 4) for texts in inputs]
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    shared = len(tokenizer.encode(spec.shared_prefix)) if spec.shared_prefix else 0
+    flat = [text for texts in inputs for text in texts]
+    counts = iter([len(encoding) for encoding in tokenizer.encode_batch_fast(flat)])
+    return [max(1, sum(next(counts) for _ in texts) - shared) for texts in inputs]
+
+
+def _unit_tokens() -> int:
     """Some seconds of work: one device batch on a CPU, several on a GPU."""
-    tokens = 4 * GPU_BATCH_TOKENS if device.machine_has_gpu() else CPU_BATCH_TOKENS
-    return tokens * _CHARACTERS_PER_TOKEN
+    return 4 * GPU_BATCH_TOKENS if device.machine_has_gpu() else CPU_BATCH_TOKENS
 
 
 def _executor(actors: int | None) -> Executor:

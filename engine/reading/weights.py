@@ -51,7 +51,7 @@ def resolve(name: str) -> Weights:
         InputError: no such model here, or not in a form that is read (safetensors or GGUF).
     """
     if name == BUNDLED:
-        path = _from_gguf(_bundled_file())
+        path = _from_gguf(bundled_file())
     elif name.endswith(".gguf"):
         if not Path(name).is_file():
             raise InputError(name, None, "no such file", "give a .gguf file")
@@ -77,7 +77,7 @@ def resolve(name: str) -> Weights:
     return Weights(name, path, "causal", _digest(path))
 
 
-def _bundled_file() -> Path:
+def bundled_file() -> Path:
     spec = importlib.util.find_spec(_BUNDLED_PACKAGE)
     locations = list(spec.submodule_search_locations or ()) if spec else []
     for location in locations:

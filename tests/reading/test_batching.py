@@ -1,0 +1,55 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.reading.batching import MemoryCost, cut_batches, is_out_of_memory, run_halving
+
+COST = MemoryCost(per_row=10, per_token=2, per_pair=0.1)
+
+
+@given(
+    st.lists(st.integers(1, 200), max_size=60), st.integers(50, 5000), st.integers(1, 1000)
+)
+def test_batches_hold_every_read_once_within_memory_and_tokens(lengths, memory, max_tokens):
+    batches = cut_batches(lengths, cost=COST, memory=memory, max_tokens=max_tokens)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    longest = [max(lengths[i] for i in batch) for batch in batches]
+    assert longest == sorted(longest, reverse=True)
+    for batch, length in zip(batches, longest, strict=True):
+        if len(batch) > 1:  # one read alone may exceed the budget: it is tried all the same
+            assert COST.of(len(batch), length) <= memory
+            assert len(batch) * length <= max_tokens
+
+
+def test_out_of_memory_halves_and_isolates_what_cannot_fit():
+    calls, halvings = [], []
+
+    def forward(batch):
+        calls.append(len(batch))
+        if sum(batch) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return [value * 2 for value in batch]
+
+    got = run_halving(
+        [4, 11, 3, 2, 5], forward, lambda value, why: (value, why), lambda: halvings.append(1)
+    )
+    assert got == [8, (11, "out of memory (CUDA out of memory)"), 6, 4, 10]
+    assert calls == [5, 2, 1, 1, 3]
+    assert len(halvings) == 2
+
+
+def test_a_true_allocation_failure_of_the_cpu_is_recognised():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+
+
+def test_other_errors_are_passed_on():
+    def forward(batch):
+        raise RuntimeError("shapes differ")
+
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        run_halving([1, 2], forward, lambda v, why: v, lambda: None)

@@ -1,0 +1,124 @@
+"""The decoder-only reader against transformers' own generate, with the bundled model in fp32."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from engine.reading.causal import CausalReader, _cut_at_stop, grouped_attention
+from engine.reading.prompts import default_prompt
+
+PASSAGES = [
+    ("Aruba", "Aruba lies in the southern Caribbean Sea. Its capital is Oranjestad."),
+    ("Apollo 8", "Apollo 8 was launched on December 21, 1968, with Borman, Lovell and Anders."),
+    ("Aardvark", "The aardvark " + "digs for ants and termites at night " * 12),
+]
+QUESTIONS = ["what is the capital of aruba", "when was apollo 8 launched", "who eats ants"]
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    texts = [prompt.render(q, [p]) for q, p in zip(QUESTIONS, PASSAGES, strict=True)]
+    texts.append(prompt.render(QUESTIONS[0], PASSAGES))  # an end-to-end read of three passages
+    texts.append(prompt.render(QUESTIONS[1], []))
+    return texts
+
+
+@pytest.fixture(scope="module")
+def generated(bundled_spec, prompts):
+    """What transformers' generate gives, one prompt at a time, cut at the line's end."""
+    tokenizer = AutoTokenizer.from_pretrained(bundled_spec.path)
+    model = AutoModelForCausalLM.from_pretrained(bundled_spec.path, dtype=torch.float32).eval()
+    texts = []
+    for (prompt,) in prompts:
+        ids = tokenizer(prompt, return_tensors="pt")
+        out = model.generate(
+            **ids, max_new_tokens=bundled_spec.max_new_tokens, do_sample=False, pad_token_id=0
+        )
+        text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        texts.append(text.strip().split("\n")[0].strip())
+    return texts
+
+
+def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts, generated):
+    reader = CausalReader(bundled_spec)
+    batched = reader.read(prompts)
+    assert [r.output for r in batched] == generated
+    assert [reader.read([p])[0].output for p in prompts] == generated
+    assert not any(r.truncated or r.failure for r in batched)
+    assert any("Oranjestad" in text for text in generated)  # the model does answer
+
+
+def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(bundled_spec, prompts, generated):
+    for spec in (
+        replace(bundled_spec, shared_prefix=""),
+        replace(bundled_spec, shared_prefix="Something else."),
+        replace(bundled_spec, memory=1),  # one read a batch
+    ):
+        assert [r.output for r in CausalReader(spec).read(prompts)] == generated
+
+
+def test_the_shared_prefix_is_computed_once(bundled_spec, prompts):
+    with_prefix, without = CausalReader(bundled_spec), CausalReader(
+        replace(bundled_spec, shared_prefix="")
+    )
+    with_prefix.read(prompts)
+    without.read(prompts)
+    prefix = len(with_prefix._prefix)
+    saved = without.stats.prompt_tokens - with_prefix.stats.prompt_tokens
+    assert saved == len(prompts) * len(with_prefix._cached_prefix)
+    assert len(with_prefix._cached_prefix) >= prefix - 1 > 80
+
+
+def test_long_prompts_are_cut_before_the_question_and_counted(bundled_spec, prompts):
+    reader = CausalReader(replace(bundled_spec, max_input_tokens=120))
+    short, cut = reader.read([prompts[0], prompts[2]])
+    assert cut.truncated
+    assert cut.prompt_tokens == 120
+    assert cut.failure is None
+    whole = CausalReader(bundled_spec)._encode(prompts[2])[0]
+    kept = reader._fit(whole, 90)
+    assert kept.suffix == whole[-30:]
+
+
+def test_out_of_memory_ends_in_the_same_outputs(bundled_spec, prompts, generated, monkeypatch):
+    reader = CausalReader(bundled_spec)
+    inner = reader._generate
+
+    def tight(batch, prefix):
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return inner(batch, prefix)
+
+    monkeypatch.setattr(reader, "_generate", tight)
+    assert [r.output for r in reader.read(prompts)] == generated
+    assert reader.stats.memory_halvings >= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" Paris\nQuestion", (" Paris", True)),
+        ("\nParis\n", ("\nParis", True)),  # an answer may begin on the next line
+        ("Paris", ("Paris", False)),
+        ("", ("", False)),
+    ],
+)
+def test_stop_strings_end_after_words(text, expected):
+    assert _cut_at_stop(text, ["\n"]) == expected
+
+
+@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize("masked", [True, False])
+def test_grouped_attention_is_attention(length, masked):
+    torch.manual_seed(0)
+    query = torch.randn(2, 6, length, 8)
+    key, value = torch.randn(2, 2, length, 8), torch.randn(2, 2, length, 8)
+    mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None].repeat(2, 1, 1, 1)
+    out, _ = grouped_attention(torch.nn.Module(), query, key, value, mask if masked else None)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1), is_causal=length > 1
+    )
+    torch.testing.assert_close(out, expected.transpose(1, 2))

@@ -1,0 +1,73 @@
+"""Fusion-in-Decoder on a tiny random T5."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoTokenizer, T5ForConditionalGeneration
+
+from engine.reading.encoder_decoder import EncoderDecoderReader
+from engine.reading.protocol import ReaderSpec
+
+TEXTS = [" ".join(f"w{(7 * i + j * j) % 97}" for j in range(3 + 9 * i)) for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def spec(tiny_t5):
+    return ReaderSpec("w", "encoder-decoder", "float32", 6, (), 0, str(tiny_t5), "tiny")
+
+
+def test_one_passage_is_plain_generation(spec, tiny_t5):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_t5)
+    model = T5ForConditionalGeneration.from_pretrained(tiny_t5).eval()
+    expected = []
+    for text in TEXTS:
+        out = model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=6, do_sample=False)
+        expected.append(tokenizer.decode(out[0], skip_special_tokens=True))
+    got = EncoderDecoderReader(spec).read([[text] for text in TEXTS])
+    assert [r.output for r in got] == expected
+    assert len(set(expected)) > 1  # a random model, but not a constant one
+
+
+def test_fusion_is_the_decoder_over_all_encodings(spec, tiny_t5):
+    """Against states concatenated by hand, greedy steps by hand."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_t5)
+    model = T5ForConditionalGeneration.from_pretrained(tiny_t5).eval()
+    with torch.no_grad():
+        states = torch.cat(
+            [model.encoder(**tokenizer(t, return_tensors="pt")).last_hidden_state for t in TEXTS[:3]],
+            dim=1,
+        )
+        ids = torch.tensor([[0]])
+        for _ in range(6):
+            step = model(encoder_outputs=(states,), decoder_input_ids=ids).logits[:, -1].argmax(-1)
+            ids = torch.cat([ids, step[:, None]], dim=1)
+            if step.item() == 1:
+                break
+    expected = tokenizer.decode(ids[0], skip_special_tokens=True)
+    assert EncoderDecoderReader(spec).read([TEXTS[:3]])[0].output == expected
+
+
+def test_padding_and_micro_batches_change_nothing(spec):
+    reads = [TEXTS[:1], TEXTS[:4], TEXTS[3:], [TEXTS[4]], TEXTS]
+    whole = EncoderDecoderReader(spec)
+    together = whole.read(reads)
+    alone = [whole.read([one])[0] for one in reads]
+    assert together == alone
+    small = EncoderDecoderReader(replace(spec, memory=1))  # one input an encoder batch
+    assert small.read(reads) == together
+    states = whole.encode([whole._tokenize([t])[0] for t in TEXTS])
+    apart = [whole.encode(whole._tokenize([t]))[0] for t in TEXTS]
+    for one, other in zip(states, apart, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_long_inputs_keep_their_beginning_and_are_counted(spec):
+    reader = EncoderDecoderReader(replace(spec, max_input_tokens=5))
+    (item,) = reader._tokenize([TEXTS[2]])
+    assert item.truncated
+    whole = reader._tokenizer(TEXTS[2])["input_ids"]
+    assert item.tokens == [*whole[:4], 1]
+    (output,) = reader.read([[TEXTS[0], TEXTS[2]]])
+    assert output.truncated
+    assert output.prompt_tokens == 4 + 5

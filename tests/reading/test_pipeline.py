@@ -1,0 +1,125 @@
+"""Ray Data does what the in-process executor does, whatever dies on the way."""
+
+import os
+import signal
+
+import polars as pl
+import pytest
+
+from engine.errors import ReadError
+from engine.reading import execute as in_process
+from engine.reading import pipeline
+from engine.reading.plan import INPUTS, Unit, cut_units
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+
+SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def plan_of(texts, size=3):
+    plan = pl.DataFrame({INPUTS: [[t] for t in texts], "size": [1] * len(texts)})
+    return plan, cut_units(plan, size)
+
+
+def actor_class(on_text):
+    """A ReaderActor whose reader runs ``on_text`` on every text (by value: workers lack this module)."""
+
+    class Reader:
+        def __init__(self):
+            self.stats = ReaderStats()
+
+        def read(self, inputs):
+            return [ReadOutput(on_text(text), 1, 1, False) for (text,) in inputs]
+
+    class Actor(pipeline.ReaderActor):
+        def __init__(self, spec, inputs, ledger):
+            import ray
+
+            self._reader = Reader()
+            self._inputs = ray.get(inputs)
+            self._ledger = ledger
+            self._worker = f"process {os.getpid()}"
+
+    return Actor
+
+
+def outputs(plan, units, actor, actors=2):
+    results = {}
+    for result in pipeline.execute(plan, units, SPEC, actors=actors, actor_class=actor):
+        for place, output in enumerate(result.outputs):
+            row = result.unit.offset + place
+            assert row not in results, "a read came twice"
+            results[row] = output
+    return [results[row] for row in range(plan.height)]
+
+
+def test_every_read_comes_once_for_any_number_of_actors():
+    plan, units = plan_of([f"t{i}" for i in range(20)])
+    upper = actor_class(lambda text: text.upper())
+    for actors in (1, 2):
+        got = outputs(plan, units, upper, actors)
+        assert [o.output for o in got] == [f"T{i}" for i in range(20)]
+
+
+def test_an_actor_killed_once_costs_one_unit_and_no_read(tmp_path):
+    mark = str(tmp_path / "died")
+
+    def die_once(text):
+        if text == "t5" and not os.path.exists(mark):
+            open(mark, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return text.upper()
+
+    plan, units = plan_of([f"t{i}" for i in range(12)])
+    got = outputs(plan, units, actor_class(die_once))
+    assert [o.output for o in got] == [f"T{i}" for i in range(12)]
+    assert not any(o.failure for o in got)
+
+
+def test_a_read_that_always_kills_is_isolated():
+    def die(text):
+        if text == "t4":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return text.upper()
+
+    plan, units = plan_of([f"t{i}" for i in range(9)])
+    got = outputs(plan, units, actor_class(die))
+    assert [o.output for o in got] == [f"T{i}" if i != 4 else "" for i in range(9)]
+    assert [i for i, o in enumerate(got) if o.failure] == [4]
+    assert "process died" in got[4].failure
+
+
+def test_a_read_that_raises_fails_alone():
+    def complain(text):
+        if text == "t1":
+            raise ValueError("no such token")
+        return text
+
+    plan, units = plan_of(["t0", "t1", "t2"])
+    got = outputs(plan, units, actor_class(complain))
+    assert [o.failure for o in got] == [None, "ValueError: no such token", None]
+
+
+def test_an_actor_that_cannot_start_ends_in_one_line():
+    class Broken(pipeline.ReaderActor):
+        def __init__(self, spec, inputs, ledger):
+            raise ValueError("weights are broken")
+
+    plan, units = plan_of(["t0"])
+    with pytest.raises(ReadError, match="weights are broken") as caught:
+        outputs(plan, units, Broken, actors=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
+    spec = ReaderSpec("w", "encoder-decoder", "float32", 6, (), 0, str(tiny_t5), "tiny")
+    texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
+    plan, units = plan_of(texts, 4)
+    here = [o for result in in_process.execute(plan, units, spec) for o in result.outputs]
+    there = {}
+    for result in pipeline.execute(plan, units, spec, actors=2):
+        there[result.unit.offset] = result.outputs
+        assert result.stats["peak_memory"] > 2**20
+    assert [o for offset in sorted(there) for o in there[offset]] == here
+    assert all(isinstance(unit, Unit) for unit in units)

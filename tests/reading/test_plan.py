@@ -1,0 +1,105 @@
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine import tables
+from engine.reading.plan import (
+    cut_units,
+    longest_first,
+    missing_reads,
+    read_key,
+    wanted_reads,
+)
+from engine.reading.prompts import default_prompt
+
+QUERIES = pl.DataFrame(
+    [("1", "who", ["A"], []), ("2", "who", ["B"], [])], schema=tables.QUERIES, orient="row"
+)
+CORPUS = pl.DataFrame(
+    [("x", "T", "text x", "T"), ("y", "U", "text y", "U")], schema=tables.CORPUS, orient="row"
+)
+PROMPT = default_prompt("short-answer", "causal", "in-prompt")
+
+
+def wanted(*rows, fingerprint="f"):
+    lists = pl.DataFrame(
+        rows, schema={"query_id": pl.String, "doc_ids": pl.List(pl.String)}, orient="row"
+    )
+    return wanted_reads(lists, QUERIES, CORPUS, prompt=PROMPT, fingerprint=fingerprint)
+
+
+def test_queries_with_equal_text_share_the_read_and_stay_two_rows():
+    frame = wanted(("1", ["x"]), ("2", ["x"]), ("1", ["y"]))
+    assert frame["query_id"].to_list() == ["1", "2", "1"]
+    assert frame["read_key"][0] == frame["read_key"][1] != frame["read_key"][2]
+    assert missing_reads(frame, frame.clear()).height == 2
+
+
+def test_keys_depend_on_reader_text_and_order_alone():
+    key = wanted(("1", ["x", "y"]))["read_key"][0]
+    assert key == wanted(("2", ["x", "y"]))["read_key"][0]
+    assert key != wanted(("1", ["y", "x"]))["read_key"][0]
+    assert key != wanted(("1", ["x", "y"]), fingerprint="g")["read_key"][0]
+    # two inputs are not the one input of their texts joined
+    assert read_key("f", ["a", "b"]) != read_key("f", ["ab"])
+    assert read_key("f", ['a", "b']) != read_key("f", ["a", "b"])
+
+
+def test_stored_reads_are_not_planned():
+    frame = wanted(("1", ["x"]), ("1", ["y"]))
+    assert missing_reads(frame, frame.head(1))["doc_ids"].to_list() == [["y"]]
+
+
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))
+def test_units_cover_the_plan_in_order_longest_first(sizes, limit):
+    missing = pl.DataFrame({"read_key": [f"{i:03}" for i in range(len(sizes))]})
+    plan = longest_first(missing, sizes)
+    assert plan["size"].to_list() == sorted(sizes, reverse=True)
+    units = cut_units(plan, limit)
+    assert [u.number for u in units] == list(range(len(units)))
+    position = 0
+    for unit in units:
+        assert unit.offset == position
+        assert unit.length >= 1
+        total = plan["size"].slice(unit.offset, unit.length).sum()
+        assert total <= limit or unit.length == 1
+        position += unit.length
+    assert position == len(sizes)
+
+
+def test_the_order_of_the_plan_does_not_depend_on_the_order_asked():
+    frame = pl.DataFrame({"read_key": ["b", "a", "c"]})
+    one = longest_first(frame, [5, 5, 9])["read_key"].to_list()
+    other = longest_first(frame.reverse(), [9, 5, 5])["read_key"].to_list()
+    assert one == other == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize("augmentation", ["fid", "in-prompt"])
+def test_prompts_hold_query_and_passages(augmentation):
+    passages = [("T1", "best\ntext"), ("T2", "other text")]
+    causal = default_prompt("short-answer", "causal", "in-prompt").render("who?", passages)
+    assert len(causal) == 1
+    assert causal[0].endswith(
+        "Passage: T2. other text\nPassage: T1. best text\nQuestion: who?\nAnswer:"
+    )
+    t5 = default_prompt("short-answer", "encoder-decoder", augmentation).render("who?", passages)
+    if augmentation == "fid":
+        assert t5 == [
+            "question: who? title: T1 context: best text",
+            "question: who? title: T2 context: other text",
+        ]
+    else:
+        assert t5 == [
+            "question: who? title: T1 context: best text title: T2 context: other text"
+        ]
+
+
+def test_a_single_passage_is_the_same_read_for_fid_and_for_its_eRAG_label():
+    fid = default_prompt("short-answer", "encoder-decoder", "fid")
+    assert fid.render("q", [("T", "x")]) == fid.render("q", [("T", "x"), ("U", "y")])[:1]
+
+
+def test_text_with_braces_is_not_a_field():
+    (text,) = PROMPT.render("what is {x}", [("{title}", "a {query} b")])
+    assert text.endswith("Passage: {title}. a {query} b\nQuestion: what is {x}\nAnswer:")

@@ -1,0 +1,121 @@
+"""The store: a read is paid for once, a killed driver loses nothing that was done."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError, ReadError
+from engine.reading import store
+from engine.reading.execute import UnitResult
+from engine.reading.plan import WANTED, read_key
+from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.reads import get_reads
+from tests.conftest import ScriptedReader
+
+SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
+
+
+def wanted(*texts, query="q"):
+    rows = [(read_key(SPEC.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t]) for i, t in enumerate(texts)]
+    return pl.DataFrame(rows, schema=WANTED, orient="row")
+
+
+def ask(texts, directory, reader, spec=SPEC):
+    return get_reads(wanted(*texts), spec, directory, actors=0, executor=reader)
+
+
+def test_a_read_is_done_once_whoever_asks(tmp_path):
+    reader = ScriptedReader(str.upper)
+    reads, costs = ask(["a", "bb", "a"], tmp_path, reader)
+    assert reads["output"].to_list() == ["A", "BB", "A"]
+    assert reads["query_id"].to_list() == ["q0", "q1", "q2"]
+    assert sorted(reader.asked) == ["a", "bb"]
+    assert (costs.wanted, costs.reused, costs.done) == (2, 0, 2)
+    again, costs = ask(["bb", "ccc", "a"], tmp_path, reader)
+    assert again["output"].to_list() == ["BB", "CCC", "A"]
+    assert sorted(reader.asked) == ["a", "bb", "ccc"]
+    assert (costs.wanted, costs.reused, costs.done) == (3, 2, 1)
+
+
+def test_another_reader_does_not_share_reads(tmp_path):
+    ask(["a"], tmp_path, ScriptedReader(str.upper))
+    other = replace(SPEC, dtype="bfloat16")
+    assert store.load(tmp_path, other.fingerprint).is_empty()
+    assert store.load(tmp_path, SPEC.fingerprint).height == 1
+    # what only decides speed does not matter
+    assert replace(SPEC, memory=5, threads=3, path="/x").fingerprint == SPEC.fingerprint
+
+
+def test_failed_reads_are_reported_and_tried_again(tmp_path):
+    def fail(plan, units, spec):
+        for unit in units:
+            outputs = [ReadOutput("", 0, 0, False, "too long")] * unit.length
+            yield UnitResult(unit, outputs, "w", 0.0, dict.fromkeys(
+                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0))
+
+    reads, costs = ask(["a", "b"], tmp_path, fail)
+    assert reads["failure"].to_list() == ["too long"] * 2
+    assert (costs.done, costs.failed) == (2, 2)
+    reads, costs = ask(["a", "b"], tmp_path, ScriptedReader(str.upper))
+    assert reads["failure"].null_count() == 2
+    assert costs.done == 2
+
+
+def test_units_that_vanish_are_an_error(tmp_path):
+    with pytest.raises(ReadError, match="2 reads were lost"):
+        ask(["a", "b"], tmp_path, lambda plan, units, spec: iter(()))
+
+
+def test_progress_counts_distinct_reads(tmp_path):
+    ask(["a"], tmp_path, ScriptedReader(str.upper))
+    seen = []
+    get_reads(
+        wanted("a", "b", "b"), SPEC, tmp_path, actors=0,
+        executor=ScriptedReader(str.upper), on_progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_broken_store_file_is_named(tmp_path):
+    ask(["a"], tmp_path, ScriptedReader(str.upper))
+    (file,) = (tmp_path / SPEC.fingerprint).glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:50])
+    with pytest.raises(InputError, match="broken file in the read store"):
+        ask(["a"], tmp_path, ScriptedReader(str.upper))
+
+
+def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
+    """SIGKILL right after some units: the next run does the rest and nothing twice."""
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        import engine.reading.reads as reads
+        from pathlib import Path
+        from tests.reading.test_reads import SPEC, wanted
+        from tests.conftest import ScriptedReader
+        reads._unit_tokens = lambda: 1  # one read a unit
+        scripted = ScriptedReader(str.upper)
+        def killed(plan, units, spec):
+            for number, result in enumerate(scripted(plan, units, spec)):
+                if number == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield result
+        reads.get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), actors=0, executor=killed)
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=os.getcwd(), capture_output=True
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    # a file that a killed process was writing is not taken for a finished one
+    (tmp_path / SPEC.fingerprint / ".x.123.tmp.parquet").write_bytes(b"half")
+    reader = ScriptedReader(str.upper)
+    reads, costs = ask(list("abcdefgh"), tmp_path, reader)
+    assert (costs.reused, costs.done, len(reader.asked)) == (3, 5, 5)
+    assert reads["output"].to_list() == list("ABCDEFGH")
