@@ -29,7 +29,6 @@ from engine.tables import (
     ARTICLE_ID,
     DOC_ID,
     DOC_IDS,
-    K,
     OUTPUT,
     PROVENANCE,
     QUERY_ID,
@@ -37,6 +36,7 @@ from engine.tables import (
     RUN,
     TRUNCATED,
     VALUE,
+    K,
 )
 
 ANNOTATORS = (erag.NAME, containment.NAME, provenance.NAME)
@@ -126,7 +126,6 @@ def check(settings: Settings) -> None:
         InputError: an unknown name, a value out of range, or choices that exclude each other.
     """
     get_metric(settings.metric)
-    measures = settings.parsed_measures()
     for name in settings.annotators:
         if name not in ANNOTATORS:
             raise InputError(
@@ -142,6 +141,7 @@ def check(settings: Settings) -> None:
     ):
         if value is not None and value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
+    measures = settings.parsed_measures()
     if not 0 < settings.confidence < 1:
         raise InputError(
             None, None, f"--confidence is {settings.confidence}", "use a share such as 0.95"
@@ -339,4 +339,3 @@ def means(evaluation: Evaluation) -> tuple[pl.DataFrame, pl.DataFrame]:
             pl.col(VALUE).mean(), pl.len().alias(tables.N)
         ),
     )
-

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Yaml
 
 from engine.errors import InputError, ReadError
+from engine.sources.files import require_file
 
 BAD_INPUT = 2
 
@@ -30,10 +32,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     # Nothing a command needs comes from the network, and nothing may be asked there.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        if (config := _config_of(tokens)) is not None:
-            if not config.is_file():
-                raise InputError(config, None, "no such file", "give a YAML file of options")
-            app.config = [Yaml(str(config), must_exist=True, use_commands_as_keys=False)]
+        app.config = _options_from(_config_of(tokens))
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except InputError as error:
         _fail(error, BAD_INPUT)
@@ -65,6 +64,26 @@ def _config_of(tokens: Sequence[str]) -> Path | None:
         if token.startswith("--config="):
             return Path(token.removeprefix("--config="))
     return None
+
+
+def _options_from(path: Path | None) -> list[Yaml]:
+    if path is None:
+        return []
+    require_file(path, "a YAML file of options")
+    try:
+        options = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or "not UTF-8 text"
+        raise InputError(
+            path,
+            mark.line + 1 if mark else None,
+            f"broken YAML ({reason})",
+            'write "option: value"',
+        ) from None
+    if options is not None and not isinstance(options, dict):
+        raise InputError(path, None, "holds no options", 'write "option: value", one a line')
+    return [Yaml(str(path), must_exist=True, use_commands_as_keys=False)]
 
 
 def _fail(error: object, status: int) -> None:

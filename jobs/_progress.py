@@ -72,6 +72,6 @@ class _Lines:
             return
         self._last = now
         rate = (done - self._first) / max(1e-9, now - self._start)
-        left = f", {(total - done) / rate:.0f} s left" if 0 < rate and done < total else ""
+        left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
         speed = f", {rate:.1f} reads/s" if rate > 0 else ""
         print(f"reading: {done}/{total} reads{speed}{left}", file=sys.stderr, flush=True)

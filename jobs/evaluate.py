@@ -154,7 +154,9 @@ def evaluate(
     if limit is not None:
         inputs = first_queries(inputs, limit)
     files = {"queries": str(queries), "corpus": str(corpus), "runs": [str(path) for path in run]}
-    evaluate_and_report(inputs, settings, files, out=out, store=store or cache_directory() / "reads")
+    evaluate_and_report(
+        inputs, settings, files, out=out, store=store or cache_directory() / "reads"
+    )
 
 
 def first_queries(inputs: EvaluationInputs, limit: int) -> EvaluationInputs:
@@ -162,9 +164,7 @@ def first_queries(inputs: EvaluationInputs, limit: int) -> EvaluationInputs:
     if limit < 1:
         raise InputError(None, None, f"--limit is {limit}", "use 1 or more")
     queries = inputs.queries.head(limit)
-    return replace(
-        inputs, queries=queries, runs=inputs.runs.join(queries, on=QUERY_ID, how="semi")
-    )
+    return replace(inputs, queries=queries, runs=inputs.runs.join(queries, on=QUERY_ID, how="semi"))
 
 
 def evaluate_and_report(

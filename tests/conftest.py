@@ -63,9 +63,7 @@ def bundled_spec() -> ReaderSpec:
     """The bundled reader in fp32, where outputs do not depend on batches."""
     from engine.reading.readers import specify
 
-    spec, _ = specify(
-        "bundled", augmentation="in-prompt", task="short-answer", dtype="float32"
-    )
+    spec, _ = specify("bundled", augmentation="in-prompt", task="short-answer", dtype="float32")
     return spec
 
 

@@ -70,7 +70,10 @@ def parse_measure(text: str) -> Measure:
             rel = -1.0
         if not 0 < rel < float("inf"):
             raise InputError(
-                None, None, f"threshold {value!r} in {text!r}", "use a number above 0, as in rel=0.5"
+                None,
+                None,
+                f"threshold {value!r} in {text!r}",
+                "use a number above 0, as in rel=0.5",
             )
     return Measure(kind, cutoff, rel)
 

@@ -154,7 +154,9 @@ def _value(measure: Measure) -> pl.Expr:
         )
         return _ratio(at_hits.list.sum(), count)
     if measure.kind == "RR":
-        return head.list.eval((element >= threshold).cast(pl.Float64) / rank).list.max().fill_null(0)
+        return (
+            head.list.eval((element >= threshold).cast(pl.Float64) / rank).list.max().fill_null(0)
+        )
     if measure.kind == "Success":
         return gains.list.max().fill_null(0.0)
     discounted = element / (rank + 1).cast(pl.Float64).log(2)

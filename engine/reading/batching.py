@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -110,8 +111,7 @@ def machine_memory() -> int:
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
     ):
         try:
-            with open(limit_file, encoding="ascii") as stream:
-                text = stream.read().strip()
+            text = Path(limit_file).read_text(encoding="ascii").strip()
         except OSError:
             continue
         if text.isdigit():

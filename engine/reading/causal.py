@@ -8,7 +8,6 @@ Outputs equal ``generate``'s (tested in fp32).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -117,7 +116,7 @@ class CausalReader:
         """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
         encoded = self._encode([prompt for (prompt,) in inputs])
         # Tokens may merge across the end of the prefix text, so what is shared is decided on tokens.
-        shared = len(os.path.commonprefix([self._prefix, *encoded]))
+        shared = _common_length([self._prefix, *encoded])
         shared = min([shared, *(len(tokens) - 1 for tokens in encoded)])
         prompts = [self._fit(tokens, shared) for tokens in encoded]
         outputs: list[ReadOutput | None] = [None] * len(prompts)
@@ -174,9 +173,7 @@ class CausalReader:
         cache = DynamicCache(config=self._model.config)
         if shared:
             for layer, (keys, values) in enumerate(self._prefix_states(prefix)):
-                cache.update(
-                    keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer
-                )
+                cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
         # Padding stands between the prefix and the suffix, so that every row ends at the same place.
         ids = torch.full((rows, length), self._pad, dtype=torch.long)
         mask = torch.ones((rows, shared + length), dtype=torch.long)
@@ -227,6 +224,15 @@ class CausalReader:
             ReadOutput(texts[row].strip(), prompt.tokens, len(generated[row]), prompt.truncated)
             for row, prompt in enumerate(prompts)
         ]
+
+
+def _common_length(sequences: Sequence[list[int]]) -> int:
+    """How many tokens all sequences begin with."""
+    first, last = min(sequences), max(sequences)  # the two that differ soonest
+    same = 0
+    while same < min(len(first), len(last)) and first[same] == last[same]:
+        same += 1
+    return same
 
 
 def _cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:

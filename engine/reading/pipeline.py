@@ -76,7 +76,6 @@ def default_actors(weights_bytes: int) -> int:
     return max(1, min(int(resources.get("CPU", 1)), by_memory))
 
 
-@ray.remote(num_cpus=0)
 class Ledger:
     """Counts how often units and reads were begun; lives as long as the driver."""
 
@@ -130,7 +129,9 @@ class ReaderActor:
         seconds = 0.0
         for row in range(unit.offset, unit.offset + unit.length):
             if not ray.get(self._ledger.enter.remote(row)):
-                outputs.append(ReadOutput("", 0, 0, False, "the reader's process died in this read"))
+                outputs.append(
+                    ReadOutput("", 0, 0, False, "the reader's process died in this read")
+                )
                 continue
             one = run_unit(
                 self._reader, Unit(unit.number, row, 1), [self._inputs[row]], worker=self._worker
@@ -198,7 +199,7 @@ def execute(
     context.print_on_execution_start = False
     context.max_errored_blocks = 0
     context.max_consecutive_actor_init_deaths = 2
-    ledger = Ledger.remote()
+    ledger = ray.remote(num_cpus=0)(Ledger).remote()
     inputs = ray.put(plan[INPUTS].to_list())
     rows = [asdict(unit) for unit in units]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
@@ -230,4 +231,6 @@ def execute(
 def _cause(error: BaseException) -> str:
     """The last line of a remote traceback: what went wrong, without how Ray got there."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exit)\b", line)), lines[-1])
+    return next(
+        (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exit)\b", line)), lines[-1]
+    )

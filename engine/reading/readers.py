@@ -72,6 +72,9 @@ def load(spec: ReaderSpec) -> Reader:
         if found.digest != spec.weights:
             raise ReadError(f"the weights of {spec.name!r} differ between the nodes of the cluster")
         spec = ReaderSpec(**{**vars(spec), "path": str(found.path)})
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody
     if spec.architecture == "causal":
         from engine.reading.causal import CausalReader
 

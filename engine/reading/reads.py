@@ -155,9 +155,7 @@ def _executor(actors: int | None) -> Executor:
         return in_process.execute
     from engine.reading import pipeline
 
-    def on_ray(
-        plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec
-    ) -> Iterator[UnitResult]:
+    def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
         pipeline.start_ray()
         size = sum(path.stat().st_size for path in Path(spec.path).glob("*.safetensors"))
         pool = min(actors or pipeline.default_actors(size), len(units))

@@ -30,7 +30,10 @@ def load(store: Path, fingerprint: str) -> pl.DataFrame:
             frame = pl.read_parquet(path)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise InputError(
-                path, None, f"broken file in the read store ({error})", "delete it; it is made again"
+                path,
+                None,
+                f"broken file in the read store ({error})",
+                "delete it; it is made again",
             ) from None
         frames.append(tables.conform(frame, tables.READS, path))
     if not frames:

@@ -153,7 +153,6 @@ def _from_gguf(source: Path) -> Path:
         ) from None
     finally:
         logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
     work = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     try:
         model.save_pretrained(work)

@@ -132,7 +132,9 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         )
     if costs.wanted:
         rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
-        peak = f", peak {max(costs.workers.values()) / _MIB:.0f} MiB an actor" if costs.workers else ""
+        peak = (
+            f", peak {max(costs.workers.values()) / _MIB:.0f} MiB an actor" if costs.workers else ""
+        )
         shown.append(
             f"reads: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
         )
@@ -141,7 +143,10 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         (counts.truncated_reads, "reads were cut to the reader's longest input"),
         (costs.memory_halvings, "batches were halved because memory ran out"),
         (counts.empty_passages, "listed passages have no text"),
-        (counts.ignored_queries, "queries of the runs are not in the queries file and were left out"),
+        (
+            counts.ignored_queries,
+            "queries of the runs are not in the queries file and were left out",
+        ),
         (counts.queries_without_provenance, "queries have no provenance")
         if "provenance" in settings.annotators
         else (0, ""),

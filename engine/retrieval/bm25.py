@@ -11,14 +11,12 @@ from pathlib import Path
 
 import polars as pl
 
-from engine import tables
 from engine.errors import InputError
-from engine.retrieval.java import pyserini
+from engine.retrieval import lucene
 from engine.sources.files import write_text
 from engine.tables import DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
 
 _MANIFEST = "erag-index.json"
-_BATCH = 10_000
 
 
 @dataclass(frozen=True)
@@ -46,21 +44,10 @@ def build_index(corpus: pl.DataFrame, directory: str | Path) -> Bm25Index:
         raise InputError(
             directory, None, "exists and is not an index", "give another --out, or remove it"
         )
-    lucene = pyserini("pyserini.index.lucene")
     directory.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
-        # One thread: the order of documents in the index, and so every search, is then the same
-        # each time. 4,500 passages take under two seconds.
-        indexer = lucene.LuceneIndexer(str(work), threads=1)
-        for part in corpus.select(DOC_ID, TITLE, TEXT).iter_slices(_BATCH):
-            indexer.add_batch_dict(
-                [
-                    {"id": doc_id, "contents": f"{title}\n{text}" if title else text}
-                    for doc_id, title, text in part.iter_rows()
-                ]
-            )
-        indexer.close()
+        lucene.run("index", corpus.select(DOC_ID, TITLE, TEXT), directory=str(work))
         index = Bm25Index(kind="bm25", passages=corpus.height)
         write_text(json.dumps(asdict(index)), work / _MANIFEST)
         if directory.exists():
@@ -99,21 +86,18 @@ def search(
     directory = Path(directory)
     if not (directory / _MANIFEST).is_file():
         raise InputError(
-            directory, None, "is not an index", "build one with 'erag index bm25 --corpus C --out DIR'"
+            directory,
+            None,
+            "is not an index",
+            "build one with 'erag index bm25 --corpus C --out DIR'",
         )
-    lucene = pyserini("pyserini.search.lucene")
-    searcher = lucene.LuceneSearcher(str(directory))
-    try:
-        searcher.set_bm25(k1, b)
-        ids = queries[QUERY_ID].to_list()
-        hits = searcher.batch_search(
-            queries[QUERY].to_list(), ids, k=k, threads=threads or os.cpu_count() or 1
-        )
-    finally:
-        searcher.close()
-    rows = [
-        (query_id, hit.docid, rank, float(hit.score), name)
-        for query_id in ids
-        for rank, hit in enumerate(hits.get(query_id, ()), 1)
-    ]
-    return pl.DataFrame(rows, schema=tables.RUNS, orient="row")
+    return lucene.run(
+        "search",
+        queries.select(QUERY_ID, QUERY),
+        directory=str(directory),
+        k=k,
+        name=name,
+        k1=k1,
+        b=b,
+        threads=threads or os.cpu_count() or 1,
+    )

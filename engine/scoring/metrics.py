@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import polars as pl
 
@@ -91,7 +92,7 @@ def _rouge_kilt(output: str, reference: str) -> float:
 
 
 @functools.cache
-def _rouge_scorer():  # noqa: ANN202  (the package has no types)
+def _rouge_scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
     return RougeScorer(["rougeL"], use_stemmer=True)

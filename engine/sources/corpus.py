@@ -59,7 +59,9 @@ def _from_parquet(path: Path, wanted: Collection[str] | None) -> pl.DataFrame:
         try:
             lazy = pl.scan_parquet(path)
             if tables.DOC_ID in lazy.collect_schema().names():
-                duplicates = lazy.select(pl.col(tables.DOC_ID).is_duplicated().any()).collect().item()
+                duplicates = (
+                    lazy.select(pl.col(tables.DOC_ID).is_duplicated().any()).collect().item()
+                )
                 if duplicates:
                     lazy.collect().pipe(_refuse_duplicates, path)
                 size = lazy.select(pl.len()).collect().item()
@@ -99,6 +101,8 @@ def _passage(path: Path, number: int, record: dict[str, Any]) -> tuple[str, str,
         raise InputError(path, number, f"passage {doc_id!r} has no text", 'add a "text" string')
     title = record.get(tables.TITLE) or ""
     if not isinstance(title, str):
-        raise InputError(path, number, f"passage {doc_id!r} has a title that is no string", "fix it")
+        raise InputError(
+            path, number, f"passage {doc_id!r} has a title that is no string", "fix it"
+        )
     article = record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id
     return str(doc_id), title, text, str(article)

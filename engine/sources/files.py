@@ -71,7 +71,9 @@ def read_parquet(path: str | Path) -> pl.DataFrame:
         return pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).split("\n")[0]
-        raise InputError(path, None, f"not a readable Parquet file ({reason})", "check it") from None
+        raise InputError(
+            path, None, f"not a readable Parquet file ({reason})", "check it"
+        ) from None
 
 
 def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:

@@ -20,11 +20,35 @@ from engine.errors import InputError
 
 # Sections that hold pointers rather than prose (the DPR passages leave them out too).
 _BACK_MATTER = frozenset(
-    "references|external links|see also|further reading|notes|bibliography|footnotes|sources|"
-    "citations|notes and references|works cited|gallery|filmography and references".split("|")
+    [
+        "references",
+        "external links",
+        "see also",
+        "further reading",
+        "notes",
+        "bibliography",
+        "footnotes",
+        "sources",
+        "citations",
+        "notes and references",
+        "works cited",
+        "gallery",
+        "filmography and references",
+    ]
 )
 _DROPPED_TAGS = frozenset(
-    "ref|references|table|gallery|math|timeline|imagemap|score|source|syntaxhighlight".split("|")
+    [
+        "ref",
+        "references",
+        "table",
+        "gallery",
+        "math",
+        "timeline",
+        "imagemap",
+        "score",
+        "source",
+        "syntaxhighlight",
+    ]
 )
 _DROPPED_LINKS = re.compile(r"\s*(?:file|image|category|media)\s*:|\s*[a-z\-]{2,12}:[^ ]", re.I)
 _BLOCK_TAGS = frozenset({"li", "dd", "dt", "br", "blockquote", "p", "div", "poem", "center", "hr"})

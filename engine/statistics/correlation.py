@@ -74,9 +74,7 @@ def correlate(
         tails = [(1 - confidence) / 2, (1 + confidence) / 2]
         low, high = np.quantile(taus[defined], tails)
         rho_low, rho_high = np.quantile(rhos[defined], tails)
-    return Correlation(
-        n, tau, float(low), float(high), rho, float(rho_low), float(rho_high), note
-    )
+    return Correlation(n, tau, float(low), float(high), rho, float(rho_low), float(rho_high), note)
 
 
 def _undefined(x: Floats, y: Floats) -> str:
@@ -143,9 +141,7 @@ def _tau_b(
     return np.where((free[0] > 0) & (free[1] > 0), np.clip(tau, -1, 1), np.nan)
 
 
-def _rho(
-    weights: Floats, x_codes: npt.NDArray[np.intp], y_codes: npt.NDArray[np.intp]
-) -> Floats:
+def _rho(weights: Floats, x_codes: npt.NDArray[np.intp], y_codes: npt.NDArray[np.intp]) -> Floats:
     """Spearman's rho of each row of multiplicities: Pearson's r of the mid-ranks."""
     n = weights.sum(axis=1, keepdims=True)
     centred: list[Floats] = []

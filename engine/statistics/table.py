@@ -8,7 +8,7 @@ import polars as pl
 
 from engine import tables
 from engine.statistics.correlation import correlate
-from engine.tables import ANNOTATOR, K, MEASURE, QUERY_ID, RUN, VALUE
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K
 
 
 def correlations(
@@ -25,9 +25,7 @@ def correlations(
     order of the rows. ``k`` is the number of passages that the end-to-end reader was given.
     """
     end_to_end = downstream.select(RUN, QUERY_ID, K, pl.col(VALUE).alias("_end_to_end"))
-    joined = query_scores.join(
-        end_to_end, on=[RUN, QUERY_ID], how="inner", maintain_order="left"
-    )
+    joined = query_scores.join(end_to_end, on=[RUN, QUERY_ID], how="inner", maintain_order="left")
     rows = []
     for cell, frame in joined.group_by([RUN, ANNOTATOR, MEASURE, K], maintain_order=True):
         frame = frame.sort(QUERY_ID)

@@ -20,14 +20,28 @@ def test_names_are_parsed_and_written_back(text, measure):
     assert str(measure) == text
 
 
-@pytest.mark.parametrize("text", ["nDCG@10", "P@5", "RR", "RR@10", "AP", "AP(rel=2)@50", "R@50", "Success@1"])
+@pytest.mark.parametrize(
+    "text", ["nDCG@10", "P@5", "RR", "RR@10", "AP", "AP(rel=2)@50", "R@50", "Success@1"]
+)
 def test_names_are_those_of_ir_measures(text):
     assert str(ir_measures.parse_measure(text)) == str(parse_measure(text))
 
 
 @pytest.mark.parametrize(
     "text",
-    ["MRR", "ndcg@10", "P@0", "P@-1", "P@x", "AP(rel=x)", "AP(rel=0)", "AP(cut=2)", "nDCG(rel=1)", "P(rel=1", ""],
+    [
+        "MRR",
+        "ndcg@10",
+        "P@0",
+        "P@-1",
+        "P@x",
+        "AP(rel=x)",
+        "AP(rel=0)",
+        "AP(cut=2)",
+        "nDCG(rel=1)",
+        "P(rel=1",
+        "",
+    ],
 )
 def test_unknown_measures_are_refused(text):
     with pytest.raises(InputError):

@@ -108,7 +108,9 @@ def test_graded_labels_by_hand():
 @pytest.mark.parametrize("name", ["AP", "R@5", "RR", "F1@3"])
 def test_graded_labels_need_a_threshold(name):
     run, labels = make_run([("q", "a", 1)]), make_labels([("q", "a", 0.5)])
-    with pytest.raises(InputError, match="is not defined on the graded labels of 'a'; give a threshold"):
+    with pytest.raises(
+        InputError, match="is not defined on the graded labels of 'a'; give a threshold"
+    ):
         values(run, labels, ["q"], name)
 
 

@@ -8,9 +8,7 @@ from engine.reading.batching import MemoryCost, cut_batches, is_out_of_memory, r
 COST = MemoryCost(per_row=10, per_token=2, per_pair=0.1)
 
 
-@given(
-    st.lists(st.integers(1, 200), max_size=60), st.integers(50, 5000), st.integers(1, 1000)
-)
+@given(st.lists(st.integers(1, 200), max_size=60), st.integers(50, 5000), st.integers(1, 1000))
 def test_batches_hold_every_read_once_within_memory_and_tokens(lengths, memory, max_tokens):
     batches = cut_batches(lengths, cost=COST, memory=memory, max_tokens=max_tokens)
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))

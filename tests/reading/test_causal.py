@@ -61,8 +61,9 @@ def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(bundled_spec, 
 
 
 def test_the_shared_prefix_is_computed_once(bundled_spec, prompts):
-    with_prefix, without = CausalReader(bundled_spec), CausalReader(
-        replace(bundled_spec, shared_prefix="")
+    with_prefix, without = (
+        CausalReader(bundled_spec),
+        CausalReader(replace(bundled_spec, shared_prefix="")),
     )
     with_prefix.read(prompts)
     without.read(prompts)

@@ -22,7 +22,9 @@ def test_one_passage_is_plain_generation(spec, tiny_t5):
     model = T5ForConditionalGeneration.from_pretrained(tiny_t5).eval()
     expected = []
     for text in TEXTS:
-        out = model.generate(**tokenizer(text, return_tensors="pt"), max_new_tokens=6, do_sample=False)
+        out = model.generate(
+            **tokenizer(text, return_tensors="pt"), max_new_tokens=6, do_sample=False
+        )
         expected.append(tokenizer.decode(out[0], skip_special_tokens=True))
     got = EncoderDecoderReader(spec).read([[text] for text in TEXTS])
     assert [r.output for r in got] == expected
@@ -35,7 +37,10 @@ def test_fusion_is_the_decoder_over_all_encodings(spec, tiny_t5):
     model = T5ForConditionalGeneration.from_pretrained(tiny_t5).eval()
     with torch.no_grad():
         states = torch.cat(
-            [model.encoder(**tokenizer(t, return_tensors="pt")).last_hidden_state for t in TEXTS[:3]],
+            [
+                model.encoder(**tokenizer(t, return_tensors="pt")).last_hidden_state
+                for t in TEXTS[:3]
+            ],
             dim=1,
         )
         ids = torch.tensor([[0]])

@@ -90,9 +90,7 @@ def test_prompts_hold_query_and_passages(augmentation):
             "question: who? title: T2 context: other text",
         ]
     else:
-        assert t5 == [
-            "question: who? title: T1 context: best text title: T2 context: other text"
-        ]
+        assert t5 == ["question: who? title: T1 context: best text title: T2 context: other text"]
 
 
 def test_a_single_passage_is_the_same_read_for_fid_and_for_its_eRAG_label():

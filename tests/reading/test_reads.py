@@ -22,7 +22,10 @@ SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
 
 
 def wanted(*texts, query="q"):
-    rows = [(read_key(SPEC.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t]) for i, t in enumerate(texts)]
+    rows = [
+        (read_key(SPEC.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t])
+        for i, t in enumerate(texts)
+    ]
     return pl.DataFrame(rows, schema=WANTED, orient="row")
 
 
@@ -56,8 +59,15 @@ def test_failed_reads_are_reported_and_tried_again(tmp_path):
     def fail(plan, units, spec):
         for unit in units:
             outputs = [ReadOutput("", 0, 0, False, "too long")] * unit.length
-            yield UnitResult(unit, outputs, "w", 0.0, dict.fromkeys(
-                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0))
+            yield UnitResult(
+                unit,
+                outputs,
+                "w",
+                0.0,
+                dict.fromkeys(
+                    ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0
+                ),
+            )
 
     reads, costs = ask(["a", "b"], tmp_path, fail)
     assert reads["failure"].to_list() == ["too long"] * 2

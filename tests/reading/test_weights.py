@@ -51,4 +51,8 @@ def test_fid_needs_an_encoder_decoder(tiny_t5):
     with pytest.raises(InputError, match="decoder-only and cannot do Fusion-in-Decoder"):
         readers.specify("bundled", augmentation="fid", task="short-answer")
     spec, prompt = readers.specify(str(tiny_t5), augmentation="fid", task="short-answer")
-    assert (spec.architecture, spec.max_input_tokens, prompt.fused) == ("encoder-decoder", 250, True)
+    assert (spec.architecture, spec.max_input_tokens, prompt.fused) == (
+        "encoder-decoder",
+        250,
+        True,
+    )

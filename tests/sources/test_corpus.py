@@ -54,7 +54,12 @@ def test_bad_corpora_are_refused(tmp_path, records, where, words):
 
 def test_bad_parquet_corpora_are_refused(tmp_path):
     path = tmp_path / "c.parquet"
-    columns = {"doc_id": ["1", "1"], "title": ["", ""], "text": ["a", "b"], "article_id": ["x", "y"]}
+    columns = {
+        "doc_id": ["1", "1"],
+        "title": ["", ""],
+        "text": ["a", "b"],
+        "article_id": ["x", "y"],
+    }
     pl.DataFrame(columns).write_parquet(path)
     for wanted in (None, {"1"}):
         with pytest.raises(InputError, match="'1' occurs more than once"):

@@ -1,0 +1,209 @@
+"""The commands as a user runs them: files in, files out, one line for bad input."""
+
+import json
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.sources.bundled import questions
+from jobs import cli
+from jobs._command import run_app
+
+
+def erag(*arguments):
+    """Run a command in this process; its exit status."""
+    try:
+        run_app(cli.app, [str(a) for a in arguments])
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two queries, three passages and a run, small enough for the bundled reader."""
+    queries = tmp_path / "q.jsonl"
+    rows = [
+        ("1", "what is the capital of aruba", "Oranjestad"),
+        ("2", "who wrote animal farm", "George Orwell"),
+    ]
+    queries.write_text(
+        "".join(
+            json.dumps({"id": i, "input": q, "output": [{"answer": a}, {"provenance": [{"wikipedia_id": t}]}]}) + "\n"
+            for (i, q, a), t in zip(rows, ("Aruba", "Animal Farm"), strict=True)
+        )
+    )  # fmt: skip
+    corpus = tmp_path / "c.jsonl"
+    passages = [
+        {"id": "a", "title": "Aruba", "text": "The capital of Aruba is Oranjestad."},
+        {"id": "b", "title": "Animal Farm", "text": "Animal Farm is a novella by George Orwell."},
+        {"id": "c", "title": "Abacus", "text": "The abacus is a calculating tool."},
+    ]
+    corpus.write_text("".join(json.dumps(p) + "\n" for p in passages))
+    run = tmp_path / "run.trec"
+    run.write_text("1 Q0 a 1 2 mine\n1 Q0 c 2 1 mine\n2 Q0 c 1 2 mine\n2 Q0 b 2 1 mine\n")
+    return {"queries": queries, "corpus": corpus, "run": run, "out": tmp_path / "out"}
+
+
+def evaluate(files, *more):
+    options = [part for name, value in files.items() for part in (f"--{name}", value)]
+    return erag("evaluate", *options, *more)
+
+
+def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys):
+    more = ["--store", tmp_path / "store", "--actors", 0, "--dtype", "float32", "--k", 2]
+    more += ["--annotators", "erag,containment,provenance", "--resamples", 100]
+    assert evaluate(files, *more) == 0
+    out = files["out"]
+    for name in ("labels", "query_scores", "downstream", "correlations"):
+        frame = pl.read_parquet(out / f"{name}.parquet")
+        assert dict(frame.schema) == getattr(tables, name.upper())
+        assert frame.height
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["configuration"]["measures"][0] == "P@2"
+    assert summary["reader"]["dtype"] == "float32"
+    assert summary["reading"]["done"] == 6
+    assert summary["reading"]["prompt_tokens"] > 0
+    assert min(summary["reading"]["workers"].values()) > 2**20
+    assert summary["versions"]["torch"].startswith("2.13")
+    labels = pl.read_parquet(out / "labels.parquet")
+    read = {(q, d): v for q, d, a, v in labels.iter_rows() if a == "erag"}
+    assert read["1", "a"] == 1  # the bundled model does read
+    printed = capsys.readouterr().out
+    assert "Kendall's tau" in printed
+    assert "containment" in printed
+    # the same again costs nothing and changes nothing
+    assert evaluate(files, *more) == 0
+    again = json.loads((out / "summary.json").read_text())
+    assert (again["reading"]["reused"], again["reading"]["done"]) == (6, 0)
+    assert again["correlations"] == summary["correlations"]
+
+
+def test_fid_with_a_t5_directory(files, tiny_t5, tmp_path):
+    more = [
+        "--store",
+        tmp_path / "s",
+        "--actors",
+        0,
+        "--reader",
+        tiny_t5,
+        "--augmentation",
+        "fid",
+        "--k",
+        2,
+    ]
+    assert evaluate(files, *more) == 0
+    reads = pl.read_parquet(files["out"] / "reads.parquet")
+    assert sorted(reads["doc_ids"].list.len()) == [1, 1, 1, 1, 2, 2]
+
+
+def test_passages_index_and_retrieve(files, tmp_path, capsys):
+    source = tmp_path / "articles.jsonl"
+    source.write_text(
+        json.dumps({"id": "1", "title": "Aruba", "text": "The capital is Oranjestad. " * 60}) + "\n"
+    )
+    assert erag("passages", source, "--out", tmp_path / "c.parquet") == 0
+    assert "3 passages of 1 articles" in capsys.readouterr().out
+    assert erag("index", "bm25", "--corpus", tmp_path / "c.parquet", "--out", tmp_path / "i") == 0
+    run = tmp_path / "r.trec"
+    options = ["--index", tmp_path / "i", "--queries", files["queries"], "--k", 2, "--out", run]
+    assert erag("retrieve", *options, "--name", "mine") == 0
+    assert "1 queries without any hit" in capsys.readouterr().out
+    assert [line.split()[0::5] for line in run.read_text().splitlines()] == [["1", "mine"]] * 2
+
+
+def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
+    config = tmp_path / "c.yaml"
+    config.write_text(f"k: 1\nactors: 0\nresamples: 7\ndtype: float32\nstore: {tmp_path / 's'}\n")
+    assert evaluate(files, "--config", config, "--resamples", 9, "--no-end-to-end") == 0
+    written = json.loads((files["out"] / "summary.json").read_text())["configuration"]
+    assert (written["k"], written["resamples"], written["end_to_end"]) == (1, 9, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"queries": "none.jsonl"}, "none.jsonl: no such file"),
+        ({"queries": '{"id": "1"'}, "queries:1: broken JSON"),
+        (
+            {"queries": '{"input": "x", "output": [{"answer": "y"}]}'},
+            "queries:1: a query without an id",
+        ),
+        (
+            {"queries": '{"id": "1", "input": "x", "output": []}'},
+            "queries:1: query '1' has no answers",
+        ),
+        (
+            {"queries": '{"id": "1", "input": "x", "output": [{"answer": "y"}]}\n' * 2},
+            "queries:2: duplicate query id",
+        ),
+        ({"corpus": ""}, "corpus: the corpus is empty"),
+        (
+            {"corpus": '{"id": "a", "text": "x"}\n' * 2},
+            "corpus:2: document id 'a' stands in line 1",
+        ),
+        ({"run": "1 Q0 a 1 2\n"}, "run:1: 5 columns, a TREC run has 6"),
+        (
+            {"run": "1 Q0 a 1 2 s\n1 Q0 nope 2 1 s\n"},
+            "run:2: document 'nope' of query '1' not in the corpus",
+        ),
+        ({"--measures": "MRR"}, "unknown measure 'MRR'"),
+        ({"--metric": "bleu"}, "unknown metric 'bleu'"),
+        ({"--annotators": "oracle"}, "unknown annotator 'oracle'"),
+        ({"--reader": "no/such"}, "unknown reader 'no/such'"),
+        ({"--memory": "lots"}, "'lots' is no size"),
+        ({"--augmentation": "both"}, 'Invalid value "both"'),
+        ({"--bogus": "1"}, "--bogus"),
+        ({"--config": "none.yaml"}, "none.yaml: no such file"),
+        ({"--limit": "0"}, "--limit is 0"),
+    ],
+)
+def test_bad_input_is_one_line_status_2_and_nothing_written(files, tmp_path, capsys, change, words):
+    more = []
+    for name, value in change.items():
+        if name.startswith("--"):
+            more += [name, value]
+        elif value.startswith("none"):
+            files[name] = tmp_path / value
+        else:
+            files[name] = tmp_path / name
+            files[name].write_text(value)
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert evaluate(files, "--actors", 0, *more) == 2
+    error = capsys.readouterr().err.strip()
+    assert words in error
+    assert len(error.splitlines()) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_unknown_yaml_option_is_named(files, tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("kk: 3\n")
+    assert evaluate(files, "--config", tmp_path / "c.yaml") == 2
+    assert "kk" in capsys.readouterr().err
+    (tmp_path / "c.yaml").write_text("k: [3\n")
+    assert evaluate(files, "--config", tmp_path / "c.yaml") == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_every_command_runs_as_a_module():
+    for name in ("demo", "passages", "index", "retrieve", "evaluate", "doctor"):
+        done = subprocess.run(
+            [sys.executable, "-m", f"jobs.{name}", "--help"], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert "Usage: " in done.stdout
+
+
+def test_doctor_finds_what_the_demo_needs(capsys):
+    assert erag("doctor") == 0
+    printed = capsys.readouterr().out
+    for part in ("java for bm25", "bundled reader", "bundled articles", "memory"):
+        assert part in printed
+    assert "missing" not in printed
+
+
+def test_questions_are_installed_with_the_package():
+    assert questions("claims").is_file()

