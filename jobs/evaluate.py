@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -183,7 +184,8 @@ def evaluate_and_report(
     # Last, so that a summary means that everything it speaks of is there.
     content = summary.summarize(result, settings, files)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
-    console = Console()
+    # A log has no width of its own; the default of 80 would cut figures short.
+    console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(summary.table(result, settings))
     for line in summary.lines(result, settings):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -13,11 +13,35 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+)
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from engine.reading import batching, device
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+
+# What some models add to attention, and scaled_dot_product_attention does not do.
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sink")
+# Models whose attention is known to be the plain one; others run as transformers chooses.
+_GROUPED = frozenset(
+    [
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "phi3",
+        "granite",
+        "olmo2",
+        "smollm3",
+    ]
+)
 
 
 def grouped_attention(
@@ -27,8 +51,7 @@ def grouped_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    dropout: float = 0.0,
-    **_: object,
+    **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Grouped-query attention in which the heads of a group are further query rows of one head.
 
@@ -37,7 +60,12 @@ def grouped_attention(
     same arithmetic without a copy.
 
     Shapes: query (B, H, L, D), key and value (B, G, T, D) with G dividing H, mask (B, 1, L, T).
+
+    Raises:
+        ValueError: the model asks for a kind of attention that this is not.
     """
+    if unknown := [name for name in _UNSUPPORTED if others.get(name) is not None]:
+        raise ValueError(f"grouped attention has no {', '.join(unknown)}")
     rows, heads, length, width = query.shape
     groups = key.shape[1]
     per_group = heads // groups
@@ -75,18 +103,19 @@ class CausalReader:
         self._spec = spec
         self._device = device.prepare(spec)
         self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
+        config = AutoConfig.from_pretrained(spec.path, local_files_only=True)
         self._model = (
             AutoModelForCausalLM.from_pretrained(
                 spec.path,
+                config=config,
                 dtype=getattr(torch, spec.dtype),
                 local_files_only=True,
-                attn_implementation="grouped_sdpa",
+                attn_implementation="grouped_sdpa" if config.model_type in _GROUPED else None,
             )
             .to(self._device)
             .eval()
         )
         self.stats = ReaderStats()
-        config = self._model.config
         ends = self._model.generation_config.eos_token_id
         self._end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
         self._pad = next(iter(self._end_tokens), 0)
@@ -96,18 +125,21 @@ class CausalReader:
         self._cached_prefix: list[int] = []
 
         item = torch.empty((), dtype=self._model.dtype).element_size()
-        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        keys_values = 2 * config.num_hidden_layers * config.num_key_value_heads * head * item
+        heads = config.num_attention_heads
+        groups = getattr(config, "num_key_value_heads", None) or heads
+        head = getattr(config, "head_dim", None) or config.hidden_size // heads
+        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        keys_values = 2 * config.num_hidden_layers * groups * head * item
         # Held at the widest point of a layer: the states in and out, the gate and up projections
         # and their product, in the model's precision, and one copy of the states in fp32 (norms).
-        activations = item * (6 * config.hidden_size + 3 * config.intermediate_size)
+        activations = item * (6 * config.hidden_size + 3 * inner)
         activations += 4 * config.hidden_size
         fixed = len(self._prefix) + spec.max_new_tokens
         self._cost = batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
             per_row=2 * keys_values * fixed + 4 * config.vocab_size,
             per_token=2 * keys_values + activations,
-            per_pair=item * (1 + config.num_attention_heads // config.num_key_value_heads),
+            per_pair=item * (1 + heads // groups),
         )
         weights = sum(p.numel() * p.element_size() for p in self._model.parameters())
         self._memory = device.batch_memory(spec, self._device, weights)

@@ -16,6 +16,8 @@ import contextlib
 import logging
 import os
 import re
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -37,29 +39,53 @@ _WHOLE_ATTEMPTS = 2  # a third attempt goes read by read
 _STRIKES = 2  # deaths during one read before it counts as its cause
 
 
-def start_ray() -> None:
+def start_ray(plan_bytes: int = 0) -> None:
     """Connect to the cluster of ``RAY_ADDRESS``, else start Ray on this machine alone.
 
     A Ray that runs on the machine already is never joined by chance. Nothing is served: no
     dashboard, no usage reports.
+
+    Args:
+        plan_bytes: size of what will be put into the object store.
     """
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Else every pool prints a warning about its actors' arguments (ray issue 53727); they are held here.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS") or "local"
+    local: dict[str, Any] = {}
     if address == "local":
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=max(256 * 2**20, machine_memory() // 20),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    else:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        local = {
+            "include_dashboard": False,
+            "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
+        }
+    with _replayed_on_failure():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _replayed_on_failure() -> Iterator[None]:
+    """Hold back what is written to standard error, and show it only if the block fails.
+
+    Ray's native code announces the log level there, at a level that cannot be turned off.
+    """
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(original, held.read())
+            raise
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
 
 
 def stop_ray() -> None:
@@ -102,7 +128,8 @@ class ReaderActor:
 
     def __init__(self, spec: ReaderSpec, inputs: ray.ObjectRef, ledger: Any) -> None:
         self._reader: Reader = readers.load(spec)
-        self._inputs: list[list[str]] = ray.get(inputs)
+        # Arrow in shared memory: however long the plan, an actor copies only the unit it is at.
+        self._inputs: pa.ChunkedArray = ray.get(inputs)
         self._ledger = ledger
         self._worker = f"node {ray.get_runtime_context().get_node_id()[:8]} process {os.getpid()}"
 
@@ -111,10 +138,7 @@ class ReaderActor:
         unit = Unit(row["number"], row["offset"], row["length"])
         try:
             if ray.get(self._ledger.begin.remote(unit.number)) <= _WHOLE_ATTEMPTS:
-                end = unit.offset + unit.length
-                result = run_unit(
-                    self._reader, unit, self._inputs[unit.offset : end], worker=self._worker
-                )
+                result = run_unit(self._reader, unit, self._texts(unit), worker=self._worker)
             else:
                 result = self._one_by_one(unit)
         except Exception as error:
@@ -123,6 +147,9 @@ class ReaderActor:
                 os._exit(1)
             raise
         return pa.Table.from_pylist([asdict(result)], schema=_RESULT)
+
+    def _texts(self, unit: Unit) -> list[list[str]]:
+        return self._inputs.slice(unit.offset, unit.length).to_pylist()
 
     def _one_by_one(self, unit: Unit) -> UnitResult:
         outputs: list[ReadOutput] = []
@@ -133,9 +160,8 @@ class ReaderActor:
                     ReadOutput("", 0, 0, False, "the reader's process died in this read")
                 )
                 continue
-            one = run_unit(
-                self._reader, Unit(unit.number, row, 1), [self._inputs[row]], worker=self._worker
-            )
+            alone = Unit(unit.number, row, 1)
+            one = run_unit(self._reader, alone, self._texts(alone), worker=self._worker)
             ray.get(self._ledger.leave.remote(row))
             outputs += one.outputs
             seconds += one.seconds
@@ -180,8 +206,8 @@ def execute(
 ) -> Iterator[UnitResult]:
     """Read the units of a plan on ``actors`` actors; results come as units end, in any order.
 
-    Ray must have been started. Each actor takes one GPU where the cluster has GPUs, else one CPU
-    (and one thread).
+    Ray must have been started. Each actor takes one GPU where the cluster has GPUs, else an even
+    share of the CPUs.
 
     Raises:
         InputError: more GPU actors than the cluster has GPUs.
@@ -192,15 +218,13 @@ def execute(
         raise InputError(
             None, None, f"{actors} actors on {gpus} GPUs", "use at most one actor per GPU"
         )
-    # A pool that takes every CPU leaves none for the dataset's own tasks; here those need none.
-    cpus = 0 if gpus else min(1.0, resources.get("CPU", 1) / actors)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_errored_blocks = 0
     context.max_consecutive_actor_init_deaths = 2
     ledger = ray.remote(num_cpus=0)(Ledger).remote()
-    inputs = ray.put(plan[INPUTS].to_list())
+    inputs = ray.put(plan.select(INPUTS).to_arrow().column(0))
     rows = [asdict(unit) for unit in units]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         actor_class,
@@ -208,7 +232,7 @@ def execute(
         batch_format="pyarrow",
         fn_constructor_kwargs={"spec": spec, "inputs": inputs, "ledger": ledger},
         compute=ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
-        num_cpus=cpus,
+        num_cpus=0 if gpus else _cpus_per_actor(actors),
         num_gpus=1 if gpus else 0,
     )
     try:
@@ -226,6 +250,20 @@ def execute(
     finally:
         with contextlib.suppress(Exception):
             ray.kill(ledger)
+
+
+def _cpus_per_actor(actors: int) -> float:
+    """An even share of the cluster's CPUs that fits on its smallest node; Ray sets threads by it.
+
+    A pool that takes every CPU leaves none for a dataset's own tasks; here those need none.
+    """
+    sizes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    share = sum(sizes) / actors
+    return (
+        max(1.0, float(min(share, min(size for size in sizes if size)) // 1))
+        if share >= 1
+        else share
+    )
 
 
 def _cause(error: BaseException) -> str:

@@ -156,7 +156,7 @@ def _executor(actors: int | None) -> Executor:
     from engine.reading import pipeline
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
-        pipeline.start_ray()
+        pipeline.start_ray(int(plan.estimated_size()))
         size = sum(path.stat().st_size for path in Path(spec.path).glob("*.safetensors"))
         pool = min(actors or pipeline.default_actors(size), len(units))
         return pipeline.execute(plan, units, spec, actors=pool)

@@ -87,8 +87,10 @@ def _search(
 def _main() -> None:
     options = json.loads(sys.argv[1])
     work = Path(options.pop("work"))
-    task = {"index": _index, "search": _search}[options.pop("task")]
-    task(pl.read_parquet(work / "in.parquet"), **options).write_parquet(work / "out.parquet")
+    table = pl.read_parquet(work / "in.parquet")
+    indexing = options.pop("task") == "index"
+    result = _index(table, **options) if indexing else _search(table, **options)
+    result.write_parquet(work / "out.parquet")
 
 
 if __name__ == "__main__":

@@ -123,3 +123,53 @@ def test_grouped_attention_is_attention(length, masked):
         query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1), is_causal=length > 1
     )
     torch.testing.assert_close(out, expected.transpose(1, 2))
+
+
+def tiny_models():
+    """Small random models of several families: grouped or not, other position codes, soft caps."""
+    from transformers import Gemma2Config, GPT2Config, LlamaConfig, Qwen2Config
+
+    shape = {
+        "vocab_size": 49152,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+    }
+    return {
+        "llama": LlamaConfig(**shape),
+        "qwen2": Qwen2Config(**shape),
+        "gpt2": GPT2Config(vocab_size=49152, n_embd=32, n_layer=2, n_head=4, n_positions=2048),
+        "gemma2": Gemma2Config(**shape, head_dim=8, sliding_window=4096),
+    }
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2"])
+def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(bundled_spec.path)
+    config = tiny_models()[family]
+    config.eos_token_id = config.bos_token_id = config.pad_token_id = 2
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for weight in model.parameters():  # larger weights: outputs that depend on the prompt
+        weight.data *= 3
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)  # of the class that the family chooses
+    expected = []
+    for (prompt,) in prompts:
+        ids = tokenizer(prompt, return_tensors="pt")
+        out = model.generate(**ids, max_new_tokens=6, do_sample=False)
+        text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        expected.append(text.strip())
+    spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=6, stop=())
+    assert [r.output for r in CausalReader(spec).read(prompts)] == expected
+    assert len(set(expected)) > 1
+
+
+def test_attention_that_is_not_plain_is_refused():
+    tensor = torch.zeros(1, 2, 1, 4)
+    with pytest.raises(ValueError, match="softcap"):
+        grouped_attention(torch.nn.Module(), tensor, tensor, tensor, None, softcap=50.0)
