@@ -62,7 +62,7 @@ def peer(spec: ReaderSpec, batch: int) -> Callable[[list[str]], list[str]]:
             answers = tokenizer.batch_decode(
                 out[:, ids["input_ids"].shape[1] :], skip_special_tokens=True
             )
-            texts += [text.strip().split("\n")[0].strip() for text in answers]
+            texts += [text.split("\n")[0].strip() for text in answers]
         return texts
 
     return read

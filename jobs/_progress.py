@@ -44,7 +44,7 @@ def reading_progress() -> Iterator[OnProgress]:
         MofNCompleteColumn(),
         _Rate(),
         TextColumn("left"),
-        TimeRemainingColumn(elapsed_when_finished=True),
+        TimeRemainingColumn(),
         console=console,
         speed_estimate_period=60,
     ) as progress:

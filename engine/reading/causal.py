@@ -268,11 +268,6 @@ def _common_length(sequences: Sequence[list[int]]) -> int:
 
 
 def _cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop string that follows some words, and whether there was one.
-
-    A stop string before any word does not end an answer: completions often begin with a space or a
-    line break.
-    """
-    lead = len(text) - len(text.lstrip())
-    places = [at for stop in stops if (at := text.find(stop, lead)) >= 0]
+    """The text before the first stop string, and whether there was one."""
+    places = [at for stop in stops if (at := text.find(stop)) >= 0]
     return (text[: min(places)], True) if places else (text, False)
