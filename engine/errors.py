@@ -29,6 +29,9 @@ class InputError(Exception):
         # One line whatever the data held: a message must not break a log or hide its own end.
         super().__init__(" ".join(f"{where}{problem}; {remedy}".split()))
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[object, ...]]:
+        return type(self), (self.path, self.line, self.problem, self.remedy)
+
 
 class ReadError(Exception):
     """Reads that could not be done; everything that could be done is in the store."""

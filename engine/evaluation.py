@@ -26,9 +26,10 @@ from engine.scoring.metrics import get_metric, score_outputs
 from engine.sources.inputs import EvaluationInputs
 from engine.statistics.table import correlations
 from engine.tables import (
-    ARTICLE_ID,
+    ANNOTATOR,
     DOC_ID,
     DOC_IDS,
+    LABEL,
     OUTPUT,
     PROVENANCE,
     QUERY_ID,
@@ -55,7 +56,7 @@ class Settings:
         metric: the downstream metric.
         k: cutoff of the runs: so many passages are labelled.
         end_to_end_k: passages that the end-to-end reader is given; None means ``k``.
-        measures: ranking measures, separated by spaces; empty means the six usual ones at ``k``.
+        measures: ranking measures, separated by spaces; empty means the usual ones at ``k``.
         annotators: who labels.
         relevant: what counts as judged (see ``engine.ranking.scores``); None means ``pool`` for
             several runs and ``list`` for one.
@@ -86,8 +87,15 @@ class Settings:
     seed: int = 0
 
     def parsed_measures(self) -> tuple[Measure, ...]:
-        k = self.k
-        return parse_measures(self.measures or f"P@{k} nDCG@{k} AP@{k} RR@{k} R@{k} Success@{k}")
+        """The measures named, or the usual ones: those that take the labels as they come."""
+        kinds = ["P", "nDCG", "Success"]
+        if not self.has_graded_labels():
+            kinds = ["P", "nDCG", "AP", "RR", "R", "Success"]
+        return parse_measures(self.measures or " ".join(f"{kind}@{self.k}" for kind in kinds))
+
+    def has_graded_labels(self) -> bool:
+        """Whether some annotator's labels can lie between 0 and 1."""
+        return erag.NAME in self.annotators and self.metric in _GRADED_METRICS
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class Counts:
     passages: int
     queries_without_results: dict[str, int]
     queries_without_provenance: int
+    no_gold_article_listed: bool
     ignored_queries: int
     empty_passages: int
     truncated_reads: int
@@ -138,6 +147,7 @@ def check(settings: Settings) -> None:
         ("--end-to-end-k", settings.end_to_end_k, 1),
         ("--actors", settings.actors, 0),
         ("--resamples", settings.resamples, 0),
+        ("--seed", settings.seed, 0),
     ):
         if value is not None and value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
@@ -161,7 +171,7 @@ def check(settings: Settings) -> None:
             "a passage need not contain such an answer",
             "leave containment out of --annotators",
         )
-    if settings.metric in _GRADED_METRICS and erag.NAME in settings.annotators:
+    if settings.has_graded_labels():
         for measure in undefined_on_graded(measures):
             raise InputError(
                 None,
@@ -195,8 +205,10 @@ def evaluate(
     start = time.perf_counter()
     check(settings)
     queries, corpus, runs = inputs.queries, inputs.corpus, inputs.runs
-    if provenance.NAME in settings.annotators:
-        _refuse_foreign_provenance(queries, corpus)
+    if provenance.NAME in settings.annotators and queries[PROVENANCE].list.len().sum() == 0:
+        raise InputError(
+            None, None, "no query has provenance", "leave provenance out of --annotators"
+        )
     relevant: Relevant = settings.relevant or ("pool" if runs[RUN].n_unique() > 1 else "list")
     pairs = runs.select(QUERY_ID, DOC_ID).unique(maintain_order=True)
     lists = _whole_lists(runs, queries, settings.end_to_end_k or settings.k)
@@ -264,7 +276,7 @@ def evaluate(
         relevant=relevant,
         spec=spec,
         costs=costs,
-        counts=_counts(inputs, reads),
+        counts=_counts(inputs, all_labels, reads),
         seconds=time.perf_counter() - start,
     )
 
@@ -298,31 +310,16 @@ def _settle_failures(reads: pl.DataFrame, settings: Settings) -> pl.DataFrame:
     return reads.drop(FAILURE)
 
 
-def _refuse_foreign_provenance(queries: pl.DataFrame, corpus: pl.DataFrame) -> None:
-    """No gold article among all listed passages means two kinds of ids rather than a bad retriever."""
-    gold = set(queries[PROVENANCE].explode().drop_nulls())
-    if not gold:
-        raise InputError(
-            None, None, "no query has provenance", "leave provenance out of --annotators"
-        )
-    if gold.isdisjoint(corpus[ARTICLE_ID]):
-        raise InputError(
-            None,
-            None,
-            f"no listed passage is from any of the {len(gold)} gold articles: the queries name "
-            f"articles like {min(gold)!r}, the corpus like {corpus[ARTICLE_ID][0]!r}",
-            "give the corpus the article ids that the queries use",
-        )
-
-
-def _counts(inputs: EvaluationInputs, reads: pl.DataFrame) -> Counts:
+def _counts(inputs: EvaluationInputs, labels: pl.DataFrame, reads: pl.DataFrame) -> Counts:
     total = inputs.queries.height
     with_results = inputs.runs.group_by(RUN, maintain_order=True).agg(pl.col(QUERY_ID).n_unique())
+    gold = labels.filter(pl.col(ANNOTATOR) == provenance.NAME)[LABEL]
     return Counts(
         queries=total,
         passages=inputs.corpus.height,
         queries_without_results={name: total - some for name, some in with_results.iter_rows()},
         queries_without_provenance=int((inputs.queries[PROVENANCE].list.len() == 0).sum()),
+        no_gold_article_listed=gold.len() > 0 and gold.sum() == 0,
         ignored_queries=inputs.ignored_queries,
         empty_passages=inputs.empty_passages,
         truncated_reads=int(reads[TRUNCATED].sum()),

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.evaluation import Settings, check
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
-from engine.sources.files import write_parquet
+from engine.sources.files import require_output, write_parquet
 from engine.sources.inputs import read_inputs
 from engine.sources.passages import passages, read_source
 from engine.sources.queries import read_queries
@@ -78,6 +78,7 @@ def demo(
     settings = SETTINGS[task]
     settings = Settings(**{**vars(settings), "actors": actors})
     check(settings)
+    require_output(out, directory=True)
 
     source = wikipedia_dump()
     corpus = passages(read_source(source))

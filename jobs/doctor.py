@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from engine.errors import InputError
 from engine.reading import device, weights
@@ -44,10 +45,10 @@ def doctor() -> None:
     missing = 0
     for name, check in checks:
         try:
-            table.add_row("[green]ok[/]", name, check())
+            table.add_row("[green]ok[/]", name, Text(check()))
         except (InputError, ImportError, OSError) as error:
             missing += 1
-            table.add_row("[red]missing[/]", name, str(error))
+            table.add_row("[red]missing[/]", name, Text(str(error)))
     Console().print(table)
     if missing:
         sys.exit(1)
@@ -55,7 +56,7 @@ def doctor() -> None:
 
 def _cpu() -> str:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    fast = device.best_dtype(cuda=False)
+    fast = device.best_dtype()
     return f"{count} CPUs; readers run in {fast} here"
 
 

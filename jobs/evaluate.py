@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,9 +19,8 @@ from engine.reading.prompts import Task
 from engine.reading.protocol import Augmentation, Dtype
 from engine.reading.weights import cache_directory
 from engine.report import summary
-from engine.sources.files import write_parquet, write_text
+from engine.sources.files import require_output, write_parquet, write_text
 from engine.sources.inputs import EvaluationInputs, read_inputs
-from engine.tables import QUERY_ID
 from jobs._command import ConfigFile, run_command
 from jobs._progress import reading_progress
 
@@ -103,7 +101,8 @@ def evaluate(
     end_to_end_k
         Passages that the end-to-end reader is given; by default as many as are labelled.
     measures
-        Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k.
+        Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k
+        (P, nDCG, Success for metrics between 0 and 1).
     annotators
         Who labels, separated by commas: erag, containment, provenance.
     relevant
@@ -150,22 +149,16 @@ def evaluate(
         seed=seed,
     )
     evaluating.check(settings)
-    _refuse_file(out)
-    inputs = read_inputs(queries, corpus, run, k=k)
-    if limit is not None:
-        inputs = first_queries(inputs, limit)
+    if limit is not None and limit < 1:
+        raise InputError(None, None, f"--limit is {limit}", "use 1 or more")
+    store = store or cache_directory() / "reads"
+    for directory in (out, store):
+        require_output(directory, directory=True)
+    inputs = read_inputs(queries, corpus, run, k=k, limit=limit)
     files = {"queries": str(queries), "corpus": str(corpus), "runs": [str(path) for path in run]}
     evaluate_and_report(
         inputs, settings, files, out=out, store=store or cache_directory() / "reads"
     )
-
-
-def first_queries(inputs: EvaluationInputs, limit: int) -> EvaluationInputs:
-    """The same inputs with the first ``limit`` queries only."""
-    if limit < 1:
-        raise InputError(None, None, f"--limit is {limit}", "use 1 or more")
-    queries = inputs.queries.head(limit)
-    return replace(inputs, queries=queries, runs=inputs.runs.join(queries, on=QUERY_ID, how="semi"))
 
 
 def evaluate_and_report(
@@ -179,9 +172,10 @@ def evaluate_and_report(
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary."""
     with reading_progress() as on_progress:
         result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
+    # Removed first and written last: a summary means that everything it speaks of is there.
+    (out / "summary.json").unlink(missing_ok=True)
     for name in ("labels", "query_scores", "downstream", "correlations", "reads"):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
-    # Last, so that a summary means that everything it speaks of is there.
     content = summary.summarize(result, settings, files)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
     # A log has no width of its own; the default of 80 would cut figures short.
@@ -191,11 +185,6 @@ def evaluate_and_report(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"results -> {out}", highlight=False, markup=False, soft_wrap=True)
     return result
-
-
-def _refuse_file(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(out, None, "is a file", "give a directory for the results")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from cyclopts import App
 
 from engine.retrieval.bm25 import build_index
 from engine.sources.corpus import read_corpus
+from engine.sources.files import require_output
 from jobs._command import ConfigFile, run_app
 
 app = App(name="index", help="Build an index of a corpus.")
@@ -24,6 +25,7 @@ def bm25(*, corpus: Path, out: Path, config: ConfigFile = None) -> None:
     out
         Directory of the index; an index that stands there is replaced.
     """
+    require_output(out, directory=True)
     index = build_index(read_corpus(corpus), out)
     print(f"{index.passages} passages indexed -> {out}")
 

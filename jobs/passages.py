@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine.errors import InputError
-from engine.sources.files import write_parquet
+from engine.sources.files import require_output, write_parquet
 from engine.sources.passages import passages as cut_passages
 from engine.sources.passages import read_source
 from jobs._command import ConfigFile, run_command
@@ -35,6 +35,11 @@ def passages(
     """
     if words < 1:
         raise InputError(None, None, f"--words is {words}", "use 1 or more")
+    if out.suffix != ".parquet":
+        raise InputError(
+            out, None, "a corpus is written as Parquet", "give a name that ends in .parquet"
+        )
+    require_output(out, directory=False)
     corpus = cut_passages(read_source(source), words=words, article_id=article_id)
     if corpus.is_empty():
         raise InputError(source, None, "holds no article with text", "give another source")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from engine.errors import InputError
 from engine.retrieval.bm25 import search
+from engine.sources.files import require_output
 from engine.sources.queries import read_queries
 from engine.sources.runs import write_run
 from engine.tables import QUERY_ID
@@ -48,6 +49,9 @@ def retrieve(
     for option, value in (("--k", k), ("--limit", limit)):
         if value is not None and value < 1:
             raise InputError(None, None, f"{option} is {value}", "use 1 or more")
+    if k1 < 0 or not 0 <= b <= 1:
+        raise InputError(None, None, f"--k1 {k1} --b {b}", "use k1 of 0 or more and b from 0 to 1")
+    require_output(out, directory=False)
     table = read_queries(queries, need_answers=False)
     if limit is not None:
         table = table.head(limit)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Converted models and the default store of this session; never the developer's own.
+os.environ["ERAG_CACHE"] = tempfile.mkdtemp(prefix="erag-test-cache-")
+atexit.register(shutil.rmtree, os.environ["ERAG_CACHE"], ignore_errors=True)
 
 import polars as pl
 import pytest
@@ -15,8 +21,6 @@ from engine import tables
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
-
-DATA = Path(__file__).parent / "data"
 
 
 def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.DataFrame:

@@ -208,7 +208,7 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
     settings = Settings(k=3, resamples=200, annotators=("erag", "containment"))
     one, _ = run_evaluation(tmp_path / "1", settings)
     other, _ = run_evaluation(
-        tmp_path / "2", settings, runs=RUN.sample(fraction=1, shuffle=True, seed=1).sort("query_id", "rank"),
+        tmp_path / "2", settings, runs=RUN.sample(fraction=1, shuffle=True, seed=1),
         queries=QUERIES.reverse(),
     )  # fmt: skip
     assert one.correlations.equals(other.correlations, null_equal=True)
@@ -225,6 +225,7 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
         (Settings(k=3, end_to_end_k=4), "exceeds --k 3"),
         (Settings(confidence=95), "--confidence is 95"),
         (Settings(actors=-1), "--actors is -1"),
+        (Settings(seed=-1), "--seed is -1"),
         (Settings(metric="f1", measures="AP@5"), "AP@5 is not defined on eRAG's graded labels"),
         (Settings(task="claims", annotators=("containment",)), "containment has no meaning"),
     ],
@@ -234,8 +235,20 @@ def test_settings_that_cannot_work_are_refused_before_any_read(settings, words):
         check(settings)
 
 
-def test_provenance_in_other_ids_is_refused(tmp_path):
-    foreign = QUERIES.with_columns(pl.lit(["12345"]).alias("provenance"))
+def test_provenance_without_any_hit_is_noted_and_without_any_gold_refused(tmp_path):
     settings = Settings(k=3, annotators=("provenance",), end_to_end=False)
-    with pytest.raises(InputError, match="articles like '12345', the corpus like 'A1'"):
-        run_evaluation(tmp_path, settings, queries=foreign)
+    result, _ = run_evaluation(tmp_path, settings)
+    assert not result.counts.no_gold_article_listed
+    foreign = QUERIES.with_columns(pl.lit(["12345"]).alias("provenance"))
+    result, _ = run_evaluation(tmp_path, settings, queries=foreign)
+    assert result.counts.no_gold_article_listed
+    none = QUERIES.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias("provenance"))
+    with pytest.raises(InputError, match="no query has provenance"):
+        run_evaluation(tmp_path, settings, queries=none)
+
+
+def test_default_measures_fit_the_labels():
+    assert len(Settings().parsed_measures()) == 6
+    graded = Settings(metric="f1")
+    assert [str(m) for m in graded.parsed_measures()] == ["P@10", "nDCG@10", "Success@10"]
+    check(graded)

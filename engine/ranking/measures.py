@@ -31,8 +31,12 @@ class Measure:
     rel: float | None = None
 
     def __str__(self) -> str:
-        options = "" if self.rel is None else f"(rel={self.rel:g})"
+        options = "" if self.rel is None else f"(rel={_number(self.rel)})"
         return f"{self.kind}{options}{'' if self.cutoff is None else f'@{self.cutoff}'}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def parse_measure(text: str) -> Measure:
@@ -85,7 +89,7 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
         InputError: as ``parse_measure``, or no name at all.
     """
     # Spaces inside parentheses do not separate.
-    names = re.findall(r"[^\s(]+(?:\([^)]*\)\S*)?", text)
+    names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
     if not names:
         raise InputError(None, None, "no measures", 'name some, as in --measures "P@10 nDCG@10"')
     return tuple(dict.fromkeys(parse_measure(name) for name in names))

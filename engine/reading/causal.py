@@ -19,11 +19,13 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     DynamicCache,
+    PretrainedConfig,
 )
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 
 from engine.reading import batching, device
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.weights import refuse_missing
 
 # What some models add to attention, and scaled_dot_product_attention does not do.
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sink")
@@ -83,6 +85,8 @@ def grouped_attention(
     return out.transpose(1, 2), None
 
 
+_DOES_NOT_FIT = "the prompt exceeds the reader's longest input even without passages"
+
 AttentionInterface.register("grouped_sdpa", grouped_attention)
 AttentionMaskInterface.register("grouped_sdpa", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 
@@ -104,23 +108,24 @@ class CausalReader:
         self._device = device.prepare(spec)
         self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
         config = AutoConfig.from_pretrained(spec.path, local_files_only=True)
-        self._model = (
-            AutoModelForCausalLM.from_pretrained(
-                spec.path,
-                config=config,
-                dtype=getattr(torch, spec.dtype),
-                local_files_only=True,
-                attn_implementation="grouped_sdpa" if config.model_type in _GROUPED else None,
-            )
-            .to(self._device)
-            .eval()
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            spec.path,
+            config=config,
+            dtype=getattr(torch, spec.dtype),
+            local_files_only=True,
+            attn_implementation="grouped_sdpa" if config.model_type in _GROUPED else None,
+            output_loading_info=True,
         )
+        refuse_missing(loading, spec.name)
+        self._model = model.to(self._device).eval()
         self.stats = ReaderStats()
         ends = self._model.generation_config.eos_token_id
         self._end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
         self._pad = next(iter(self._end_tokens), 0)
         self._positions = int(getattr(config, "max_position_embeddings", 0) or 0)
-        self._prefix = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+        # Padding stands behind a shared prefix, where a sliding window would count it as text.
+        share = bool(spec.shared_prefix) and not _has_window(config)
+        self._prefix = self._encode([spec.shared_prefix])[0] if share else []
         self._prefix_cache: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
         self._cached_prefix: list[int] = []
 
@@ -134,12 +139,13 @@ class CausalReader:
         # and their product, in the model's precision, and one copy of the states in fp32 (norms).
         activations = item * (6 * config.hidden_size + 3 * inner)
         activations += 4 * config.hidden_size
+        mask = item * (1 + heads // groups)
         fixed = len(self._prefix) + spec.max_new_tokens
         self._cost = batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
             per_row=2 * keys_values * fixed + 4 * config.vocab_size,
-            per_token=2 * keys_values + activations,
-            per_pair=item * (1 + heads // groups),
+            per_token=2 * keys_values + activations + mask * len(self._prefix),
+            per_pair=mask,
         )
         weights = sum(p.numel() * p.element_size() for p in self._model.parameters())
         self._memory = device.batch_memory(spec, self._device, weights)
@@ -150,15 +156,22 @@ class CausalReader:
         # Tokens may merge across the end of the prefix text, so what is shared is decided on tokens.
         shared = _common_length([self._prefix, *encoded])
         shared = min([shared, *(len(tokens) - 1 for tokens in encoded)])
-        prompts = [self._fit(tokens, shared) for tokens in encoded]
-        outputs: list[ReadOutput | None] = [None] * len(prompts)
+        prompts = [
+            self._fit(tokens, shared, text) for tokens, (text,) in zip(encoded, inputs, strict=True)
+        ]
+        outputs: list[ReadOutput | None] = [
+            None if p.suffix else ReadOutput("", p.tokens, 0, True, _DOES_NOT_FIT) for p in prompts
+        ]
+        readable = [i for i, p in enumerate(prompts) if p.suffix]
         batches = batching.cut_batches(
-            [len(p.suffix) for p in prompts],
+            [len(prompts[i].suffix) for i in readable],
             cost=self._cost,
             memory=self._memory,
             max_tokens=device.max_batch_tokens(self._device),
         )
-        for batch in batches:
+        for places in batches:
+            batch = [readable[place] for place in places]
+            before = self.stats.memory_halvings
             results = batching.run_halving(
                 batch,
                 lambda part: self._generate([prompts[i] for i in part], encoded[part[0]][:shared]),
@@ -167,18 +180,26 @@ class CausalReader:
             )
             for i, result in zip(batch, results, strict=True):
                 outputs[i] = result
+            if self.stats.memory_halvings > before:
+                # Reads that come later start smaller: what failed once would fail again.
+                self._memory = max(
+                    self._memory / 2, self._cost.of(1, len(prompts[batch[0]].suffix))
+                )
         self.stats.peak_memory = device.peak_memory(self._device)
         return [output for output in outputs if output is not None]
 
     def _count_halving(self) -> None:
-        # Reads that come later start from the smaller size: what failed once would fail again.
-        self._memory /= 2
         self.stats.memory_halvings += 1
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self._tokenizer(texts, return_attention_mask=False)["input_ids"]
 
-    def _fit(self, tokens: list[int], shared: int) -> _Prompt:
+    def _fit(self, tokens: list[int], shared: int, text: str) -> _Prompt:
+        """The part of a prompt behind the shared prefix, cut where the model's input ends.
+
+        Passages are cut, those first that stand first: the best ones and the question stand last.
+        Where even the question does not fit, the suffix is empty.
+        """
         limit = self._spec.max_input_tokens or (
             self._positions - self._spec.max_new_tokens if self._positions else len(tokens)
         )
@@ -186,8 +207,12 @@ class CausalReader:
         excess = len(tokens) - limit
         if excess <= 0:
             return _Prompt(suffix, len(tokens), False)
-        # Cut between the examples and the end: the question and the best passages stand last.
-        return _Prompt(suffix[min(excess, len(suffix) - 1) :], limit, True)
+        at = text.rfind(self._spec.tail_marker) if self._spec.tail_marker else -1
+        tail = len(self._encode([text[at:]])[0]) if at >= 0 else 1
+        kept = suffix[excess:]
+        if len(kept) < tail:
+            return _Prompt([], len(tokens), True)
+        return _Prompt(kept, limit, True)
 
     def _prefix_states(self, prefix: list[int]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
         if prefix != self._cached_prefix:
@@ -256,6 +281,14 @@ class CausalReader:
             ReadOutput(texts[row].strip(), prompt.tokens, len(generated[row]), prompt.truncated)
             for row, prompt in enumerate(prompts)
         ]
+
+
+def _has_window(config: PretrainedConfig) -> bool:
+    """Whether some layer of the model looks back only so far."""
+    kinds = getattr(config, "layer_types", None) or []
+    return bool(getattr(config, "sliding_window", None)) or any(
+        kind != "full_attention" for kind in kinds
+    )
 
 
 def _common_length(sequences: Sequence[list[int]]) -> int:

@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from engine.reading import batching, device
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.weights import refuse_missing
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,14 @@ class EncoderDecoderReader:
         self._spec = spec
         self._device = device.prepare(spec)
         self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
-        self._model = (
-            AutoModelForSeq2SeqLM.from_pretrained(
-                spec.path, dtype=getattr(torch, spec.dtype), local_files_only=True
-            )
-            .to(self._device)
-            .eval()
+        model, loading = AutoModelForSeq2SeqLM.from_pretrained(
+            spec.path,
+            dtype=getattr(torch, spec.dtype),
+            local_files_only=True,
+            output_loading_info=True,
         )
+        refuse_missing(loading, spec.name)
+        self._model = model.to(self._device).eval()
         self.stats = ReaderStats()
         config = self._model.config
         self._pad = int(config.pad_token_id or 0)
@@ -78,6 +80,7 @@ class EncoderDecoderReader:
             max_tokens=device.max_batch_tokens(self._device),
         )
         for batch in batches:
+            before = self.stats.memory_halvings
             results = batching.run_halving(
                 batch,
                 lambda part: self._generate([prompts[i] for i in part]),
@@ -86,11 +89,14 @@ class EncoderDecoderReader:
             )
             for i, result in zip(batch, results, strict=True):
                 outputs[i] = result
+            if self.stats.memory_halvings > before:
+                # Reads that come later start smaller: what failed once would fail again.
+                least = self._decode_cost.of(1, lengths[batch[0]])
+                self._memory = max(self._memory / 2, 2 * least)
         self.stats.peak_memory = device.peak_memory(self._device)
         return [output for output in outputs if output is not None]
 
     def _count_halving(self) -> None:
-        self._memory /= 2
         self.stats.memory_halvings += 1
 
     def _tokenize(self, texts: Sequence[str]) -> list[_Input]:
@@ -117,21 +123,30 @@ class EncoderDecoderReader:
             memory=self._memory / 2,
             max_tokens=device.max_batch_tokens(self._device),
         ):
-            longest = len(items[batch[0]].tokens)
-            ids = torch.full((len(batch), longest), self._pad, dtype=torch.long)
-            mask = torch.zeros((len(batch), longest), dtype=torch.long)
-            for row, i in enumerate(batch):
-                size = len(items[i].tokens)
-                ids[row, :size] = torch.tensor(items[i].tokens)
-                mask[row, :size] = 1
-            self.stats.padded_tokens += ids.numel()
-            self.stats.prompt_tokens += int(mask.sum())
-            hidden = self._model.get_encoder()(
-                input_ids=ids.to(self._device), attention_mask=mask.to(self._device)
-            ).last_hidden_state
-            for row, i in enumerate(batch):
-                states[i] = hidden[row, : len(items[i].tokens)]
+            # Halved on its own where memory runs out: a read of many inputs is not one batch.
+            encoded = batching.run_halving(
+                batch,
+                lambda part: self._encode_batch([items[i] for i in part]),
+                _give_up,
+                self._count_halving,
+            )
+            for i, state in zip(batch, encoded, strict=True):
+                states[i] = state
         return [state for state in states if state is not None]
+
+    def _encode_batch(self, items: Sequence[_Input]) -> list[torch.Tensor]:
+        longest = max(len(item.tokens) for item in items)
+        ids = torch.full((len(items), longest), self._pad, dtype=torch.long)
+        mask = torch.zeros((len(items), longest), dtype=torch.long)
+        for row, item in enumerate(items):
+            ids[row, : len(item.tokens)] = torch.tensor(item.tokens)
+            mask[row, : len(item.tokens)] = 1
+        self.stats.padded_tokens += ids.numel()
+        self.stats.prompt_tokens += int(mask.sum())
+        hidden = self._model.get_encoder()(
+            input_ids=ids.to(self._device), attention_mask=mask.to(self._device)
+        ).last_hidden_state
+        return [hidden[row, : len(item.tokens)] for row, item in enumerate(items)]
 
     @torch.inference_mode()
     def _generate(self, prompts: Sequence[Sequence[_Input]]) -> list[ReadOutput]:
@@ -167,3 +182,8 @@ class EncoderDecoderReader:
                 )
             )
         return outputs
+
+
+def _give_up(position: int, reason: str) -> torch.Tensor:
+    """An input that cannot be encoded even alone fails its read, by the path of every such failure."""
+    raise torch.OutOfMemoryError(f"encoder input {position}: {reason}")

@@ -92,13 +92,21 @@ def stop_ray() -> None:
     ray.shutdown()
 
 
-def default_actors(weights_bytes: int) -> int:
-    """Actors that the cluster has room for: one a GPU; without GPUs one a CPU, as memory allows."""
+def has_gpus() -> bool:
+    """Whether the cluster has GPUs."""
+    return int(ray.cluster_resources().get("GPU", 0)) > 0
+
+
+def default_actors(actor_bytes: int) -> int:
+    """Actors that the cluster has room for: one a GPU; without GPUs one a CPU, as memory allows.
+
+    Args:
+        actor_bytes: main memory that one actor takes where there are no GPUs.
+    """
     resources = ray.cluster_resources()
     if gpus := int(resources.get("GPU", 0)):
         return gpus
-    # Beside its weights an actor holds torch and a batch, about 1 GiB together.
-    by_memory = int((machine_memory() - 2 * 2**30) // (weights_bytes * 1.2 + 2**30))
+    by_memory = int((machine_memory() - 2 * 2**30) // actor_bytes)
     return max(1, min(int(resources.get("CPU", 1)), by_memory))
 
 

@@ -19,20 +19,24 @@ class Prompt:
     Attributes:
         prefix: what every prompt begins with, examples included.
         passage: one passage, with the fields ``title`` and ``text``.
+        untitled: one passage of a corpus without titles, with the field ``text``.
         body: what follows the prefix, with the fields ``passages`` and ``query``.
         best_last: whether passages stand in reverse order, the best one next to the question.
         fused: whether each passage makes an input of its own (Fusion-in-Decoder).
         stop: generation ends before the first of these strings.
         max_new_tokens: tokens generated at most.
+        tail_marker: what the part begins with that must not be cut from a prompt that is too long.
     """
 
     prefix: str
     passage: str
+    untitled: str
     body: str
     best_last: bool
     fused: bool
     stop: tuple[str, ...]
     max_new_tokens: int
+    tail_marker: str = ""
 
     def render(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
         """The inputs of one read: one string, or one per passage where the prompt is fused.
@@ -50,7 +54,12 @@ class Prompt:
 
     def _passage(self, title: str, text: str) -> str:
         # Line breaks inside a passage would look like the end of it.
-        return self.passage.format(title=" ".join(title.split()), text=" ".join(text.split()))
+        title, text = " ".join(title.split()), " ".join(text.split())
+        return (
+            self.passage.format(title=title, text=text)
+            if title
+            else self.untitled.format(text=text)
+        )
 
 
 # Examples are a fixed part of the task's definition: written for it, about nothing in the sample.
@@ -108,16 +117,19 @@ def default_prompt(task: Task, architecture: Architecture, augmentation: Augment
         return Prompt(
             prefix=prefix,
             passage="Passage: {title}. {text}\n",
+            untitled="Passage: {text}\n",
             body="{passages}" + cue,
             best_last=True,
             fused=False,
             stop=("\n",),
             max_new_tokens=_MAX_NEW_TOKENS[task],
+            tail_marker=f"\n{cue.split('{', 1)[0]}",
         )
     fused = augmentation == "fid"
     return Prompt(
         prefix="",
         passage=" title: {title} context: {text}",
+        untitled=" context: {text}",
         body="question: {query}{passages}",
         best_last=False,
         fused=fused,

@@ -12,6 +12,11 @@ Augmentation = Literal["in-prompt", "fid"]
 Dtype = Literal["bfloat16", "float16", "float32"]
 
 
+# Part of every read's key. To be raised with any change that makes a reader answer otherwise: how
+# prompts are cut, where output ends, how it is cleaned.
+READING_VERSION = 1
+
+
 @dataclass(frozen=True)
 class ReaderSpec:
     """Everything that a process needs to load a reader; sent to every actor.
@@ -27,6 +32,7 @@ class ReaderSpec:
         stop: generation ends before the first of these strings.
         max_input_tokens: longest input in tokens, generated ones left aside; longer ones are cut
             and counted as truncated. 0 means: as long as the model's positions allow.
+        tail_marker: what the part of a prompt that must not be cut begins with (the question).
         path: the local directory of the model.
         name: what the user called it, for messages and reports.
         shared_prefix: text that many inputs begin with; its keys and values are computed once.
@@ -42,6 +48,7 @@ class ReaderSpec:
     max_input_tokens: int
     path: str
     name: str
+    tail_marker: str = ""
     shared_prefix: str = ""
     memory: int = 0
     threads: int = 0
@@ -50,6 +57,7 @@ class ReaderSpec:
     def fingerprint(self) -> str:
         """Hash of what decides the outputs: equal fingerprints give equal outputs for equal inputs."""
         decisive = [
+            READING_VERSION,
             self.weights,
             self.architecture,
             self.dtype,
@@ -57,6 +65,7 @@ class ReaderSpec:
             self.max_new_tokens,
             self.stop,
             self.max_input_tokens,
+            self.tail_marker,
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import InputError, ReadError
@@ -46,15 +47,25 @@ def specify(
     spec = ReaderSpec(
         weights=found.digest,
         architecture=found.architecture,
-        dtype=dtype or device.best_dtype(cuda=device.machine_has_gpu()),
+        dtype=dtype or device.best_dtype(),
         max_new_tokens=prompt.max_new_tokens,
         stop=prompt.stop,
         max_input_tokens=FID_INPUT_TOKENS if prompt.fused else 0,
         path=str(found.path),
         name=name,
+        tail_marker=prompt.tail_marker,
         shared_prefix=prompt.prefix,
         memory=memory,
     )
+    if memory and memory < (
+        least := device.least_memory(weights.parameters(found.path), spec.dtype)
+    ):
+        raise InputError(
+            None,
+            None,
+            f"--memory of {memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
+            f"give at least {least / 2**20:.0f}MiB",
+        )
     return spec, prompt
 
 
@@ -63,22 +74,30 @@ def load(spec: ReaderSpec) -> Reader:
 
     Raises:
         ReadError: the weights on this machine are not those that the specification names.
+        InputError: the model cannot be loaded.
     """
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    if not Path(spec.path).is_dir():
-        # Another node of a cluster: the same name must lead to the same weights here.
-        found = weights.resolve(spec.name)
-        if found.digest != spec.weights:
-            raise ReadError(f"the weights of {spec.name!r} differ between the nodes of the cluster")
-        spec = ReaderSpec(**{**vars(spec), "path": str(found.path)})
+    # On another node of a cluster the same name, or path, must lead to the same weights.
+    found = weights.resolve(spec.path if Path(spec.path).is_dir() else spec.name)
+    if found.digest != spec.weights:
+        raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
+    spec = replace(spec, path=str(found.path))
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody
-    if spec.architecture == "causal":
-        from engine.reading.causal import CausalReader
+    try:
+        if spec.architecture == "causal":
+            from engine.reading.causal import CausalReader
 
-        return CausalReader(spec)
-    from engine.reading.encoder_decoder import EncoderDecoderReader
+            return CausalReader(spec)
+        from engine.reading.encoder_decoder import EncoderDecoderReader
 
-    return EncoderDecoderReader(spec)
+        return EncoderDecoderReader(spec)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a damaged file makes the libraries raise
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise InputError(
+            spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"
+        ) from error

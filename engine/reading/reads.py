@@ -16,7 +16,7 @@ from engine.reading import device, store
 from engine.reading import execute as in_process
 from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.execute import UnitResult
-from engine.reading.plan import INPUTS, Unit, cut_units, longest_first, missing_reads
+from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec
 from engine.tables import (
     DOC_IDS,
@@ -29,6 +29,7 @@ from engine.tables import (
 )
 
 FAILURE = "failure"
+_TOKENIZED_AT_ONCE = 4096
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -96,8 +97,8 @@ def get_reads(
     frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:
         plan = longest_first(plan, input_sizes(spec, plan[INPUTS].to_list()))
-        units = cut_units(plan, _unit_tokens())
-        run = executor or _executor(actors)
+        run, pool, gpu = (executor, 1, False) if executor else _executor(actors, plan, spec)
+        units = cut_units(plan, unit_tokens(int(plan[SIZE].sum()), actors=pool, gpu=gpu))
         workers: dict[str, dict[str, Any]] = {}
         for result in run(plan, units, spec):
             done = _reads_table(plan, result)
@@ -141,27 +142,40 @@ def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
     tokenizer.no_truncation()
     shared = len(tokenizer.encode(spec.shared_prefix)) if spec.shared_prefix else 0
     flat = [text for texts in inputs for text in texts]
-    counts = iter([len(encoding) for encoding in tokenizer.encode_batch_fast(flat)])
-    return [max(1, sum(next(counts) for _ in texts) - shared) for texts in inputs]
+    counts: list[int] = []
+    for start in range(0, len(flat), _TOKENIZED_AT_ONCE):  # encodings are large
+        part = flat[start : start + _TOKENIZED_AT_ONCE]
+        counts += [len(encoding) for encoding in tokenizer.encode_batch_fast(part)]
+    each = iter(counts)
+    return [max(1, sum(next(each) for _ in texts) - shared) for texts in inputs]
 
 
-def _unit_tokens() -> int:
-    """Some seconds of work: one device batch on a CPU, several on a GPU."""
-    return 4 * GPU_BATCH_TOKENS if device.machine_has_gpu() else CPU_BATCH_TOKENS
+def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
+    """Size of a unit: some seconds of work (one device batch on a CPU, several on a GPU), and never
+    so much that an actor has fewer than eight of them: the last ones end together.
+    """
+    most = 4 * GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS
+    return max(1, min(most, total // (8 * actors)))
 
 
-def _executor(actors: int | None) -> Executor:
+def _executor(
+    actors: int | None, plan: pl.DataFrame, spec: ReaderSpec
+) -> tuple[Executor, int, bool]:
+    """What does the reads, on how many actors, and whether these have GPUs."""
     if actors == 0:
-        return in_process.execute
+        return in_process.execute, 1, device.machine_has_gpu()
     from engine.reading import pipeline
 
-    def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
-        pipeline.start_ray(int(plan.estimated_size()))
-        size = sum(path.stat().st_size for path in Path(spec.path).glob("*.safetensors"))
-        pool = min(actors or pipeline.default_actors(size), len(units))
-        return pipeline.execute(plan, units, spec, actors=pool)
+    pipeline.start_ray(int(plan.estimated_size()))
+    size = sum(path.stat().st_size for path in Path(spec.path).glob("*.safetensors"))
+    pool = min(
+        actors or pipeline.default_actors(spec.memory or int(1.2 * size) + 2**30), plan.height
+    )
 
-    return on_ray
+    def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
+        return pipeline.execute(plan, units, spec, actors=min(pool, len(units)))
+
+    return on_ray, pool, pipeline.has_gpus()
 
 
 def _reads_table(plan: pl.DataFrame, result: UnitResult) -> pl.DataFrame:

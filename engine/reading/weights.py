@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -65,6 +66,7 @@ def resolve(name: str) -> Weights:
         raise InputError(
             name, None, "holds no *.safetensors", "convert the weights (pickles are never loaded)"
         )
+    _refuse_other_heads(config, name)
     if config.get("is_encoder_decoder"):
         if config.get("model_type") not in _ENCODER_DECODERS:
             raise InputError(
@@ -75,6 +77,56 @@ def resolve(name: str) -> Weights:
             )
         return Weights(name, path, "encoder-decoder", _digest(path))
     return Weights(name, path, "causal", _digest(path))
+
+
+def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
+    """A model saved without the head that writes text would get one with random weights."""
+    heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    architectures = config.get("architectures") or []
+    if architectures and not any(str(a).endswith(heads) for a in architectures):
+        raise InputError(
+            name, None, f"is a {architectures[0]}, which writes no text", "give a generative model"
+        )
+
+
+def parameters(path: Path) -> int:
+    """The number of parameters in a directory's safetensors files, read off their headers."""
+    total = 0
+    for file in path.glob("*.safetensors"):
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            try:
+                header = json.loads(stream.read(size))
+                total += sum(
+                    math.prod(entry["shape"])
+                    for key, entry in header.items()
+                    if key != "__metadata__"
+                )
+            except (ValueError, KeyError, TypeError, MemoryError, OverflowError):
+                raise InputError(
+                    file, None, "is no safetensors file", "fetch the model again"
+                ) from None
+    return total
+
+
+def refuse_missing(loading: dict[str, Any], name: str) -> None:
+    """Refuse a model of which some weights were not in its files: they would be random.
+
+    Args:
+        loading: what ``from_pretrained(..., output_loading_info=True)`` says.
+
+    Raises:
+        InputError: weights are missing or have other shapes.
+    """
+    wanting = [*loading.get("missing_keys", ()), *loading.get("mismatched_keys", ())]
+    if wanting:
+        first = sorted(map(str, wanting))[0]
+        raise InputError(
+            name,
+            None,
+            f"lacks {len(wanting)} of its weights, {first} first",
+            "give a complete model; missing weights would be random",
+        )
 
 
 def bundled_file() -> Path:

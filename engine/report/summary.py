@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 from rich.table import Table
+from rich.text import Text
 
 from engine import __version__, tables
 from engine.evaluation import Evaluation, Settings, means
@@ -83,7 +84,7 @@ def table(evaluation: Evaluation, settings: Settings) -> Table:
     """One row per run, annotator and measure: mean, and tau and rho with their intervals."""
     scores, _ = means(evaluation)
     several = scores[RUN].n_unique() > 1
-    level = f"{settings.confidence:.0%}"
+    level = f"{settings.confidence * 100:g}%"
     result = Table(title_justify="left", header_style="bold", pad_edge=False)
     for header in (["run"] if several else []) + ["annotator", "measure"]:
         result.add_column(header, no_wrap=True)
@@ -109,7 +110,7 @@ def table(evaluation: Evaluation, settings: Settings) -> Table:
         if settings.end_to_end:
             cell = cells[row[RUN], row[ANNOTATOR], row[MEASURE]]
             values += [_interval(cell, "tau"), _interval(cell, "rho")]
-        result.add_row(*values)
+        result.add_row(*map(Text, values))  # names of runs are no markup
     return result
 
 
@@ -150,6 +151,10 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         (counts.queries_without_provenance, "queries have no provenance")
         if "provenance" in settings.annotators
         else (0, ""),
+        (
+            int(counts.no_gold_article_listed) * counts.passages,
+            "listed passages, and none from a gold article: do queries and corpus name articles alike?",
+        ),
         *(
             (amount, f"queries have no results in {run} and score 0 on every measure")
             for run, amount in counts.queries_without_results.items()

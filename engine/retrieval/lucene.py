@@ -11,6 +11,7 @@ Tables pass as Parquet files, options as one JSON argument.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,8 +47,11 @@ def run(task: str, table: pl.DataFrame, **options: Any) -> pl.DataFrame:
             check=False,
         )
         if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            raise RuntimeError(f"Lucene failed ({task}, status {done.returncode}): {last}")
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            told = [line for line in lines if re.match(r"[\w.$]*(Error|Exception)\b", line.strip())]
+            raise RuntimeError(
+                f"Lucene failed ({task}, status {done.returncode}): {(told or lines)[-1].strip()}"
+            )
         return pl.read_parquet(Path(work) / "out.parquet")
 
 

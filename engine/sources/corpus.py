@@ -10,7 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.files import read_json_lines, read_parquet, require_file
+from engine.sources.files import is_text, read_json_lines, require_file
 
 _WHAT = "a corpus: JSONL or Parquet with doc_id, title, text (and article_id)"
 _ID_FIELDS = ("doc_id", "id", "_id")
@@ -54,39 +54,29 @@ def read_corpus(path: str | Path, *, wanted: Collection[str] | None = None) -> p
 
 
 def _from_parquet(path: Path, wanted: Collection[str] | None) -> pl.DataFrame:
-    frame = read_parquet(path) if wanted is None else None
-    if frame is None:
-        try:
-            lazy = pl.scan_parquet(path)
-            if tables.DOC_ID in lazy.collect_schema().names():
-                duplicates = (
-                    lazy.select(pl.col(tables.DOC_ID).is_duplicated().any()).collect().item()
-                )
-                if duplicates:
-                    lazy.collect().pipe(_refuse_duplicates, path)
-                size = lazy.select(pl.len()).collect().item()
-                if size == 0:
-                    raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
-                lazy = lazy.filter(pl.col(tables.DOC_ID).is_in(list(wanted or ())))
-            return tables.conform(lazy.collect(), tables.CORPUS, path)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            reason = str(error).split("\n")[0]
-            raise InputError(
-                path, None, f"not a readable Parquet file ({reason})", "check it"
-            ) from None
+    doc_id = pl.col(tables.DOC_ID)
+    try:
+        lazy = pl.scan_parquet(path)
+        if tables.DOC_ID not in lazy.collect_schema().names():
+            return tables.conform(lazy.head(0).collect(), tables.CORPUS, path)  # says what lacks
+        lazy = lazy.with_columns(doc_id.cast(pl.String))
+        twice = lazy.select(doc_id.filter(doc_id.is_duplicated()).head(1)).collect()
+        size = lazy.select(pl.len()).collect().item()
+        found = lazy if wanted is None else lazy.filter(doc_id.is_in(list(wanted)))
+        frame = found.collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            path, None, f"not a readable Parquet file ({reason})", "check it"
+        ) from None
     frame = tables.conform(frame, tables.CORPUS, path)
-    if frame.is_empty():
+    if size == 0:
         raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
-    return _refuse_duplicates(frame, path)
-
-
-def _refuse_duplicates(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
-    duplicated = frame.filter(pl.col(tables.DOC_ID).is_duplicated())
-    if not duplicated.is_empty():
+    if not twice.is_empty():
         raise InputError(
             path,
             None,
-            f"document id {duplicated[tables.DOC_ID][0]!r} occurs more than once",
+            f"document id {twice.item()!r} occurs more than once",
             "give every passage an id of its own",
         )
     return frame
@@ -103,6 +93,10 @@ def _passage(path: Path, number: int, record: dict[str, Any]) -> tuple[str, str,
     if not isinstance(title, str):
         raise InputError(
             path, number, f"passage {doc_id!r} has a title that is no string", "fix it"
+        )
+    if not is_text(str(doc_id), title, text):
+        raise InputError(
+            path, number, f"passage {doc_id!r} holds half a surrogate pair", "write valid Unicode"
         )
     article = record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id
     return str(doc_id), title, text, str(article)

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,8 +94,36 @@ def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
                     yield number, line
     except UnicodeDecodeError:
         raise InputError(path, number, "not UTF-8 text", "save the file as UTF-8") from None
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise InputError(path, number + 1, f"cannot be read ({error})", "check it") from None
+
+
+def is_text(*values: str | None) -> bool:
+    """Whether all strings can be written as UTF-8: JSON can smuggle half a surrogate pair in."""
+    try:
+        for value in values:
+            if value and not value.isascii():
+                value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def require_output(path: str | Path, *, directory: bool) -> None:
+    """Check that a file or directory can be written, before anything costly is done for it.
+
+    Raises:
+        InputError: something else stands there or above it, or it may not be written.
+    """
+    path = Path(path)
+    if path.exists() and path.is_dir() != directory:
+        kind = "a file" if directory else "a directory"
+        raise InputError(path, None, f"is {kind}", f"give a {'directory' if directory else 'file'}")
+    parent = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if parent != path and not parent.is_dir():
+        raise InputError(path, None, f"{parent} is a file", "give another path")
+    if not os.access(parent, os.W_OK) or str(parent.absolute()).startswith("/proc"):
+        raise InputError(path, None, f"{parent} cannot be written", "give another path")
 
 
 def read_json_lines(path: str | Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -106,8 +135,8 @@ def read_json_lines(path: str | Path, what: str) -> Iterator[tuple[int, dict[str
     for number, line in read_lines(path, what):
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = getattr(error, "msg", "nested too deeply")
+        except (ValueError, RecursionError) as error:  # ValueError also for endless integers
+            reason = getattr(error, "msg", None) or str(error)[:60]
             raise InputError(
                 path, number, f"broken JSON ({reason})", "write one JSON object a line"
             ) from None

@@ -36,15 +36,25 @@ class EvaluationInputs:
 
 
 def read_inputs(
-    queries: str | Path, corpus: str | Path, runs: Sequence[str | Path], *, k: int
+    queries: str | Path,
+    corpus: str | Path,
+    runs: Sequence[str | Path],
+    *,
+    k: int,
+    limit: int | None = None,
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
+
+    With a ``limit`` only the first so many queries are evaluated.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, or a run lists a
             document that the corpus lacks.
     """
     query_table = read_queries(queries)
+    everything = query_table[QUERY_ID].to_list()
+    if limit is not None:
+        query_table = query_table.head(limit)
     run_table = read_runs(runs)
     known = run_table.filter(pl.col(QUERY_ID).is_in(query_table[QUERY_ID].to_list()))
     for path, name in zip(runs, run_table[RUN].unique(maintain_order=True), strict=True):
@@ -76,7 +86,7 @@ def read_inputs(
         queries=query_table,
         corpus=passages,
         runs=cut,
-        ignored_queries=run_table[QUERY_ID].n_unique() - known[QUERY_ID].n_unique(),
+        ignored_queries=run_table.filter(~pl.col(QUERY_ID).is_in(everything))[QUERY_ID].n_unique(),
         empty_passages=int((passages[TEXT].str.strip_chars() == "").sum()),
     )
 

@@ -57,9 +57,10 @@ def read_source(path: str | Path) -> Iterator[Article]:
         return
     seen: dict[str, int] = {}
     for number, record in read_json_lines(path, "a MediaWiki dump or a JSONL file of articles"):
-        page_id = record.get("id") or record.get("doc_id") or record.get("_id")
+        ids = (record.get(name) for name in ("id", "doc_id", "_id"))
+        page_id = next((value for value in ids if value not in (None, "")), None)
         text = record.get("text")
-        if not page_id or not isinstance(text, str):
+        if page_id is None or not isinstance(text, str):
             raise InputError(path, number, "an article without id or text", 'add "id" and "text"')
         if str(page_id) in seen:
             raise InputError(

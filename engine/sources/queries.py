@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.normalize import normalize_answer
-from engine.sources.files import read_json_lines, read_parquet, require_file
+from engine.sources.files import is_text, read_json_lines, read_parquet, require_file
 
+# Line in the file (None for Parquet), query id, query, answers, provenance.
+_Row = tuple[int | None, str, str, list[str], list[str]]
 _WHAT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
 
 
@@ -32,9 +35,9 @@ def read_queries(path: str | Path, *, need_answers: bool = True) -> pl.DataFrame
     path = require_file(path, _WHAT)
     if path.suffix == ".parquet":
         frame = tables.conform(read_parquet(path), tables.QUERIES, path)
-        rows = [(None, *row) for row in frame.iter_rows()]
+        rows = [_clean(path, None, *row) for row in frame.iter_rows()]
     else:
-        rows = [(number, *_query(path, number, r)) for number, r in read_json_lines(path, _WHAT)]
+        rows = [_query(path, number, r) for number, r in read_json_lines(path, _WHAT)]
     if not rows:
         raise InputError(path, None, "no queries", f"give {_WHAT}")
     seen: dict[str, int | None] = {}
@@ -61,20 +64,10 @@ def read_queries(path: str | Path, *, need_answers: bool = True) -> pl.DataFrame
     return pl.DataFrame([row[1:] for row in rows], schema=tables.QUERIES, orient="row")
 
 
-def _query(
-    path: Path, number: int, record: dict[str, Any]
-) -> tuple[str, str, list[str], list[str]]:
+def _query(path: Path, number: int, record: dict[str, Any]) -> _Row:
     query_id = record.get("id")
     if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
         raise InputError(path, number, "a query without an id", 'add "id"')
-    query_id = str(query_id)
-    if query_id.split() != [query_id]:
-        raise InputError(
-            path,
-            number,
-            f"query id {query_id!r} has white space in it",
-            "run and qrels files are split at white space; use another id",
-        )
     query = record.get("input")
     if not isinstance(query, str):
         raise InputError(path, number, f"query {query_id!r} has no text", 'add "input"')
@@ -83,18 +76,51 @@ def _query(
         raise InputError(
             path, number, f'"output" of query {query_id!r} is no list of objects', f"give {_WHAT}"
         )
-    answers: dict[str, None] = {}
-    provenance: dict[str, None] = {}
+    answers: list[str] = []
+    articles: list[str] = []
     for output in outputs:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
             raise InputError(
                 path, number, f"an answer of query {query_id!r} is no string", "quote it"
             )
-        if answer and answer.strip():
-            answers[answer.strip()] = None
-        for source in output.get("provenance") or []:
-            article = source.get("wikipedia_id") or source.get("title")
-            if article:
-                provenance[str(article)] = None
-    return query_id, query, list(answers), list(provenance)
+        answers.append(answer or "")
+        sources = output.get("provenance") or []
+        if not isinstance(sources, list) or not all(isinstance(s, dict) for s in sources):
+            raise InputError(
+                path,
+                number,
+                f'"provenance" of query {query_id!r} is no list of objects',
+                'write [{"wikipedia_id": …}, …]',
+            )
+        articles += [str(s.get("wikipedia_id") or s.get("title") or "") for s in sources]
+    return _clean(path, number, str(query_id), query, answers, articles)
+
+
+def _clean(
+    path: Path,
+    number: int | None,
+    query_id: str,
+    query: str,
+    answers: Sequence[str | None],
+    articles: Sequence[str | None],
+) -> _Row:
+    if query_id.split() != [query_id]:
+        raise InputError(
+            path,
+            number,
+            f"query id {query_id!r} is empty or has white space in it",
+            "run and qrels files are split at white space; use another id",
+        )
+    if not is_text(query_id, query, *answers, *articles):
+        raise InputError(
+            path, number, f"query {query_id!r} holds half a surrogate pair", "write valid Unicode"
+        )
+    stripped = (answer.strip() for answer in answers if answer)
+    return (
+        number,
+        query_id,
+        query,
+        list(dict.fromkeys(filter(None, stripped))),
+        list(dict.fromkeys(filter(None, articles))),
+    )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from engine import tables
@@ -70,6 +71,10 @@ def read_runs(paths: Sequence[str | Path]) -> pl.DataFrame:
 def write_run(frame: pl.DataFrame, path: str | Path) -> None:
     """Write a run: Parquet if the name ends so, else TREC text.
 
+    Readers of TREC text order by score in single precision, and equal scores by document id. So
+    that they find the order of the ranks, a score that does not fall below the one before it is
+    written as the next smaller number.
+
     Raises:
         InputError: an id with white space cannot be written as TREC text.
     """
@@ -78,7 +83,9 @@ def write_run(frame: pl.DataFrame, path: str | Path) -> None:
         write_parquet(frame.select(list(tables.RUNS)), path)
         return
     lines: list[str] = []
-    for query_id, doc_id, rank, score, run in frame.select(list(tables.RUNS)).iter_rows():
+    previous: tuple[str, np.float32] | None = None
+    ordered = frame.select(list(tables.RUNS)).sort(RUN, QUERY_ID, RANK)
+    for query_id, doc_id, rank, score, run in ordered.iter_rows():
         if any(part.split() != [part] for part in (query_id, doc_id, run)):
             raise InputError(
                 path,
@@ -86,6 +93,11 @@ def write_run(frame: pl.DataFrame, path: str | Path) -> None:
                 f"an id with white space ({query_id!r}, {doc_id!r}, {run!r})",
                 "write the run as .parquet instead",
             )
+        single = np.float32(score)
+        if previous is not None and previous[0] == query_id and not single < previous[1]:
+            single = np.nextafter(previous[1], np.float32("-inf"))
+            score = float(single)
+        previous = (query_id, single)
         lines.append(f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n")
     write_text("".join(lines), path)
 

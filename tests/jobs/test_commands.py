@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import polars as pl
 import pytest
@@ -159,12 +160,20 @@ def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
         ({"--bogus": "1"}, "--bogus"),
         ({"--config": "none.yaml"}, "none.yaml: no such file"),
         ({"--limit": "0"}, "--limit is 0"),
+        ({"--out": "c.jsonl"}, "is a file; give a directory"),
+        ({"--out": "c.jsonl/below"}, "is a file; give another path"),
+        ({"--store": "c.jsonl"}, "is a file; give a directory"),
+        ({"--memory": "1MiB"}, "--memory of 1 MiB cannot hold the reader"),
+        ({"--seed": "-1"}, "--seed is -1"),
     ],
 )
 def test_bad_input_is_one_line_status_2_and_nothing_written(files, tmp_path, capsys, change, words):
     more = []
     for name, value in change.items():
-        if name.startswith("--"):
+        if name in ("--out", "--store"):
+            files = {key: path for key, path in files.items() if f"--{key}" != name}
+            more += [name, tmp_path / value]
+        elif name.startswith("--"):
             more += [name, value]
         elif value.startswith("none"):
             files[name] = tmp_path / value
@@ -186,6 +195,67 @@ def test_unknown_yaml_option_is_named(files, tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("k: [3\n")
     assert evaluate(files, "--config", tmp_path / "c.yaml") == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_other_commands_refuse_bad_outputs_and_options(files, tmp_path, capsys):
+    queries, corpus, run = files["queries"], files["corpus"], files["run"]
+    retrieve = ["retrieve", "--index", tmp_path, "--queries", queries, "--out"]
+    for arguments, words in (
+        (["passages", corpus, "--out", tmp_path / "c.jsonl"], "written as Parquet"),
+        (["passages", corpus, "--out", tmp_path / "x.parquet", "--words", 0], "--words is 0"),
+        (["index", "bm25", "--corpus", corpus, "--out", run], "is a file"),
+        ([*retrieve, tmp_path], "is a directory"),
+        ([*retrieve, tmp_path / "r", "--b", 3], "b from 0 to 1"),
+        ([*retrieve, tmp_path / "r"], "is not an index"),
+        (["demo", "--out", run], "is a file"),
+        (["bogus"], "bogus"),
+    ):
+        assert erag(*arguments) == 2, arguments
+        error = capsys.readouterr().err.strip()
+        assert words in error
+        assert len(error.splitlines()) == 1
+
+
+def test_several_runs_on_ray_with_names_that_look_like_markup(
+    files, tiny_t5, tmp_path, capsys, ray_session
+):
+    """The default path: Ray, the store, a pool of two runs; random weights say nothing sensible."""
+    other = tmp_path / "other.trec"
+    other.write_text("1 Q0 b 1 2 s[/b]\n")
+    more = ["--run", other, "--reader", tiny_t5, "--augmentation", "fid", "--k", 2]
+    more += ["--store", tmp_path / "s", "--annotators", "erag,provenance", "--actors", 2]
+    assert evaluate(files, *more) == 0
+    printed = capsys.readouterr().out
+    assert "s[/b]" in printed
+    assert "judged: pool" in printed
+    assert "1 queries have no results in s[/b]" in printed
+    summary = json.loads((files["out"] / "summary.json").read_text())
+    # mine: 4 passages alone and 2 lists; other: b alone for q1, which is its list too; q2 without any
+    assert summary["reading"]["done"] == 8
+    assert summary["correlations"][0]["tau"] is None
+    assert evaluate(files, *more) == 0
+    assert "8 from the store, 0 done" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_finishes_from_where_it_was(tmp_path):
+    """SIGKILL the demo on Ray once some units are stored; the next run does only the rest."""
+    out = tmp_path / "demo"
+    command = [sys.executable, "-m", "jobs.demo", "--out", str(out)]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while len(list(out.glob("store/*/[!.]*.parquet"))) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    process.kill()
+    process.wait()
+    kept = pl.read_parquet(out / "store" / "*" / "*.parquet").height
+    assert not (out / "summary.json").exists()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    reading = json.loads((out / "summary.json").read_text())["reading"]
+    assert reading["reused"] >= kept > 0
+    assert reading["reused"] + reading["done"] == reading["wanted"] == 704
 
 
 def test_every_command_runs_as_a_module():

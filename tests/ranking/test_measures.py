@@ -52,3 +52,10 @@ def test_lists_may_have_spaces_inside_parentheses():
     assert parse_measures("P@1 AP(rel = 0.5)@3  P@1") == (Measure("P", 1), Measure("AP", 3, 0.5))
     with pytest.raises(InputError, match="no measures"):
         parse_measures("  ")
+    with pytest.raises(InputError, match="unknown measure"):
+        parse_measures("P@2 ( AP")
+
+
+def test_thresholds_keep_their_digits():
+    one, other = parse_measures("AP(rel=0.12345671) AP(rel=0.12345672)")
+    assert str(one) != str(other)

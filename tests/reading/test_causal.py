@@ -73,15 +73,28 @@ def test_the_shared_prefix_is_computed_once(bundled_spec, prompts):
     assert len(with_prefix._cached_prefix) >= prefix - 1 > 80
 
 
-def test_long_prompts_are_cut_before_the_question_and_counted(bundled_spec, prompts):
-    reader = CausalReader(replace(bundled_spec, max_input_tokens=120))
-    short, cut = reader.read([prompts[0], prompts[2]])
+def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts):
+    limit = 150
+    reader = CausalReader(replace(bundled_spec, max_input_tokens=limit))
+    fits, cut = reader.read([prompts[0], prompts[2]])
+    assert not fits.truncated
     assert cut.truncated
-    assert cut.prompt_tokens == 120
+    assert cut.prompt_tokens == limit
     assert cut.failure is None
-    whole = CausalReader(bundled_spec)._encode(prompts[2])[0]
-    kept = reader._fit(whole, 90)
-    assert kept.suffix == whole[-30:]
+    (text,) = prompts[2]
+    whole = reader._encode([text])[0]
+    shared = len(reader._prefix) - 1
+    kept = reader._fit(whole, shared, text).suffix
+    assert len(kept) == limit - shared
+    assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
+
+
+def test_a_prompt_whose_question_does_not_fit_fails(bundled_spec, prompts):
+    prefix = len(CausalReader(bundled_spec)._prefix)
+    limited = CausalReader(replace(bundled_spec, max_input_tokens=prefix + 3))
+    outputs = limited.read(prompts)
+    assert all("even without passages" in o.failure for o in outputs)
+    assert all(o.output == "" for o in outputs)
 
 
 def test_out_of_memory_ends_in_the_same_outputs(bundled_spec, prompts, generated, monkeypatch):
@@ -127,7 +140,7 @@ def test_grouped_attention_is_attention(length, masked):
 
 def tiny_models():
     """Small random models of several families: grouped or not, other position codes, soft caps."""
-    from transformers import Gemma2Config, GPT2Config, LlamaConfig, Qwen2Config
+    from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
     shape = {
         "vocab_size": 49152,
@@ -142,11 +155,13 @@ def tiny_models():
         "llama": LlamaConfig(**shape),
         "qwen2": Qwen2Config(**shape),
         "gpt2": GPT2Config(vocab_size=49152, n_embd=32, n_layer=2, n_head=4, n_positions=2048),
-        "gemma2": Gemma2Config(**shape, head_dim=8, sliding_window=4096),
+        # soft caps and windows that matter at this length
+        "gemma2": Gemma2Config(**shape, head_dim=8, sliding_window=64, attn_logit_softcapping=1.0),
+        "mistral": MistralConfig(**shape, sliding_window=40),
     }
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2", "mistral"])
 def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(bundled_spec.path)
     config = tiny_models()[family]

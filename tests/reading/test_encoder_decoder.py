@@ -76,3 +76,25 @@ def test_long_inputs_keep_their_beginning_and_are_counted(spec):
     (output,) = reader.read([[TEXTS[0], TEXTS[2]]])
     assert output.truncated
     assert output.prompt_tokens == 4 + 5
+
+
+def test_encoder_batches_are_halved_within_one_read(spec, monkeypatch):
+    reader = EncoderDecoderReader(spec)
+    expected = reader.read([TEXTS])
+    inner = reader._encode_batch
+
+    def tight(items):
+        if len(items) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return inner(items)
+
+    monkeypatch.setattr(reader, "_encode_batch", tight)
+    assert reader.read([TEXTS]) == expected
+    assert reader.stats.memory_halvings >= 1
+
+    def never(items):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(reader, "_encode_batch", never)
+    (failed,) = reader.read([TEXTS])
+    assert "out of memory" in failed.failure

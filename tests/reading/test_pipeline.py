@@ -1,5 +1,6 @@
 """Ray Data does what the in-process executor does, whatever dies on the way."""
 
+import collections
 import os
 import signal
 
@@ -11,6 +12,7 @@ from engine.reading import execute as in_process
 from engine.reading import pipeline
 from engine.reading.plan import INPUTS, Unit, cut_units
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.readers import specify
 
 SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
 
@@ -64,8 +66,11 @@ def test_every_read_comes_once_for_any_number_of_actors():
 
 def test_an_actor_killed_once_costs_one_unit_and_no_read(tmp_path):
     mark = str(tmp_path / "died")
+    counts = str(tmp_path / "counts")
 
     def die_once(text):
+        with open(counts, "a") as stream:
+            stream.write(f"{text}\n")
         if text == "t5" and not os.path.exists(mark):
             open(mark, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -75,6 +80,10 @@ def test_an_actor_killed_once_costs_one_unit_and_no_read(tmp_path):
     got = outputs(plan, units, actor_class(die_once))
     assert [o.output for o in got] == [f"T{i}" for i in range(12)]
     assert not any(o.failure for o in got)
+    begun = collections.Counter((tmp_path / "counts").read_text().split())
+    # the unit of t3, t4 and t5 was begun twice; of another unit on the dead actor at most a part
+    assert begun["t5"] == 2
+    assert sum(begun.values()) <= 12 + 2 * 3
 
 
 def test_a_read_that_always_kills_is_isolated():
@@ -113,7 +122,7 @@ def test_an_actor_that_cannot_start_ends_in_one_line():
 
 
 def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
-    spec = ReaderSpec("w", "encoder-decoder", "float32", 6, (), 0, str(tiny_t5), "tiny")
+    spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
     plan, units = plan_of(texts, 4)
     here = [o for result in in_process.execute(plan, units, spec) for o in result.outputs]

@@ -101,3 +101,10 @@ def test_a_single_passage_is_the_same_read_for_fid_and_for_its_eRAG_label():
 def test_text_with_braces_is_not_a_field():
     (text,) = PROMPT.render("what is {x}", [("{title}", "a {query} b")])
     assert text.endswith("Passage: {title}. a {query} b\nQuestion: what is {x}\nAnswer:")
+
+
+def test_passages_without_a_title_leave_no_trace_of_one():
+    (text,) = PROMPT.render("q", [("", "just text")])
+    assert "Passage: just text\n" in text
+    t5 = default_prompt("short-answer", "encoder-decoder", "fid")
+    assert t5.render("q", [(" ", "just text")]) == ["question: q context: just text"]

@@ -15,7 +15,7 @@ from engine.reading import store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.reads import get_reads
+from engine.reading.reads import get_reads, input_sizes, unit_tokens
 from tests.conftest import ScriptedReader
 
 SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
@@ -109,7 +109,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
         from pathlib import Path
         from tests.reading.test_reads import SPEC, wanted
         from tests.conftest import ScriptedReader
-        reads._unit_tokens = lambda: 1  # one read a unit
+        reads.unit_tokens = lambda *_, **__: 1  # one read a unit
         scripted = ScriptedReader(str.upper)
         def killed(plan, units, spec):
             for number, result in enumerate(scripted(plan, units, spec)):
@@ -129,3 +129,22 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
     reads, costs = ask(list("abcdefgh"), tmp_path, reader)
     assert (costs.reused, costs.done, len(reader.asked)) == (3, 5, 5)
     assert reads["output"].to_list() == list("ABCDEFGH")
+
+
+def test_units_are_small_enough_for_every_actor():
+    assert unit_tokens(10**9, actors=2, gpu=False) == 8192
+    assert unit_tokens(10**9, actors=2, gpu=True) > 10 * 8192
+    # 1,700 reads of 150 tokens on 8 GPUs: at least 8 units each
+    assert 1700 * 150 // unit_tokens(1700 * 150, actors=8, gpu=True) >= 64
+    assert unit_tokens(3, actors=8, gpu=False) == 1
+
+
+def test_sizes_are_tokens_beyond_the_shared_prefix(bundled_spec, monkeypatch):
+    monkeypatch.setattr("engine.reading.reads._TOKENIZED_AT_ONCE", 2)
+    prefix = bundled_spec.shared_prefix
+    short, long, _ = input_sizes(
+        bundled_spec, [[prefix + "one two three"], [prefix + "x " * 50], ["y"]]
+    )
+    assert 2 <= short <= 5
+    assert 50 <= long <= 105
+    assert input_sizes(replace(SPEC, path="/nowhere"), [["a" * 40, "b" * 40]]) == [20]

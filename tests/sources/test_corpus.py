@@ -76,3 +76,11 @@ def test_bad_parquet_corpora_are_refused(tmp_path):
     for wanted in (None, {"1"}):
         with pytest.raises(InputError, match="not a readable Parquet file"):
             read_corpus(path, wanted=wanted)
+
+
+def test_integer_ids_in_parquet_are_read_as_text(tmp_path):
+    path = tmp_path / "c.parquet"
+    columns = {"doc_id": [1, 2], "title": ["", ""], "text": ["a", "b"], "article_id": ["x", "y"]}
+    pl.DataFrame(columns).write_parquet(path)
+    assert read_corpus(path, wanted={"2"})["doc_id"].to_list() == ["2"]
+    assert read_corpus(path)["doc_id"].to_list() == ["1", "2"]

@@ -42,3 +42,15 @@ def test_a_run_for_other_queries_is_refused(files, tmp_path):
     other.write_text("9 Q0 a 1 1 t\n")
     with pytest.raises(InputError, match="lists none of the 2 queries"):
         read_inputs(files[0], files[1], [files[2], other], k=2)
+
+
+def test_a_limit_counts_queries_and_never_drops_a_run_quietly(files, tmp_path):
+    late = tmp_path / "late.trec"
+    late.write_text("2 Q0 a 1 1 late\n")
+    assert read_inputs(files[0], files[1], [files[2], late], k=2).queries.height == 2
+    inputs = read_inputs(files[0], files[1], [files[2]], k=1, limit=1)
+    assert inputs.queries["query_id"].to_list() == ["1"]
+    assert inputs.corpus["doc_id"].to_list() == ["a"]
+    assert inputs.ignored_queries == 1  # query 9 is in no file; query 2 was left out on request
+    with pytest.raises(InputError, match=r"late\.trec: lists none of the 1 queries"):
+        read_inputs(files[0], files[1], [files[2], late], k=2, limit=1)

@@ -1,6 +1,7 @@
 import gzip
 import json
 
+import polars as pl
 import pytest
 
 from engine.errors import InputError
@@ -59,6 +60,10 @@ def test_gzip_and_parquet_give_the_same_table(tmp_path):
         ([{"id": "1", "input": "x", "output": [{"answer": 3}]}], 1, "no string"),
         ([{"id": "1", "output": [{"answer": "a"}]}], 1, "has no text"),
         ([["id"]], 1, "not an object"),
+        ([kilt("1") | {"output": [{"answer": "a", "provenance": ["Aruba"]}]}], 1, "provenance"),
+        ([kilt("1") | {"output": [{"answer": "a", "provenance": 3}]}], 1, "provenance"),
+        ([kilt("1", text="half \ud800")], 1, "surrogate"),
+        ([kilt("1", answers=("x", "\udfff"))], 1, "surrogate"),
     ],
 )
 def test_bad_queries_name_line_and_remedy(tmp_path, records, line, words):
@@ -95,3 +100,27 @@ def test_broken_json_missing_and_empty_files(tmp_path):
 def test_retrieval_needs_no_answers(tmp_path):
     path = write(tmp_path / "q.jsonl", {"id": "1", "input": "who"})
     assert read_queries(path, need_answers=False)["answers"].to_list() == [[]]
+
+
+def test_parquet_queries_are_cleaned_and_checked_like_jsonl(tmp_path):
+    path = tmp_path / "q.parquet"
+    columns = {"query_id": ["1"], "query": ["q"], "provenance": [["A", None, "A"]]}
+    pl.DataFrame(columns | {"answers": [[" SUPPORTS", "", None, "SUPPORTS"]]}).write_parquet(path)
+    (row,) = read_queries(path).to_dicts()
+    assert (row["answers"], row["provenance"]) == (["SUPPORTS"], ["A"])
+    pl.DataFrame(columns | {"answers": [["x"]], "query_id": ["a b"]}).write_parquet(path)
+    with pytest.raises(InputError, match="white space"):
+        read_queries(path)
+
+
+def test_damaged_files_end_in_one_line(tmp_path):
+    path = tmp_path / "q.jsonl.gz"
+    packed = bytearray(gzip.compress(json.dumps(kilt("1")).encode() * 500))
+    packed[40] ^= 0xFF
+    path.write_bytes(packed)
+    with pytest.raises(InputError):
+        read_queries(path)
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": ' + "1" * 5000 + "}\n")
+    with pytest.raises(InputError, match=":1: broken JSON"):
+        read_queries(path)

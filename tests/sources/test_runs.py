@@ -46,6 +46,27 @@ def test_parquet_keeps_given_ranks_and_trec_round_trips(tmp_path):
     assert read_run(tmp_path / "r.trec").equals(parquet)
 
 
+def test_ties_keep_their_ranks_through_trec_text(tmp_path):
+    """Equal in single precision, though not in double: readers would order them by document id."""
+    frame = pl.DataFrame(
+        {
+            "query_id": ["q"] * 5 + ["p"],
+            "doc_id": ["d00", "d01", "d02", "d10", "d03", "d00"],
+            "rank": [1, 2, 3, 4, 5, 1],
+            "score": [22.58, 22.58 - 1e-7, 22.58 - 2e-7, 22.58, 1.0, 22.58],
+            "run": ["s"] * 6,
+        }
+    )
+    write_run(frame, tmp_path / "r.trec")
+    write_run(frame, tmp_path / "r.parquet")
+    order = ["query_id", "doc_id", "rank"]
+    assert (
+        read_run(tmp_path / "r.trec")
+        .select(order)
+        .equals(read_run(tmp_path / "r.parquet").select(order))
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "where", "words"),
     [

@@ -105,3 +105,21 @@ def test_the_table_joins_by_query_id_and_not_by_order():
     (row,) = correlations(scores, downstream, resamples=0).to_dicts()
     assert (row["tau"], row["k"], row["n"]) == (pytest.approx(1), 5, 3)
     assert correlations(scores, tables.empty(tables.DOWNSTREAM)).is_empty()
+
+
+def test_sums_in_another_order_do_not_rank():
+    values = [(0.1 + 0.2) + 0.3, 0.1 + (0.2 + 0.3), 0.9]
+    assert values[0] != values[1]
+    scores = pl.DataFrame(
+        [("s", "a", "P@3", str(i), v) for i, v in enumerate(values)],
+        schema=tables.QUERY_SCORES,
+        orient="row",
+    )
+    downstream = pl.DataFrame(
+        [("s", str(i), 3, "", v) for i, v in enumerate([0.5, 0.2, 1.0])],
+        schema=tables.DOWNSTREAM,
+        orient="row",
+    )
+    (row,) = correlations(scores, downstream, resamples=0).to_dicts()
+    expected = scipy.stats.kendalltau([0.6, 0.6, 0.9], [0.5, 0.2, 1.0]).statistic
+    assert row["tau"] == pytest.approx(expected)
