@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import io
 import json
 import math
 import os
@@ -192,12 +193,14 @@ def _from_gguf(source: Path) -> Path:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source.parent,
-            gguf_file=source.name,
-            dtype=torch.bfloat16,
-            quantization_config=GgufConfig(dequantize=True),
-        )
+        # The loader's own progress bar knows no switch.
+        with contextlib.redirect_stderr(io.StringIO()):
+            model = AutoModelForCausalLM.from_pretrained(
+                source.parent,
+                gguf_file=source.name,
+                dtype=torch.bfloat16,
+                quantization_config=GgufConfig(dequantize=True),
+            )
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     except (ValueError, OSError, KeyError, NotImplementedError) as error:
         raise InputError(

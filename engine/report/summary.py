@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import polars as pl
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -85,7 +86,9 @@ def table(evaluation: Evaluation, settings: Settings) -> Table:
     scores, _ = means(evaluation)
     several = scores[RUN].n_unique() > 1
     level = f"{settings.confidence * 100:g}%"
-    result = Table(title_justify="left", header_style="bold", pad_edge=False)
+    result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
+    if settings.end_to_end:
+        result.title = "Agreement of ranking measures with the end-to-end score, over queries"
     for header in (["run"] if several else []) + ["annotator", "measure"]:
         result.add_column(header, no_wrap=True)
     result.add_column("mean", justify="right")
