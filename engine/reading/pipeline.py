@@ -11,6 +11,7 @@ one read at a time, and a read during which an actor died twice is reported as f
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import logging
@@ -110,10 +111,22 @@ def default_actors(actor_bytes: int) -> int:
     return max(1, min(int(resources.get("CPU", 1)), by_memory))
 
 
+def end_at_exit() -> None:
+    """Have this process end without Ray's native exit handlers.
+
+    Ray 2.60's core worker can wait for itself for ever while it is taken down (seen once in some
+    twenty runs: its publisher posts to the event loop that is being destroyed). The process then
+    outlives its node with the model, and a GPU, in its hands. Everything of ours is committed by
+    the driver, so nothing is lost by ending at once.
+    """
+    atexit.register(os._exit, 0)
+
+
 class Ledger:
     """Counts how often units and reads were begun; lives as long as the driver."""
 
     def __init__(self) -> None:
+        end_at_exit()
         self._begun: collections.Counter[int] = collections.Counter()
         self._strikes: collections.Counter[int] = collections.Counter()
 
@@ -135,6 +148,7 @@ class ReaderActor:
     """Hosts a reader; called by Ray Data with one unit at a time."""
 
     def __init__(self, spec: ReaderSpec, inputs: ray.ObjectRef, ledger: Any) -> None:
+        end_at_exit()
         self._reader: Reader = readers.load(spec)
         # Arrow in shared memory: however long the plan, an actor copies only the unit it is at.
         self._inputs: pa.ChunkedArray = ray.get(inputs)
