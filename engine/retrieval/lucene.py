@@ -1,9 +1,9 @@
 """Lucene's work, done in a process of its own: ``python -m engine.retrieval.lucene``.
 
-A JVM in the driver would fight with Ray over signals: both install a handler for SIGSEGV, which the
-JVM raises and catches in normal work, so that a driver which started Ray after the JVM dies now and
-then. A process of its own also gives the JVM's memory back, and keeps Pyserini's many imports and
-what it takes to get them through (see ``java``) out of the driver.
+A JVM in the driver would share its signals with Ray: both install a handler for SIGSEGV, which the
+JVM raises and catches in normal work. A test process with both died of a fatal signal once; since they
+are apart, none has. A process of its own also gives the JVM's memory back, and keeps Pyserini's many
+imports, and what it takes to get them through (see ``java``), out of the driver.
 
 Tables pass as Parquet files, options as one JSON argument.
 """
