@@ -37,6 +37,9 @@ MEASURE = "measure"
 VALUE = "value"
 K = "k"
 N = "n"
+# The second of two that are compared.
+RUN_B = "run_b"
+ANNOTATOR_B = "annotator_b"
 
 CORPUS: Schema = {
     DOC_ID: pl.String(),
@@ -71,7 +74,12 @@ LABELS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
     ANNOTATOR: pl.String(),
-    LABEL: pl.Float64(),  # in [0, 1]
+    LABEL: pl.Float64(),  # in [0, 1]; those of qrels are grades
+}
+QRELS: Schema = {
+    QUERY_ID: pl.String(),
+    DOC_ID: pl.String(),
+    LABEL: pl.Float64(),
 }
 QUERY_SCORES: Schema = {
     RUN: pl.String(),
@@ -101,6 +109,52 @@ CORRELATIONS: Schema = {
     "rho_high": pl.Float64(),
     # Why a correlation is undefined (NaN), or what weakens its interval; empty otherwise.
     "note": pl.String(),
+}
+COMPARISONS: Schema = {
+    # The correlation of (run, annotator) less that of (run_b, annotator_b), on the same queries.
+    RUN: pl.String(),
+    ANNOTATOR: pl.String(),
+    RUN_B: pl.String(),
+    ANNOTATOR_B: pl.String(),
+    MEASURE: pl.String(),
+    K: pl.Int64(),
+    N: pl.Int64(),
+    "tau_difference": pl.Float64(),
+    "tau_low": pl.Float64(),
+    "tau_high": pl.Float64(),
+    "tau_p": pl.Float64(),
+    "tau_p_holm": pl.Float64(),
+    "rho_difference": pl.Float64(),
+    "rho_low": pl.Float64(),
+    "rho_high": pl.Float64(),
+    "rho_p": pl.Float64(),
+    "rho_p_holm": pl.Float64(),
+    "note": pl.String(),
+}
+SYSTEMS: Schema = {
+    # How a measure orders the runs, against the end-to-end score.
+    ANNOTATOR: pl.String(),
+    MEASURE: pl.String(),
+    K: pl.Int64(),
+    "runs": pl.Int64(),
+    N: pl.Int64(),
+    "tau": pl.Float64(),
+    "tau_low": pl.Float64(),
+    "tau_high": pl.Float64(),
+    "note": pl.String(),
+}
+RUN_PAIRS: Schema = {
+    ANNOTATOR: pl.String(),
+    MEASURE: pl.String(),
+    K: pl.Int64(),
+    RUN: pl.String(),
+    RUN_B: pl.String(),
+    N: pl.Int64(),
+    # Means of run less means of run_b.
+    "difference": pl.Float64(),
+    "end_to_end_difference": pl.Float64(),
+    # Share of the resamples in which the two differences have the same sign.
+    "agreement": pl.Float64(),
 }
 
 

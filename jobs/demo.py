@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from engine.evaluation import Settings, check
 from engine.retrieval.bm25 import build_index, search
+from engine.settings import Settings, check
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
 from engine.sources.files import require_output, write_parquet
 from engine.sources.inputs import read_inputs

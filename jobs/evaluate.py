@@ -13,14 +13,16 @@ from rich.console import Console
 
 from engine import evaluation as evaluating
 from engine.errors import InputError
-from engine.evaluation import Evaluation, Settings
-from engine.ranking.scores import Relevant
+from engine.evaluation import Evaluation
+from engine.ranking.scores import Missing, Relevant
 from engine.reading.prompts import Task
 from engine.reading.protocol import Augmentation, Dtype
 from engine.reading.weights import cache_directory
-from engine.report import summary
+from engine.report import printed, summary
+from engine.settings import Settings, check
 from engine.sources.files import require_output, write_parquet, write_text
 from engine.sources.inputs import EvaluationInputs, read_inputs
+from engine.statistics.intervals import IntervalMethod
 from jobs._command import ConfigFile, run_command
 from jobs._progress import reading_progress
 
@@ -60,12 +62,15 @@ def evaluate(
     measures: str = Settings.measures,
     annotators: str = ",".join(Settings.annotators),
     relevant: Relevant | None = Settings.relevant,
+    qrels: Path | None = None,
     end_to_end: bool = Settings.end_to_end,
     dtype: Dtype | None = Settings.dtype,
     memory: Annotated[int, Parameter(converter=_convert_bytes)] = Settings.memory,
     actors: int | None = Settings.actors,
-    failed_reads: Literal["error", "zero"] = Settings.failed_reads,
+    failed_reads: Literal["error", "zero", "skip"] = Settings.failed_reads,
+    missing: Missing = Settings.missing,
     resamples: int = Settings.resamples,
+    interval: IntervalMethod = Settings.interval,
     confidence: float = Settings.confidence,
     seed: int = Settings.seed,
     limit: int | None = None,
@@ -104,10 +109,13 @@ def evaluate(
         Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k
         (P, nDCG, Success for metrics between 0 and 1).
     annotators
-        Who labels, separated by commas: erag, containment, provenance.
+        Who labels, separated by commas: erag, containment, provenance, qrels.
     relevant
-        What recall and ideal rankings are taken over: the query's own list, or the pool of all
-        runs. By default pool where there are several runs.
+        What recall and ideal rankings are taken over: the query's own list, the pool of all runs,
+        or all judgments of --qrels. By default qrels where these alone label, else pool where
+        there are several runs and list where there is one.
+    qrels
+        Judgments: TREC text or Parquet; for the annotator qrels.
     end_to_end
         Whether to read whole lists too, and correlate.
     dtype
@@ -117,9 +125,13 @@ def evaluate(
     actors
         Processes that host the reader; 0 reads in this one. By default as many as there is room for.
     failed_reads
-        Whether a read that cannot be done is an error or counts as 0.
+        Whether a read that cannot be done is an error, counts as 0, or takes its query out (skip).
+    missing
+        Whether queries that a run lists nothing for score 0, are left out, or are an error.
     resamples
         Bootstrap resamples of each interval; 0 for none.
+    interval
+        Percentile, or BCa (corrected for bias and acceleration).
     confidence
         Of the intervals.
     seed
@@ -144,18 +156,34 @@ def evaluate(
         memory=memory,
         actors=actors,
         failed_reads=failed_reads,
+        missing=missing,
         resamples=resamples,
+        interval=interval,
         confidence=confidence,
         seed=seed,
     )
-    evaluating.check(settings)
+    check(settings)
+    if (qrels is None) == ("qrels" in settings.annotators):
+        raise InputError(
+            None,
+            None,
+            "--qrels without the annotator qrels"
+            if qrels
+            else "the annotator qrels without --qrels",
+            "use both or neither",
+        )
     if limit is not None and limit < 1:
         raise InputError(None, None, f"--limit is {limit}", "use 1 or more")
     store = store or cache_directory() / "reads"
     for directory in (out, store):
         require_output(directory, directory=True)
-    inputs = read_inputs(queries, corpus, run, k=k, limit=limit)
-    files = {"queries": str(queries), "corpus": str(corpus), "runs": [str(path) for path in run]}
+    inputs = read_inputs(queries, corpus, run, k=k, limit=limit, qrels=qrels)
+    files = {
+        "queries": str(queries),
+        "corpus": str(corpus),
+        "runs": [str(path) for path in run],
+        "qrels": None if qrels is None else str(qrels),
+    }
     evaluate_and_report(
         inputs, settings, files, out=out, store=store or cache_directory() / "reads"
     )
@@ -174,14 +202,17 @@ def evaluate_and_report(
         result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
     # Removed first and written last: a summary means that everything it speaks of is there.
     (out / "summary.json").unlink(missing_ok=True)
-    for name in ("labels", "query_scores", "downstream", "correlations", "reads"):
+    for name in ("labels", "query_scores", "downstream", "reads"):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
+    for name in ("correlations", "comparisons", "systems", "run_pairs"):
+        write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     content = summary.summarize(result, settings, files)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
     # A log has no width of its own; the default of 80 would cut figures short.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(summary.table(result, settings))
-    for line in summary.lines(result, settings):
+    for shown in printed.shown_tables(result, settings):
+        console.print(shown)
+    for line in printed.lines(result, settings):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"results -> {out}", highlight=False, markup=False, soft_wrap=True)
     return result

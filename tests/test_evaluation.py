@@ -7,9 +7,10 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError, ReadError
-from engine.evaluation import Settings, check, evaluate, means
+from engine.evaluation import evaluate, means
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
+from engine.settings import Settings, check
 from engine.sources.inputs import EvaluationInputs
 from tests.conftest import ScriptedReader, make_run
 
@@ -101,7 +102,7 @@ def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
         ("q3", 2, "Bo", 0.0),
     ]
     # Success@1 is (0, 1, 0) and so is the end-to-end score
-    cell = result.correlations.filter(
+    cell = result.statistics.correlations.filter(
         (pl.col("annotator") == "erag") & (pl.col("measure") == "Success@1")
     ).to_dicts()[0]
     assert (cell["tau"], cell["rho"], cell["n"], cell["k"]) == (
@@ -168,7 +169,7 @@ def test_without_end_to_end_only_single_passages_are_read(tmp_path):
     result, reader = run_evaluation(tmp_path, Settings(k=3, end_to_end=False))
     assert len(reader.asked) == 3 + 2  # q2 and q3 ask the same
     assert result.downstream.is_empty()
-    assert result.correlations.is_empty()
+    assert result.statistics.correlations.is_empty()
 
 
 def test_without_erag_and_end_to_end_nothing_is_read(tmp_path):
@@ -211,7 +212,7 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
         tmp_path / "2", settings, runs=RUN.sample(fraction=1, shuffle=True, seed=1),
         queries=QUERIES.reverse(),
     )  # fmt: skip
-    assert one.correlations.equals(other.correlations, null_equal=True)
+    assert one.statistics.correlations.equals(other.statistics.correlations, null_equal=True)
 
 
 @pytest.mark.parametrize(

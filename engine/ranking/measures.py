@@ -1,18 +1,25 @@
-"""Names of ranking measures, as ir_measures writes them: ``nDCG@10``, ``AP(rel=0.5)@50``, ``RR``."""
+"""Names of ranking measures, as ir_measures writes them.
+
+``nDCG@10``, ``AP(rel=0.5)@50``, ``RR``, ``nDCG(dcg='exp-log2')@5``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, cast, get_args
 
 from engine.errors import InputError
 
 _NAME = re.compile(r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d+))?")
-KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success")
-# Measures that take labels as they are; the others count passages as relevant or not.
-GRADED_KINDS = frozenset({"P", "Success", "DCG", "nDCG"})
+KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success", "Rprec", "Judged")
+Discounted = Literal["log2", "exp-log2"]
 _GAINS = frozenset({"DCG", "nDCG"})
+# Measures that take real-valued labels as they are where no threshold is given.
+GRADED_KINDS = frozenset({"P", "R", "F1", "Success", "DCG", "nDCG", "Judged"})
+# What a relevant passage is where none says otherwise (trec_eval's relevance_level).
+DEFAULT_REL = 1.0
 
 
 @dataclass(frozen=True)
@@ -22,17 +29,33 @@ class Measure:
     Attributes:
         kind: one of ``KINDS``.
         cutoff: only the first so many passages count; None means the whole list.
-        rel: passages with a label of at least this are relevant; None means binary labels, or for
-            the kinds in ``GRADED_KINDS`` the labels as they are.
+        rel: passages with a label of at least this are relevant; None means 1, or for the kinds in
+            ``GRADED_KINDS`` real-valued labels as they are.
+        dcg: gain and discount of DCG and nDCG: the label (``log2``, Järvelin & Kekäläinen 2002) or
+            2 ** label - 1 (``exp-log2``, Burges et al. 2005), over log2(rank + 1).
     """
 
     kind: str
     cutoff: int | None = None
     rel: float | None = None
+    dcg: Discounted = "log2"
 
     def __str__(self) -> str:
         options = "" if self.rel is None else f"(rel={_number(self.rel)})"
+        if self.dcg != "log2":
+            options = f"(dcg='{self.dcg}')"
         return f"{self.kind}{options}{'' if self.cutoff is None else f'@{self.cutoff}'}"
+
+    @property
+    def threshold(self) -> float:
+        """The least label of a relevant passage."""
+        return DEFAULT_REL if self.rel is None else self.rel
+
+    def takes_labels(self, real_valued: bool) -> bool:
+        """Whether labels count as they are, rather than as relevant or not."""
+        return self.kind in _GAINS or (
+            real_valued and self.rel is None and self.kind in GRADED_KINDS - {"Judged"}
+        )
 
 
 def _number(value: float) -> str:
@@ -58,28 +81,48 @@ def parse_measure(text: str) -> Measure:
     cutoff = int(found["cutoff"]) if found["cutoff"] else None
     if cutoff == 0:
         raise InputError(None, None, f"cutoff 0 in {text!r}", "use a cutoff of 1 or more")
+    if kind == "Rprec" and cutoff is not None:
+        raise InputError(
+            None, None, f"Rprec has no cutoff (in {text!r})", "its cutoff is the number of relevant"
+        )
     rel: float | None = None
+    dcg: Discounted = "log2"
     for option in filter(None, (part.strip() for part in (found["options"] or "").split(","))):
         name, _, value = (part.strip() for part in option.partition("="))
-        if name != "rel" or kind in _GAINS:
+        if kind in _GAINS and name == "dcg":
+            dcg = _discounted(value.strip("'\""), text)
+        elif name != "rel" or kind in _GAINS or kind == "Judged":
             raise InputError(
-                None,
-                None,
-                f"{kind} has no option {name!r} (in {text!r})",
-                "DCG and nDCG take labels as gains" if kind in _GAINS else "the option is rel=…",
+                None, None, f"{kind} has no option {name!r} (in {text!r})", _options(kind)
             )
-        try:
-            rel = float(value)
-        except ValueError:
-            rel = -1.0
-        if not 0 < rel < float("inf"):
-            raise InputError(
-                None,
-                None,
-                f"threshold {value!r} in {text!r}",
-                "use a number above 0, as in rel=0.5",
-            )
-    return Measure(kind, cutoff, rel)
+        else:
+            rel = _threshold(value, text)
+    return Measure(kind, cutoff, rel, dcg)
+
+
+def _options(kind: str) -> str:
+    if kind in _GAINS:
+        return f"{kind} takes labels as gains; its option is dcg='exp-log2'"
+    return "Judged has none" if kind == "Judged" else "the option is rel=…"
+
+
+def _discounted(value: str, text: str) -> Discounted:
+    for known in get_args(Discounted):
+        if value == known:
+            return cast(Discounted, known)
+    raise InputError(None, None, f"unknown dcg {value!r} in {text!r}", "use log2 or exp-log2")
+
+
+def _threshold(value: str, text: str) -> float:
+    try:
+        rel = float(value)
+    except ValueError:
+        rel = -1.0
+    if not 0 < rel < float("inf"):
+        raise InputError(
+            None, None, f"threshold {value!r} in {text!r}", "use a number above 0, as in rel=0.5"
+        )
+    return rel
 
 
 def parse_measures(text: str) -> tuple[Measure, ...]:

@@ -1,44 +1,72 @@
-"""Ranking measures per query, in Polars.
+"""Ranking measures per query: tables in, tables out (the arithmetic is ``engine.ranking.kernel``).
 
-With binary labels every measure equals trec_eval's (through ir_measures). Graded labels are what
-eRAG adds, and the paper's definitions hold for them: P is the mean label, Success the maximum, DCG
-and nDCG take labels as gains; the others need a threshold (``AP(rel=0.5)``).
+Labels may be binary, graded (0, 1, 2, …) or real-valued, as eRAG's are under F1 or ROUGE. For a
+list whose passage at rank i has label l_i, with cutoff k (the list's length where there is none), N
+relevant passages among the judged, and a passage relevant if its label is at least ``rel`` (1 where
+the name gives none):
 
-Definitions, for a list whose passage at rank i has label l_i, relevant if l_i >= rel (1 by default),
-n passages in it, N relevant ones among the judged, and cutoff k (n where there is none):
-
-- P@k: sum of l_i for i <= k, over k (over k also where the list is shorter)
+- P@k: relevant among the first k, over k (over k also where the list is shorter)
 - R@k: relevant among the first k, over N
 - F1@k: harmonic mean of P@k and R@k
 - AP@k: sum over relevant i <= k of P@i, over N
 - RR@k: 1 / the first relevant rank if that is <= k, else 0
-- Success@k: the largest l_i for i <= k
-- DCG@k: sum over i <= k of l_i / log2(i + 1)   (Järvelin & Kekäläinen 2002, linear gain)
+- Success@k: whether some of the first k is relevant
+- Rprec: relevant among the first N, over N
+- DCG@k: sum over i <= k of l_i / log2(i + 1) (Järvelin & Kekäläinen 2002); with
+  ``dcg='exp-log2'`` of (2 ** l_i - 1) / log2(i + 1) (Burges et al. 2005)
 - nDCG@k: DCG@k over the DCG@k of the judged passages in their best order
+- Judged@k: judged among the first k, over k or the list's length if that is less
 
-What is judged is a choice (``relevant``): ``list``, the passages of the query's own list (eRAG's
-reference: serves correlation within one run), or ``pool``, all passages that any of the compared
-runs lists for the query (what comparing runs needs: a run is not excused for what it did not find).
+On real-valued labels (some label is no whole number) and without ``rel``: P@k is the mean label,
+Success@k the maximum (the eRAG reference's definitions), R@k the label mass of the first k over that
+of the judged, F1 their harmonic mean; AP, RR and Rprec need a threshold. With all labels whole numbers
+every measure equals trec_eval's.
 
-A query without retrieved passages, or without relevant ones where N divides, scores 0.
+What is judged is a choice (``relevant``), never mixed within a table:
+
+- ``list``: the passages of the query's own list. The eRAG reference does so. It excuses what a run
+  did not find (one useful passage of three, at rank 1, gives AP = nDCG = 1, and R at full depth equals
+  Success): right for correlating within one run, wrong for comparing runs.
+- ``pool``: all passages that some of the compared runs lists for the query.
+- ``qrels``: every label of the labels table, listed or not, as trec_eval counts.
+
+Conventions: order is the given rank (for TREC files, ``sources.runs`` ranks by score and then by
+document id, both descending, as trec_eval does). A listed passage without a label is not relevant; a
+label below 0 means the same as none, as in trec_eval. A query without retrieved passages, or without
+relevant ones where N or the best DCG divides, scores 0; ``missing`` says what becomes of the former.
+
+Where references differ from this (each has a test):
+
+- pytrec_eval has no DCG, F1, RR@k and no Judged, and returns only queries that run and qrels share;
+  trec_eval's mean over all queries of the qrels is its option -c, and ours by default.
+- ir_measures: RR@k and Judged break ties by document id ascending, ours never depend on the measure;
+  Judged is not defined for a query without judgments, here 0; labels must be whole numbers.
+- ranx orders equal scores as they were given; its ``ndcg`` is linear, ``ndcg_burges`` our exp-log2;
+  ``ndcg-l2`` applies the threshold to gains, trec_eval and ours do not; real-valued labels are cut.
+- the erag package cannot compute anything but P and Success on real-valued labels, and crashes where
+  k exceeds the list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
+import numpy as np
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.ranking.kernel import Floats, Ints, RankedLabels, is_real_valued, measure_lists
 from engine.ranking.measures import GRADED_KINDS, Measure, undefined_on_graded
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
 
-Relevant = Literal["list", "pool"]
+Relevant = Literal["list", "pool", "qrels"]
+Missing = Literal["zero", "skip", "error"]
 
-_JUDGED = "judged_labels"
-_LISTED = "listed_labels"
+# Rows of runs and labels that are joined at a time: what bounds memory beside the input.
+_BLOCK_ROWS = 1_000_000
+_QUERY, _LIST = "query_index", "list_index"
 
 
 def score_runs(
@@ -48,124 +76,207 @@ def score_runs(
     measures: Sequence[Measure],
     *,
     relevant: Relevant,
+    missing: Missing = "zero",
+    threads: int | None = None,
 ) -> pl.DataFrame:
     """Score every (run, annotator, measure, query).
 
     Args:
-        runs: the run table with ranks 1, 2, … per (run, query).
-        labels: the labels table; a listed passage without a label counts as not relevant.
-        query_ids: the queries of the evaluation: those missing from a run score 0.
+        runs: the run table; a query's passages in the order of their ranks.
+        labels: the labels table, one label for a (query, passage, annotator).
+        query_ids: the queries of the evaluation; rows of others are left out.
         measures: what to compute.
         relevant: what counts as judged, see above.
+        missing: queries that a run lists nothing for score ``zero``, are left out of that run's
+            scores (``skip``), or are an error.
+        threads: None for all cores; the result does not depend on it.
 
     Returns:
-        the query_scores table, with a row for every combination.
+        the query_scores table, by annotator, run, measure and query.
 
     Raises:
-        InputError: a measure without threshold on graded labels that it does not take.
+        InputError: a measure that the labels or ``relevant`` do not define; a passage that a list
+            holds twice or that has two labels; a label that is not a finite number; queries without
+            results under ``error``.
     """
-    parts = [
-        _score_annotator(runs, own, str(annotator), query_ids, measures, relevant)
-        for (annotator,), own in labels.group_by([ANNOTATOR], maintain_order=True)
-    ]
+    if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
+        raise InputError(
+            None,
+            None,
+            "Judged is 1 by definition where only the own list counts as judged",
+            "use --relevant pool or qrels, or leave Judged out",
+        )
+    ids = pl.Enum(query_ids)
+    names = runs[RUN].unique(maintain_order=True)
+    run_keys = runs.select(
+        runs[QUERY_ID].cast(ids, strict=False).to_physical().alias(_QUERY),
+        runs[RUN].cast(pl.Enum(names)).to_physical(),
+    )
+    filled = _lists_with_results(run_keys, len(names), len(query_ids))
+    if missing == "error":
+        refuse_missing_results(runs, query_ids)
+    listed = runs.select(DOC_ID, RANK).hstack(run_keys)
+    parts = []
+    for annotator in labels[ANNOTATOR].unique(maintain_order=True):
+        own = labels.lazy().filter(pl.col(ANNOTATOR) == annotator).select(QUERY_ID, DOC_ID, LABEL)
+        judged = own.with_columns(
+            pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
+        ).select(_QUERY, DOC_ID, LABEL)
+        values = _score_annotator(
+            listed, judged.collect(), annotator, query_ids, names, measures, relevant, threads
+        )
+        parts.append(_to_table(values, annotator, names, query_ids, measures, filled, missing))
     return pl.concat(parts) if parts else tables.empty(tables.QUERY_SCORES)
 
 
-def is_graded(labels: pl.Series) -> bool:
-    """Whether some label is neither 0 nor 1."""
-    return not labels.is_in([0.0, 1.0]).all()
+def refuse_missing_results(runs: pl.DataFrame, query_ids: Sequence[str]) -> None:
+    """Refuse runs that list nothing for some of the queries.
+
+    Raises:
+        InputError: naming the first such run and query.
+    """
+    for (run,), own in runs.group_by([RUN], maintain_order=True):
+        listed = set(own[QUERY_ID].unique())
+        if lacking := [query_id for query_id in query_ids if query_id not in listed]:
+            raise InputError(
+                None,
+                None,
+                f"{run!r} lists nothing for {len(lacking)} queries ({lacking[0]!r}, …)",
+                "count these as 0 with --missing zero, or leave them out with --missing skip",
+            )
+
+
+def _lists_with_results(keys: pl.DataFrame, runs: int, queries: int) -> np.ndarray:
+    filled = np.zeros((runs, queries), dtype=bool)
+    known = keys.drop_nulls().unique()
+    filled[known[RUN].to_numpy(), known[_QUERY].to_numpy()] = True
+    return filled
 
 
 def _score_annotator(
-    runs: pl.DataFrame,
+    listed: pl.DataFrame,
     labels: pl.DataFrame,
     annotator: str,
     query_ids: Sequence[str],
+    names: pl.Series,
     measures: Sequence[Measure],
     relevant: Relevant,
-) -> pl.DataFrame:
-    if is_graded(labels[LABEL]) and (refused := undefined_on_graded(measures)):
+    threads: int | None,
+) -> Floats:
+    """Values of shape (runs, measures, queries)."""
+    if not labels[LABEL].is_finite().all():
+        raise InputError(
+            None, None, f"a label of {annotator!r} is not a finite number", "give every label one"
+        )
+    real_valued = is_real_valued(labels[LABEL].to_numpy())
+    if real_valued and (refused := undefined_on_graded(measures)):
         first = refused[0]
         advice = str(Measure(first.kind, first.cutoff, rel=0.5))
         raise InputError(
             None,
             None,
-            f"{first} is not defined on the graded labels of {annotator!r}",
+            f"{first} is not defined on the real-valued labels of {annotator!r}",
             f"give a threshold, as in {advice}, or use {', '.join(sorted(GRADED_KINDS))}",
         )
-    listed = (
-        runs.join(labels.select(QUERY_ID, DOC_ID, LABEL), on=[QUERY_ID, DOC_ID], how="left")
-        .with_columns(pl.col(LABEL).fill_null(0.0))
-        .sort(RUN, QUERY_ID, RANK)
-        .group_by(RUN, QUERY_ID, maintain_order=True)
-        .agg(pl.col(LABEL).alias(_LISTED))
-    )
+    values = np.zeros((len(names), len(measures), len(query_ids)))
+    for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids)):
+        inside = pl.col(_QUERY).is_between(start, end - 1)
+        size = end - start
+        ranked = _rank_labels(
+            listed.filter(inside).with_columns(
+                (pl.col(RUN).cast(pl.Int64) * size + pl.col(_QUERY) - start).alias(_LIST)
+            ),
+            labels.filter(inside).with_columns(pl.col(_QUERY).cast(pl.Int64) - start),
+            start,
+            annotator,
+            query_ids,
+            size,
+            len(names) * size,
+            relevant,
+        )
+        block = measure_lists(ranked, measures, real_valued=real_valued, threads=threads)
+        values[:, :, start:end] = block.reshape(len(measures), len(names), size).swapaxes(0, 1)
+    return values
+
+
+def _query_blocks(
+    listed: pl.Series, labelled: pl.Series, queries: int
+) -> Iterator[tuple[int, int]]:
+    """Ranges of queries with about ``_BLOCK_ROWS`` rows each."""
+    rows = np.zeros(queries, dtype=np.int64)
+    for series in (listed, labelled):
+        rows += np.bincount(series.drop_nulls().to_numpy(), minlength=queries)
+    blocks = np.cumsum(rows) // _BLOCK_ROWS
+    edges = np.flatnonzero(np.diff(blocks)) + 1
+    yield from zip([0, *edges.tolist()], [*edges.tolist(), queries], strict=True)
+
+
+def _rank_labels(
+    listed: pl.DataFrame,
+    labels: pl.DataFrame,
+    first: int,
+    annotator: str,
+    query_ids: Sequence[str],
+    queries: int,
+    lists: int,
+    relevant: Relevant,
+) -> RankedLabels:
+    """The labels of a block's lists in rank order, and of its judged sets."""
+    listed = listed.with_columns(pl.col(_QUERY).cast(pl.Int64) - first)
+    # A negative label is trec_eval's way to say that a passage was not judged.
+    judged = labels.filter(pl.col(LABEL) >= 0)
+    joined = listed.join(judged, on=[_QUERY, DOC_ID], how="left").sort(_LIST, RANK)
+    for frame, columns, what, suspected in (
+        (listed, [_LIST, DOC_ID], "is listed twice", True),
+        # Two labels of a listed passage lengthen the join; of the others only the qrels count.
+        (labels, [_QUERY, DOC_ID], f"has two labels of {annotator!r}",
+         joined.height > listed.height or relevant == "qrels"),
+    ):  # fmt: skip
+        if suspected and frame.select(columns).n_unique() < frame.height:
+            twice = frame.filter(pl.struct(columns).is_duplicated()).row(0, named=True)
+            query = query_ids[first + twice[_QUERY]]
+            raise InputError(
+                None, None, f"passage {twice[DOC_ID]!r} of query {query!r} {what}", "keep one"
+            )
+    in_order = joined[LABEL].fill_null(float("nan")).to_numpy()
+    offsets = _offsets(joined[_LIST].to_numpy(), lists)
     if relevant == "list":
-        judged = listed.with_columns(pl.col(_LISTED).alias(_JUDGED))
-    else:
-        pool = labels.group_by(QUERY_ID).agg(pl.col(LABEL).alias(_JUDGED))
-        judged = listed.join(pool, on=QUERY_ID, how="left").with_columns(
-            pl.col(_JUDGED).fill_null([])
-        )
-    judged = judged.with_columns(pl.col(_JUDGED).list.sort(descending=True))
-    names = [str(measure) for measure in measures]
-    wide = (
-        pl.DataFrame({QUERY_ID: list(query_ids)}, schema={QUERY_ID: pl.String})
-        .join(runs.select(RUN).unique(maintain_order=True), how="cross")
-        .join(
-            judged.select(RUN, QUERY_ID, *(_value(m).alias(str(m)) for m in measures)),
-            on=[RUN, QUERY_ID],
-            how="left",
-            maintain_order="left",
-        )
-    )
-    return (
-        wide.unpivot(on=names, index=[RUN, QUERY_ID], variable_name=MEASURE, value_name=VALUE)
-        .with_columns(pl.lit(annotator).alias(ANNOTATOR), pl.col(VALUE).fill_null(0.0))
-        .select(list(tables.QUERY_SCORES))
+        return RankedLabels.own_lists(np.nan_to_num(in_order, nan=0.0), offsets)
+    if relevant == "pool":
+        judged = judged.join(listed, on=[_QUERY, DOC_ID], how="semi")
+    judged = judged.sort(_QUERY)
+    return RankedLabels(
+        in_order,
+        offsets,
+        judged[LABEL].to_numpy(),
+        _offsets(judged[_QUERY].to_numpy(), queries),
+        np.arange(lists) % queries,
     )
 
 
-def _value(measure: Measure) -> pl.Expr:
-    """The measure of each row, from its lists of labels (by rank) and of judged labels (best first)."""
-    k = measure.cutoff
-    threshold = measure.rel if measure.rel is not None else 1.0
-    head = pl.col(_LISTED) if k is None else pl.col(_LISTED).list.head(k)
-    element = pl.element()
-    hits = head.list.eval((element >= threshold).cast(pl.Float64))
-    depth = pl.lit(float(k)) if k is not None else pl.col(_LISTED).list.len().cast(pl.Float64)
-    count = pl.col(_JUDGED).list.eval((element >= threshold).cast(pl.Float64)).list.sum()
-    as_is = measure.rel is None and measure.kind in GRADED_KINDS
-    gains = head if as_is else hits
-    precision = _ratio(gains.list.sum(), depth)
-    recall = _ratio(hits.list.sum(), count)
-    rank = pl.int_range(1, pl.len() + 1)
-    if measure.kind == "P":
-        return precision
-    if measure.kind == "R":
-        return recall
-    if measure.kind == "F1":
-        return _ratio(2 * precision * recall, precision + recall)
-    if measure.kind == "AP":
-        at_hits = head.list.eval(
-            (element >= threshold).cast(pl.Float64)
-            * (element >= threshold).cast(pl.Float64).cum_sum()
-            / rank
-        )
-        return _ratio(at_hits.list.sum(), count)
-    if measure.kind == "RR":
-        return (
-            head.list.eval((element >= threshold).cast(pl.Float64) / rank).list.max().fill_null(0)
-        )
-    if measure.kind == "Success":
-        return gains.list.max().fill_null(0.0)
-    discounted = element / (rank + 1).cast(pl.Float64).log(2)
-    dcg = head.list.eval(discounted).list.sum()
-    if measure.kind == "DCG":
-        return dcg
-    best = pl.col(_JUDGED) if k is None else pl.col(_JUDGED).list.head(k)
-    return _ratio(dcg, best.list.eval(discounted).list.sum())
+def _offsets(groups: Ints, count: int) -> Ints:
+    return np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))])
 
 
-def _ratio(numerator: pl.Expr, denominator: pl.Expr) -> pl.Expr:
-    return pl.when(denominator > 0).then(numerator / denominator).otherwise(0.0)
+def _to_table(
+    values: Floats,
+    annotator: str,
+    names: pl.Series,
+    query_ids: Sequence[str],
+    measures: Sequence[Measure],
+    filled: np.ndarray,
+    missing: Missing,
+) -> pl.DataFrame:
+    queries = pl.Series(QUERY_ID, query_ids, dtype=pl.String)
+    frames = []
+    for run, name in enumerate(names):
+        for row, measure in enumerate(measures):
+            frame = pl.DataFrame({QUERY_ID: queries, VALUE: values[run, row]}).with_columns(
+                pl.lit(name).alias(RUN),
+                pl.lit(annotator).alias(ANNOTATOR),
+                pl.lit(str(measure)).alias(MEASURE),
+            )
+            if missing == "skip":
+                frame = frame.filter(pl.Series(filled[run]))
+            frames.append(frame.select(list(tables.QUERY_SCORES)))
+    return pl.concat(frames) if frames else tables.empty(tables.QUERY_SCORES)

@@ -11,6 +11,7 @@ import polars as pl
 from engine.errors import InputError
 from engine.sources.corpus import read_corpus
 from engine.sources.files import read_lines
+from engine.sources.qrels import read_qrels
 from engine.sources.queries import read_queries
 from engine.sources.runs import read_runs
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
@@ -26,6 +27,7 @@ class EvaluationInputs:
         runs: the run table, cut at the cutoff, of the queries evaluated.
         ignored_queries: query ids that runs list and the queries file does not have.
         empty_passages: listed passages without any text.
+        qrels: judgments of the queries evaluated (``query_id``, ``doc_id``, ``label``); None without.
     """
 
     queries: pl.DataFrame
@@ -33,6 +35,7 @@ class EvaluationInputs:
     runs: pl.DataFrame
     ignored_queries: int
     empty_passages: int
+    qrels: pl.DataFrame | None = None
 
 
 def read_inputs(
@@ -42,14 +45,15 @@ def read_inputs(
     *,
     k: int,
     limit: int | None = None,
+    qrels: str | Path | None = None,
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
     With a ``limit`` only the first so many queries are evaluated.
 
     Raises:
-        InputError: a file cannot be used, no run lists any of the queries, or a run lists a
-            document that the corpus lacks.
+        InputError: a file cannot be used, no run lists any of the queries, a run lists a document
+            that the corpus lacks, or the qrels judge none of the queries.
     """
     query_table = read_queries(queries)
     everything = query_table[QUERY_ID].to_list()
@@ -82,13 +86,29 @@ def read_inputs(
             f"not in the corpus {corpus}",
             "give the corpus that the run was made from",
         )
+    judged = None if qrels is None else _read_judged(qrels, query_table, queries)
     return EvaluationInputs(
         queries=query_table,
         corpus=passages,
         runs=cut,
         ignored_queries=run_table.filter(~pl.col(QUERY_ID).is_in(everything))[QUERY_ID].n_unique(),
         empty_passages=int((passages[TEXT].str.strip_chars() == "").sum()),
+        qrels=judged,
     )
+
+
+def _read_judged(path: str | Path, query_table: pl.DataFrame, queries: str | Path) -> pl.DataFrame:
+    table = read_qrels(path)
+    judged = table.join(query_table, on=QUERY_ID, how="semi", maintain_order="left")
+    if judged.is_empty():
+        raise InputError(
+            path,
+            None,
+            f"judges none of the {query_table.height} queries of {queries} "
+            f"(it has {table[QUERY_ID][0]!r}, they have {query_table[QUERY_ID][0]!r})",
+            "give the judgments of these queries",
+        )
+    return judged
 
 
 def _line_of(path: Path, query_id: str, doc_id: str) -> int | None:

@@ -1,41 +1,114 @@
-"""The table of correlations between ranking measures and the end-to-end score."""
+"""The statistics of an evaluation, as tables: correlations, comparisons, agreement over runs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
 
+import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.statistics.correlation import correlate
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K
+from engine.statistics.cells import Cell, only, read_cells, replicate_cells
+from engine.statistics.comparison import Correlated, compare_cells
+from engine.statistics.correlation import Bootstrap, describe
+from engine.statistics.systems import system_agreement
+from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B, K
 
 
-def correlations(
-    query_scores: pl.DataFrame,
-    downstream: pl.DataFrame,
-    *,
-    resamples: int = 10_000,
-    confidence: float = 0.95,
-    seed: int = 0,
-) -> pl.DataFrame:
-    """tau-b and rho of every (run, annotator, measure) with the run's end-to-end score, per query.
+@dataclass(frozen=True)
+class Statistics:
+    """The tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``."""
 
-    Queries are matched by ``query_id`` and put in its order, so the table does not depend on the
-    order of the rows. Values are compared at 12 decimals: sums of the same labels in another order
-    differ in the last bits, and must not rank. ``k`` is the number of passages that the end-to-end reader was given.
+    correlations: pl.DataFrame
+    comparisons: pl.DataFrame
+    systems: pl.DataFrame
+    run_pairs: pl.DataFrame
+
+
+def analyse(
+    query_scores: pl.DataFrame, downstream: pl.DataFrame, bootstrap: Bootstrap
+) -> Statistics:
+    """Every statistic of an evaluation.
+
+    - correlations: tau-b and rho of every (run, annotator, measure) with the run's end-to-end score.
+    - comparisons: differences of two annotators' correlations within a run and measure, and of two
+      runs' within an annotator and measure, with interval and p-value (Holm over the whole table).
+    - systems, run_pairs: with several runs, whether a measure orders them as the end-to-end score does.
+
+    Queries are matched by ``query_id``; those that one side lacks are left out (``n`` tells). ``k`` is
+    the number of passages that the end-to-end reader was given.
     """
-    end_to_end = downstream.select(RUN, QUERY_ID, K, pl.col(VALUE).alias("_end_to_end"))
-    joined = query_scores.join(end_to_end, on=[RUN, QUERY_ID], how="inner", maintain_order="left")
-    rows = []
-    for cell, frame in joined.group_by([RUN, ANNOTATOR, MEASURE, K], maintain_order=True):
-        frame = frame.sort(QUERY_ID)
-        result = correlate(
-            frame[VALUE].round(12).to_numpy(),
-            frame["_end_to_end"].round(12).to_numpy(),
-            resamples=resamples,
-            confidence=confidence,
-            seed=seed,
+    cells = list(read_cells(query_scores, downstream))
+    results = _correlate(cells, bootstrap)
+    correlations = [
+        {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
+        | asdict(result.correlation)
+        for cell, result in zip(cells, results, strict=True)
+    ]
+    systems, run_pairs = _systems(cells, bootstrap)
+    return Statistics(
+        pl.DataFrame(correlations, schema=tables.CORRELATIONS),
+        compare_cells(cells, results, bootstrap),
+        pl.DataFrame(systems, schema=tables.SYSTEMS),
+        pl.DataFrame(run_pairs, schema=tables.RUN_PAIRS),
+    )
+
+
+def _correlate(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correlated]:
+    """Correlate every cell; cells on the same queries are resampled together."""
+    together: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for position, cell in enumerate(cells):
+        together[cell.query_ids].append(position)
+    results: dict[int, Correlated] = {}
+    for positions in together.values():
+        replicates = replicate_cells([cells[position] for position in positions], bootstrap)
+        for pair, position in enumerate(positions):
+            cell = cells[position]
+            correlation = describe(cell.x, cell.y, replicates, pair, bootstrap)
+            results[position] = Correlated(correlation, replicates, pair)
+    return [results[position] for position in range(len(cells))]
+
+
+def _systems(
+    cells: Sequence[Cell], bootstrap: Bootstrap
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Rows of ``systems`` and ``run_pairs``; none where there is but one run."""
+    by_measure: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        by_measure[cell.annotator, cell.measure, cell.k].append(cell)
+    systems: list[dict[str, object]] = []
+    run_pairs: list[dict[str, object]] = []
+    for (annotator, measure, k), group in by_measure.items():
+        if len(group) < 2:
+            continue
+        shared = sorted(set.intersection(*(set(cell.query_ids) for cell in group)))
+        if not shared:
+            continue
+        group = [only(cell, shared) for cell in group]
+        found = system_agreement(
+            np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group]), bootstrap
         )
-        rows.append(dict(zip([RUN, ANNOTATOR, MEASURE, K], cell, strict=True)) | asdict(result))
-    return pl.DataFrame(rows, schema=tables.CORRELATIONS)
+        key = {ANNOTATOR: annotator, MEASURE: measure, K: k}
+        size = {tables.N: len(shared)}
+        systems.append(
+            key
+            | {"runs": len(group), "tau": found.tau, "note": found.note}
+            | {"tau_low": found.tau_low, "tau_high": found.tau_high}
+            | size
+        )
+        for place, (a, b) in enumerate(combinations(group, 2)):
+            run_pairs.append(
+                key
+                | size
+                | {
+                    RUN: a.run,
+                    RUN_B: b.run,
+                    "difference": float(found.differences[place]),
+                    "end_to_end_difference": float(found.end_to_end_differences[place]),
+                    "agreement": float(found.agreement[place]),
+                }
+            )
+    return systems, run_pairs

@@ -39,8 +39,8 @@ def test_binary_measures_equal_trec_eval(case):
     if not rows:
         return
     queries = [f"q{i}" for i in range(5)]
-    # pool: labels beyond the list count, as qrels do in trec_eval
-    for relevant, judged in (("list", labels), ("pool", labels + extra)):
+    # qrels: labels beyond the list count, as in trec_eval
+    for relevant, judged in (("list", labels), ("qrels", labels + extra)):
         ours = values(make_run(rows), make_labels(judged), queries, SHARED, relevant)
         qrels, run = {}, {}
         for q, d, v in judged:
@@ -105,11 +105,11 @@ def test_graded_labels_by_hand():
     )
 
 
-@pytest.mark.parametrize("name", ["AP", "R@5", "RR", "F1@3"])
+@pytest.mark.parametrize("name", ["AP", "AP@5", "RR", "Rprec"])
 def test_graded_labels_need_a_threshold(name):
     run, labels = make_run([("q", "a", 1)]), make_labels([("q", "a", 0.5)])
     with pytest.raises(
-        InputError, match="is not defined on the graded labels of 'a'; give a threshold"
+        InputError, match="is not defined on the real-valued labels of 'a'; give a threshold"
     ):
         values(run, labels, ["q"], name)
 

@@ -1,0 +1,158 @@
+"""What is evaluated and how: the settings behind the command line's options, and what they exclude."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import InputError
+from engine.labels import containment, erag, provenance, qrels
+from engine.ranking.measures import Measure, parse_measures, undefined_on_graded
+from engine.ranking.scores import Missing, Relevant
+from engine.reading.prompts import Task
+from engine.reading.protocol import Augmentation, Dtype
+from engine.scoring.metrics import get_metric
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.intervals import IntervalMethod
+
+ANNOTATORS = (erag.NAME, containment.NAME, provenance.NAME, qrels.NAME)
+# Metrics whose values lie between 0 and 1, so that eRAG's labels are graded.
+_GRADED_METRICS = frozenset({"f1", "rouge-l", "rouge-l-kilt"})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is evaluated and how; the command line's options are these.
+
+    Attributes:
+        reader: ``bundled``, a ``.gguf`` file, a directory, or a Hugging Face id in the local cache.
+        augmentation: how the reader gets its passages.
+        task: what it is asked to do; chooses the prompt.
+        metric: the downstream metric.
+        k: cutoff of the runs: so many passages are labelled.
+        end_to_end_k: passages that the end-to-end reader is given; None means ``k``.
+        measures: ranking measures, separated by spaces; empty means the usual ones at ``k``.
+        annotators: who labels.
+        relevant: what counts as judged (see ``engine.ranking.scores``); None means ``qrels`` where
+            these alone label, else ``pool`` for several runs and ``list`` for one.
+        missing: what becomes of queries that a run lists nothing for (``engine.ranking.scores``);
+            ``skip`` leaves them out of the run's end-to-end score too.
+        end_to_end: whether to read whole lists too and correlate with the result.
+        dtype: precision of the reader; None for the fastest here.
+        memory: bytes per actor; 0 for the default.
+        actors: None for as many as there is room for, 0 to read in this process.
+        failed_reads: whether a read that could not be done is an error, counts as 0, or takes its
+            query out: of eRAG's scores if a single passage failed, of a run's end-to-end score if its
+            list did.
+        resamples, interval, confidence, seed: of the bootstrap (``engine.statistics.intervals``).
+    """
+
+    reader: str = "bundled"
+    augmentation: Augmentation = "in-prompt"
+    task: Task = "short-answer"
+    metric: str = "em"
+    k: int = 10
+    end_to_end_k: int | None = None
+    measures: str = ""
+    annotators: tuple[str, ...] = (erag.NAME,)
+    relevant: Relevant | None = None
+    missing: Missing = "zero"
+    end_to_end: bool = True
+    dtype: Dtype | None = None
+    memory: int = 0
+    actors: int | None = None
+    failed_reads: Literal["error", "zero", "skip"] = "error"
+    resamples: int = 10_000
+    interval: IntervalMethod = "percentile"
+    confidence: float = 0.95
+    seed: int = 0
+
+    def parsed_measures(self) -> tuple[Measure, ...]:
+        """The measures named, or the usual ones: those that take the labels as they come."""
+        kinds = ["P", "nDCG", "Success"]
+        if not self.has_graded_labels():
+            kinds = ["P", "nDCG", "AP", "RR", "R", "Success"]
+        return parse_measures(self.measures or " ".join(f"{kind}@{self.k}" for kind in kinds))
+
+    def has_graded_labels(self) -> bool:
+        """Whether some annotator's labels can lie between 0 and 1."""
+        return erag.NAME in self.annotators and self.metric in _GRADED_METRICS
+
+    def judged(self, runs: int) -> Relevant:
+        """What counts as judged with so many runs."""
+        if self.relevant is not None:
+            return self.relevant
+        if self.annotators == (qrels.NAME,):
+            return "qrels"
+        return "pool" if runs > 1 else "list"
+
+    def bootstrap(self) -> Bootstrap:
+        return Bootstrap(self.resamples, self.interval, self.confidence, self.seed)
+
+
+def check(settings: Settings) -> None:
+    """Refuse settings that cannot work, before anything is read.
+
+    Raises:
+        InputError: an unknown name, a value out of range, or choices that exclude each other.
+    """
+    get_metric(settings.metric)
+    for name in settings.annotators:
+        if name not in ANNOTATORS:
+            raise InputError(
+                None, None, f"unknown annotator {name!r}", f"use {', '.join(ANNOTATORS)}"
+            )
+    if not settings.annotators:
+        raise InputError(None, None, "no annotators", f"use some of {', '.join(ANNOTATORS)}")
+    for option, value, least in (
+        ("--k", settings.k, 1),
+        ("--end-to-end-k", settings.end_to_end_k, 1),
+        ("--actors", settings.actors, 0),
+        ("--resamples", settings.resamples, 0),
+        ("--seed", settings.seed, 0),
+    ):
+        if value is not None and value < least:
+            raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
+    measures = settings.parsed_measures()
+    if not 0 < settings.confidence < 1:
+        raise InputError(
+            None, None, f"--confidence is {settings.confidence}", "use a share such as 0.95"
+        )
+    if (settings.end_to_end_k or 0) > settings.k:
+        raise InputError(
+            None,
+            None,
+            f"--end-to-end-k {settings.end_to_end_k} exceeds --k {settings.k}",
+            "the reader of the whole list gets at most the passages that are labelled",
+        )
+    if containment.NAME in settings.annotators and settings.task != "short-answer":
+        raise InputError(
+            None,
+            None,
+            f"containment has no meaning for the task {settings.task}: "
+            "a passage need not contain such an answer",
+            "leave containment out of --annotators",
+        )
+    if settings.relevant == "qrels" and (others := set(settings.annotators) - {qrels.NAME}):
+        raise InputError(
+            None,
+            None,
+            f"--relevant qrels does not fit {', '.join(sorted(others))}, "
+            "who judge listed passages only",
+            "use --annotators qrels, or --relevant pool",
+        )
+    if settings.relevant == "list" and any(measure.kind == "Judged" for measure in measures):
+        raise InputError(
+            None,
+            None,
+            "Judged is 1 by definition under --relevant list",
+            "use --relevant pool or qrels, or leave Judged out",
+        )
+    if settings.has_graded_labels():
+        for measure in undefined_on_graded(measures):
+            raise InputError(
+                None,
+                None,
+                f"{measure} is not defined on eRAG's graded labels under {settings.metric}",
+                f"give a threshold, as in {Measure(measure.kind, measure.cutoff, rel=0.5)}",
+            )

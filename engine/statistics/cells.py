@@ -1,0 +1,90 @@
+"""Cells: one ranking measure of one run and annotator, beside the run's end-to-end score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from engine.statistics.correlation import Bootstrap, needs_leave_out
+from engine.statistics.resampling import Replicates, replicate
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K
+
+Floats = npt.NDArray[np.float64]
+
+# Values are compared at so many decimals: sums of the same labels in another order differ in the
+# last bits, and must not rank.
+_DECIMALS = 12
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A ranking measure and the end-to-end score of the same queries, in the order of their ids."""
+
+    run: str
+    annotator: str
+    measure: str
+    k: int
+    query_ids: tuple[str, ...]
+    x: Floats
+    y: Floats
+
+
+def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator[Cell]:
+    """Every (run, annotator, measure, k) that has an end-to-end score; queries matched by id."""
+    end_to_end = downstream.select(RUN, QUERY_ID, K, pl.col(VALUE).alias("_end_to_end"))
+    joined = query_scores.join(end_to_end, on=[RUN, QUERY_ID], how="inner", maintain_order="left")
+    for (run, annotator, measure, k), frame in joined.group_by(
+        [RUN, ANNOTATOR, MEASURE, K], maintain_order=True
+    ):
+        frame = frame.sort(QUERY_ID)
+        yield Cell(
+            str(run),
+            str(annotator),
+            str(measure),
+            int(str(k)),
+            tuple(frame[QUERY_ID]),
+            frame[VALUE].round(_DECIMALS).to_numpy(),
+            frame["_end_to_end"].round(_DECIMALS).to_numpy(),
+        )
+
+
+def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
+    """Replicates of cells on the same queries. Equal columns are held once."""
+    columns: dict[bytes, int] = {}
+    values: list[Floats] = []
+    pairs: list[tuple[int, int]] = []
+    for cell in cells:
+        places = []
+        for column in (cell.x, cell.y):
+            place = columns.setdefault(column.tobytes(), len(columns))
+            if place == len(values):
+                values.append(column)
+            places.append(place)
+        pairs.append((places[0], places[1]))
+    return replicate(
+        np.stack(values),
+        pairs,
+        resamples=bootstrap.resamples,
+        seed=bootstrap.seed,
+        leave_out=needs_leave_out(bootstrap),
+        threads=bootstrap.threads,
+    )
+
+
+def only(cell: Cell, query_ids: Sequence[str]) -> Cell:
+    """The cell on some of its queries, given in their order."""
+    wanted = set(query_ids)
+    keep = np.array([query_id in wanted for query_id in cell.query_ids], dtype=bool)
+    return Cell(
+        cell.run,
+        cell.annotator,
+        cell.measure,
+        cell.k,
+        tuple(query_ids),
+        cell.x[keep],
+        cell.y[keep],
+    )

@@ -1,0 +1,102 @@
+"""System-level agreement: does a measure order the runs as the end-to-end score orders them?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.intervals import interval
+from engine.statistics.resampling import Counts, for_each_block
+
+Floats = npt.NDArray[np.float64]
+
+# Means are compared at so many decimals: sums in another order differ in the last bits.
+_DECIMALS = 12
+
+
+@dataclass(frozen=True)
+class SystemAgreement:
+    """How a measure and the end-to-end score order s runs, by their means over the same n queries.
+
+    Attributes:
+        tau: tau-b over the runs; NaN where one side has all runs equal, and then ``note`` says so.
+        tau_low, tau_high: percentile interval over resampled queries; NaN where there is none.
+        differences, end_to_end_differences: (p,) first run's mean less the second's, for the
+            p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``.
+        agreement: (p,) share of the resamples in which both differences have the same sign (or
+            are both 0); NaN without resamples.
+    """
+
+    tau: float
+    tau_low: float
+    tau_high: float
+    differences: Floats
+    end_to_end_differences: Floats
+    agreement: Floats
+    note: str
+
+
+def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -> SystemAgreement:
+    """Compare the orders that two scores give the runs.
+
+    The runs are fixed and the queries are resampled, so the interval says how far the order of these
+    runs depends on the queries drawn, not how the measure would do on other runs. The interval is
+    always a percentile one: with few runs tau takes few values, and a correction would mean nothing.
+
+    Args:
+        scores, end_to_end: shape (s, n), the same queries in both, s >= 2.
+    """
+    runs, n = scores.shape
+    first, second = np.triu_indices(runs, 1)
+    taus = np.full(bootstrap.resamples, np.nan)
+    agreed = np.zeros((bootstrap.resamples, len(first)), dtype=bool)
+
+    def signs(weights: Counts) -> tuple[Floats, Floats, Floats, Floats]:
+        values: list[Floats] = []
+        for columns in (scores, end_to_end):
+            means = (weights.astype(np.float64) @ columns.T) / n
+            difference = np.round(means[:, first] - means[:, second], _DECIMALS)
+            values += [difference, np.sign(difference)]
+        return values[0], values[1], values[2], values[3]
+
+    def fill(start: int, weights: Counts) -> None:
+        _, own, _, other = signs(weights)
+        at = slice(start, start + len(weights))
+        taus[at] = _tau_b(own, other)
+        agreed[at] = own == other
+
+    own_difference, own, other_difference, other = signs(np.ones((1, n), dtype=np.int32))
+    tau = float(_tau_b(own, other)[0])
+    low = high = nan = float("nan")
+    agreement = np.full(len(first), nan)
+    note = ""
+    if np.isnan(tau):
+        sides = (("measure", own), ("end-to-end score", other))
+        flat = [what for what, sign in sides if not sign.any()]
+        note = f"undefined: all runs have the same mean {' and '.join(flat)}"
+    if bootstrap.resamples:
+        for_each_block(
+            np.ones(n, dtype=np.int32),
+            fill,
+            resamples=bootstrap.resamples,
+            seed=bootstrap.seed,
+            threads=bootstrap.threads,
+        )
+        agreement = agreed.mean(axis=0)
+        if not note:
+            low, high, note = interval(
+                tau, taus, None, method="percentile", confidence=bootstrap.confidence
+            )
+            note = note.replace("one side is constant", "all runs have one mean")
+    return SystemAgreement(tau, low, high, own_difference[0], other_difference[0], agreement, note)
+
+
+def _tau_b(own: Floats, other: Floats) -> Floats:
+    """tau-b of each row, from the signs of all pairs: (B, p) and (B, p)."""
+    x_free, y_free = ((sign != 0).sum(axis=1) for sign in (own, other))
+    defined = (x_free > 0) & (y_free > 0)
+    below = np.sqrt(np.where(defined, x_free * y_free, 1))
+    return np.where(defined, (own * other).sum(axis=1) / below, np.nan)

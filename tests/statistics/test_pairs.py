@@ -1,0 +1,77 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.statistics.pairs import leave_one_out, pair_table, pair_weights, tau_and_rho
+
+
+def expected(x, y):
+    """SciPy's tau-b and rho; NaN where it has none, without its warning."""
+    if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan, math.nan
+    return scipy.stats.kendalltau(x, y).statistic, scipy.stats.spearmanr(x, y).statistic
+
+
+def samples():
+    """Sizes and numbers of values on each side: few, some (a block each), many (blocks)."""
+    return st.tuples(
+        st.integers(2, 300),
+        st.sampled_from([1, 2, 3, 11, 80, 10**6]),
+        st.sampled_from([1, 2, 3, 11, 80, 10**6]),
+        st.integers(0, 10**6),
+    )
+
+
+def draw(n, x_values, y_values, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, x_values, n) / 7
+    y = np.where(rng.random(n) < 0.5, rng.integers(0, y_values, n), np.floor(x * y_values))
+    if seed % 3 == 0:
+        x[rng.random(n) < 0.6] = 0  # one value that most queries share, as zero is
+    return rng, x, y.astype(float)
+
+
+@settings(max_examples=250, deadline=None)
+@given(samples())
+def test_tau_and_rho_of_any_multiplicities_equal_scipy(sample):
+    n, *_ = sample
+    rng, x, y = draw(*sample)
+    table = pair_table(x, y)
+    rows = [np.arange(n)] + [rng.integers(0, n, n) for _ in range(3)]
+    weights = np.stack([np.bincount(row, minlength=n) for row in rows]).astype(np.int32)
+    taus, rhos = tau_and_rho(table, pair_weights(table, weights))
+    for row, tau, rho in zip(rows, taus, rhos, strict=True):
+        assert (tau, rho) == pytest.approx(expected(x[row], y[row]), abs=1e-12, nan_ok=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples())
+def test_leaving_one_out_equals_scipy_on_the_others(sample):
+    n, *_ = sample
+    _, x, y = draw(*sample)
+    table = pair_table(x, y)
+    counts = pair_weights(table, np.ones((1, n), dtype=np.int32))[0]
+    taus, rhos = leave_one_out(table, counts)
+    for left_out in range(0, n, max(1, n // 10)):
+        pair = table.pair_of[left_out]
+        others = np.arange(n) != left_out
+        assert (taus[pair], rhos[pair]) == pytest.approx(
+            expected(x[others], y[others]), abs=1e-10, nan_ok=True
+        )
+
+
+def test_identical_for_other_orders_of_the_rows():
+    rng, x, y = draw(200, 10**6, 10**6, 1)
+    weights = rng.integers(0, 4, (5, 200)).astype(np.int32)
+    order = rng.permutation(200)
+    one, other = pair_table(x, y), pair_table(x[order], y[order])
+    for a, b in zip(
+        tau_and_rho(one, pair_weights(one, weights)),
+        tau_and_rho(other, pair_weights(other, weights[:, order])),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)

@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+import scipy.stats
+
+from engine.statistics import resampling
+from engine.statistics.resampling import distinct_rows, for_each_block, replicate
+
+
+def drawn(columns, resamples, seed, threads=None):
+    """The multiplicities of the distinct rows in every resample, and these rows."""
+    rows, _, counts = distinct_rows(columns)
+    weights = np.zeros((resamples, len(rows)), dtype=int)
+
+    def keep(first, block):
+        weights[first : first + len(block)] = block
+
+    for_each_block(counts, keep, resamples=resamples, seed=seed, threads=threads)
+    return rows, counts, weights
+
+
+def columns_of(n, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n) / 2
+    return np.stack([labels, rng.random(n), (labels + rng.normal(size=n) > 1).astype(float)])
+
+
+# 7 queries: some resamples leave a side constant; 400 with 2 columns of few values: multinomial
+@pytest.mark.parametrize(("n", "kept"), [(7, [0, 1, 2]), (60, [0, 1, 2]), (400, [0, 2, 2])])
+def test_every_replicate_equals_scipy_on_the_drawn_queries(n, kept):
+    columns = columns_of(n)[kept]
+    pairs = [(0, 2), (1, 2), (0, 1)]
+    result = replicate(columns, pairs, resamples=40, seed=5)
+    rows, _, weights = drawn(columns, 40, 5)
+    assert set(weights.sum(axis=1)) == {n}
+    for pair, (i, j) in enumerate(pairs):
+        for b in range(40):
+            x, y = (np.repeat(rows[:, column], weights[b]) for column in (i, j))
+            if np.ptp(x) == 0 or np.ptp(y) == 0:
+                assert np.isnan(result.taus[pair, b])
+                assert np.isnan(result.rhos[pair, b])
+                continue
+            tau, rho = scipy.stats.kendalltau(x, y).statistic, scipy.stats.spearmanr(x, y).statistic
+            assert result.taus[pair, b] == pytest.approx(tau, abs=1e-12)
+            assert result.rhos[pair, b] == pytest.approx(rho, abs=1e-12)
+        x, y = columns[i], columns[j]
+        assert result.tau[pair] == pytest.approx(scipy.stats.kendalltau(x, y).statistic, abs=1e-12)
+        assert result.rho[pair] == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [50, 3000])
+def test_the_same_bits_for_any_number_of_threads(n):
+    columns = columns_of(n)
+    one, two, five = (
+        replicate(columns, [(1, 2), (0, 2)], resamples=150, seed=1, threads=t) for t in (1, 2, 5)
+    )
+    for other in (two, five):
+        np.testing.assert_array_equal(one.taus, other.taus)
+        np.testing.assert_array_equal(one.rhos, other.rhos)
+
+
+def test_more_resamples_begin_with_the_same():
+    columns = columns_of(50)
+    few, many = (replicate(columns, [(0, 2)], resamples=r, seed=1) for r in (50, 150))
+    np.testing.assert_array_equal(few.taus, many.taus[:, :50])
+    other = replicate(columns, [(0, 2)], resamples=50, seed=2)
+    assert (few.taus != other.taus).any()
+
+
+@pytest.mark.parametrize("multinomial", [True, False])
+def test_multiplicities_are_those_of_drawing_queries(monkeypatch, multinomial):
+    # 5 distinct rows with 10, 20, 30, 40 and 100 of 200 queries
+    counts = np.array([10, 20, 30, 40, 100], dtype=np.int32)
+    monkeypatch.setattr(resampling, "_BINOMIAL_COST", 1 if multinomial else 10**6)
+    values = np.repeat(np.arange(5.0), counts)[None, :]
+    _, _, weights = drawn(values, 20_000, 3)
+    mean = weights.mean(axis=0)
+    # standard error of a mean: sqrt(n p (1 - p) / 20,000) <= 0.05
+    np.testing.assert_allclose(mean, counts, atol=0.25)
+    np.testing.assert_allclose(weights.var(axis=0), counts * (1 - counts / 200), rtol=0.05)
+    assert np.cov(weights[:, 3], weights[:, 4])[0, 1] == pytest.approx(-40 * 100 / 200, rel=0.1)
+
+
+def test_an_error_in_a_block_is_not_lost():
+    def fail(first, weights):
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        for_each_block(np.ones(5, dtype=np.int32), fail, resamples=10, seed=0)

@@ -1,0 +1,209 @@
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+import scipy.stats
+
+from engine import tables
+from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.resampling import for_each_block
+from engine.statistics.table import analyse
+
+BOOTSTRAP = Bootstrap(resamples=300, seed=4)
+
+
+def scores(rows):
+    """Rows (run, annotator, measure, query, value)."""
+    return pl.DataFrame(rows, schema=tables.QUERY_SCORES, orient="row")
+
+
+def end_to_end(rows):
+    """Rows (run, query, k, output, value)."""
+    return pl.DataFrame(rows, schema=tables.DOWNSTREAM, orient="row")
+
+
+def random_tables(n=40, runs=("s", "t"), annotators=("a", "b"), seed=0):
+    rng = np.random.default_rng(seed)
+    queries = [f"q{i:03}" for i in range(n)]
+    rows, outcomes = [], []
+    for run in runs:
+        y = rng.integers(0, 2, n).astype(float)
+        outcomes += [(run, q, 3, "", v) for q, v in zip(queries, y, strict=True)]
+        for place, annotator in enumerate(annotators):
+            x = np.round(y / (1 + place) + rng.random(n), 1)
+            rows += [(run, annotator, "P@3", q, v) for q, v in zip(queries, x, strict=True)]
+    return scores(rows), end_to_end(outcomes)
+
+
+def test_the_table_joins_by_query_id_and_not_by_order():
+    one = scores([("s", "a", "P@1", q, v) for q, v in (("1", 0.0), ("2", 0.5), ("3", 1.0))])
+    other = end_to_end([("s", q, 5, "", v) for q, v in (("3", 1.0), ("1", 0.0), ("2", 0.4))])
+    (row,) = analyse(one, other, Bootstrap(resamples=0)).correlations.to_dicts()
+    assert (row["tau"], row["k"], row["n"]) == (pytest.approx(1), 5, 3)
+    nothing = analyse(one, tables.empty(tables.DOWNSTREAM), BOOTSTRAP)
+    for table in (nothing.correlations, nothing.comparisons, nothing.systems, nothing.run_pairs):
+        assert table.is_empty()
+
+
+def test_sums_in_another_order_do_not_rank():
+    values = [(0.1 + 0.2) + 0.3, 0.1 + (0.2 + 0.3), 0.9]
+    assert values[0] != values[1]
+    one = scores([("s", "a", "P@3", str(i), v) for i, v in enumerate(values)])
+    other = end_to_end([("s", str(i), 3, "", v) for i, v in enumerate([0.5, 0.2, 1.0])])
+    (row,) = analyse(one, other, Bootstrap(resamples=0)).correlations.to_dicts()
+    assert row["tau"] == pytest.approx(scipy.stats.kendalltau([1, 1, 2], [0.5, 0.2, 1]).statistic)
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_a_cell_is_the_same_alone_and_in_a_table(method):
+    query_scores, downstream = random_tables()
+    bootstrap = Bootstrap(resamples=200, seed=4, method=method)
+    # 40 queries, all distinct in the table: drawn one by one, as for a cell of distinct queries
+    table = analyse(query_scores, downstream, bootstrap).correlations
+    for row in table.iter_rows(named=True):
+        mine = pl.col("run") == row["run"]
+        x = query_scores.filter(mine, pl.col("annotator") == row["annotator"])["value"].to_numpy()
+        y = downstream.filter(mine)["value"].to_numpy()
+        alone = correlate(x, y, bootstrap)
+        assert row["tau"] == pytest.approx(alone.tau, abs=1e-12)
+        assert row["tau_low"] == pytest.approx(alone.tau_low, abs=0.1)  # other draws
+
+
+def explicit_replicates(columns, statistic):
+    """A statistic of the resamples of ``BOOTSTRAP``, computed on the queries written out."""
+    rows, counts = np.unique(columns.T, axis=0, return_counts=True)
+    values = np.zeros(BOOTSTRAP.resamples)
+
+    def fill(first, weights):
+        for place, row in enumerate(weights):
+            values[first + place] = statistic(*np.repeat(rows, row, axis=0).T)
+
+    for_each_block(
+        counts.astype(np.int32), fill, resamples=BOOTSTRAP.resamples, seed=BOOTSTRAP.seed
+    )
+    return values
+
+
+def test_comparisons_resample_both_correlations_on_the_same_queries():
+    query_scores, downstream = random_tables(runs=("s",))
+    (row,) = analyse(query_scores, downstream, BOOTSTRAP).comparisons.to_dicts()
+    a, b = (query_scores.filter(annotator=x)["value"].to_numpy() for x in "ab")
+    y = downstream["value"].to_numpy()
+
+    def difference(a, b, y):
+        return scipy.stats.kendalltau(a, y).statistic - scipy.stats.kendalltau(b, y).statistic
+
+    assert (row["annotator"], row["annotator_b"], row["run"], row["run_b"]) == ("a", "b", "s", "s")
+    assert row["tau_difference"] == pytest.approx(difference(a, b, y), abs=1e-12)
+    # columns are held in the order of their first use: a, y, b
+    replicates = explicit_replicates(np.stack([a, y, b]), lambda a, y, b: difference(a, b, y))
+    low, high = np.quantile(replicates, [0.025, 0.975])
+    assert (row["tau_low"], row["tau_high"]) == pytest.approx((low, high), abs=1e-12)
+    tail = min((replicates <= 0).sum(), (replicates >= 0).sum())
+    assert row["tau_p"] == pytest.approx(min(1, 2 * (1 + tail) / 301))
+    assert row["tau_p_holm"] == row["tau_p"]  # the only comparison
+
+
+def test_comparisons_are_those_that_differ_in_one_thing():
+    query_scores, downstream = random_tables()
+    found = analyse(query_scores, downstream, BOOTSTRAP).comparisons
+    pairs = set(found.select("run", "annotator", "run_b", "annotator_b").iter_rows())
+    assert pairs == {
+        ("s", "a", "s", "b"), ("t", "a", "t", "b"), ("s", "a", "t", "a"), ("s", "b", "t", "b"),
+    }  # fmt: skip
+    assert found.height == 4
+    smallest = found["tau_p"].min()
+    assert found["tau_p_holm"].min() == pytest.approx(min(1, 4 * smallest))
+    assert (found["tau_p_holm"] >= found["tau_p"]).all()
+
+
+def test_an_annotator_does_not_differ_from_itself():
+    query_scores, downstream = random_tables(runs=("s",), annotators=("a",))
+    twin = query_scores.with_columns(annotator=pl.lit("twin"))
+    for method in ("percentile", "bca"):
+        bootstrap = Bootstrap(resamples=100, method=method)
+        found = analyse(pl.concat([query_scores, twin]), downstream, bootstrap)
+        (row,) = found.comparisons.to_dicts()
+        assert (row["tau_difference"], row["tau_low"], row["tau_high"]) == (0, 0, 0)
+        assert (row["tau_p"], row["rho_p"]) == (1, 1)
+
+
+def test_comparisons_with_a_constant_side_say_so():
+    query_scores, downstream = random_tables(runs=("s",))
+    flat = query_scores.with_columns(
+        pl.when(pl.col("annotator") == "b").then(0.0).otherwise("value").alias("value")
+    )
+    (row,) = analyse(flat, downstream, BOOTSTRAP).comparisons.to_dicts()
+    assert math.isnan(row["tau_difference"])
+    assert math.isnan(row["tau_p"])
+    assert row["note"] == "b on s is undefined: the measure is 0 for every query"
+
+
+def test_cells_on_other_queries_are_compared_on_the_queries_they_share():
+    query_scores, downstream = random_tables(runs=("s",))
+    kept = query_scores.filter((pl.col("annotator") == "a") | (pl.col("query_id") >= "q010"))
+    found = analyse(kept, downstream, BOOTSTRAP)
+    assert found.correlations["n"].to_list() == [40, 30]
+    (row,) = found.comparisons.to_dicts()
+    shared = query_scores.filter(pl.col("query_id") >= "q010")
+    (same,) = analyse(shared, downstream, BOOTSTRAP).comparisons.to_dicts()
+    assert row == same
+    assert row["n"] == 30
+
+
+def test_runs_are_ordered_by_measure_and_by_end_to_end_score():
+    # means of the measure: s 0.2, t 0.4, u 0.6; end to end: s 0.4, t 0.2, u 0.6
+    queries = [f"q{i}" for i in range(5)]
+    columns = {"s": ([1, 0, 0, 0, 0], [1, 1, 0, 0, 0]), "t": ([1, 1, 0, 0, 0], [1, 0, 0, 0, 0])}
+    columns["u"] = ([1, 1, 1, 0, 0], [1, 1, 1, 0, 0])
+    rows = [
+        (run, "a", "P@3", q, float(v))
+        for run, (own, _) in columns.items()
+        for q, v in zip(queries, own, strict=True)
+    ]
+    outcomes = [
+        (run, q, 3, "", float(v))
+        for run, (_, whole) in columns.items()
+        for q, v in zip(queries, whole, strict=True)
+    ]
+    found = analyse(scores(rows), end_to_end(outcomes), Bootstrap(resamples=500, seed=0))
+    (system,) = found.systems.to_dicts()
+    assert (system["runs"], system["n"]) == (3, 5)
+    assert system["tau"] == pytest.approx((2 - 1) / 3)  # two pairs agree, one does not
+    assert -1 <= system["tau_low"] <= system["tau"] <= system["tau_high"] <= 1
+    pairs = {(r["run"], r["run_b"]): r for r in found.run_pairs.to_dicts()}
+    assert pairs["s", "t"]["difference"] == pytest.approx(-0.2)
+    assert pairs["s", "t"]["end_to_end_difference"] == pytest.approx(0.2)
+    # s and t: the signs are opposite wherever q1 is drawn, and both 0 where it is not: 0.8 ** 5
+    assert pairs["s", "t"]["agreement"] == pytest.approx(0.8**5, abs=0.06)
+    # s and u: measure ties unless q1 or q2 is drawn, end to end unless q2 is. Same sign: q2 drawn, or neither
+    assert pairs["s", "u"]["agreement"] == pytest.approx(1 - 0.8**5 + 0.6**5, abs=0.06)
+
+
+def test_one_run_has_no_order():
+    query_scores, downstream = random_tables(runs=("s",))
+    found = analyse(query_scores, downstream, BOOTSTRAP)
+    assert found.systems.is_empty()
+    assert found.run_pairs.is_empty()
+
+
+def test_runs_with_equal_means_have_no_order():
+    query_scores, downstream = random_tables(annotators=("a",))
+    flat = query_scores.with_columns(value=pl.lit(0.5))
+    (system,) = analyse(flat, downstream, BOOTSTRAP).systems.to_dicts()
+    assert math.isnan(system["tau"])
+    assert system["note"] == "undefined: all runs have the same mean measure"
+
+
+def test_the_tables_do_not_depend_on_the_order_of_rows_or_threads():
+    query_scores, downstream = random_tables()
+    one = analyse(query_scores, downstream, Bootstrap(resamples=100, threads=1))
+    shuffled = query_scores.group_by("run", "annotator", maintain_order=True).map_groups(
+        lambda f: f.sample(fraction=1, shuffle=True, seed=3)
+    )
+    other = analyse(
+        shuffled, downstream.sample(fraction=1, shuffle=True, seed=4), Bootstrap(resamples=100)
+    )
+    for name in ("correlations", "comparisons", "systems", "run_pairs"):
+        assert getattr(one, name).equals(getattr(other, name), null_equal=True), name
