@@ -18,7 +18,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt carriers.txt
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable .
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+$(VENV)/.installed-test: $(VENV)/.installed references.txt
+	$(PIP) install --quiet --no-deps --requirement references.txt
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test]'
 	touch $@
 

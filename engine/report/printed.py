@@ -140,7 +140,7 @@ def _difference(cell: dict[str, Any] | None) -> str:
 def _systems(systems: pl.DataFrame, run_pairs: pl.DataFrame, settings: Settings) -> Table:
     level = f"{settings.confidence * 100:g}%"
     result = _table(
-        f"Order of the {systems['runs'].max()} runs, by measure and by end-to-end score",
+        f"Order of the {systems['runs'][0]} runs, by measure and by end-to-end score",
         ["annotator", "measure"],
         [f"tau over runs [{level}]", "pairs with one winner", "the same, resampled"],
     )
