@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 # Cells of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
-_BLOCK_CELLS = 2**18
-_BLOCK_LISTS = 4096
+_BLOCK_CELLS = 2**19
+_BLOCK_LISTS = 8192
+# Counts of so many grades, in lists of up to 500, make one number below 2^63.
+_FEW_GRADES = 7
+_LONGEST_COUNTED = 500
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,8 @@ _Sums = dict[tuple[str, float | None, int | None], Floats]
 
 def is_real_valued(labels: Floats) -> bool:
     """Whether some label is no whole number; NaN does not count."""
-    return bool(np.any(labels % 1 > 0))
+    chunks = (labels[i : i + _BLOCK_CELLS] for i in range(0, len(labels), _BLOCK_CELLS))
+    return any(bool(((chunk != np.rint(chunk)) & ~np.isnan(chunk)).any()) for chunk in chunks)
 
 
 def measure_lists(
@@ -85,18 +89,24 @@ def measure_lists(
     """
     plan = _plan(measures, real_valued)
     workers = threads or len(os.sched_getaffinity(0))
+    grades = _grades(ranked)
+    values = np.zeros((len(measures), len(ranked.offsets) - 1))
     with ThreadPoolExecutor(workers) as pool:
-        ideal = _ideals(ranked, plan, pool)
-        values = np.zeros((len(measures), len(ranked.offsets) - 1))
+        own_lists = ranked.judged is ranked.labels
+        ideals = {} if own_lists else _ideals(ranked, plan, grades, pool)
 
         def measure_block(block: Ints) -> None:
-            own = ranked.judged_set[block]
-            against = {key: column[own] for key, column in ideal.items()}
             matrix = _matrix(ranked.labels, ranked.offsets, block)
+            if own_lists:
+                against = _ideal(matrix, plan, grades)
+            else:
+                own = ranked.judged_set[block]
+                against = {key: column[own] for key, column in ideals.items()}
             lengths = ranked.offsets[block + 1] - ranked.offsets[block]
             sums = _accumulate(matrix, plan, against)
+            at = _as_slice(block)
             for row, measure in enumerate(measures):
-                values[row, block] = _value(measure, plan, sums, against, lengths)
+                values[row, at] = _value(measure, plan, sums, against, lengths)
 
         for _ in pool.map(measure_block, _blocks(ranked.offsets)):
             pass  # exceptions surface here
@@ -132,12 +142,18 @@ def _blocks(offsets: Ints) -> Iterator[Ints]:
         start += size
 
 
+def _as_slice(block: Ints) -> Ints | slice:
+    """Lists in a row as a slice, which is read and written much faster."""
+    in_a_row = bool((np.diff(block) == 1).all())
+    return slice(int(block[0]), int(block[-1]) + 1) if in_a_row else block
+
+
 def _matrix(flat: Floats, offsets: Ints, block: Ints) -> Floats:
     """The labels of some lists as a matrix of rank by list; 0 beyond a list's end."""
     starts, ends = offsets[block], offsets[block + 1]
     lengths = ends - starts
     width = int(lengths.max(initial=0))
-    if lengths.min(initial=width) == width and ends[-1] - starts[0] == width * len(block):
+    if lengths.min(initial=width) == width and isinstance(_as_slice(block), slice):
         return np.ascontiguousarray(flat[starts[0] : ends[-1]].reshape(len(block), width).T)
     ranks = np.arange(width)[:, None]
     inside = ranks < lengths
@@ -148,50 +164,58 @@ def _discounts(depth: int) -> Floats:
     return np.asarray(1 / np.log2(np.arange(2, depth + 2)))
 
 
-def _ideals(ranked: RankedLabels, plan: _Plan, pool: ThreadPoolExecutor) -> _Sums:
-    """Of every judged set: how many are relevant, the label mass, the best DCG at each cutoff."""
-    flat, offsets = ranked.judged, ranked.judged_offsets
-    binary = bool(np.all((flat == 0) | (flat == 1)))
-    n_sets = len(offsets) - 1
-    depths: list[int | None] = [None, *plan.cutoffs]
-    gains = [name for name in ("log2", "exp-log2") if name in plan.kinds]
-    counted = {*plan.thresholds, 1.0} if gains and binary else {*plan.thresholds}
-    result: _Sums = {("hits", threshold, None): np.zeros(n_sets) for threshold in counted}
-    if "mass" in plan.kinds:
-        result["mass", None, None] = np.zeros(n_sets)
-    result |= {(name, None, depth): np.zeros(n_sets) for name in gains for depth in depths}
+def _ideals(ranked: RankedLabels, plan: _Plan, grades: int, pool: ThreadPoolExecutor) -> _Sums:
+    """``_ideal`` of every judged set."""
+    blocks = list(_blocks(ranked.judged_offsets))
 
-    def fill(block: Ints) -> None:
-        matrix = _matrix(flat, offsets, block)
-        for threshold in counted:
-            result["hits", threshold, None][block] = np.count_nonzero(matrix >= threshold, axis=0)
-        if "mass" in plan.kinds:
-            result["mass", None, None][block] = matrix.sum(axis=0)
-        if not gains:
-            return
-        width = len(matrix)
-        discounts = _discounts(width)
-        if binary:
-            # Ones first: the best DCG is a running sum of discounts, looked up by their number.
-            best = np.concatenate([[0.0], np.cumsum(discounts)])
-            ones = result["hits", 1.0, None][block].astype(np.int64)
-            for depth in depths:
-                at = best[ones if depth is None else np.minimum(ones, depth)]
-                for name in gains:
-                    result[name, None, depth][block] = at
-            return
-        # Sorted list by list, where the labels of one list lie side by side.
-        best_first = np.ascontiguousarray(np.sort(np.ascontiguousarray(matrix.T))[:, ::-1].T)
-        for name in gains:
-            sums = _accumulate(
-                best_first, _Plan((), frozenset({name}), plan.cutoffs, plan.real_valued), {}
-            )
-            for depth in depths:
-                result[name, None, depth][block] = sums[name, None, depth]
+    def of_block(block: Ints) -> _Sums:
+        return _ideal(_matrix(ranked.judged, ranked.judged_offsets, block), plan, grades)
 
-    for _ in pool.map(fill, _blocks(offsets)):
-        pass
+    result: _Sums = {}
+    for block, sums in zip(blocks, pool.map(of_block, blocks), strict=True):
+        for key, column in sums.items():
+            if key not in result:
+                result[key] = np.zeros(len(ranked.judged_offsets) - 1)
+            result[key][block] = column
     return result
+
+
+def _ideal(matrix: Floats, plan: _Plan, grades: int) -> _Sums:
+    """Of the judged sets in a block: how many are relevant, the label mass, the best DCG at each cutoff."""
+    result: _Sums = {
+        ("hits", threshold, None): _count(matrix >= threshold).astype(np.float64)
+        for threshold in plan.thresholds
+    }
+    if "mass" in plan.kinds:
+        result["mass", None, None] = matrix.sum(axis=0)
+    gains = plan.kinds & {"log2", "exp-log2"}
+    if not gains:
+        return result
+    spread: Ints | slice = slice(None)
+    if grades:
+        # Sets with the same number of each grade have the same best order: sort one of each.
+        kind = np.zeros(matrix.shape[1], dtype=np.int64)
+        for grade in range(1, grades + 1):
+            kind = kind * (len(matrix) + 1) + _count(matrix >= grade)
+        _, one_of_each, spread = np.unique(kind, return_index=True, return_inverse=True)
+        matrix = matrix[:, one_of_each]
+    # Sorted list by list, where the labels of one list lie side by side.
+    best_first = np.ascontiguousarray(np.sort(np.ascontiguousarray(matrix.T))[:, ::-1].T)
+    sums = _accumulate(best_first, replace(plan, thresholds=(), kinds=frozenset(gains)), {})
+    return result | {key: column[spread] for key, column in sums.items()}
+
+
+def _grades(ranked: RankedLabels) -> int:
+    """The highest grade where sets are short and labels few whole numbers, so that counts tell all; else 0."""
+    highest = ranked.judged.max(initial=0)
+    longest = np.diff(ranked.judged_offsets).max(initial=0)
+    few = 1 <= highest <= _FEW_GRADES and longest <= _LONGEST_COUNTED
+    return int(highest) if few and not is_real_valued(ranked.judged) else 0
+
+
+def _count(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
+    """How many in each column."""
+    return np.add.reduce(which.view(np.uint8), axis=0, dtype=np.uint32)
 
 
 def _accumulate(matrix: Floats, plan: _Plan, against: _Sums) -> _Sums:
@@ -210,7 +234,7 @@ def _accumulate(matrix: Floats, plan: _Plan, against: _Sums) -> _Sums:
     discounts = _discounts(width)
     sums: _Sums = {}
     scratch = np.empty(size)
-    relevant = np.empty(size)
+    hit = {threshold: (matrix >= threshold).astype(np.float64) for threshold in plan.thresholds}
     for rank in range(1, width + 1):
         labels = matrix[rank - 1]
         if "mass" in plan.kinds:
@@ -225,7 +249,7 @@ def _accumulate(matrix: Floats, plan: _Plan, against: _Sums) -> _Sums:
         if "Judged" in plan.kinds:
             running["Judged", None] += judged[rank - 1]
         for threshold in plan.thresholds:
-            np.greater_equal(labels, threshold, out=relevant, casting="unsafe")
+            relevant = hit[threshold][rank - 1]
             hits = running["hits", threshold]
             hits += relevant
             if "AP" in plan.kinds:
@@ -236,8 +260,9 @@ def _accumulate(matrix: Floats, plan: _Plan, against: _Sums) -> _Sums:
                 np.divide(relevant, rank, out=scratch)
                 np.maximum(running["RR", threshold], scratch, out=running["RR", threshold])
             if "Rprec" in plan.kinds:
-                np.multiply(relevant, against["hits", threshold, None] >= rank, out=scratch)
-                running["Rprec", threshold] += scratch
+                running["Rprec", threshold] += np.where(
+                    against["hits", threshold, None] >= rank, relevant, 0.0
+                )
         if rank in plan.cutoffs:
             sums |= {(kind, t, rank): column.copy() for (kind, t), column in running.items()}
     for depth in (None, *plan.cutoffs):
@@ -283,6 +308,7 @@ def _value(
 
 
 def _ratio(numerator: Floats, denominator: Floats | Ints | int) -> Floats:
-    """The quotient; 0 where nothing divides."""
-    below = np.broadcast_to(np.asarray(denominator, dtype=np.float64), numerator.shape)
-    return np.divide(numerator, below, out=np.zeros_like(numerator), where=below > 0)
+    """The quotient; 0 where the denominator is, as the numerator then is 0 too."""
+    if isinstance(denominator, int):
+        return numerator / denominator
+    return np.asarray(numerator / np.where(denominator > 0, denominator, 1))
