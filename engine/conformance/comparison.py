@@ -1,0 +1,184 @@
+"""What a comparison with reference implementations finds, and how two sets of values are compared."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.errors import InputError
+
+Values = Mapping[str, float]  # by query (or item) id
+
+# Both sides add at most some thousand terms of about 1 in double precision, in other orders: they
+# differ by some thousand times 2e-16 at the worst. The least that a wrong rule can change, one
+# relevant passage at rank 1000 of a thousand relevant, is 1e-6.
+TOLERANCE = 1e-12
+# Stands where a row's largest difference is that of the means.
+THE_MEAN = "the mean"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure, recomputed by one reference.
+
+    Attributes:
+        measure: our name.
+        there: the reference's name.
+        n: how many queries (or items) were compared: those that the reference gives a value.
+        difference: the largest absolute difference of a query, or of the means over the n; relative
+            to the reference's value where that is above 1 (DCG). Infinite where a value that the
+            reference's rules promise is missing or NaN.
+        at: the id of the query with it, ``THE_MEAN``, or empty where there is no difference.
+        their_mean: mean over the n, as the reference itself computes it where it does.
+        our_mean: our mean over all queries; ours over the n is compared with theirs.
+        rule: a declared rule of the reference that bears on these values and is not ours; empty
+            where there is none, or no difference that needs one.
+        remaining: the largest difference once our values are computed by that rule.
+    """
+
+    measure: str
+    there: str
+    n: int
+    difference: float
+    at: str
+    their_mean: float
+    our_mean: float
+    rule: str
+    remaining: float
+
+    def agrees(self, tolerance: float) -> bool:
+        """Whether the values are the same without any allowance."""
+        return self.difference <= tolerance
+
+    def conforms(self, tolerance: float) -> bool:
+        """Whether the values are the same, or become so by the reference's declared rule."""
+        return self.remaining <= tolerance
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One reference implementation: what it computed, and by which rules.
+
+    Attributes:
+        package: its distribution.
+        version: None where it is not installed.
+        install: how to get it.
+        rows: the measures that it and we compute.
+        rules: how it treats ties, means, missing queries and so on, a line each.
+        lacks: our names of the measures that it does not compute.
+    """
+
+    package: str
+    version: str | None
+    install: str
+    rows: tuple[Row, ...] = ()
+    rules: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The user's files, recomputed by every reference that is installed.
+
+    Attributes:
+        title: what was compared.
+        unit: what values belong to: ``query`` or ``item``.
+        notes: facts about the files that rules bear on, a line each.
+        references: one for each that could be used, those that are not installed too.
+    """
+
+    title: str
+    unit: str
+    notes: tuple[str, ...]
+    references: tuple[Reference, ...]
+
+
+def compare(
+    measure: str,
+    there: str,
+    ours: Values,
+    theirs: Values,
+    ids: Sequence[str],
+    *,
+    their_mean: float | None = None,
+    by_rule: Values | None = None,
+    rule: str = "",
+) -> Row:
+    """Compare the values of one measure.
+
+    Args:
+        ours: a value for every id of the files.
+        theirs: the reference's.
+        ids: those that the reference's rules give a value; at least one.
+        their_mean: the mean over ``ids`` that the reference computes, if it does.
+        by_rule: our values by the reference's declared rule, where that is not ours.
+        rule: what that rule is about, in a word or two.
+    """
+    found = [theirs.get(key, math.nan) for key in ids]
+    mean = _mean(found) if their_mean is None else their_mean
+    difference, at = _largest(ours, found, mean, ids)
+    row = Row(measure, there, len(ids), difference, at, mean, _mean(list(ours.values())), "", difference)
+    if by_rule is None or difference == 0:
+        return row
+    remaining, _ = _largest(by_rule, found, mean, ids)
+    if remaining >= difference:
+        return row
+    return Row(**{**vars(row), "rule": rule, "remaining": remaining})
+
+
+def _largest(
+    ours: Values, found: Sequence[float], mean: float, ids: Sequence[str]
+) -> tuple[float, str]:
+    own = [ours[key] for key in ids]
+    distances = [_distance(a, b) for a, b in zip(own, found, strict=True)]
+    distances.append(_distance(_mean(own), mean))
+    largest = max(distances)
+    if largest == 0:
+        return 0.0, ""
+    # A mean is named only where no query is: it says less about the cause.
+    return largest, [*ids, THE_MEAN][distances.index(largest)]
+
+
+def _distance(a: float, b: float) -> float:
+    if a == b:
+        return 0.0
+    distance = abs(a - b) / max(1.0, abs(b))
+    return math.inf if math.isnan(distance) else distance
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def version_of(*distributions: str) -> str:
+    """The version of the first of these distributions that is installed."""
+    for name in distributions:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"
+
+
+def not_installed(package: str, install: str, error: ImportError) -> Reference:
+    """The entry of a reference that cannot be imported: what is missing, and how to get it."""
+    missing = (error.name or "").partition(".")[0]
+    why = f" ({error})" if missing and missing not in install.replace("-", "_") else ""
+    return Reference(package, None, f"{install}{why}")
+
+
+def require_installed(references: Sequence[Reference], what: str) -> None:
+    """Refuse a comparison with nothing.
+
+    Raises:
+        InputError: no reference is installed.
+    """
+    if all(reference.version is None for reference in references):
+        raise InputError(
+            None,
+            None,
+            f"no reference implementation of {what} is installed",
+            " or ".join(reference.install for reference in references),
+        )
