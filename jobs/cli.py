@@ -20,6 +20,11 @@ for name, path, summary in (
     ("index", "jobs.index:app", "Build an index of a corpus."),
     ("retrieve", "jobs.retrieve:retrieve", "Retrieve passages for queries."),
     ("evaluate", "jobs.evaluate:evaluate", "Evaluate runs with the LLM that reads them."),
+    (
+        "conformance",
+        "jobs.conformance:conformance",
+        "Recompute your files with the reference implementations.",
+    ),
     ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
 ):
     app.command(path, name=name, help=summary)

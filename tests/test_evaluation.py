@@ -1,6 +1,7 @@
 """The evaluation against values computed by hand, with a scripted reader."""
 
 import math
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -203,6 +204,120 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
     assert result.costs.reused == 6  # the first attempt kept what succeeded
     labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
     assert labels["q1", "d1"] == 0
+    # Or its query is left out of eRAG's scores, and stays in what else was computed.
+    skipping = Settings(
+        k=3, resamples=0, failed_reads="skip", annotators=("erag", "containment"), measures="P@3"
+    )
+    result = evaluate(inputs(), skipping, store=tmp_path, executor=failing)
+    scored = {(a, q) for _, a, _, q, _ in result.query_scores.iter_rows()}
+    assert scored == {("erag", "q2"), ("erag", "q3")} | {
+        ("containment", f"q{i}") for i in (1, 2, 3)
+    }
+    assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
+    assert means(result)[0]["n"].to_list() == [2, 3]
+    assert result.counts.skipped_queries == 1
+    correlated = result.statistics.correlations
+    assert dict(correlated.select("annotator", "n").iter_rows()) == {"erag": 2, "containment": 3}
+    (compared,) = result.statistics.comparisons.to_dicts()
+    assert compared["n"] == 2  # on the queries that both have
+
+
+def test_a_failed_list_leaves_its_query_out_of_the_end_to_end_score(tmp_path):
+    def failing(plan, units, spec):
+        for unit in units:
+            rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
+            outputs = [
+                ReadOutput("", 0, 0, False, "boom")
+                if text.count("says") == 3
+                else ReadOutput(say_last(text), 1, 1, False)
+                for (text,) in rows
+            ]
+            stats = dict.fromkeys(
+                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0
+            )
+            yield UnitResult(unit, outputs, "w", 0.0, stats)
+
+    settings = Settings(k=3, resamples=0, failed_reads="skip", measures="P@3")
+    result = evaluate(inputs(), settings, store=tmp_path, executor=failing)
+    assert result.downstream["query_id"].to_list() == ["q2", "q3"]
+    assert result.query_scores["query_id"].to_list() == ["q1", "q2", "q3"]
+    assert means(result)[1]["n"].to_list() == [2]
+
+
+def test_queries_without_results_are_skipped_or_refused_before_any_read(tmp_path):
+    run = RUN.filter(pl.col("query_id") != "q3")
+    settings = Settings(k=3, resamples=0, missing="skip", measures="P@3")
+    result, reader = run_evaluation(tmp_path, settings, runs=run)
+    assert result.query_scores["query_id"].to_list() == ["q1", "q2"]
+    assert result.downstream["query_id"].to_list() == ["q1", "q2"]
+    assert [table["n"].to_list() for table in means(result)] == [[2], [2]]
+    assert all("says" in prompt for prompt in reader.asked)  # nobody was asked without passages
+    nobody = ScriptedReader(say_last)
+    with pytest.raises(InputError, match=r"'sys' lists nothing for 1 queries \('q3', …\)"):
+        evaluate(
+            inputs(run), Settings(k=3, missing="error"), store=tmp_path / "new", executor=nobody
+        )
+    assert nobody.asked == []
+
+
+def judgments(*rows):
+    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
+
+
+def with_qrels(*rows):
+    return EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0, judgments(*rows))
+
+
+def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
+    # q1 lists d4, d1, d2; d3 is relevant and not listed; d2 was pooled and not judged
+    given = with_qrels(("q1", "d1", 2.0), ("q1", "d3", 1.0), ("q1", "d2", -1.0), ("q2", "d2", 1.0))
+    settings = Settings(
+        k=3,
+        end_to_end=False,
+        annotators=("qrels",),
+        measures="R@3 AP nDCG@3 Judged@3 P(rel=2)@3",
+    )
+    result = evaluate(given, settings, store=tmp_path)
+    assert result.relevant == "qrels"  # what judgments mean where they stand alone
+    values = {(m, q): v for _, _, m, q, v in result.query_scores.iter_rows()}
+    assert values["R@3", "q1"] == 1 / 2
+    assert values["AP", "q1"] == (1 / 2) / 2
+    best = 2 + 1 / math.log2(3)
+    assert values["nDCG@3", "q1"] == pytest.approx(2 / math.log2(3) / best, abs=1e-12)
+    assert values["Judged@3", "q1"] == pytest.approx(1 / 3)
+    assert values["P(rel=2)@3", "q1"] == pytest.approx(1 / 3)
+    assert values["AP", "q2"] == 1
+    assert values["AP", "q3"] == 0
+    assert result.counts.queries_without_judgments == 1
+    # over the query's own list the unlisted passage is not missed
+    own = evaluate(given, replace(settings, relevant="list", measures="R@3"), store=tmp_path)
+    assert own.query_scores.filter(query_id="q1")["value"].to_list() == [1.0]
+
+
+def test_judgments_stand_beside_other_annotators(tmp_path):
+    given = with_qrels(("q1", "d1", 1.0), ("q2", "d2", 1.0), ("q3", "d3", 1.0))
+    settings = Settings(k=3, resamples=50, annotators=("erag", "qrels"), measures="P@3")
+    result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
+    assert set(result.statistics.correlations["annotator"]) == {"erag", "qrels"}
+    assert result.statistics.comparisons.height == 1
+
+
+def test_judgments_are_needed_where_they_are_asked_for(tmp_path):
+    with pytest.raises(InputError, match="give --qrels FILE"):
+        evaluate(inputs(), Settings(annotators=("qrels",), end_to_end=False), store=tmp_path)
+
+
+def test_two_runs_are_compared_and_ordered(tmp_path):
+    other = make_run([("q1", "d1", 1), ("q2", "d2", 1), ("q3", "d3", 1)], "other")
+    settings = Settings(k=3, resamples=50, measures="P@1 Judged@1", end_to_end_k=1)
+    result, _ = run_evaluation(tmp_path, settings, runs=pl.concat([RUN, other]))
+    # P@1 is the label of the first passage, which is what the reader is given: sys 1/3, other 1
+    found = result.statistics
+    (system,) = found.systems.filter(measure="P@1").to_dicts()
+    assert (system["runs"], system["tau"]) == (2, 1)
+    (pair,) = found.run_pairs.filter(measure="P@1").to_dicts()
+    assert pair["difference"] == pair["end_to_end_difference"] == pytest.approx(1 / 3 - 1)
+    assert set(found.comparisons["run_b"]) == {"other"}
 
 
 def test_the_same_figures_for_any_order_of_rows(tmp_path):

@@ -119,8 +119,10 @@ def compare(
     found = [theirs.get(key, math.nan) for key in ids]
     mean = _mean(found) if their_mean is None else their_mean
     difference, at = _largest(ours, found, mean, ids)
-    row = Row(measure, there, len(ids), difference, at, mean, _mean(list(ours.values())), "", difference)
-    if by_rule is None or difference == 0:
+    row = Row(
+        measure, there, len(ids), difference, at, mean, _mean(list(ours.values())), "", difference
+    )
+    if by_rule is None or difference <= TOLERANCE:
         return row
     remaining, _ = _largest(by_rule, found, mean, ids)
     if remaining >= difference:
@@ -162,10 +164,9 @@ def version_of(*distributions: str) -> str:
     return "of unknown version"
 
 
-def not_installed(package: str, install: str, error: ImportError) -> Reference:
-    """The entry of a reference that cannot be imported: what is missing, and how to get it."""
-    missing = (error.name or "").partition(".")[0]
-    why = f" ({error})" if missing and missing not in install.replace("-", "_") else ""
+def not_installed(package: str, module: str, install: str, error: ImportError) -> Reference:
+    """The entry of a reference that cannot be imported: how to get it, and what it misses."""
+    why = "" if error.name == module else f" ({error})"
     return Reference(package, None, f"{install}{why}")
 
 

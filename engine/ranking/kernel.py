@@ -103,7 +103,7 @@ def measure_lists(
                 own = ranked.judged_set[block]
                 against = {key: column[own] for key, column in ideals.items()}
             lengths = ranked.offsets[block + 1] - ranked.offsets[block]
-            sums = _accumulate(matrix, plan, against)
+            sums = _accumulate(matrix, plan, against, lengths)
             at = _as_slice(block)
             for row, measure in enumerate(measures):
                 values[row, at] = _value(measure, plan, sums, against, lengths)
@@ -187,7 +187,8 @@ def _ideal(matrix: Floats, plan: _Plan, grades: int) -> _Sums:
         for threshold in plan.thresholds
     }
     if "mass" in plan.kinds:
-        result["mass", None, None] = matrix.sum(axis=0)
+        alone = replace(plan, thresholds=(), kinds=frozenset({"mass"}), cutoffs=())
+        result["mass", None, None] = _mass(_accumulate(matrix, alone, {}), None)
     gains = plan.kinds & {"log2", "exp-log2"}
     if not gains:
         return result
@@ -218,15 +219,18 @@ def _count(which: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint32]:
     return np.add.reduce(which.view(np.uint8), axis=0, dtype=np.uint32)
 
 
-def _accumulate(matrix: Floats, plan: _Plan, against: _Sums) -> _Sums:
+def _accumulate(matrix: Floats, plan: _Plan, against: _Sums, lengths: Ints | None = None) -> _Sums:
     """Sums down the ranks (rows) of a block, read off at the cutoffs and, as None, at the end."""
     width, size = matrix.shape
-    if "Judged" in plan.kinds:
-        judged = np.where(np.isnan(matrix), 0.0, 1.0)
+    if "Judged" in plan.kinds and lengths is not None:
+        # What pads a list to the block's width is not judged.
+        judged = ~np.isnan(matrix) & (np.arange(width)[:, None] < lengths)
     matrix = np.nan_to_num(matrix, nan=0.0) if np.isnan(matrix).any() else matrix
     running: dict[tuple[str, float | None], Floats] = {}
     for kind in plan.kinds & {"mass", "max", "log2", "exp-log2", "Judged"}:
         running[kind, None] = np.zeros(size)
+    if "mass" in plan.kinds:
+        running["lost", None] = np.zeros(size)
     for threshold in plan.thresholds:
         running["hits", threshold] = np.zeros(size)
         for kind in plan.kinds & {"AP", "RR", "Rprec"}:
@@ -238,7 +242,7 @@ def _accumulate(matrix: Floats, plan: _Plan, against: _Sums) -> _Sums:
     for rank in range(1, width + 1):
         labels = matrix[rank - 1]
         if "mass" in plan.kinds:
-            running["mass", None] += labels
+            _add_exactly(running["mass", None], running["lost", None], labels)
         if "max" in plan.kinds:
             np.maximum(running["max", None], labels, out=running["max", None])
         if "log2" in plan.kinds:
@@ -271,6 +275,21 @@ def _accumulate(matrix: Floats, plan: _Plan, against: _Sums) -> _Sums:
     return sums
 
 
+def _add_exactly(total: Floats, lost: Floats, labels: Floats) -> None:
+    """Add labels to a total in place, and to ``lost`` what rounding takes from it (Knuth's two-sum).
+
+    So the mass of labels does not depend on their order, and a list of all the judged has all of it.
+    """
+    before = total.copy()
+    total += labels
+    added = total - before
+    lost += (before - (total - added)) + (labels - added)
+
+
+def _mass(sums: _Sums, cutoff: int | None) -> Floats:
+    return sums["mass", None, cutoff] + sums["lost", None, cutoff]
+
+
 def _value(
     measure: Measure, plan: _Plan, sums: _Sums, against: _Sums, lengths: Ints
 ) -> Floats | np.float64:
@@ -285,7 +304,7 @@ def _value(
     if measure.takes_labels(plan.real_valued):
         if kind == "Success":
             return sums["max", None, k]
-        found, total = sums["mass", None, k], against["mass", None, None]
+        found, total = _mass(sums, k), against["mass", None, None]
     else:
         found, total = (
             sums["hits", measure.threshold, k],

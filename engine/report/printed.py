@@ -31,12 +31,12 @@ def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
         (pl.col(RUN) == pl.col(RUN_B)) & (pl.col(ANNOTATOR) == first)
     )
     runs = found.comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
-    tests = found.comparisons.height
-    if not annotators.is_empty():
+    tests = found.comparisons.filter(pl.col("tau_p").is_not_nan()).height
+    if annotators["tau_difference"].is_not_nan().any():
         shown.append(
             _differences(annotators, [RUN, MEASURE], (ANNOTATOR, ANNOTATOR_B), settings, tests)
         )
-    if not runs.is_empty():
+    if runs["tau_difference"].is_not_nan().any():
         of_first = runs.filter(pl.col(RUN) == runs[RUN][0])
         shown.append(_differences(of_first, [ANNOTATOR, MEASURE], (RUN, RUN_B), settings, tests))
     if not found.systems.is_empty():
@@ -46,11 +46,11 @@ def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
 
 def _table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
     result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
-    result.title = title
+    result.title = Text(title, style="table.title")  # names of runs are no markup
     for header in names:
-        result.add_column(header, no_wrap=True)
+        result.add_column(Text(header), no_wrap=True)
     for header in values:
-        result.add_column(header, justify="right", no_wrap=True)
+        result.add_column(Text(header), justify="right", no_wrap=True)
     return result
 
 
@@ -63,7 +63,7 @@ def _add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]]
         changed = [not before or names[: i + 1] != before[: i + 1] for i in range(len(names))]
         shown = [name if new else "" for name, new in zip(names, changed, strict=True)]
         before = names
-        result.add_row(*map(Text, [*shown, *values]))  # names of runs are no markup
+        result.add_row(*map(Text, [*shown, *values]))
 
 
 def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table:

@@ -59,10 +59,11 @@ def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys
     more += ["--annotators", "erag,containment,provenance", "--resamples", 100]
     assert evaluate(files, *more) == 0
     out = files["out"]
-    for name in ("labels", "query_scores", "downstream", "correlations"):
+    tables_with_rows = ("labels", "query_scores", "downstream", "correlations", "comparisons")
+    for name in (*tables_with_rows, "systems", "run_pairs"):
         frame = pl.read_parquet(out / f"{name}.parquet")
         assert dict(frame.schema) == getattr(tables, name.upper())
-        assert frame.height
+        assert bool(frame.height) == (name in tables_with_rows)  # one run has no order
     summary = json.loads((out / "summary.json").read_text())
     assert summary["configuration"]["measures"][0] == "P@2"
     assert summary["reader"]["dtype"] == "float32"
@@ -81,6 +82,48 @@ def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys
     again = json.loads((out / "summary.json").read_text())
     assert (again["reading"]["reused"], again["reading"]["done"]) == (6, 0)
     assert again["correlations"] == summary["correlations"]
+
+
+def test_two_runs_with_judgments_are_compared(files, tmp_path, capsys):
+    other = tmp_path / "other.trec"
+    other.write_text("1 Q0 b 1 2 other\n1 Q0 a 2 1 other\n2 Q0 b 1 1 other\n")
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("1 0 a 1\n2 0 b 1\n")
+    more = ["--run", other, "--store", tmp_path / "store", "--actors", 0, "--dtype", "float32"]
+    more += ["--k", 2, "--annotators", "erag,qrels", "--qrels", qrels, "--interval", "bca"]
+    more += ["--resamples", 200, "--measures", "P@1 Judged@2 nDCG(dcg='exp-log2')@2"]
+    assert evaluate(files, *more) == 0
+    printed = capsys.readouterr().out
+    assert "judged: pool" in printed
+    assert "Order of the 2 runs" in printed
+    summary = json.loads((files["out"] / "summary.json").read_text())
+    assert summary["configuration"]["interval"] == "bca"
+    assert summary["configuration"]["qrels"] == str(qrels)
+    assert {row["run_b"] for row in summary["run_pairs"]} == {"other"}
+    judged = {
+        (r["run"], r["annotator"]): r["value"] for r in summary["means"] if "Judged" in r["measure"]
+    }
+    assert judged["mine", "erag"] == 1  # the pool is labelled whole
+    assert judged["mine", "qrels"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--annotators", "qrels"], "the annotator qrels without --qrels"),
+        (["--qrels", "x"], "--qrels without the annotator qrels"),
+        (["--relevant", "qrels"], "--relevant qrels does not fit erag"),
+        (["--measures", "Judged@2", "--relevant", "list"], "Judged is 1 by definition"),
+        (["--interval", "exact"], "interval"),
+        (["--missing", "ignore"], "missing"),
+    ],
+)
+def test_statistics_options_that_cannot_work_are_refused(files, capsys, more, words):
+    assert evaluate(files, *more) == 2
+    error = capsys.readouterr().err
+    assert words in error.lower() or words in error
+    assert error.count("\n") == 1
+    assert not files["out"].exists()
 
 
 def test_fid_with_a_t5_directory(files, tiny_t5, tmp_path):

@@ -1,8 +1,17 @@
 import ir_measures
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.ranking.measures import Measure, parse_measure, parse_measures
+from engine.ranking.measures import (
+    GRADED_KINDS,
+    KINDS,
+    Measure,
+    parse_measure,
+    parse_measures,
+    undefined_on_graded,
+)
 
 
 @pytest.mark.parametrize(
@@ -13,6 +22,13 @@ from engine.ranking.measures import Measure, parse_measure, parse_measures
         ("AP(rel=2)@50", Measure("AP", 50, 2)),
         ("P(rel=0.5)@5", Measure("P", 5, 0.5)),
         ("Success@1", Measure("Success", 1)),
+        ("Rprec", Measure("Rprec")),
+        ("Rprec(rel=2)", Measure("Rprec", None, 2)),
+        ("Judged", Measure("Judged")),
+        ("Judged@10", Measure("Judged", 10)),
+        ("F1@3", Measure("F1", 3)),
+        ("DCG(dcg='exp-log2')", Measure("DCG", dcg="exp-log2")),
+        ("nDCG(dcg='exp-log2')@10", Measure("nDCG", 10, dcg="exp-log2")),
     ],
 )
 def test_names_are_parsed_and_written_back(text, measure):
@@ -21,41 +37,130 @@ def test_names_are_parsed_and_written_back(text, measure):
 
 
 @pytest.mark.parametrize(
-    "text", ["nDCG@10", "P@5", "RR", "RR@10", "AP", "AP(rel=2)@50", "R@50", "Success@1"]
+    ("text", "name"),
+    [
+        ("nDCG(dcg=exp-log2)@10", "nDCG(dcg='exp-log2')@10"),
+        ('nDCG(dcg="exp-log2")@10', "nDCG(dcg='exp-log2')@10"),
+        ("nDCG( dcg = 'exp-log2' )@10", "nDCG(dcg='exp-log2')@10"),
+        ("nDCG(dcg='log2')@10", "nDCG@10"),
+        ("DCG(dcg=log2)", "DCG"),
+        ("AP()", "AP"),
+        ("AP(rel=2.0)@5", "AP(rel=2)@5"),
+        ("AP(rel=.50)", "AP(rel=0.5)"),
+        (" RR ", "RR"),
+    ],
 )
-def test_names_are_those_of_ir_measures(text):
-    assert str(ir_measures.parse_measure(text)) == str(parse_measure(text))
+def test_other_ways_to_write_a_measure_give_one_name(text, name):
+    assert str(parse_measure(text)) == name
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "MRR",
-        "ndcg@10",
-        "P@0",
-        "P@-1",
-        "P@x",
-        "AP(rel=x)",
-        "AP(rel=0)",
-        "AP(cut=2)",
-        "nDCG(rel=1)",
-        "P(rel=1",
-        "",
+        *("nDCG@10", "nDCG", "P@5", "RR", "RR@10", "AP", "AP(rel=2)@50", "R@50", "Success@1"),
+        *("Rprec", "Rprec(rel=2)", "Judged", "Judged@10", "P(rel=2)@5", "R(rel=3)@7"),
+        *("Success(rel=2)@1", "RR(rel=2)@10", "nDCG(dcg='exp-log2')@10", "nDCG(dcg='exp-log2')"),
+        *('nDCG(dcg="exp-log2")@10', "nDCG(dcg='log2')@10"),
     ],
 )
-def test_unknown_measures_are_refused(text):
-    with pytest.raises(InputError):
+def test_names_are_those_of_ir_measures(text):
+    assert str(ir_measures.parse_measure(text)) == str(parse_measure(text))
+
+
+def measures():
+    cutoffs = st.none() | st.integers(1, 10**6)
+    thresholds = st.none() | st.floats(0, 1e6, exclude_min=True) | st.integers(1, 5).map(float)
+    gains = st.builds(
+        Measure,
+        st.sampled_from(["DCG", "nDCG"]),
+        cutoffs,
+        dcg=st.sampled_from(["log2", "exp-log2"]),
+    )
+    counts = st.builds(
+        Measure, st.sampled_from(["P", "R", "F1", "AP", "RR", "Success"]), cutoffs, thresholds
+    )
+    rprec = st.builds(Measure, st.just("Rprec"), st.none(), thresholds)
+    return gains | counts | rprec | st.builds(Measure, st.just("Judged"), cutoffs)
+
+
+@given(st.lists(measures(), min_size=1))
+def test_every_measure_is_what_its_name_is_parsed_to(some):
+    assert parse_measures(" ".join(map(str, some))) == tuple(dict.fromkeys(some))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("MRR", "unknown measure"),
+        ("ndcg@10", "unknown measure"),
+        ("judged", "unknown measure"),
+        ("", "unknown measure"),
+        ("P@-1", "unknown measure"),
+        ("P@x", "unknown measure"),
+        ("P@", "unknown measure"),
+        ("P@1.5", "unknown measure"),
+        ("P(rel=1", "unknown measure"),
+        ("AP@5(rel=2)", "unknown measure"),
+        ("P@0", "cutoff 0"),
+        ("AP(rel=x)", "threshold 'x'"),
+        ("AP(rel=)", "threshold ''"),
+        ("AP(rel=0)", "threshold '0'"),
+        ("AP(rel=-1)", "threshold '-1'"),
+        ("AP(rel=nan)", "threshold 'nan'"),
+        ("AP(rel=inf)", "threshold 'inf'"),
+        ("AP(cut=2)", "AP has no option 'cut'"),
+        ("AP(dcg='exp-log2')", "AP has no option 'dcg'"),
+        ("nDCG(rel=1)", "nDCG has no option 'rel'.*dcg='exp-log2'"),
+        ("DCG(rel=1)@3", "DCG has no option 'rel'"),
+        ("nDCG(dcg=foo)", "unknown dcg 'foo'.*log2 or exp-log2"),
+        ("nDCG(dcg=)", "unknown dcg ''"),
+        ("Rprec@5", "Rprec has no cutoff"),
+        ("Rprec(rel=2)@5", "Rprec has no cutoff"),
+        ("Judged(rel=1)", "Judged has no option 'rel'.*has none"),
+    ],
+)
+def test_unknown_measures_are_refused_with_the_reason(text, why):
+    with pytest.raises(InputError, match=why):
         parse_measure(text)
 
 
 def test_lists_may_have_spaces_inside_parentheses():
     assert parse_measures("P@1 AP(rel = 0.5)@3  P@1") == (Measure("P", 1), Measure("AP", 3, 0.5))
-    with pytest.raises(InputError, match="no measures"):
-        parse_measures("  ")
-    with pytest.raises(InputError, match="unknown measure"):
-        parse_measures("P@2 ( AP")
+    assert parse_measures("nDCG(dcg = 'exp-log2')@5\n\tRprec") == (
+        Measure("nDCG", 5, dcg="exp-log2"),
+        Measure("Rprec"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("  ", "no measures"), ("P@2 ( AP", "unknown measure"), ("P@1,AP", "unknown measure")],
+)
+def test_lists_that_are_no_measures_are_refused(text, why):
+    with pytest.raises(InputError, match=why):
+        parse_measures(text)
 
 
 def test_thresholds_keep_their_digits():
     one, other = parse_measures("AP(rel=0.12345671) AP(rel=0.12345672)")
     assert str(one) != str(other)
+
+
+def test_measures_that_count_passages_need_a_threshold_on_real_valued_labels():
+    bare, with_threshold = [Measure(kind) for kind in KINDS], [Measure("AP", 5, 0.5)]
+    assert [m.kind for m in undefined_on_graded([*bare, *with_threshold])] == ["AP", "RR", "Rprec"]
+    assert set(KINDS) - GRADED_KINDS == {"AP", "RR", "Rprec"}
+
+
+@pytest.mark.parametrize(
+    ("name", "on_real", "on_whole"),
+    [
+        *((kind, True, False) for kind in ("P", "R", "F1", "Success")),
+        *((kind, True, True) for kind in ("DCG", "nDCG")),
+        *((name, False, False) for name in ("Judged", "P(rel=0.5)", "AP", "RR", "Rprec")),
+    ],
+)
+def test_labels_count_as_they_are_for_some_measures(name, on_real, on_whole):
+    measure = parse_measure(name)
+    assert measure.takes_labels(real_valued=True) is on_real
+    assert measure.takes_labels(real_valued=False) is on_whole

@@ -1,140 +1,54 @@
+"""Conventions, options and errors of ``score_runs``."""
+
+from __future__ import annotations
+
 import math
 
-import ir_measures
 import polars as pl
 import pytest
-import pytrec_eval
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from engine import tables
 from engine.errors import InputError
 from engine.ranking.measures import parse_measures
-from engine.ranking.scores import score_runs
+from engine.ranking.scores import refuse_missing_results, score_runs
 from tests.conftest import make_labels, make_run
+from tests.ranking.ragged import by_key
 
-SHARED = "P@1 P@5 R@5 R@10 R@1000 AP AP@5 RR nDCG nDCG@5 nDCG@10 Success@1 Success@5"
-
-
-def values(runs, labels, queries, measures, relevant="list"):
-    frame = score_runs(runs, labels, queries, parse_measures(measures), relevant=relevant)
-    return {(r, m, q): v for r, _, m, q, v in frame.iter_rows()}
+RELEVANT = pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+BINARY = "P P@2 R R@2 F1 F1@2 AP AP@2 RR RR@2 Success Success@2 Rprec DCG nDCG nDCG@2"
 
 
-@st.composite
-def cases(draw):
-    """Ragged runs over some queries, with binary labels for every listed document."""
-    rows, labels = [], []
-    for query in range(draw(st.integers(1, 5))):
-        for rank in range(draw(st.integers(0, 14))):
-            rows.append((f"q{query}", f"d{rank}", rank + 1))
-            labels.append((f"q{query}", f"d{rank}", float(draw(st.booleans()))))
-    extra = [(q, f"e{i}", 1.0) for q in ("q0", "q1") for i in range(draw(st.integers(0, 3)))]
-    return rows, labels, extra
+def values(runs, labels, queries, measures, relevant="list", **options):
+    measures = parse_measures(measures)
+    return by_key(score_runs(runs, labels, queries, measures, relevant=relevant, **options))
 
 
-@settings(max_examples=300, deadline=None)
-@given(cases())
-def test_binary_measures_equal_trec_eval(case):
-    rows, labels, extra = case
-    if not rows:
-        return
-    queries = [f"q{i}" for i in range(5)]
-    # qrels: labels beyond the list count, as in trec_eval
-    for relevant, judged in (("list", labels), ("qrels", labels + extra)):
-        ours = values(make_run(rows), make_labels(judged), queries, SHARED, relevant)
-        qrels, run = {}, {}
-        for q, d, v in judged:
-            qrels.setdefault(q, {})[d] = int(v)
-        for q, d, r in rows:
-            run.setdefault(q, {})[d] = float(100 - r)
-        names = {
-            "P@1": "P_1", "P@5": "P_5", "R@5": "recall_5", "R@10": "recall_10",
-            "R@1000": "recall_1000", "AP": "map", "AP@5": "map_cut_5", "RR": "recip_rank",
-            "nDCG": "ndcg", "nDCG@5": "ndcg_cut_5", "nDCG@10": "ndcg_cut_10",
-            "Success@1": "success_1", "Success@5": "success_5",
-        }  # fmt: skip
-        theirs = pytrec_eval.RelevanceEvaluator(qrels, set(names.values())).evaluate(run)
-        for query in queries:
-            for name, trec_name in names.items():
-                # trec_eval leaves queries without results out; here they count 0 (its option -c)
-                expected = theirs[query][trec_name] if query in theirs else 0.0
-                assert ours["sys", name, query] == pytest.approx(expected, abs=1e-12), name
+def listing(lists, name="sys"):
+    """A run from query -> passages, best first."""
+    return make_run([(q, d, i) for q, docs in lists.items() for i, d in enumerate(docs, 1)], name)
 
 
-def test_several_runs_equal_ir_measures():
-    rows = {
-        "s": [("q1", "a", 1), ("q1", "b", 2), ("q1", "c", 3), ("q2", "a", 1)],
-        "t": [("q1", "d", 1), ("q1", "a", 2), ("q2", "c", 1), ("q2", "b", 2)],
-    }
-    labels = [("q1", "a", 1.0), ("q1", "b", 0.0), ("q1", "c", 1.0), ("q1", "d", 1.0)]
-    labels += [("q2", "a", 0.0), ("q2", "b", 1.0), ("q2", "c", 0.0)]
-    runs = pl.concat([make_run(r, name) for name, r in rows.items()])
-    ours = values(runs, make_labels(labels), ["q1", "q2"], SHARED, "pool")
-    measures = [ir_measures.parse_measure(m) for m in SHARED.split()]
-    qrels = [ir_measures.Qrel(q, d, int(v)) for q, d, v in labels]
-    for name, listed in rows.items():
-        scored = [ir_measures.ScoredDoc(q, d, float(-r)) for q, d, r in listed]
-        for found in ir_measures.iter_calc(measures, qrels, scored):
-            key = (name, str(found.measure), found.query_id)
-            assert ours[key] == pytest.approx(found.value, abs=1e-12), key
+@pytest.fixture
+def two_runs():
+    """s lists both queries, t only q1; a is useful for both."""
+    runs = pl.concat([listing({"q1": "ab", "q2": "ba"}, "s"), listing({"q1": "ba"}, "t")])
+    return runs, make_labels([(q, d, float(d == "a")) for q in ("q1", "q2") for d in "ab"])
 
 
-def test_graded_labels_by_hand():
-    run = make_run([("q", "a", 1), ("q", "b", 2), ("q", "c", 3)])
-    labels = make_labels([("q", "a", 0.5), ("q", "b", 0.0), ("q", "c", 0.9)])
-    measures = "P@2 P@5 P Success@2 Success DCG@3 nDCG@3 AP(rel=0.5) RR(rel=0.6) P(rel=0.5)@2 R(rel=0.5)@2 F1(rel=0.5)@2"
-    got = {m: v for (_, m, _), v in values(run, labels, ["q"], measures).items()}
-    dcg = 0.5 + 0.9 / math.log2(4)  # 0.5 / log2(2) + 0 + 0.9 / log2(4)
-    ideal = 0.9 + 0.5 / math.log2(3)
-    assert got == pytest.approx(
-        {
-            "P@2": 0.25,  # mean label of the first two
-            "P@5": 1.4 / 5,  # over 5 although only 3 are listed
-            "P": 1.4 / 3,
-            "Success@2": 0.5,
-            "Success": 0.9,
-            "DCG@3": dcg,
-            "nDCG@3": dcg / ideal,
-            "AP(rel=0.5)": (1 / 1 + 2 / 3) / 2,
-            "RR(rel=0.6)": 1 / 3,
-            "P(rel=0.5)@2": 1 / 2,
-            "R(rel=0.5)@2": 1 / 2,
-            "F1(rel=0.5)@2": 1 / 2,
-        },
-        abs=1e-12,
-    )
+# What comes out.
 
 
-@pytest.mark.parametrize("name", ["AP", "AP@5", "RR", "Rprec"])
-def test_graded_labels_need_a_threshold(name):
-    run, labels = make_run([("q", "a", 1)]), make_labels([("q", "a", 0.5)])
-    with pytest.raises(
-        InputError, match="is not defined on the real-valued labels of 'a'; give a threshold"
-    ):
-        values(run, labels, ["q"], name)
-
-
-def test_list_excuses_what_a_run_did_not_find_and_pool_does_not():
-    # s finds one of three useful documents at rank 1, t all three (CONVENTIONS: consequence 2)
-    rows = {"s": ["a", "x", "y"], "t": ["a", "b", "c"]}
-    runs = pl.concat(
-        [make_run([("q", d, i) for i, d in enumerate(ds, 1)], n) for n, ds in rows.items()]
-    )
-    labels = make_labels([("q", d, float(d in "abc")) for d in "abcxy"])
-    own = values(runs, labels, ["q"], "AP R@3 nDCG@3 P@3", "list")
-    pooled = values(runs, labels, ["q"], "AP R@3 nDCG@3 P@3", "pool")
-    assert own["s", "AP", "q"] == own["t", "AP", "q"] == own["s", "nDCG@3", "q"] == 1
-    assert pooled["s", "AP", "q"] == pooled["s", "R@3", "q"] == pytest.approx(1 / 3)
-    assert pooled["s", "nDCG@3", "q"] == pytest.approx(1 / (1 + 1 / math.log2(3) + 1 / 2))
-    assert pooled["t", "AP", "q"] == 1
-    assert own["s", "P@3", "q"] == pooled["s", "P@3", "q"] == pytest.approx(1 / 3)
-
-
-def test_queries_without_results_score_zero_and_stay():
-    run, labels = make_run([("q1", "a", 1)]), make_labels([("q1", "a", 1.0)])
-    got = values(run, labels, ["q1", "q2"], "P@1 RR nDCG@5")
-    assert got["sys", "P@1", "q1"] == 1
-    assert {v for (_, _, q), v in got.items() if q == "q2"} == {0.0}
+def test_scores_come_by_annotator_run_measure_and_query(two_runs):
+    runs, labels = two_runs
+    both = pl.concat([labels, labels.with_columns(annotator=pl.lit("b"))])
+    queries, measures = ["q2", "q1"], parse_measures("RR P@1")
+    frame = score_runs(runs, both, queries, measures, relevant="qrels")
+    assert dict(frame.schema) == dict(tables.QUERY_SCORES)
+    keys = frame.select("annotator", "run", "measure", "query_id").rows()
+    expected = [
+        (a, r, m, q) for a in ("a", "b") for r in ("s", "t") for m in ("RR", "P@1") for q in queries
+    ]
+    assert keys == expected
 
 
 def test_annotators_do_not_mix():
@@ -147,3 +61,240 @@ def test_annotators_do_not_mix():
     )
     frame = score_runs(run, labels, ["q"], parse_measures("P@2"), relevant="list")
     assert {r["annotator"]: r["value"] for r in frame.to_dicts()} == {"x": 0.5, "y": 0.25}
+
+
+@RELEVANT
+def test_whether_labels_are_real_valued_is_told_for_every_annotator_apart(relevant):
+    run = listing({"q": "a"})
+    labels = pl.concat([make_labels([("q", "a", 3.0)], "x"), make_labels([("q", "a", 0.5)], "y")])
+    frame = score_runs(run, labels, ["q"], parse_measures("P@1 Success"), relevant=relevant)
+    got = {(r["annotator"], r["measure"]): r["value"] for r in frame.to_dicts()}
+    expected = {("x", "P@1"): 1.0, ("x", "Success"): 1.0, ("y", "P@1"): 0.5, ("y", "Success"): 0.5}
+    assert got == expected
+
+
+@RELEVANT
+def test_without_labels_there_are_no_scores(two_runs, relevant):
+    frame = score_runs(two_runs[0], make_labels([]), ["q1"], parse_measures("P"), relevant=relevant)
+    assert frame.is_empty()
+    assert dict(frame.schema) == dict(tables.QUERY_SCORES)
+
+
+@RELEVANT
+def test_without_runs_or_queries_there_are_no_scores(two_runs, relevant):
+    runs, labels = two_runs
+    measures = parse_measures(BINARY)
+    assert score_runs(runs.clear(), labels, ["q1"], measures, relevant=relevant).is_empty()
+    assert score_runs(runs, labels, [], measures, relevant=relevant).is_empty()
+
+
+# What is relevant.
+
+
+def test_list_excuses_what_a_run_did_not_find_and_pool_does_not():
+    # s finds one of three useful passages at rank 1, t all three.
+    runs = pl.concat([listing({"q": "axy"}, "s"), listing({"q": "abc"}, "t")])
+    labels = make_labels([("q", d, float(d in "abc")) for d in "abcxy"])
+    own = values(runs, labels, ["q"], "AP R@3 nDCG@3 P@3 Success", "list")
+    pooled = values(runs, labels, ["q"], "AP R@3 nDCG@3 P@3", "pool")
+    assert own["s", "AP", "q"] == own["t", "AP", "q"] == own["s", "nDCG@3", "q"] == 1
+    assert own["s", "R@3", "q"] == own["s", "Success", "q"] == 1
+    assert pooled["s", "AP", "q"] == pooled["s", "R@3", "q"] == pytest.approx(1 / 3)
+    assert pooled["s", "nDCG@3", "q"] == pytest.approx(1 / (1 + 1 / math.log2(3) + 1 / 2))
+    assert pooled["t", "AP", "q"] == 1
+    assert own["s", "P@3", "q"] == pooled["s", "P@3", "q"] == pytest.approx(1 / 3)
+
+
+def test_qrels_count_what_no_run_lists_and_pool_does_not():
+    labels = make_labels([("q", d, 1.0) for d in "abcd"])
+    runs = pl.concat([listing({"q": "a"}, "s"), listing({"q": "b"}, "t")])
+    recall = {
+        relevant: values(runs, labels, ["q"], "R", relevant)["s", "R", "q"]
+        for relevant in ("list", "pool", "qrels")
+    }
+    assert recall == {"list": 1.0, "pool": 1 / 2, "qrels": 1 / 4}
+
+
+@RELEVANT
+def test_listed_passages_without_a_label_are_not_relevant(relevant):
+    labels = make_labels([("q", "b", 1.0)])
+    got = values(listing({"q": "xb"}), labels, ["q"], "P@2 RR DCG nDCG", relevant)
+    second = 1 / math.log2(3)
+    expected = {"P@2": 1 / 2, "RR": 1 / 2, "DCG": second, "nDCG": second}
+    assert {m: v for (_, m, _), v in got.items()} == pytest.approx(expected, abs=1e-12)
+
+
+@RELEVANT
+def test_labels_below_zero_mean_the_same_as_none(relevant):
+    run = listing({"q": "abc"})
+    with_it = make_labels([("q", "a", -1.0), ("q", "b", 2.0), ("q", "z", -2.0), ("q", "c", 0.0)])
+    measures = BINARY if relevant == "list" else f"{BINARY} Judged Judged@2"
+    without = with_it.filter(pl.col("label") >= 0)
+    got = values(run, with_it, ["q"], measures, relevant)
+    assert got == values(run, without, ["q"], measures, relevant)
+    if relevant != "list":
+        assert got["sys", "Judged@2", "q"] == 1 / 2
+
+
+def test_share_of_judged_is_over_the_list_where_it_is_shorter_than_k():
+    # a and c are judged, b and d not.
+    labels = make_labels([("q", "a", 0.0), ("q", "c", 1.0), ("q", "z", 1.0)])
+    for relevant in ("pool", "qrels"):
+        got = values(
+            listing({"q": "abcd"}), labels, ["q"], "Judged@1 Judged@3 Judged@9 Judged", relevant
+        )
+        assert list(got.values()) == [1.0, 2 / 3, 2 / 4, 2 / 4]
+
+
+def test_share_of_judged_does_not_count_ranks_beyond_a_list():
+    # Beside a longer list: 1 of 2, 0 of 5 and nothing of nothing.
+    run, labels = listing({"q1": "ab", "q2": "abcde"}), make_labels([("q1", "a", 1.0)])
+    got = values(run, labels, ["q1", "q2", "q3"], "Judged", "qrels")
+    assert list(got.values()) == [1 / 2, 0.0, 0.0]
+
+
+@RELEVANT
+def test_whole_numbers_written_as_floats_count_from_one(relevant):
+    # Labels 2.0, 1.0, 0.0: two of three are relevant, whatever their grade; gains are the labels.
+    labels = make_labels([("q", "a", 2.0), ("q", "b", 1.0), ("q", "c", 0.0)])
+    got = values(listing({"q": "abc"}), labels, ["q"], "P@3 Success R@1 DCG", relevant)
+    expected = {"P@3": 2 / 3, "Success": 1.0, "R@1": 1 / 2, "DCG": 2 + 1 / math.log2(3)}
+    assert {m: v for (_, m, _), v in got.items()} == pytest.approx(expected, abs=1e-12)
+
+
+# The order of a list.
+
+
+@RELEVANT
+def test_order_is_that_of_the_given_ranks(relevant):
+    labels = make_labels([("q", "a", 1.0), ("q", "b", 0.0)])
+    gaps = make_run([("q", "a", 20), ("q", "b", 10)])
+    gaps = gaps.with_columns(score=pl.col("rank").cast(pl.Float64))  # says otherwise
+    assert values(gaps, labels, ["q"], "RR", relevant)["sys", "RR", "q"] == 1 / 2
+    assert values(gaps.reverse(), labels, ["q"], "RR", relevant)["sys", "RR", "q"] == 1 / 2
+
+
+# Queries without results.
+
+
+@RELEVANT
+def test_queries_without_results_score_zero_and_stay(two_runs, relevant):
+    runs, labels = two_runs
+    got = values(runs, labels, ["q1", "q2"], BINARY, relevant)
+    assert {v for (run, _, query), v in got.items() if (run, query) == ("t", "q2")} == {0.0}
+    assert got["t", "P@2", "q1"] == got["s", "P@2", "q2"] == 1 / 2
+    assert got == values(runs, labels, ["q1", "q2"], BINARY, relevant, missing="zero")
+
+
+@RELEVANT
+def test_queries_without_results_are_left_out_of_their_run_alone(two_runs, relevant):
+    runs, labels = two_runs
+    kept = values(runs, labels, ["q1", "q2"], "P@2 RR", relevant, missing="skip")
+    everything = values(runs, labels, ["q1", "q2"], "P@2 RR", relevant)
+    assert kept == {
+        key: value for key, value in everything.items() if (key[0], key[2]) != ("t", "q2")
+    }
+
+
+@RELEVANT
+def test_queries_with_results_but_without_labels_score_zero_and_are_not_missing(relevant):
+    run, labels = listing({"q1": "a", "q2": "a"}), make_labels([("q1", "a", 1.0)])
+    for missing in ("zero", "skip", "error"):
+        got = values(run, labels, ["q1", "q2"], BINARY, relevant, missing=missing)
+        assert {v for (_, _, query), v in got.items() if query == "q2"} == {0.0}
+
+
+def test_queries_without_results_are_refused_on_demand(two_runs):
+    runs, labels = two_runs
+    with pytest.raises(InputError, match="'t' lists nothing for 1 queries .'q2'.*--missing"):
+        values(runs, labels, ["q1", "q2"], "P", missing="error")
+    assert values(runs, labels, ["q1"], "P", missing="error") == values(runs, labels, ["q1"], "P")
+    refuse_missing_results(runs, ["q1"])
+    with pytest.raises(InputError, match="'s' lists nothing for 2 queries .'x'"):
+        refuse_missing_results(runs, ["x", "q1", "y"])
+
+
+@RELEVANT
+def test_rows_of_other_queries_are_left_out(two_runs, relevant):
+    runs, labels = two_runs
+    queries = ["q1", "nowhere"]
+    more_runs = pl.concat([runs, listing({"other": "aa"}, "s"), listing({"other": "ab"}, "t")])
+    more_labels = pl.concat([labels, make_labels([("other", "a", 1.0), ("other", "a", 1.0)])])
+    got = values(more_runs, more_labels, queries, BINARY, relevant)
+    assert got == values(runs, labels, queries, BINARY, relevant)
+    assert {query for _, _, query in got} == set(queries)
+    assert {v for (_, _, query), v in got.items() if query == "nowhere"} == {0.0}
+
+
+# What is refused.
+
+
+@RELEVANT
+def test_a_passage_that_a_list_holds_twice_is_refused(relevant):
+    labels = make_labels([("q", "a", 1.0), ("p", "a", 1.0)])
+    with pytest.raises(InputError, match="passage 'a' of query 'q' is listed twice"):
+        values(listing({"p": "ab", "q": "aba"}), labels, ["p", "q"], "P", relevant)
+    # in two queries or two runs it is no duplicate
+    runs = pl.concat([listing({"p": "ab", "q": "a"}, "s"), listing({"q": "a"}, "t")])
+    assert values(runs, labels, ["p", "q"], "P@1", relevant)["t", "P@1", "q"] == 1.0
+
+
+@RELEVANT
+def test_two_labels_of_a_listed_passage_are_refused(relevant):
+    labels = make_labels([("q", "b", 1.0), ("q", "a", 1.0), ("q", "a", 0.0)])
+    with pytest.raises(InputError, match="passage 'a' of query 'q' has two labels of 'a'; keep"):
+        values(listing({"q": "ab"}), labels, ["q"], "P", relevant)
+
+
+def test_two_labels_of_an_unlisted_passage_are_refused_where_they_count():
+    labels = make_labels([("q", "a", 1.0), ("q", "z", 1.0), ("q", "z", 0.0)])
+    run = listing({"q": "a"})
+    with pytest.raises(InputError, match="passage 'z' of query 'q' has two labels"):
+        values(run, labels, ["q"], "R", "qrels")
+    for relevant in ("list", "pool"):
+        assert values(run, labels, ["q"], "R", relevant)["sys", "R", "q"] == 1.0
+
+
+@RELEVANT
+def test_one_label_each_of_two_annotators_is_no_duplicate(relevant):
+    labels = make_labels([("q", "a", 1.0)])
+    both = pl.concat([labels, labels.with_columns(annotator=pl.lit("b"))])
+    frame = score_runs(listing({"q": "a"}), both, ["q"], parse_measures("P"), relevant=relevant)
+    assert frame["value"].to_list() == [1.0, 1.0]
+
+
+@RELEVANT
+@pytest.mark.parametrize("label", [math.nan, math.inf, -math.inf])
+def test_labels_that_are_no_finite_numbers_are_refused(relevant, label):
+    labels = make_labels([("q", "a", 1.0), ("q", "b", label)])
+    with pytest.raises(InputError, match="a label of 'a' is not a finite number"):
+        values(listing({"q": "ab"}), labels, ["q"], "P", relevant)
+
+
+def test_share_of_judged_is_refused_where_only_the_own_list_is_judged(two_runs):
+    with pytest.raises(InputError, match="Judged is 1 by definition.*--relevant pool or qrels"):
+        values(*two_runs, ["q1"], "P Judged@3", "list")
+
+
+@RELEVANT
+@pytest.mark.parametrize("name", ["AP", "AP@5", "RR", "RR@5", "Rprec"])
+def test_real_valued_labels_need_a_threshold(name, relevant):
+    run, labels = listing({"q": "ba"}), make_labels([("q", "a", 0.5), ("q", "b", 0.4)])
+    with pytest.raises(
+        InputError, match="is not defined on the real-valued labels of 'a'; give a threshold"
+    ):
+        values(run, labels, ["q"], f"P@1 {name}", relevant)
+    kind, at, cutoff = name.partition("@")
+    allowed = f"{kind}(rel=0.5){at}{cutoff}"
+    # only a is relevant, at rank 2; of the first R = 1 none is
+    expected = 0.0 if kind == "Rprec" else 1 / 2
+    assert values(run, labels, ["q"], allowed, relevant)["sys", allowed, "q"] == expected
+
+
+@pytest.mark.parametrize("name", ["AP", "RR@5", "Rprec"])
+def test_the_advice_on_thresholds_is_a_measure_that_works(name):
+    run, labels = listing({"q": "a"}), make_labels([("q", "a", 0.5)])
+    with pytest.raises(InputError) as refusal:
+        values(run, labels, ["q"], name)
+    advice = str(refusal.value).split("as in ")[1].split(", or use")[0]
+    assert values(run, labels, ["q"], advice)["sys", advice, "q"] == 1.0

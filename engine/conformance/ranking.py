@@ -1,0 +1,244 @@
+"""A run and its qrels, scored by the engine and by trec_eval, ir_measures and ranx."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from engine import tables
+from engine.conformance.comparison import (
+    TOLERANCE,
+    Comparison,
+    Reference,
+    Row,
+    Values,
+    compare,
+    not_installed,
+    require_installed,
+    version_of,
+)
+from engine.conformance.references import (
+    LARGEST,
+    RANKING_REFERENCES,
+    Computed,
+    Order,
+    RankingReference,
+)
+from engine.errors import InputError
+from engine.labels.qrels import NAME
+from engine.ranking.kernel import is_real_valued
+from engine.ranking.measures import Measure
+from engine.ranking.scores import score_runs
+from engine.sources.qrels import read_qrels
+from engine.sources.runs import read_run
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
+
+DEFAULT_MEASURES = (
+    "P@1 P@5 P@10 R@5 R@10 R@100 F1@10 AP AP@10 RR RR@10 Success@1 Success@5 Success@10 Rprec "
+    "nDCG nDCG@5 nDCG@10 nDCG(dcg='exp-log2')@10 Judged@10"
+)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What is scored.
+
+    Attributes:
+        run, labels: the tables; scores in the run fall or stay with the ranks.
+        query_ids: the queries of the qrels.
+        listed: those of them that the run has results for.
+        tied: how many of these list equal scores, in single precision.
+        negative: whether some label is below 0.
+    """
+
+    run: pl.DataFrame
+    labels: pl.DataFrame
+    query_ids: tuple[str, ...]
+    listed: frozenset[str]
+    tied: int
+    negative: bool
+
+
+def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measure]) -> Comparison:
+    """Score a run against qrels by the engine and by every reference, query by query.
+
+    The engine's values are those of ``score_runs(relevant="qrels")`` over all queries of the qrels.
+    References are given scores, not ranks, so that their tie rules are compared too. Where a rule
+    that a reference declares makes a value differ, the engine computes it again by that rule: a
+    difference that remains has no excuse.
+
+    Raises:
+        InputError: a file that cannot be read; run and qrels without a common query; real-valued
+            labels, which no reference takes; no reference installed, or none with these measures.
+    """
+    for measure in measures:
+        if measure.cutoff is not None and measure.cutoff > LARGEST:
+            raise InputError(
+                None, None, f"cutoff of {measure}, which no reference takes", f"use up to {LARGEST}"
+            )
+    files, notes = _read(run, qrels)
+    scores = _nested(files.run, SCORE)
+    judged = {
+        query: {document: int(label) for document, label in row.items()}
+        for query, row in _nested(files.labels, LABEL).items()
+    }
+    ours = _ours(files, measures)
+    references = []
+    for reference in RANKING_REFERENCES:
+        known = [m for m in measures if reference.name(m) is not None]
+        package = reference.packages[0]
+        install = f"pip install {package}"
+        try:
+            importlib.import_module(reference.module)
+            computed = reference.compute(scores, judged, known) if known else Computed()
+        except ImportError as error:
+            references.append(not_installed(package, reference.module, install, error))
+            continue
+        references.append(
+            Reference(
+                package,
+                version_of(*reference.packages),
+                install,
+                _rows(reference, computed, files, ours),
+                reference.rules,
+                tuple(str(m) for m in measures if m not in known),
+            )
+        )
+    require_installed(references, "ranking measures")
+    if not any(reference.rows for reference in references):
+        raise InputError(
+            None,
+            None,
+            f"no installed reference computes {' '.join(map(str, measures))}",
+            "compare other measures",
+        )
+    return Comparison(f"{run} by {qrels}", "query", notes, tuple(references))
+
+
+def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
+    listed, judged = read_run(run), read_qrels(qrels)
+    if is_real_valued(judged[LABEL].to_numpy()):
+        raise InputError(
+            qrels,
+            None,
+            "labels that are no whole numbers, which no reference takes",
+            "give whole numbers, or the labels of each list with --erag",
+        )
+    if (judged[LABEL].abs() >= LARGEST).any():
+        raise InputError(
+            qrels, None, f"a label beyond {LARGEST}, which no reference takes", "use smaller labels"
+        )
+    query_ids = tuple(judged[QUERY_ID].unique(maintain_order=True))
+    in_run = set(listed[QUERY_ID].unique())
+    common = [query for query in query_ids if query in in_run]
+    if not common:
+        raise InputError(
+            run,
+            None,
+            f"no query of the run is in {qrels}",
+            "give the qrels of this run's queries",
+        )
+    notes = [
+        f"{len(query_ids)} queries in the qrels; {len(query_ids) - len(common)} of them have no "
+        f"results in the run; {len(in_run) - len(common)} others in the run are ignored"
+    ]
+    if Path(run).suffix == ".parquet":
+        listed = listed.with_columns(-pl.col(RANK).cast(pl.Float64).alias(SCORE))
+        notes.append("a run in Parquet is ordered by rank: references get scores that fall with it")
+    tied = listed.filter(
+        pl.struct(QUERY_ID, pl.col(SCORE).cast(pl.Float32)).is_duplicated()
+        & pl.col(QUERY_ID).is_in(common)
+    )[QUERY_ID].n_unique()
+    if tied:
+        notes.append(f"{tied} queries list equal scores (in single precision)")
+    labels = judged.with_columns(pl.lit(NAME).alias(ANNOTATOR)).select(list(tables.LABELS))
+    negative = bool((judged[LABEL] < 0).any())
+    return _Files(listed, labels, query_ids, frozenset(common), tied, negative), tuple(notes)
+
+
+def _nested(frame: pl.DataFrame, value: str) -> dict[str, dict[str, float]]:
+    """``value`` by query and document, in the order of the rows."""
+    result: dict[str, dict[str, float]] = {}
+    for query, document, number in frame.select(QUERY_ID, DOC_ID, value).iter_rows():
+        result.setdefault(query, {})[document] = number
+    return result
+
+
+def _ours(files: _Files, measures: Sequence[Measure]) -> dict[Measure, dict[str, float]]:
+    scored = score_runs(files.run, files.labels, files.query_ids, measures, relevant="qrels")
+    names = {str(measure): measure for measure in measures}
+    result: dict[Measure, dict[str, float]] = {measure: {} for measure in measures}
+    for name, query, value in scored.select(MEASURE, QUERY_ID, VALUE).iter_rows():
+        result[names[name]][query] = value
+    return result
+
+
+def _rows(
+    reference: RankingReference, computed: Computed, files: _Files, ours: Mapping[Measure, Values]
+) -> tuple[Row, ...]:
+    ids = [q for q in files.query_ids if reference.counts_missing or q in files.listed]
+
+    def row(measure: Measure, by_rule: Values | None = None, rule: str = "") -> Row:
+        return compare(
+            str(measure),
+            str(reference.name(measure)),
+            ours[measure],
+            computed.values[measure],
+            ids,
+            their_mean=computed.means[measure],
+            by_rule=by_rule,
+            rule=rule,
+        )
+
+    rows = {measure: row(measure) for measure in ours if measure in computed.values}
+    differing: dict[tuple[Order, bool], list[Measure]] = {}
+    for measure, found in rows.items():
+        if found.difference > TOLERANCE:
+            order = reference.order(measure) if files.tied else "ours"
+            below = reference.negative_is_judged and measure.kind == "Judged" and files.negative
+            differing.setdefault((order, below), []).append(measure)
+    for (order, below), measures in differing.items():
+        rule = " and ".join(
+            name for name, bears in (("ties", order != "ours"), ("labels below 0", below)) if bears
+        )
+        if rule:
+            seen = _seen_by(files, order, computed.order, negative_is_judged=below)
+            for measure, by_rule in _ours(seen, measures).items():
+                rows[measure] = row(measure, by_rule, rule)
+    return tuple(rows.values())
+
+
+def _seen_by(
+    files: _Files,
+    order: Order,
+    listed_there: Callable[[], Mapping[str, Sequence[str]]],
+    *,
+    negative_is_judged: bool,
+) -> _Files:
+    """The files as a reference's rules about ties and negative labels see them."""
+    run, labels = files.run, files.labels
+    if order == "ascending":
+        run = run.sort(QUERY_ID, SCORE, DOC_ID, descending=[False, True, False])
+    elif order == "its own":
+        places = pl.DataFrame(
+            [
+                (q, d, place)
+                for q, listed in listed_there().items()
+                for place, d in enumerate(listed)
+            ],
+            schema={QUERY_ID: pl.String, DOC_ID: pl.String, "place": pl.Int64},
+            orient="row",
+        )
+        reordered = run.join(places, on=[QUERY_ID, DOC_ID]).sort(QUERY_ID, "place")
+        above = pl.col(SCORE).shift(1).over(QUERY_ID)
+        # An order against the scores is no tie rule, and excuses nothing.
+        if reordered.select((pl.col(SCORE) <= above).fill_null(True).all()).item():
+            run = reordered
+    if negative_is_judged:
+        labels = labels.with_columns(pl.col(LABEL).clip(lower_bound=0))
+    place = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID)
+    return replace(files, run=run.with_columns(place.alias(RANK)), labels=labels)

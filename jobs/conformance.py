@@ -1,0 +1,179 @@
+"""``erag conformance``: your own files, recomputed with the reference implementations."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from engine.conformance.comparison import THE_MEAN, TOLERANCE, Comparison, Reference, Row
+from engine.conformance.erag import compare_erag
+from engine.conformance.kilt import compare_kilt
+from engine.conformance.ranking import DEFAULT_MEASURES, compare_ranking
+from engine.errors import InputError
+from engine.ranking.measures import parse_measures
+from jobs._command import ConfigFile, run_command
+
+
+def conformance(
+    *,
+    run: Path | None = None,
+    qrels: Path | None = None,
+    measures: str | None = None,
+    kilt: tuple[Path, Path] | None = None,
+    erag: Path | None = None,
+    tolerance: float = TOLERANCE,
+    config: ConfigFile = None,
+) -> None:
+    """Recompute your files with the reference implementations that are installed.
+
+    Prints for every reference and measure the largest difference, and the reference's rules for
+    ties, means and missing queries. Exit status 1 where a difference remains that these rules do
+    not explain.
+
+    Parameters
+    ----------
+    run
+        A ranked list per query, to be scored against --qrels: TREC text or Parquet.
+    qrels
+        Judgments: TREC text or Parquet, whole numbers.
+    measures
+        Ranking measures to compare; all that references compute, at usual cutoffs, if left out.
+    kilt
+        Gold file and predictions, KILT JSONL.
+    erag
+        Lists of labels, JSON lines {"query": …, "labels": [best rank first]}.
+    tolerance
+        Largest difference that counts as rounding.
+    """
+    comparisons = _wanted(run, qrels, measures, kilt, erag)
+    if not 0 <= tolerance < 1:
+        raise InputError(
+            None, None, f"--tolerance is {tolerance}", "use a number from 0 to less than 1"
+        )
+    with Console(stderr=True).status("recomputing; ranx compiles itself on its first use"):
+        compared = [compare() for compare in comparisons]
+    # A log has no width of its own; the default of 80 would cut figures short.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for comparison in compared:
+        _print_comparison(console, comparison, tolerance)
+    verdict, differs = _verdict(compared, tolerance)
+    _print_line(console, verdict)
+    if differs:
+        sys.exit(1)
+
+
+def _wanted(
+    run: Path | None,
+    qrels: Path | None,
+    measures: str | None,
+    kilt: tuple[Path, Path] | None,
+    erag: Path | None,
+) -> list[Callable[[], Comparison]]:
+    comparisons: list[Callable[[], Comparison]] = []
+    if run is not None and qrels is not None:
+        parsed = parse_measures(DEFAULT_MEASURES if measures is None else measures)
+        comparisons.append(lambda: compare_ranking(run, qrels, parsed))
+    elif run is not None or qrels is not None:
+        raise InputError(None, None, "--run and --qrels go together", "give both")
+    elif measures is not None:
+        raise InputError(None, None, "--measures without --run", "give --run and --qrels too")
+    if kilt is not None:
+        comparisons.append(lambda: compare_kilt(*kilt))
+    if erag is not None:
+        comparisons.append(lambda: compare_erag(erag))
+    if not comparisons:
+        raise InputError(
+            None, None, "nothing to compare", "give --run and --qrels, --kilt or --erag"
+        )
+    return comparisons
+
+
+def _print_comparison(console: Console, comparison: Comparison, tolerance: float) -> None:
+    _print_line(console, comparison.title)
+    for note in comparison.notes:
+        _print_line(console, f"  {note}")
+    for reference in comparison.references:
+        console.print()
+        if reference.version is None:
+            _print_line(console, f"{reference.package}: not installed: {reference.install}")
+            continue
+        name = f"{reference.package} {reference.version}"
+        if reference.rows:
+            console.print(_table(name, reference, comparison.unit, tolerance))
+        else:
+            _print_line(console, name)
+        for rule in reference.rules:
+            _print_line(console, f"  {rule}")
+        if reference.lacks:
+            _print_line(console, f"  not compared, it has none: {', '.join(reference.lacks)}")
+    console.print()
+
+
+def _table(title: str, reference: Reference, unit: str, tolerance: float) -> Table:
+    plural = "queries" if unit == "query" else f"{unit}s"
+    table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
+    table.title = Text(title)
+    for header in ("measure", "there"):
+        table.add_column(header, no_wrap=True)
+    for header in (plural, "mean there", "mean here", "largest difference"):
+        table.add_column(header, justify="right", no_wrap=True)
+    differing = any(not row.agrees(tolerance) for row in reference.rows)
+    excused = any(row.rule for row in reference.rows)
+    if differing:
+        table.add_column(f"at {unit}", no_wrap=True, max_width=40)
+    if excused:
+        table.add_column("by its rules", no_wrap=True)
+    for row in reference.rows:
+        cells = [row.measure, row.there, str(row.n), f"{row.their_mean:.4f}", f"{row.our_mean:.4f}"]
+        cells.append(_number(row.difference))
+        if differing:
+            cells.append("" if row.agrees(tolerance) else _printable(row.at))
+        if excused:
+            cells.append(f"{_number(row.remaining)} ({row.rule})" if row.rule else "")
+        style = "" if row.conforms(tolerance) else "red"
+        table.add_row(*(Text(cell, style) for cell in cells))  # names of queries are no markup
+    return table
+
+
+def _printable(name: str) -> str:
+    # Queries of --erag go by their text, which may hold line ends or worse.
+    return name if name.isprintable() else repr(name)
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}"
+
+
+def _verdict(compared: Sequence[Comparison], tolerance: float) -> tuple[str, bool]:
+    """The last line, and whether something differs."""
+    rows = [(r.package, row) for c in compared for r in c.references for row in r.rows]
+    bad = [(package, row) for package, row in rows if not row.conforms(tolerance)]
+    if bad:
+        shown = "; ".join(_difference(package, row) for package, row in bad[:3])
+        more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
+        count = f"{len(bad)} of {len(rows)} comparisons by more than {tolerance:g}"
+        return f"differs: {count}: {shown}{more}", True
+    excused = sum(not row.agrees(tolerance) for _, row in rows)
+    rules = (
+        f", {excused} of them once ours follows the reference's declared rule" if excused else ""
+    )
+    return f"conforms: {len(rows)} comparisons within {tolerance:g}{rules}", False
+
+
+def _difference(package: str, row: Row) -> str:
+    at = row.at if row.at == THE_MEAN else repr(row.at)
+    return f"{row.measure} and {row.there} of {package} by {_number(row.difference)} at {at}"
+
+
+def _print_line(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    run_command(conformance)

@@ -1,0 +1,272 @@
+"""The same bits for equal lists, whatever block, thread or order of rows they come in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.ranking import kernel, scores
+from engine.ranking.kernel import RankedLabels, is_real_valued, measure_lists
+from engine.ranking.measures import parse_measures
+from engine.ranking.scores import score_runs
+from tests.ranking.ragged import SEEDS, Case, random_case, score, small_cases, whole
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+def real(rng: np.random.Generator) -> float:
+    return float(rng.random())
+
+
+LABELS = {"binary": whole(0, 1), "graded": whole(0, 1, 2, 3), "real-valued": real}
+# Sums over the judged, which have no order of their own, are R's and F1's on real-valued labels.
+MASS = "R R@3 F1 F1@3"
+COUNTING = (
+    "P P@3 Success Success@3 DCG DCG@3 nDCG nDCG@3 nDCG@40 DCG(dcg='exp-log2') "
+    "nDCG(dcg='exp-log2') nDCG(dcg='exp-log2')@3 AP(rel=0.5) AP(rel=1)@3 RR(rel=0.5) RR(rel=1)@3 "
+    "Rprec(rel=0.5) Rprec(rel=1) P(rel=0.5)@3 R(rel=0.5)@3 R(rel=0.5) F1(rel=0.5)@3 "
+    "Success(rel=0.5)@3"
+)
+NDCG = ["nDCG", "nDCG(dcg='exp-log2')"]
+NDCG += [f"{name}@{k}" for name in NDCG for k in (1, 2, 5, 40)]
+
+
+def table(case: Case, measures: str, relevant: str, **options) -> pl.DataFrame:
+    runs, labels = case.runs_table(), case.labels_table()
+    return score_tables(runs, labels, case.queries, measures, relevant, **options)
+
+
+def score_tables(runs, labels, queries, measures, relevant, **options) -> pl.DataFrame:
+    frame = score_runs(
+        runs, labels, queries, parse_measures(measures), relevant=relevant, **options
+    )
+    return frame.sort("run", "measure", "query_id")
+
+
+def check_blocks(monkeypatch, kind: str, relevant: str, measures: str) -> None:
+    case = random_case(5, LABELS[kind], queries=40, runs=("s", "t"))
+    expected = table(case, measures, relevant, threads=1)
+    assert expected["value"].is_finite().all()
+    for cells, lists, rows, threads in (
+        *((1, 1, 1, 3), (7, 3, 10, 1), (64, 2, 200, 3), (200, 7, 50, 1)),
+        *((2**18, 4096, 1, 2), (2**18, 4096, 10**6, 3)),
+    ):
+        monkeypatch.setattr(kernel, "_BLOCK_CELLS", cells)
+        monkeypatch.setattr(kernel, "_BLOCK_LISTS", lists)
+        monkeypatch.setattr(scores, "_BLOCK_ROWS", rows)
+        assert table(case, measures, relevant, threads=threads).equals(expected)
+
+
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+@pytest.mark.parametrize("kind", LABELS)
+def test_values_do_not_depend_on_blocks_and_threads(monkeypatch, kind, relevant):
+    mass = "" if kind == "real-valued" else MASS
+    check_blocks(monkeypatch, kind, relevant, f"{COUNTING} {mass}")
+
+
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+def test_label_mass_does_not_depend_on_blocks_and_threads(monkeypatch, relevant):
+    check_blocks(monkeypatch, "real-valued", relevant, MASS)
+
+
+def test_share_of_judged_does_not_depend_on_blocks_and_threads(monkeypatch):
+    check_blocks(monkeypatch, "graded", "pool", "Judged Judged@3")
+
+
+def check_row_order(kind: str, relevant: str, measures: str) -> None:
+    case = random_case(6, LABELS[kind], queries=40, runs=("s", "t"))
+    runs, labels = case.runs_table(), case.labels_table()
+    expected = score_tables(runs, labels, case.queries, measures, relevant)
+    for seed in range(3):
+        shuffled = [frame.sample(fraction=1, shuffle=True, seed=seed) for frame in (runs, labels)]
+        assert score_tables(*shuffled, case.queries, measures, relevant).equals(expected)
+    reverse = [frame.reverse() for frame in (runs, labels)]
+    assert score_tables(*reverse, case.queries[::-1], measures, relevant).equals(expected)
+
+
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+@pytest.mark.parametrize("kind", LABELS)
+def test_values_do_not_depend_on_the_order_of_rows(kind, relevant):
+    mass = "" if kind == "real-valued" else MASS
+    check_row_order(kind, relevant, f"{COUNTING} {mass}")
+
+
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+def test_label_mass_does_not_depend_on_the_order_of_rows(relevant):
+    check_row_order("real-valued", relevant, MASS)
+
+
+def repeated(length: int, copies: int, label=real) -> tuple[list[float], Case]:
+    """One list of labels for many queries, among lists of other lengths and labels."""
+    rng = np.random.default_rng(length)
+    labels = [label(rng) for _ in range(length)]
+    docs = [f"d{i}" for i in range(length)]
+    case = random_case(length, label, queries=50)
+    names = [f"copy{i}" for i in range(copies)]
+    lists = case.lists["s"] | dict.fromkeys(names, docs)
+    judged = dict(case.labels)
+    for name in names:
+        # The labels of every copy in another order of rows.
+        judged[name] = {docs[i]: labels[i] for i in rng.permutation(length)}
+    return names, Case([*case.queries, *names], {"s": lists}, judged)
+
+
+def check_copies(length: int, label, measures: str, relevant: str) -> None:
+    names, case = repeated(length, 23, label)
+    values = score(case, measures.split(), relevant)
+    for measure in measures.split():
+        assert len({values["s", measure, name] for name in names}) == 1, measure
+
+
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+@pytest.mark.parametrize("length", [1, 2, 9, 17, 60])
+def test_queries_with_equal_labels_get_equal_values(length, relevant):
+    for label in (whole(0, 1), whole(0, 1, 2, 3)):
+        check_copies(length, label, f"{COUNTING} {MASS}", relevant)
+    check_copies(length, real, COUNTING, relevant)
+
+
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+def test_queries_with_equal_labels_get_equal_label_mass(relevant):
+    check_copies(60, real, MASS, relevant)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=300),
+    st.integers(1, 5),
+)
+def test_the_whole_list_has_all_of_its_own_label_mass(labels, copies):
+    flat = np.array(labels * copies)
+    ranked = RankedLabels.own_lists(flat, np.arange(copies + 1) * len(labels))
+    (values,) = measure_lists(ranked, parse_measures("R"), real_valued=True)
+    assert values.tolist() == [float(flat.any())] * copies
+
+
+PERFECT = {
+    "binary": st.sampled_from([0.0, 1.0]),
+    "graded": st.sampled_from([0.0, 1.0, 2.0, 3.0]),
+    "real-valued": st.floats(0.001, 3),
+}
+
+
+@pytest.mark.parametrize("kind", PERFECT)
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_a_perfect_ranking_has_ndcg_of_exactly_one(kind, data):
+    case = data.draw(small_cases(PERFECT[kind]))
+    best = {q: sorted(own, key=own.get, reverse=True) for q, own in case.labels.items()}
+    perfect = Case(list(best), {"s": best}, case.labels)
+    for relevant in ("list", "pool", "qrels"):
+        for (_, name, query), value in score(perfect, NDCG, relevant).items():
+            # without a useful passage there is nothing to be perfect at
+            assert value == float(any(case.labels[query].values())), (name, relevant)
+
+
+@settings(max_examples=15, deadline=None)
+@given(SEEDS, st.sampled_from(sorted(LABELS)))
+def test_long_perfect_rankings_have_ndcg_of_exactly_one(seed, kind):
+    labels = random_case(seed, LABELS[kind]).labels
+    best = {q: sorted(own, key=own.get, reverse=True) for q, own in labels.items()}
+    # Passages without labels at the end cost nothing.
+    lists = {q: [*docs, "unlabelled", "too"] for q, docs in best.items()}
+    values = score(Case(list(best), {"s": lists}, labels), NDCG, "qrels")
+    assert all(v == float(any(labels[q].values())) for (_, _, q), v in values.items())
+
+
+def test_no_cutoff_is_met_by_a_perfect_beginning_of_a_worse_list():
+    # The labels 1 1 0 1 are perfect to rank 2: 1 + 1/log2(3) of itself, then 1/log2(5) for 1/2.
+    case = Case(["q"], {"s": {"q": list("abcd")}}, {"q": {"a": 1, "b": 1, "c": 0, "d": 1}})
+    values = score(case, ["nDCG@1", "nDCG@2", "nDCG@4"], "list")
+    first_two = 1 + 1 / math.log2(3)
+    assert values["s", "nDCG@1", "q"] == values["s", "nDCG@2", "q"] == 1.0
+    expected = (first_two + 1 / math.log2(5)) / (first_two + 1 / 2)
+    assert values["s", "nDCG@4", "q"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_discounts_do_not_depend_on_the_depth():
+    deepest = kernel._discounts(2000)
+    for depth in [*range(70), 127, 128, 129, 1000]:
+        assert np.array_equal(kernel._discounts(depth), deepest[:depth])
+    assert deepest[:3] == pytest.approx([1.0, 1 / math.log2(3), 0.5], abs=1e-15)
+
+
+@pytest.mark.parametrize("cells", [1, 5, 2**18])
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(0, 6), max_size=12))
+def test_blocks_hold_every_list_once_and_pad_with_zeros(monkeypatch_module, cells, lengths):
+    monkeypatch_module.setattr(kernel, "_BLOCK_CELLS", cells)
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    flat = 1.0 + np.arange(offsets[-1])
+    blocks = list(kernel._blocks(offsets))
+    assert sorted(i for block in blocks for i in block) == list(range(len(lengths)))
+    for block in blocks:
+        matrix = kernel._matrix(flat, offsets, block)
+        longest = max(lengths[i] for i in block)
+        assert matrix.shape == (longest, len(block))
+        assert matrix.size <= cells or len(block) == 1
+        for column, i in enumerate(block):
+            own = flat[offsets[i] : offsets[i + 1]].tolist()
+            assert matrix[: len(own), column].tolist() == own
+            # 0, or NaN where it should not even count as judged
+            assert not np.nan_to_num(matrix[len(own) :, column]).any()
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module():
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [0, 2, 0], [3, 0, 1]])
+def test_empty_lists_and_empty_judged_sets_have_no_relevant_passages(lengths):
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    measures = parse_measures(f"{COUNTING} {MASS}")
+    nothing = np.zeros(len(lengths) + 1, dtype=np.int64)
+    empty = RankedLabels(
+        np.full(offsets[-1], np.nan), offsets, np.zeros(0), nothing, np.arange(len(lengths))
+    )
+    for real_valued in (False, True):
+        values = measure_lists(empty, measures, real_valued=real_valued)
+        assert values.shape == (len(measures), len(lengths))
+        assert not values.any()
+
+
+def test_lists_may_share_a_judged_set():
+    # Lists 1 0 and 0 1 and nothing, all against {1, 1, 0}: R 1/2, 1/2, 0.
+    ranked = RankedLabels(
+        np.array([1.0, 0.0, 0.0, 1.0]),
+        np.array([0, 2, 4, 4]),
+        np.array([0.0, 1.0, 1.0]),
+        np.array([0, 3]),
+        np.zeros(3, dtype=np.int64),
+    )
+    values = measure_lists(ranked, parse_measures("R AP"), real_valued=False)
+    # AP: 1 / 2 and (1 / 2) / 2
+    assert values.tolist() == [[0.5, 0.5, 0.0], [0.5, 0.25, 0.0]]
+
+
+def test_no_measures_give_no_values():
+    ranked = RankedLabels.own_lists(np.ones(2), np.array([0, 1, 2]))
+    assert measure_lists(ranked, [], real_valued=False).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([], False),
+        ([0, 1, 5], False),
+        ([0, 1, 0.5], True),
+        ([-1], False),
+        ([math.nan, 2], False),
+        ([1e300], False),
+        ([1 + 2**-52], True),
+    ],
+)
+def test_labels_are_real_valued_if_one_is_no_whole_number(labels, expected):
+    assert is_real_valued(np.array(labels, dtype=np.float64)) is expected

@@ -1,0 +1,59 @@
+import polars as pl
+import pytest
+
+from engine.errors import InputError
+from engine.sources.inputs import read_inputs
+from engine.sources.qrels import read_qrels
+
+
+def test_trec_lines_are_read_in_their_order(tmp_path):
+    path = tmp_path / "q.txt"
+    path.write_text("q2 0 b 2\nq1 0 a 0\nq1 Q0 c -1\n")
+    assert read_qrels(path).rows() == [("q2", "b", 2.0), ("q1", "a", 0.0), ("q1", "c", -1.0)]
+
+
+def test_parquet_and_real_valued_labels_are_read(tmp_path):
+    frame = pl.DataFrame({"query_id": ["q"], "doc_id": ["a"], "label": [0.25]})
+    frame.write_parquet(tmp_path / "q.parquet")
+    assert read_qrels(tmp_path / "q.parquet").equals(frame)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("q 0 a 1\nq 0 b\n", ":2: 3 columns, TREC qrels have 4"),
+        ("q 0 a one\n", ":1: label 'one' is no number"),
+        ("q 0 a nan\n", ":1: label 'nan' is no number"),
+        ("q 0 a 1\nq 0 a 0\n", r":2: query 'q' judges document 'a' twice .see line 1"),
+        ("", "empty|no judgments"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, text, words):
+    path = tmp_path / "q.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_qrels(path)
+
+
+def test_parquet_with_a_pair_twice_or_no_number_is_refused(tmp_path):
+    path = tmp_path / "q.parquet"
+    frame = pl.DataFrame({"query_id": ["q", "q"], "doc_id": ["a", "a"], "label": [1.0, 0.0]})
+    frame.write_parquet(path)
+    with pytest.raises(InputError, match="judges 'a' twice"):
+        read_qrels(path)
+    frame.head(1).with_columns(label=pl.lit(float("nan"))).write_parquet(path)
+    with pytest.raises(InputError, match="not a finite number"):
+        read_qrels(path)
+
+
+def test_judgments_of_other_queries_are_refused(tmp_path):
+    queries, corpus, run, qrels = (tmp_path / n for n in ("q.jsonl", "c.jsonl", "r.trec", "j.txt"))
+    queries.write_text('{"id": "1", "input": "who", "output": [{"answer": "Ann"}]}\n')
+    corpus.write_text('{"id": "a", "title": "A", "text": "Ann"}\n')
+    run.write_text("1 Q0 a 1 1 mine\n")
+    qrels.write_text("1 0 a 1\n2 0 a 1\n")
+    judged = read_inputs(queries, corpus, [run], k=1, qrels=qrels).qrels
+    assert judged.rows() == [("1", "a", 1.0)]
+    qrels.write_text("one 0 a 1\n")
+    with pytest.raises(InputError, match="judges none of the 1 queries"):
+        read_inputs(queries, corpus, [run], k=1, qrels=qrels)
