@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +27,7 @@ def conformance(
     run: Path | None = None,
     qrels: Path | None = None,
     measures: str | None = None,
-    kilt: tuple[Path, Path] | None = None,
+    kilt: Annotated[tuple[Path, Path] | None, Parameter(negative=())] = None,
     erag: Path | None = None,
     tolerance: float = TOLERANCE,
     config: ConfigFile = None,

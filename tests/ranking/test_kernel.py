@@ -24,7 +24,7 @@ def real(rng: np.random.Generator) -> float:
 
 
 LABELS = {"binary": whole(0, 1), "graded": whole(0, 1, 2, 3), "real-valued": real}
-# Sums over the judged, which have no order of their own, are R's and F1's on real-valued labels.
+# Measures that on real-valued labels divide by a sum over the judged, which come in no order.
 MASS = "R R@3 F1 F1@3"
 COUNTING = (
     "P P@3 Success Success@3 DCG DCG@3 nDCG nDCG@3 nDCG@40 DCG(dcg='exp-log2') "
@@ -136,6 +136,26 @@ def test_queries_with_equal_labels_get_equal_label_mass(relevant):
     check_copies(60, real, MASS, relevant)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 10**6).map(lambda n: n / 10**6), min_size=1, max_size=100),
+    st.randoms(use_true_random=False),
+)
+def test_label_mass_does_not_depend_on_the_order_of_labels(labels, random):
+    shuffled = [random.sample(labels, len(labels)) for _ in range(5)]
+    flat = np.array([label for own in shuffled for label in own])
+    ranked = RankedLabels(
+        np.tile(labels, 5),
+        np.arange(6) * len(labels),
+        flat,
+        np.arange(6) * len(labels),
+        np.arange(5),
+    )
+    values = measure_lists(ranked, parse_measures("R R@3 F1 F1@3"), real_valued=True)
+    assert (values == values[:, :1]).all()
+    assert values[0].tolist() == [float(flat.any())] * 5
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=300),
@@ -179,7 +199,34 @@ def test_long_perfect_rankings_have_ndcg_of_exactly_one(seed, kind):
     assert all(v == float(any(labels[q].values())) for (_, _, q), v in values.items())
 
 
-def test_no_cutoff_is_met_by_a_perfect_beginning_of_a_worse_list():
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+@pytest.mark.parametrize("highest", [1, 3, 7, 8])
+def test_ideals_from_counts_of_grades_are_those_from_sorted_labels(monkeypatch, highest, relevant):
+    case = random_case(highest, whole(*range(highest + 1)), runs=("s", "t"))
+    counted = table(case, " ".join(NDCG), relevant)
+    monkeypatch.setattr(kernel, "_FEW_GRADES", 0)
+    assert table(case, " ".join(NDCG), relevant).equals(counted)
+    monkeypatch.setattr(kernel, "_FEW_GRADES", 7)
+    monkeypatch.setattr(kernel, "_LONGEST_COUNTED", 20)
+    assert table(case, " ".join(NDCG), relevant).equals(counted)
+
+
+def test_counts_of_grades_tell_the_longest_lists_with_the_highest_grades_apart():
+    # 500 labels of up to 7, where the counts together are just below 2^63.
+    assert (kernel._LONGEST_COUNTED + 1) ** kernel._FEW_GRADES < 2**63
+    rng = np.random.default_rng(0)
+    length, lists = kernel._LONGEST_COUNTED, 40
+    labels = rng.integers(0, kernel._FEW_GRADES + 1, (lists, length)).astype(float)
+    labels[:3] = kernel._FEW_GRADES
+    labels[1, 7], labels[2, 7] = kernel._FEW_GRADES - 1, 0
+    ranked = RankedLabels.own_lists(labels.ravel(), np.arange(lists + 1) * length)
+    (values,) = measure_lists(ranked, parse_measures("nDCG"), real_valued=False)
+    discounts = 1 / np.log2(np.arange(2, length + 2))
+    expected = labels @ discounts / (np.sort(labels)[:, ::-1] @ discounts)
+    assert values == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_perfect_beginning_is_perfect_up_to_its_end_only():
     # The labels 1 1 0 1 are perfect to rank 2: 1 + 1/log2(3) of itself, then 1/log2(5) for 1/2.
     case = Case(["q"], {"s": {"q": list("abcd")}}, {"q": {"a": 1, "b": 1, "c": 0, "d": 1}})
     values = score(case, ["nDCG@1", "nDCG@2", "nDCG@4"], "list")
