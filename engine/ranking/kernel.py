@@ -248,7 +248,10 @@ def _accumulate(matrix: Floats, plan: _Plan, against: _Sums, lengths: Ints | Non
         if "log2" in plan.kinds:
             running["log2", None] += np.multiply(labels, discounts[rank - 1], out=scratch)
         if "exp-log2" in plan.kinds:
-            np.subtract(np.exp2(labels, out=scratch), 1, out=scratch)
+            if plan.real_valued:  # keeps the digits of small labels
+                np.expm1(np.multiply(labels, np.log(2), out=scratch), out=scratch)
+            else:  # exact
+                np.subtract(np.exp2(labels, out=scratch), 1, out=scratch)
             running["exp-log2", None] += np.multiply(scratch, discounts[rank - 1], out=scratch)
         if "Judged" in plan.kinds:
             running["Judged", None] += judged[rank - 1]

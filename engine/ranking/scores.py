@@ -35,16 +35,20 @@ document id, both descending, as trec_eval does). A listed passage without a lab
 label below 0 means the same as none, as in trec_eval. A query without retrieved passages, or without
 relevant ones where N or the best DCG divides, scores 0; ``missing`` says what becomes of the former.
 
+Labels are finite numbers up to 1e15 (1,000 for exp-log2). Whether an annotator's labels are real-valued is
+decided once, over all its labels of the queries evaluated, those below 0 left aside.
+
 Where references differ from this (each has a test):
 
-- pytrec_eval has no DCG, F1, RR@k and no Judged, and returns only queries that run and qrels share;
-  trec_eval's mean over all queries of the qrels is its option -c, and ours by default.
-- ir_measures: RR@k and Judged break ties by document id ascending, ours never depend on the measure;
-  Judged is not defined for a query without judgments, here 0; labels must be whole numbers.
-- ranx orders equal scores as they were given; its ``ndcg`` is linear, ``ndcg_burges`` our exp-log2;
-  ``ndcg-l2`` applies the threshold to gains, trec_eval and ours do not; real-valued labels are cut.
-- the erag package cannot compute anything but P and Success on real-valued labels, and crashes where
-  k exceeds the list.
+- pytrec_eval has no DCG, no RR@k, no Judged, and F1 without a cutoff only (``set_F``); it returns only
+  queries that run and qrels share. trec_eval's mean over all queries of the qrels is its option -c,
+  and ours by default. Labels must be whole numbers.
+- ir_measures: RR@k and Judged break ties by document id ascending, where ours is one order for all;
+  Judged counts labels below 0 as judged and leaves out queries without judgments, here 0.
+- ranx has no rule for equal scores; its ``ndcg`` is linear, ``ndcg_burges`` our exp-log2; ``ndcg-l2``
+  applies the threshold to gains, trec_eval and ours do not; its Qrels cut real-valued labels.
+- the erag package computes nothing but P and Success on real-valued labels, crashes there where k
+  exceeds a list or a list is empty, and leaves queries with an empty list out of binary means.
 """
 
 from __future__ import annotations
@@ -96,8 +100,8 @@ def score_runs(
 
     Raises:
         InputError: a measure that the labels or ``relevant`` do not define; a passage that a list
-            holds twice or that has two labels; a label that is not a finite number; queries without
-            results under ``error``.
+            holds twice or that has two labels; a query twice; a label that is missing or no finite
+            number up to 1e15; queries without results under ``error``.
     """
     if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
         raise InputError(
@@ -106,6 +110,9 @@ def score_runs(
             "Judged is 1 by definition where only the own list counts as judged",
             "use --relevant pool or qrels, or leave Judged out",
         )
+    if len(set(query_ids)) < len(query_ids):
+        twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
+        raise InputError(None, None, f"query {twice!r} is given twice", "give every query once")
     ids = pl.Enum(query_ids)
     names = runs[RUN].unique(maintain_order=True)
     run_keys = runs.select(
@@ -164,11 +171,9 @@ def _score_annotator(
     threads: int | None,
 ) -> Floats:
     """Values of shape (runs, measures, queries)."""
-    if not labels[LABEL].is_finite().all():
-        raise InputError(
-            None, None, f"a label of {annotator!r} is not a finite number", "give every label one"
-        )
-    real_valued = is_real_valued(labels[LABEL].to_numpy())
+    _refuse_labels(labels[LABEL], annotator, measures)
+    counted = labels.filter(pl.col(_QUERY).is_not_null(), pl.col(LABEL) >= 0)[LABEL]
+    real_valued = is_real_valued(counted.to_numpy())
     if real_valued and (refused := undefined_on_graded(measures)):
         first = refused[0]
         advice = str(Measure(first.kind, first.cutoff, rel=0.5))
@@ -199,6 +204,20 @@ def _score_annotator(
     return values
 
 
+def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure]) -> None:
+    exponential = any(measure.dcg == "exp-log2" for measure in measures)
+    # Above these, sums of gains are no longer finite.
+    most = 1e3 if exponential else 1e15
+    wrong = labels.filter(~(labels.is_finite() & (labels <= most)).fill_null(False))
+    if len(wrong):
+        raise InputError(
+            None,
+            None,
+            f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}",
+            "give every label one",
+        )
+
+
 def _query_blocks(
     listed: pl.Series, labelled: pl.Series, queries: int
 ) -> Iterator[tuple[int, int]]:
@@ -223,21 +242,26 @@ def _rank_labels(
 ) -> RankedLabels:
     """The labels of a block's lists in rank order, and of its judged sets."""
     listed = listed.with_columns(pl.col(_QUERY).cast(pl.Int64) - first)
-    # A negative label is trec_eval's way to say that a passage was not judged.
-    judged = labels.filter(pl.col(LABEL) >= 0)
-    joined = listed.join(judged, on=[_QUERY, DOC_ID], how="left").sort(_LIST, RANK)
+    joined = listed.join(labels, on=[_QUERY, DOC_ID], how="left").sort(_LIST, RANK)
     for frame, columns, what, suspected in (
         (listed, [_LIST, DOC_ID], "is listed twice", True),
         # Two labels of a listed passage lengthen the join; of the others only the qrels count.
-        (labels, [_QUERY, DOC_ID], f"has two labels of {annotator!r}",
-         joined.height > listed.height or relevant == "qrels"),
-    ):  # fmt: skip
+        (
+            labels,
+            [_QUERY, DOC_ID],
+            f"has two labels of {annotator!r}",
+            joined.height > listed.height or relevant == "qrels",
+        ),
+    ):
         if suspected and frame.select(columns).n_unique() < frame.height:
             twice = frame.filter(pl.struct(columns).is_duplicated()).row(0, named=True)
             query = query_ids[first + twice[_QUERY]]
             raise InputError(
                 None, None, f"passage {twice[DOC_ID]!r} of query {query!r} {what}", "keep one"
             )
+    # A negative label is trec_eval's way to say that a passage was not judged.
+    judged = labels.filter(pl.col(LABEL) >= 0)
+    joined = joined.with_columns(pl.when(pl.col(LABEL) >= 0).then(LABEL).alias(LABEL))
     in_order = joined[LABEL].fill_null(float("nan")).to_numpy()
     offsets = _offsets(joined[_LIST].to_numpy(), lists)
     if relevant == "list":

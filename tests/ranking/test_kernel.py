@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -209,6 +210,17 @@ def test_ideals_from_counts_of_grades_are_those_from_sorted_labels(monkeypatch, 
     monkeypatch.setattr(kernel, "_FEW_GRADES", 7)
     monkeypatch.setattr(kernel, "_LONGEST_COUNTED", 20)
     assert table(case, " ".join(NDCG), relevant).equals(counted)
+
+
+def test_counts_of_grades_tell_all_sets_of_labels_apart():
+    # Every set of six labels of 0 to 3, worst first, in one block.
+    labels = np.array(list(itertools.combinations_with_replacement(range(4), 6)), dtype=float)
+    ranked = RankedLabels.own_lists(labels.ravel(), np.arange(len(labels) + 1) * 6)
+    (values,) = measure_lists(ranked, parse_measures("nDCG"), real_valued=False)
+    discounts = 1 / np.log2(np.arange(2, 8))
+    best = labels[:, ::-1] @ discounts
+    expected = np.divide(labels @ discounts, best, out=np.zeros(len(labels)), where=best > 0)
+    assert values == pytest.approx(expected, abs=1e-12)
 
 
 def test_counts_of_grades_tell_the_longest_lists_with_the_highest_grades_apart():

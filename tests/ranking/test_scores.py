@@ -267,7 +267,7 @@ def test_one_label_each_of_two_annotators_is_no_duplicate(relevant):
 @pytest.mark.parametrize("label", [math.nan, math.inf, -math.inf])
 def test_labels_that_are_no_finite_numbers_are_refused(relevant, label):
     labels = make_labels([("q", "a", 1.0), ("q", "b", label)])
-    with pytest.raises(InputError, match="a label of 'a' is not a finite number"):
+    with pytest.raises(InputError, match="a label of 'a' is .*, not a finite number"):
         values(listing({"q": "ab"}), labels, ["q"], "P", relevant)
 
 
@@ -298,3 +298,48 @@ def test_the_advice_on_thresholds_is_a_measure_that_works(name):
         values(run, labels, ["q"], name)
     advice = str(refusal.value).split("as in ")[1].split(", or use")[0]
     assert values(run, labels, ["q"], advice)["sys", advice, "q"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "row",
+    [("z", "b", 0.5), ("q", "b", -0.5)],
+    ids=["of another query", "below 0"],
+)
+def test_labels_that_do_not_count_do_not_make_the_others_real_valued(row):
+    run = make_run([("q", "a", 1), ("q", "c", 2)])
+    labels = make_labels([("q", "a", 3.0), ("q", "c", 1.0), row])
+    # 3 and 1 as grades: both are relevant; as real values their mean would be 2
+    assert values(run, labels, ["q"], "P@2 AP")["sys", "P@2", "q"] == 1
+
+
+@pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
+def test_a_second_label_is_refused_even_below_zero(relevant):
+    run = make_run([("q", "a", 1)])
+    labels = make_labels([("q", "a", 1.0), ("q", "a", -1.0)])
+    with pytest.raises(InputError, match="has two labels of 'a'"):
+        values(run, labels, ["q"], "P@1", relevant)
+
+
+def test_labels_that_no_sum_can_hold_are_refused():
+    run = make_run([("q", "a", 1)])
+    assert values(run, make_labels([("q", "a", 2000.0)]), ["q"], "nDCG")["sys", "nDCG", "q"] == 1
+    with pytest.raises(InputError, match="is 2000.0, not a finite number up to 1000"):
+        values(run, make_labels([("q", "a", 2000.0)]), ["q"], "nDCG(dcg='exp-log2')")
+    with pytest.raises(InputError, match="not a finite number up to 1e"):
+        values(run, make_labels([("q", "a", 1e300)]), ["q"], "nDCG")
+
+
+def test_missing_labels_and_queries_given_twice_are_refused():
+    run = make_run([("q", "a", 1)])
+    with pytest.raises(InputError, match="a label of 'a' is None"):
+        values(run, make_labels([("q", "a", None)]), ["q"], "P@1")
+    with pytest.raises(InputError, match="query 'q' is given twice"):
+        values(run, make_labels([("q", "a", 1.0)]), ["q", "q"], "P@1")
+
+
+def test_small_labels_keep_their_digits_under_exponential_gain():
+    run = make_run([("q", "a", 1), ("q", "b", 2)])
+    labels = make_labels([("q", "a", 1e-17), ("q", "b", 0.0)])
+    assert (
+        values(run, labels, ["q"], "nDCG(dcg='exp-log2')")["sys", "nDCG(dcg='exp-log2')", "q"] == 1
+    )
