@@ -132,6 +132,9 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
         raise InputError(
             qrels, None, f"a label beyond {LARGEST}, which no reference takes", "use smaller labels"
         )
+    # trec_eval's code hangs or crashes on queries that have labels below 0 only.
+    everything = judged[QUERY_ID].n_unique()
+    judged = judged.filter((pl.col(LABEL).max() >= 0).over(QUERY_ID))
     query_ids = tuple(judged[QUERY_ID].unique(maintain_order=True))
     in_run = set(listed[QUERY_ID].unique())
     common = [query for query in query_ids if query in in_run]
@@ -155,6 +158,11 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
     )[QUERY_ID].n_unique()
     if tied:
         notes.append(f"{tied} queries list equal scores (in single precision)")
+    if everything > len(query_ids):
+        notes.append(
+            f"{everything - len(query_ids)} queries have labels below 0 only and are left out: "
+            "trec_eval's code can hang on them"
+        )
     labels = judged.with_columns(pl.lit(NAME).alias(ANNOTATOR)).select(list(tables.LABELS))
     negative = bool((judged[LABEL] < 0).any())
     return _Files(listed, labels, query_ids, frozenset(common), tied, negative), tuple(notes)

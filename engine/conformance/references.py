@@ -94,7 +94,7 @@ def _pytrec_eval(scores: Scores, judged: Judged, measures: Sequence[Measure]) ->
         names = {m: str(trec_eval_name(m)) for m in measures if level(m) == least}
         # A fresh evaluator for every run: pytrec_eval 0.5 loses measures on the second.
         found = pytrec_eval.RelevanceEvaluator(
-            _with_a_judgment(judged), set(names.values()), relevance_level=least
+            judged, set(names.values()), relevance_level=least
         ).evaluate(scores)
         for measure, name in names.items():
             values[measure] = {query: row.get(name, math.nan) for query, row in found.items()}
@@ -102,11 +102,6 @@ def _pytrec_eval(scores: Scores, judged: Judged, measures: Sequence[Measure]) ->
                 name, list(values[measure].values())
             )
     return Computed(values, means)
-
-
-def _with_a_judgment(judged: Judged) -> Judged:
-    """The queries with some label of 0 or more: trec_eval's code hangs or crashes on the others."""
-    return {query: labels for query, labels in judged.items() if max(labels.values()) >= 0}
 
 
 def _ir_measures_name(measure: Measure) -> str | None:
@@ -128,7 +123,7 @@ def _ir_measures(scores: Scores, judged: Judged, measures: Sequence[Measure]) ->
     import pytrec_eval  # noqa: F401  without it ir_measures silently takes ranx, with its tie rule
 
     theirs = {m: ir_measures.parse_measure(str(_ir_measures_name(m))) for m in measures}
-    found = ir_measures.evaluator(list(theirs.values()), _with_a_judgment(judged)).calc(scores)
+    found = ir_measures.evaluator(list(theirs.values()), judged).calc(scores)
     means: Any = found.aggregated
     by_name: dict[str, dict[str, float]] = {str(t): {} for t in theirs.values()}
     for metric in found.per_query:
@@ -191,8 +186,7 @@ RANKING_REFERENCES = (
             "ties: score in single precision, then document id, both descending, as here",
             "means and missing queries: trec_eval's default leaves out queries without results; "
             "here they count 0, as with its option -c",
-            "labels: whole numbers; below 0 is not judged, as here; queries with such labels only "
-            "are not handed over (its code can hang on them)",
+            "labels: whole numbers; below 0 is not judged, as here",
         ),
     ),
     RankingReference(
@@ -211,8 +205,7 @@ RANKING_REFERENCES = (
             "ties: RR@k and Judged by score in double precision, then document id ascending; the "
             "rest is pytrec_eval's; here the order is the same for all measures",
             "means and missing queries: all queries of the qrels, those without results count 0, as here",
-            "labels: whole numbers; Judged counts those below 0, here they are not judged; queries "
-            "with such labels only are not handed over (pytrec_eval can hang on them)",
+            "labels: whole numbers; Judged counts those below 0, here they are not judged",
             "nDCG(dcg='exp-log2') is gdeval's, to five decimals: not compared",
         ),
     ),

@@ -230,6 +230,7 @@ def test_names_mean_the_same_measure():
 def test_queries_that_nobody_judged_are_not_handed_to_trec_eval(check, no_ranx):
     run = [(q, d, s) for q in ("q1", "q2") for d, s in (("a", 2.0), ("b", 1.0))]
     qrels = [("q1", "a", -1), ("q1", "b", -1), ("q2", "a", 0), ("q2", "b", 1)]
-    _, rows = check(run, qrels, "AP nDCG@2 P@1")
+    found, rows = check(run, qrels, "AP nDCG@2 P@1")
+    assert "1 queries have labels below 0 only" in found.notes[-1]
     assert all(row.agrees(1e-12) for row in rows.values())
     assert rows["pytrec-eval-terrier", "AP"].n == 1
