@@ -59,17 +59,21 @@ def true_tau(measure: str, outcome: str, r: float) -> float:
 
 
 def covered(
-    measure: str, outcome: str, r: float, n: int, samples: int, resamples: int
+    cell: int, measure: str, outcome: str, r: float, n: int, samples: int, resamples: int
 ) -> dict[str, Any]:
     """Share of the samples whose interval holds the true tau-b, and the mean width, by method."""
     truth = true_tau(measure, outcome, r)
     holds = dict.fromkeys(METHODS, 0)
     widths = dict.fromkeys(METHODS, 0.0)
-    # The sample and its resamples come from different streams.
+    # Every sample of every cell, and its resamples, come from streams of their own.
     for sample in range(samples):
-        x, y = draw(np.random.default_rng([n, sample]), n, measure, outcome, r)
+        x, y = draw(np.random.default_rng([cell, n, sample]), n, measure, outcome, r)
         found = replicate(
-            np.stack([x, y]), [(0, 1)], resamples=resamples, seed=sample, leave_out=True
+            np.stack([x, y]),
+            [(0, 1)],
+            resamples=resamples,
+            seed=(cell * 10**5 + n) * 10**5 + sample,
+            leave_out=True,
         )
         assert found.without is not None
         for method in METHODS:
@@ -104,9 +108,10 @@ def main() -> None:
     print(f"coverage of 95% intervals for tau-b: {' / '.join(METHODS)}, in percent")
     print(f"{'measure':9}{'outcome':12}{'tau':>6}" + "".join(f"{n:>15,}" for n in arguments.sizes))
     rows: list[dict[str, Any]] = []
-    for measure, outcome, r in product(("P@10", "nDCG"), ("binary", "continuous"), CORRELATIONS):
+    kinds = product(("P@10", "nDCG"), ("binary", "continuous"), CORRELATIONS)
+    for number, (measure, outcome, r) in enumerate(kinds):
         cells = [
-            covered(measure, outcome, r, n, arguments.samples, arguments.resamples)
+            covered(number, measure, outcome, r, n, arguments.samples, arguments.resamples)
             for n in arguments.sizes
         ]
         shown = [" / ".join(f"{100 * cell['coverage'][m]:.1f}" for m in METHODS) for cell in cells]
