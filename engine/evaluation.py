@@ -14,6 +14,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError, ReadError
 from engine.labels import containment, erag, provenance, qrels
+from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.reading.plan import wanted_reads
 from engine.reading.protocol import ReaderSpec
@@ -48,6 +49,9 @@ class Counts:
     queries_without_results: dict[str, int]
     queries_without_provenance: int
     queries_without_judgments: int
+    judgments_beyond_lists: int
+    real_valued_annotators: tuple[str, ...]
+    cut_runs: tuple[str, ...]
     skipped_queries: int
     no_gold_article_listed: bool
     ignored_queries: int
@@ -110,7 +114,20 @@ def evaluate(
     if settings.missing == "skip":
         lists = lists.filter(pl.col(DOC_IDS).list.len() > 0)
 
-    labels: list[pl.DataFrame] = []
+    def score(labels: pl.DataFrame) -> pl.DataFrame:
+        return score_runs(
+            runs,
+            labels,
+            query_ids,
+            settings.parsed_measures(),
+            relevant=relevant,
+            missing=settings.missing,
+        )
+
+    # What needs no reading comes first: labels that the measures do not fit are refused before it.
+    labels = _labels_without_reading(inputs, pairs, settings)
+    scores = {name: score(table) for name, table in labels.items()}
+    score(tables.empty(tables.LABELS))
     downstream = tables.empty(tables.DOWNSTREAM)
     reads = tables.empty(tables.READS)
     spec: ReaderSpec | None = None
@@ -144,7 +161,8 @@ def evaluate(
         reads = reads.drop(FAILURE)  # the output of a failed read is empty, which scores 0
         scored = score_outputs(reads, queries, settings.metric)  # rows in the order asked
         if erag.NAME in settings.annotators:
-            labels.append(erag.label(scored.head(asked[0].height)))
+            labels[erag.NAME] = erag.label(scored.head(asked[0].height))
+            scores[erag.NAME] = score(labels[erag.NAME]).filter(~pl.col(QUERY_ID).is_in(skipped))
         if settings.end_to_end:
             whole = scored.tail(lists.height)
             downstream = (
@@ -156,21 +174,8 @@ def evaluate(
                 )
                 .filter(~lists_failed)
             )
-    if containment.NAME in settings.annotators:
-        labels.append(containment.label(pairs, queries, corpus))
-    if provenance.NAME in settings.annotators:
-        labels.append(provenance.label(pairs, queries, corpus))
-    if inputs.qrels is not None and qrels.NAME in settings.annotators:
-        labels.append(qrels.label(inputs.qrels, queries))
-    all_labels = pl.concat(labels)
-    query_scores = score_runs(
-        runs,
-        all_labels,
-        query_ids,
-        settings.parsed_measures(),
-        relevant=relevant,
-        missing=settings.missing,
-    ).filter(~((pl.col(ANNOTATOR) == erag.NAME) & pl.col(QUERY_ID).is_in(skipped)))
+    all_labels = pl.concat([labels[name] for name in settings.annotators])
+    query_scores = pl.concat([scores[name] for name in settings.annotators])
     return Evaluation(
         labels=all_labels,
         query_scores=query_scores,
@@ -183,6 +188,19 @@ def evaluate(
         counts=_counts(inputs, all_labels, reads, len(skipped)),
         seconds=time.perf_counter() - start,
     )
+
+
+def _labels_without_reading(
+    inputs: EvaluationInputs, pairs: pl.DataFrame, settings: Settings
+) -> dict[str, pl.DataFrame]:
+    labels: dict[str, pl.DataFrame] = {}
+    if containment.NAME in settings.annotators:
+        labels[containment.NAME] = containment.label(pairs, inputs.queries, inputs.corpus)
+    if provenance.NAME in settings.annotators:
+        labels[provenance.NAME] = provenance.label(pairs, inputs.queries, inputs.corpus)
+    if inputs.qrels is not None and qrels.NAME in settings.annotators:
+        labels[qrels.NAME] = qrels.label(inputs.qrels)
+    return labels
 
 
 def _whole_lists(runs: pl.DataFrame, queries: pl.DataFrame, k: int) -> pl.DataFrame:
@@ -237,6 +255,15 @@ def _counts(
         queries_without_results={name: total - some for name, some in with_results.iter_rows()},
         queries_without_provenance=int((inputs.queries[PROVENANCE].list.len() == 0).sum()),
         queries_without_judgments=0 if judged is None else total - judged.n_unique(),
+        judgments_beyond_lists=0
+        if inputs.qrels is None
+        else inputs.qrels.join(inputs.runs, on=[QUERY_ID, DOC_ID], how="anti").height,
+        real_valued_annotators=tuple(
+            str(name)
+            for (name,), own in labels.group_by([ANNOTATOR], maintain_order=True)
+            if is_real_valued(own[LABEL].to_numpy())
+        ),
+        cut_runs=inputs.cut_runs,
         skipped_queries=skipped,
         no_gold_article_listed=gold.len() > 0 and gold.sum() == 0,
         ignored_queries=inputs.ignored_queries,
@@ -246,7 +273,7 @@ def _counts(
 
 
 def means(evaluation: Evaluation) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Means over all queries: of every (run, annotator, measure), and of every run's end-to-end score."""
+    """Means over queries, and over how many: of every (run, annotator, measure), of every run's end-to-end score."""
     return (
         evaluation.query_scores.group_by(
             tables.RUN, tables.ANNOTATOR, tables.MEASURE, maintain_order=True

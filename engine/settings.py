@@ -15,6 +15,8 @@ from engine.scoring.metrics import get_metric
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import IntervalMethod
 
+# Fewer cannot hold the tails of an interval.
+LEAST_RESAMPLES = 100
 ANNOTATORS = (erag.NAME, containment.NAME, provenance.NAME, qrels.NAME)
 # Metrics whose values lie between 0 and 1, so that eRAG's labels are graded.
 _GRADED_METRICS = frozenset({"f1", "rouge-l", "rouge-l-kilt"})
@@ -114,6 +116,21 @@ def check(settings: Settings) -> None:
         if value is not None and value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
     measures = settings.parsed_measures()
+    for measure in measures:
+        if measure.cutoff is not None and measure.cutoff > settings.k:
+            raise InputError(
+                None,
+                None,
+                f"{measure} looks further than --k {settings.k}",
+                f"use --k {measure.cutoff}, or a smaller cutoff",
+            )
+    if 0 < settings.resamples < LEAST_RESAMPLES:
+        raise InputError(
+            None,
+            None,
+            f"--resamples is {settings.resamples}",
+            f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
+        )
     if not 0 < settings.confidence < 1:
         raise InputError(
             None, None, f"--confidence is {settings.confidence}", "use a share such as 0.95"
@@ -146,7 +163,7 @@ def check(settings: Settings) -> None:
             None,
             None,
             "Judged is 1 by definition under --relevant list",
-            "use --relevant pool or qrels, or leave Judged out",
+            "use --relevant pool, or leave Judged out",
         )
     if settings.has_graded_labels():
         for measure in undefined_on_graded(measures):

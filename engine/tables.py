@@ -153,7 +153,7 @@ RUN_PAIRS: Schema = {
     # Means of run less means of run_b.
     "difference": pl.Float64(),
     "end_to_end_difference": pl.Float64(),
-    # Share of the resamples in which the two differences have the same sign.
+    # Share of the resamples in which both differences name the same winner.
     "agreement": pl.Float64(),
 }
 

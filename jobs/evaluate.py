@@ -184,9 +184,7 @@ def evaluate(
         "runs": [str(path) for path in run],
         "qrels": None if qrels is None else str(qrels),
     }
-    evaluate_and_report(
-        inputs, settings, files, out=out, store=store or cache_directory() / "reads"
-    )
+    evaluate_and_report(inputs, settings, files, out=out, store=store)
 
 
 def evaluate_and_report(

@@ -63,7 +63,7 @@ def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
         end_to_end_k=2,
         measures="P@3 R@3 F1@3 AP RR DCG@3 nDCG@3 Success@1",
         annotators=("erag", "containment", "provenance"),
-        resamples=50,
+        resamples=100,
         dtype="float32",
     )
     result, reader = run_evaluation(tmp_path, settings)
@@ -296,7 +296,7 @@ def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
 
 def test_judgments_stand_beside_other_annotators(tmp_path):
     given = with_qrels(("q1", "d1", 1.0), ("q2", "d2", 1.0), ("q3", "d3", 1.0))
-    settings = Settings(k=3, resamples=50, annotators=("erag", "qrels"), measures="P@3")
+    settings = Settings(k=3, resamples=100, annotators=("erag", "qrels"), measures="P@3")
     result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert set(result.statistics.correlations["annotator"]) == {"erag", "qrels"}
     assert result.statistics.comparisons.height == 1
@@ -309,7 +309,7 @@ def test_judgments_are_needed_where_they_are_asked_for(tmp_path):
 
 def test_two_runs_are_compared_and_ordered(tmp_path):
     other = make_run([("q1", "d1", 1), ("q2", "d2", 1), ("q3", "d3", 1)], "other")
-    settings = Settings(k=3, resamples=50, measures="P@1 Judged@1", end_to_end_k=1)
+    settings = Settings(k=3, resamples=100, measures="P@1 Judged@1", end_to_end_k=1)
     result, _ = run_evaluation(tmp_path, settings, runs=pl.concat([RUN, other]))
     # P@1 is the label of the first passage, which is what the reader is given: sys 1/3, other 1
     found = result.statistics

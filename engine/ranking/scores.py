@@ -108,7 +108,7 @@ def score_runs(
             None,
             None,
             "Judged is 1 by definition where only the own list counts as judged",
-            "use --relevant pool or qrels, or leave Judged out",
+            "use --relevant pool, or leave Judged out",
         )
     if len(set(query_ids)) < len(query_ids):
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
@@ -214,7 +214,8 @@ def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure
             None,
             None,
             f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}",
-            "give every label one",
+            "correct the label"
+            + (", or leave the measures with dcg='exp-log2' out" if exponential else ""),
         )
 
 

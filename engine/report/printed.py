@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -26,21 +26,18 @@ def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
     """
     found = evaluation.statistics
     shown = [_means_and_correlations(evaluation, settings)]
-    first = settings.annotators[0]
     annotators = found.comparisons.filter(
-        (pl.col(RUN) == pl.col(RUN_B)) & (pl.col(ANNOTATOR) == first)
+        (pl.col(RUN) == pl.col(RUN_B)) & (pl.col(ANNOTATOR) == settings.annotators[0])
     )
     runs = found.comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
-    tests = found.comparisons.filter(pl.col("tau_p").is_not_nan()).height
-    if annotators["tau_difference"].is_not_nan().any():
-        shown.append(
-            _differences(annotators, [RUN, MEASURE], (ANNOTATOR, ANNOTATOR_B), settings, tests)
-        )
-    if runs["tau_difference"].is_not_nan().any():
-        of_first = runs.filter(pl.col(RUN) == runs[RUN][0])
-        shown.append(_differences(of_first, [ANNOTATOR, MEASURE], (RUN, RUN_B), settings, tests))
+    for rows, compared, other in (
+        (annotators, (ANNOTATOR, ANNOTATOR_B), RUN),
+        (runs.filter(pl.col(RUN) == runs[RUN].first()), (RUN, RUN_B), ANNOTATOR),
+    ):
+        if rows["tau_difference"].is_not_nan().any():
+            shown.append(_differences(rows, compared, other, evaluation, settings))
     if not found.systems.is_empty():
-        shown.append(_systems(found.systems, found.run_pairs, settings))
+        shown.append(_systems(evaluation, settings))
     return shown
 
 
@@ -66,33 +63,36 @@ def _add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]]
         result.add_row(*map(Text, [*shown, *values]))
 
 
+def _level(settings: Settings) -> str:
+    return f" [{settings.confidence * 100:g}%]" if settings.resamples else ""
+
+
 def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table:
     scores, _ = means(evaluation)
     several = scores[RUN].n_unique() > 1
-    # Means over other than all queries say over how many.
-    counted = not (scores[tables.N] == evaluation.counts.queries).all()
-    level = f"{settings.confidence * 100:g}%"
-    title = "Means of ranking measures over queries"
-    if settings.end_to_end:
-        title = "Agreement of ranking measures with the end-to-end score, over queries"
-    result = _table(
-        title,
-        (["run"] if several else []) + ["annotator", "measure"],
-        ["mean", *(["queries"] if counted else [])]
-        + (
-            [f"Kendall's tau [{level}]", f"Spearman's rho [{level}]"] if settings.end_to_end else []
-        ),
-    )
     cells = {
         (row[RUN], row[ANNOTATOR], row[MEASURE]): row
         for row in evaluation.statistics.correlations.iter_rows(named=True)
     }
+    # Where not every figure is over all queries, each says over how many.
+    counts = [*scores[tables.N], *(cell[tables.N] for cell in cells.values())]
+    counted = any(n != evaluation.counts.queries for n in counts)
+    level = _level(settings)
+    title = "Means of ranking measures over queries"
+    if settings.end_to_end:
+        title = "Agreement of ranking measures with the end-to-end score, over queries"
+    columns = ["mean", *(["n"] if counted else [])]
+    if settings.end_to_end:
+        columns += [f"Kendall's tau{level}", f"Spearman's rho{level}", *(["n"] if counted else [])]
+    result = _table(title, (["run"] if several else []) + ["annotator", "measure"], columns)
     rows = []
     for row in scores.sort(RUN, maintain_order=True).iter_rows(named=True):
         key = (row[RUN], row[ANNOTATOR], row[MEASURE])
+        cell = cells.get(key)
         values = [f"{row[VALUE]:.3f}"] + ([str(row[tables.N])] if counted else [])
         if settings.end_to_end:
-            values += [_interval(cells.get(key), name) for name in ("tau", "rho")]
+            values += [_interval(cell, name) for name in ("tau", "rho")]
+            values += [str(cell[tables.N] if cell else 0)] if counted else []
         rows.append((key[0 if several else 1 :], values))
     _add_rows(result, rows)
     return result
@@ -107,57 +107,75 @@ def _interval(cell: dict[str, Any] | None, name: str) -> str:
 
 def _differences(
     comparisons: pl.DataFrame,
-    keys: list[str],
     compared: tuple[str, str],
+    other: str,
+    evaluation: Evaluation,
     settings: Settings,
-    tests: int,
 ) -> Table:
-    """Differences of tau, a column for each second of the two compared."""
-    name, other = compared
-    first = str(comparisons[name][0])
-    seconds = comparisons[other].unique(maintain_order=True).to_list()
-    if comparisons[keys[0]].n_unique() == 1:
-        keys = keys[1:]
-    level = f"{settings.confidence * 100:g}%"
-    corrected = f", p after Holm over {tests} comparisons" if settings.resamples else ""
-    result = _table(f"Kendall's tau of {first} less that of … [{level}]{corrected}", keys, seconds)
+    """Differences of tau to the first of what is compared, a row each; p where there are intervals.
+
+    Args:
+        compared: the columns that hold the two compared.
+        other: the column of what they share.
+    """
+    tests = evaluation.statistics.comparisons.filter(pl.col("tau_p").is_not_nan()).height
+    first, second = compared
+    keys = [second, other, MEASURE]
+    if comparisons[other].n_unique() == 1:
+        keys.remove(other)
+    counted = (comparisons[tables.N] != evaluation.counts.queries).any()
+    result = _table(
+        f"Kendall's tau of {comparisons[first][0]}, less that of:",
+        [{RUN_B: "run", ANNOTATOR_B: "annotator"}.get(key, key) for key in keys],
+        [f"difference{_level(settings)}"]
+        + ([f"p (Holm, {tests} tests)"] if settings.resamples else [])
+        + (["n"] if counted else []),
+    )
     rows = []
-    for key, group in comparisons.group_by(keys, maintain_order=True):
-        cells = {row[other]: row for row in group.iter_rows(named=True)}
-        rows.append(([str(part) for part in key], [_difference(cells.get(s)) for s in seconds]))
+    for row in comparisons.sort(keys[:-1], maintain_order=True).iter_rows(named=True):
+        values = [_difference(row)]
+        values += [_p(row["tau_p_holm"])] if settings.resamples else []
+        values += [str(row[tables.N])] if counted else []
+        rows.append(([row[key] for key in keys], values))
     _add_rows(result, rows)
     return result
 
 
-def _difference(cell: dict[str, Any] | None) -> str:
-    if cell is None or math.isnan(cell["tau_difference"]):
+def _difference(row: dict[str, Any]) -> str:
+    value, low, high = (row[f"tau_{x}"] for x in ("difference", "low", "high"))
+    if math.isnan(value):
         return "undefined"
-    value, low, high, p = (cell[f"tau_{x}"] for x in ("difference", "low", "high", "p_holm"))
-    bounds = "" if math.isnan(low) else f" [{low:+.2f}, {high:+.2f}]"
-    return f"{value:+.2f}{bounds}" + ("" if math.isnan(p) else f" p {p:.3f}")
+    return f"{value:+.2f}" if math.isnan(low) else f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def _systems(systems: pl.DataFrame, run_pairs: pl.DataFrame, settings: Settings) -> Table:
-    level = f"{settings.confidence * 100:g}%"
+def _p(value: float) -> str:
+    if math.isnan(value):
+        return ""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _systems(evaluation: Evaluation, settings: Settings) -> Table:
+    systems, run_pairs = evaluation.statistics.systems, evaluation.statistics.run_pairs
+    counted = (systems[tables.N] != evaluation.counts.queries).any()
     result = _table(
         f"Order of the {systems['runs'][0]} runs, by measure and by end-to-end score",
         ["annotator", "measure"],
-        [f"tau over runs [{level}]", "pairs with one winner", "the same, resampled"],
+        [f"tau over runs{_level(settings)}", "pairs with one winner"]
+        + (["the same, resampled"] if settings.resamples else [])
+        + (["n"] if counted else []),
     )
     rows = []
     for row in systems.iter_rows(named=True):
         pairs = run_pairs.filter(
             (pl.col(ANNOTATOR) == row[ANNOTATOR]) & (pl.col(MEASURE) == row[MEASURE])
         )
-        agreed = (pairs["difference"].sign() == pairs["end_to_end_difference"].sign()).sum()
-        share = float(pairs["agreement"].to_numpy().mean())
-        resampled = f"{share:.0%}" if not math.isnan(share) else ""
-        rows.append(
-            (
-                (row[ANNOTATOR], row[MEASURE]),
-                [_interval(row, "tau"), f"{agreed} of {pairs.height}", resampled],
-            )
-        )
+        winners = pairs["difference"].sign() * pairs["end_to_end_difference"].sign()
+        tied = (winners == 0).sum()
+        agreed = f"{(winners > 0).sum()} of {pairs.height}" + (f" ({tied} tied)" if tied else "")
+        values = [_interval(row, "tau"), agreed]
+        values += [f"{pairs['agreement'].to_numpy().mean():.0%}"] if settings.resamples else []
+        values += [str(row[tables.N])] if counted else []
+        rows.append(((row[ANNOTATOR], row[MEASURE]), values))
     _add_rows(result, rows)
     return result
 
@@ -168,9 +186,10 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
     _, end_to_end = means(evaluation)
     shown = [f"{counts.queries} queries, {counts.passages} passages; judged: {evaluation.relevant}"]
     for row in end_to_end.iter_rows(named=True):
+        some = "" if row[tables.N] == counts.queries else f" over {row[tables.N]} queries"
         shown.append(
             f"end-to-end score of {row[RUN]} ({settings.metric}, {row[tables.K]} passages): "
-            f"{row[VALUE]:.3f}"
+            f"{row[VALUE]:.3f}{some}"
         )
     if costs.wanted:
         rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
@@ -183,7 +202,7 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
     for amount, what in (
         (
             costs.failed,
-            "reads failed and their queries are left out"
+            "reads failed and the figures that need them go without their queries"
             if settings.failed_reads == "skip"
             else "reads failed and count as 0",
         ),
@@ -219,17 +238,58 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
     ):
         if amount:
             shown.append(f"note: {amount} {what}")
-    shown += _correlation_notes(evaluation.statistics.correlations)
+    shown += [f"note: {note}" for note in _remarks(evaluation, settings)]
+    for statistics, names in (
+        (evaluation.statistics.correlations, "{run}{annotator} {measure}"),
+        (evaluation.statistics.systems, "order of runs by {annotator} {measure}"),
+    ):
+        shown += _notes(statistics, names)
     return shown
 
 
-def _correlation_notes(correlations: pl.DataFrame) -> list[str]:
-    """Each distinct note once, with the cells that it stands for."""
-    noted = correlations.filter(pl.col("note") != "")
-    cells = noted.group_by("note", maintain_order=True).agg(
-        pl.format("{} {}", ANNOTATOR, MEASURE).alias("cells"), pl.len()
-    )
+def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
+    """What a reader of the figures might not expect."""
+    counts, relevant = evaluation.counts, evaluation.relevant
+    runs = len(counts.queries_without_results)
+    if counts.real_valued_annotators:
+        yield (
+            f"labels of {', '.join(counts.real_valued_annotators)} are real-valued: P is their mean, "
+            "Success the largest, R the share of their sum"
+        )
+    if counts.cut_runs and any(m.cutoff is None for m in settings.parsed_measures()):
+        yield (
+            f"{', '.join(counts.cut_runs)} list more than --k {settings.k} passages: measures "
+            f"without a cutoff look at the first {settings.k}"
+        )
+    if relevant == "list" and runs > 1:
+        yield "--relevant list excuses what a run did not find: its figures do not compare runs"
+    if relevant != "qrels" and counts.judgments_beyond_lists:
+        yield (
+            f"{counts.judgments_beyond_lists} judgments are of passages that no run lists, and do "
+            f"not count under --relevant {relevant}; --annotators qrels alone counts them"
+        )
+    tests = evaluation.statistics.comparisons.filter(pl.col("tau_p").is_not_nan()).height
+    if settings.resamples and tests:
+        # The least p-value that so many resamples can give, after Holm's correction.
+        least = min(1.0, 2 * tests / (settings.resamples + 1))
+        if least > 1 - settings.confidence:
+            needed = math.ceil(2 * tests / (1 - settings.confidence))
+            yield (
+                f"with {settings.resamples} resamples and {tests} comparisons no p-value can fall "
+                f"below {least:.2g}; --resamples {needed} would let one reach "
+                f"{1 - settings.confidence:.2g}"
+            )
+
+
+def _notes(statistics: pl.DataFrame, names: str) -> list[str]:
+    """Each distinct note once, with the cells that it stands for; with their runs where there are several."""
+    several = RUN in statistics.columns and statistics[RUN].n_unique() > 1
+    cells: dict[str, list[str]] = {}
+    for row in statistics.filter(pl.col("note") != "").iter_rows(named=True):
+        run = f"{row[RUN]} " if several else ""
+        name = names.format(run=run, annotator=row[ANNOTATOR], measure=row[MEASURE])
+        cells.setdefault(row["note"], []).append(name)
     return [
-        f"note: {', '.join(names[:3])}{f' and {size - 3} more' if size > 3 else ''}: {note}"
-        for note, names, size in cells.iter_rows()
+        f"note: {', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"
+        for note, named in cells.items()
     ]

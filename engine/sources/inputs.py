@@ -28,6 +28,7 @@ class EvaluationInputs:
         ignored_queries: query ids that runs list and the queries file does not have.
         empty_passages: listed passages without any text.
         qrels: judgments of the queries evaluated (``query_id``, ``doc_id``, ``label``); None without.
+        cut_runs: names of runs that list more passages than the cutoff keeps.
     """
 
     queries: pl.DataFrame
@@ -36,6 +37,7 @@ class EvaluationInputs:
     ignored_queries: int
     empty_passages: int
     qrels: pl.DataFrame | None = None
+    cut_runs: tuple[str, ...] = ()
 
 
 def read_inputs(
@@ -94,6 +96,7 @@ def read_inputs(
         ignored_queries=run_table.filter(~pl.col(QUERY_ID).is_in(everything))[QUERY_ID].n_unique(),
         empty_passages=int((passages[TEXT].str.strip_chars() == "").sum()),
         qrels=judged,
+        cut_runs=tuple(known.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
     )
 
 

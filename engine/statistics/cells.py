@@ -9,15 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from engine.statistics.correlation import Bootstrap, needs_leave_out
+from engine.statistics.correlation import DECIMALS, Bootstrap, needs_leave_out
 from engine.statistics.resampling import Replicates, replicate
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K
 
 Floats = npt.NDArray[np.float64]
-
-# Values are compared at so many decimals: sums of the same labels in another order differ in the
-# last bits, and must not rank.
-_DECIMALS = 12
 
 
 @dataclass(frozen=True)
@@ -47,8 +43,8 @@ def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator
             str(measure),
             int(str(k)),
             tuple(frame[QUERY_ID]),
-            frame[VALUE].round(_DECIMALS).to_numpy(),
-            frame["_end_to_end"].round(_DECIMALS).to_numpy(),
+            frame[VALUE].round(DECIMALS).to_numpy(),
+            frame["_end_to_end"].round(DECIMALS).to_numpy(),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -40,6 +41,21 @@ class Correlated:
         return None if every is None else every[self.pair, ("tau", "rho").index(name)]
 
 
+def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correlated]:
+    """Correlate every cell; cells on the same queries are resampled together."""
+    together: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for position, cell in enumerate(cells):
+        together[cell.query_ids].append(position)
+    results: dict[int, Correlated] = {}
+    for positions in together.values():
+        replicates = replicate_cells([cells[position] for position in positions], bootstrap)
+        for pair, position in enumerate(positions):
+            cell = cells[position]
+            correlation = describe(cell.x, cell.y, replicates, pair, bootstrap)
+            results[position] = Correlated(correlation, replicates, pair)
+    return [results[position] for position in range(len(cells))]
+
+
 def compare_cells(
     cells: Sequence[Cell], results: Sequence[Correlated], bootstrap: Bootstrap
 ) -> pl.DataFrame:
@@ -48,41 +64,61 @@ def compare_cells(
     Differences are resampled on the same queries. ``tau_p_holm`` and ``rho_p_holm`` are corrected for
     all rows of the table, each statistic for itself.
     """
-    rows: list[dict[str, Any]] = []
+    alike: list[tuple[int, int]] = []
     for a, b in combinations(range(len(cells)), 2):
         one, other = cells[a], cells[b]
-        if one.measure != other.measure or one.k != other.k:
-            continue
-        if (one.run == other.run) == (one.annotator == other.annotator):
-            continue  # the same cell twice, or two differences at once
-        rows.append(
-            {
-                RUN: one.run,
-                ANNOTATOR: one.annotator,
-                RUN_B: other.run,
-                ANNOTATOR_B: other.annotator,
-                MEASURE: one.measure,
-                K: one.k,
-            }
-            | _compare(one, other, results[a], results[b], bootstrap)
-        )
+        same = one.measure == other.measure and one.k == other.k
+        # Not the same cell twice, nor two differences at once.
+        if same and (one.run == other.run) != (one.annotator == other.annotator):
+            alike.append((a, b))
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for queries, pairs in _by_shared_queries(cells, alike).items():
+        involved = {place: cells[place] for pair in pairs for place in pair}
+        correlated = {place: results[place] for place in involved}
+        if any(cell.query_ids != queries for cell in involved.values()):
+            involved = {place: only(cell, queries) for place, cell in involved.items()}
+            again = correlate_cells(list(involved.values()), bootstrap)
+            correlated = dict(zip(involved, again, strict=True))
+        for a, b in pairs:
+            found[a, b] = _compare(
+                involved[a], involved[b], correlated[a], correlated[b], bootstrap
+            )
+    rows: list[dict[str, Any]] = [
+        {
+            RUN: cells[a].run,
+            ANNOTATOR: cells[a].annotator,
+            RUN_B: cells[b].run,
+            ANNOTATOR_B: cells[b].annotator,
+            MEASURE: cells[a].measure,
+            K: cells[a].k,
+        }
+        | found[a, b]
+        for a, b in alike
+    ]
     for name in ("tau", "rho"):
         for row, corrected in zip(rows, holm([row[f"{name}_p"] for row in rows]), strict=True):
             row[f"{name}_p_holm"] = corrected
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
 
 
+def _by_shared_queries(
+    cells: Sequence[Cell], pairs: Sequence[tuple[int, int]]
+) -> dict[tuple[str, ...], list[tuple[int, int]]]:
+    """The pairs by the queries that both cells have: what is resampled together."""
+    # Few distinct sets of queries, in many cells: each two are intersected once.
+    shared: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
+    groups: dict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    for a, b in pairs:
+        key = (cells[a].query_ids, cells[b].query_ids)
+        if key not in shared:
+            shared[key] = key[0] if key[0] == key[1] else tuple(sorted(set(key[0]) & set(key[1])))
+        groups[shared[key]].append((a, b))
+    return groups
+
+
 def _compare(
     one: Cell, other: Cell, first: Correlated, second: Correlated, bootstrap: Bootstrap
 ) -> dict[str, Any]:
-    if one.query_ids != other.query_ids:
-        shared = sorted(set(one.query_ids) & set(other.query_ids))
-        one, other = only(one, shared), only(other, shared)
-        replicates = replicate_cells([one, other], bootstrap)
-        first, second = (
-            Correlated(describe(cell.x, cell.y, replicates, pair, bootstrap), replicates, pair)
-            for pair, cell in enumerate((one, other))
-        )
     reasons = [
         f"{cell.annotator} on {cell.run} is {reason}"
         for cell in (one, other)

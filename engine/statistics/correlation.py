@@ -12,6 +12,10 @@ from engine.statistics.resampling import Replicates, replicate
 
 Floats = npt.NDArray[np.float64]
 
+# Scores are compared at so many decimals: sums of the same labels in another order differ in the
+# last bits, and must not rank.
+DECIMALS = 12
+
 
 @dataclass(frozen=True)
 class Bootstrap:

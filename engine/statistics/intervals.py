@@ -77,7 +77,7 @@ def p_value(replicates: Floats) -> float:
 
     Twice the smaller tail, (1 + replicates on the far side of 0) / (1 + replicates), at most 1:
     the level at which a percentile interval would just reach 0 (Davison & Hinkley 1997, sections 4.2
-    and 5.4). So it is never 0. NaN where fewer than half of the replicates are defined.
+    and 5.4), whichever interval is shown. So it is never 0. NaN where fewer than half of the replicates are defined.
     """
     defined = replicates[np.isfinite(replicates)]
     if len(defined) < _LEAST_DEFINED * len(replicates):

@@ -13,8 +13,8 @@ pairs are arranged once, and a block of B replicates is a matrix of multipliciti
   r_i = sum_j w_j sgn(x_i - x_j), the score is the sum of r over the rows of the greater value
   (Mann & Whitney's U, centred), since r cancels within them. O(m).
 
-All counts are whole numbers below 2^53 and the products exact, so neither the order of summation nor
-the number of threads changes a bit.
+All counts are whole numbers. Up to 100,000 rows every sum of their products stays below 2^53, so neither
+the order of summation nor the number of threads changes a bit; beyond, rho's last digits may round.
 """
 
 from __future__ import annotations
@@ -82,6 +82,12 @@ class PairTable:
     x: _Side
     y: _Side
     blocks: tuple[_Blocks, _Blocks] | None
+
+    @property
+    def bytes(self) -> int:
+        """About what the table holds."""
+        of_pairs = 8 * (2 * len(self.pair_of) + 7 * len(self.pair_starts))
+        return of_pairs + sum(side.signs.nbytes for side in self.blocks or ())
 
 
 def pair_table(x: Floats, y: Floats) -> PairTable:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ Counts = npt.NDArray[np.int32]
 _BLOCK = 32
 # Drawing a row's multiplicity (binomial) costs about so many times as much as drawing a query.
 _BINOMIAL_COST = 20
+# Pair tables held at a time; of two continuous columns of 10,000 queries one takes 10 MB.
+_TABLE_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,10 @@ def replicate(
     """Correlate pairs of columns over the same n queries, and over bootstrap resamples of them.
 
     A resample draws n queries with replacement (Efron 1979), the same for all columns, so
-    differences of two correlations are resampled jointly. Equal queries (equal in every column) are
-    drawn together: their multiplicities are multinomial. Block b of 32 resamples comes from the
-    stream ``SeedSequence(seed, spawn_key=(b,))``, so that the result is the same for any number of threads.
+    differences of two correlations are resampled jointly. Block b of 32 resamples comes from the stream
+    ``SeedSequence(seed, spawn_key=(b,))``, so that the result is the same for any number of threads.
+    Where n is more than 20 times the number of distinct queries (a column pair with few values, alone),
+    their multiplicities are drawn as what they are, multinomial: the same distribution, other draws.
 
     Args:
         columns: shape (c, n), finite.
@@ -62,26 +66,50 @@ def replicate(
         leave_out: whether to compute the leave-one-out values that BCa intervals need.
         threads: None for all cores.
     """
-    rows, row_of, counts = distinct_rows(columns)
-    tables = [pair_table(rows[:, i], rows[:, j]) for i, j in pairs]
+    rows, row_of = distinct_rows(columns)
+    counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
     taus, rhos = np.empty((2, len(pairs), resamples))
-
-    def fill(first: int, weights: Counts) -> None:
-        at = slice(first, first + len(weights))
-        for pair, table in enumerate(tables):
-            taus[pair, at], rhos[pair, at] = tau_and_rho(table, pair_weights(table, weights))
-
-    for_each_block(counts, fill, resamples=resamples, seed=seed, threads=threads)
-    sample = [_on_sample(table, counts) for table in tables]
+    sample: list[tuple[float, float]] = []
+    without: list[Floats] = []
+    for start, tables in _tables_that_fit(rows, pairs):
+        fill = partial(_fill, tables, taus[start:], rhos[start:])
+        for_each_block(row_of, len(rows), fill, resamples=resamples, seed=seed, threads=threads)
+        sample += [_on_sample(table, counts) for table in tables]
+        without += [_without(table, counts, row_of) for table in tables if leave_out]
     return Replicates(
         tau=np.array([tau for tau, _ in sample]),
         rho=np.array([rho for _, rho in sample]),
         taus=taus,
         rhos=rhos,
-        without=np.array([_without(table, counts, row_of) for table in tables])
-        if leave_out
-        else None,
+        without=np.array(without) if leave_out else None,
     )
+
+
+def _tables_that_fit(
+    rows: Floats, pairs: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, list[PairTable]]]:
+    """The pairs' tables, as many at a time as memory allows, with the number of the first.
+
+    Each group is resampled with the same draws: they depend on the seed alone.
+    """
+    tables: list[PairTable] = []
+    first, size = 0, 0
+    for i, j in pairs:
+        tables.append(pair_table(rows[:, i], rows[:, j]))
+        size += tables[-1].bytes
+        if size > _TABLE_BYTES:
+            yield first, tables
+            first, tables, size = first + len(tables), [], 0
+    if tables:
+        yield first, tables
+
+
+def _fill(
+    tables: Sequence[PairTable], taus: Floats, rhos: Floats, first: int, weights: Counts
+) -> None:
+    at = slice(first, first + len(weights))
+    for pair, table in enumerate(tables):
+        taus[pair, at], rhos[pair, at] = tau_and_rho(table, pair_weights(table, weights))
 
 
 def _on_sample(table: PairTable, counts: Counts) -> tuple[float, float]:
@@ -94,38 +122,38 @@ def _without(table: PairTable, counts: Counts, row_of: Ints) -> Floats:
     return np.stack(values)[:, table.pair_of[row_of]]
 
 
-def distinct_rows(columns: Floats) -> tuple[Floats, Ints, Counts]:
-    """The distinct queries: their values (rows, c), the row of each query (n,), queries per row."""
+def distinct_rows(columns: Floats) -> tuple[Floats, Ints]:
+    """The distinct queries: their values (rows, c), and the row of each query (n,)."""
     if columns.shape[1] == 0:
-        return columns.T, np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.int32)
-    rows, row_of, counts = np.unique(columns.T, axis=0, return_inverse=True, return_counts=True)
-    return rows, row_of.reshape(-1), counts.astype(np.int32)
+        return columns.T, np.zeros(0, dtype=np.intp)
+    rows, row_of = np.unique(columns.T, axis=0, return_inverse=True)
+    return rows, row_of.reshape(-1)
 
 
 def for_each_block(
-    counts: Counts,
+    row_of: Ints,
+    rows: int,
     use: Callable[[int, Counts], None],
     *,
     resamples: int,
     seed: int,
     threads: int | None = None,
 ) -> None:
-    """Draw resamples of distinct rows, and hand each block's multiplicities (B, rows) to ``use``.
+    """Draw resamples of n queries, and hand each block's multiplicities of rows (B, rows) to ``use``.
 
     Args:
-        counts: queries per distinct row.
+        row_of: (n,) the row that each query counts for.
         use: called with the number of the block's first resample and its multiplicities, from
             several threads at once.
     """
-    n = int(counts.sum())
-    if n == 0:
+    if len(row_of) == 0:
         return
 
     def work(first: int) -> None:
         stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK,))
         size = min(_BLOCK, resamples - first)
         # Always a whole block: the first resamples are the same whatever their number.
-        use(first, _draw(np.random.default_rng(stream), counts, n)[:size])
+        use(first, _draw(np.random.default_rng(stream), row_of, rows)[:size])
 
     _keep_freed_memory()
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
@@ -133,15 +161,15 @@ def for_each_block(
             pass  # exceptions surface here
 
 
-def _draw(rng: np.random.Generator, counts: Counts, n: int) -> Counts:
-    rows = len(counts)
+def _draw(rng: np.random.Generator, row_of: Ints, rows: int) -> Counts:
+    n = len(row_of)
     if rows * _BINOMIAL_COST < n:
-        return rng.multinomial(n, counts / n, size=_BLOCK).astype(np.int32)
-    row_of_query = np.repeat(np.arange(rows), counts)
+        shares = np.bincount(row_of, minlength=rows) / n
+        return rng.multinomial(n, shares, size=_BLOCK).astype(np.int32)
     weights = np.empty((_BLOCK, rows), dtype=np.int32)
     # All at once: one call fills 32 rows in half the time of 32 calls.
     for row, drawn in zip(weights, rng.integers(0, n, size=(_BLOCK, n)), strict=True):
-        row[:] = np.bincount(drawn if rows == n else row_of_query[drawn], minlength=rows)
+        row[:] = np.bincount(row_of[drawn], minlength=rows)
     return weights
 
 

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.statistics.correlation import Bootstrap
+from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.intervals import interval
 from engine.statistics.resampling import Counts, for_each_block
 
 Floats = npt.NDArray[np.float64]
-
-# Means are compared at so many decimals: sums in another order differ in the last bits.
-_DECIMALS = 12
 
 
 @dataclass(frozen=True)
@@ -26,8 +23,8 @@ class SystemAgreement:
         tau_low, tau_high: percentile interval over resampled queries; NaN where there is none.
         differences, end_to_end_differences: (p,) first run's mean less the second's, for the
             p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``.
-        agreement: (p,) share of the resamples in which both differences have the same sign (or
-            are both 0); NaN without resamples.
+        agreement: (p,) share of the resamples in which both name the same winner (a tie names
+            none); NaN without resamples.
     """
 
     tau: float
@@ -58,7 +55,7 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
         values: list[Floats] = []
         for columns in (scores, end_to_end):
             means = (weights.astype(np.float64) @ columns.T) / n
-            difference = np.round(means[:, first] - means[:, second], _DECIMALS)
+            difference = np.round(means[:, first] - means[:, second], DECIMALS)
             values += [difference, np.sign(difference)]
         return values[0], values[1], values[2], values[3]
 
@@ -66,7 +63,7 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
         _, own, _, other = signs(weights)
         at = slice(start, start + len(weights))
         taus[at] = _tau_b(own, other)
-        agreed[at] = own == other
+        agreed[at] = own * other > 0
 
     own_difference, own, other_difference, other = signs(np.ones((1, n), dtype=np.int32))
     tau = float(_tau_b(own, other)[0])
@@ -79,7 +76,8 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
         note = f"undefined: all runs have the same mean {' and '.join(flat)}"
     if bootstrap.resamples:
         for_each_block(
-            np.ones(n, dtype=np.int32),
+            np.arange(n),
+            n,
             fill,
             resamples=bootstrap.resamples,
             seed=bootstrap.seed,

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.statistics.cells import Cell, only, read_cells, replicate_cells
-from engine.statistics.comparison import Correlated, compare_cells
-from engine.statistics.correlation import Bootstrap, describe
+from engine.statistics.cells import Cell, only, read_cells
+from engine.statistics.comparison import compare_cells, correlate_cells
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.systems import system_agreement
 from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B, K
 
@@ -42,7 +42,7 @@ def analyse(
     the number of passages that the end-to-end reader was given.
     """
     cells = list(read_cells(query_scores, downstream))
-    results = _correlate(cells, bootstrap)
+    results = correlate_cells(cells, bootstrap)
     correlations = [
         {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
         | asdict(result.correlation)
@@ -55,21 +55,6 @@ def analyse(
         pl.DataFrame(systems, schema=tables.SYSTEMS),
         pl.DataFrame(run_pairs, schema=tables.RUN_PAIRS),
     )
-
-
-def _correlate(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correlated]:
-    """Correlate every cell; cells on the same queries are resampled together."""
-    together: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for position, cell in enumerate(cells):
-        together[cell.query_ids].append(position)
-    results: dict[int, Correlated] = {}
-    for positions in together.values():
-        replicates = replicate_cells([cells[position] for position in positions], bootstrap)
-        for pair, position in enumerate(positions):
-            cell = cells[position]
-            correlation = describe(cell.x, cell.y, replicates, pair, bootstrap)
-            results[position] = Correlated(correlation, replicates, pair)
-    return [results[position] for position in range(len(cells))]
 
 
 def _systems(

@@ -8,14 +8,14 @@ from engine.statistics.resampling import distinct_rows, for_each_block, replicat
 
 def drawn(columns, resamples, seed, threads=None):
     """The multiplicities of the distinct rows in every resample, and these rows."""
-    rows, _, counts = distinct_rows(columns)
+    rows, row_of = distinct_rows(columns)
     weights = np.zeros((resamples, len(rows)), dtype=int)
 
     def keep(first, block):
         weights[first : first + len(block)] = block
 
-    for_each_block(counts, keep, resamples=resamples, seed=seed, threads=threads)
-    return rows, counts, weights
+    for_each_block(row_of, len(rows), keep, resamples=resamples, seed=seed, threads=threads)
+    return rows, weights
 
 
 def columns_of(n, seed=0):
@@ -30,7 +30,7 @@ def test_every_replicate_equals_scipy_on_the_drawn_queries(n, kept):
     columns = columns_of(n)[kept]
     pairs = [(0, 2), (1, 2), (0, 1)]
     result = replicate(columns, pairs, resamples=40, seed=5)
-    rows, _, weights = drawn(columns, 40, 5)
+    rows, weights = drawn(columns, 40, 5)
     assert set(weights.sum(axis=1)) == {n}
     for pair, (i, j) in enumerate(pairs):
         for b in range(40):
@@ -66,13 +66,31 @@ def test_more_resamples_begin_with_the_same():
     assert (few.taus != other.taus).any()
 
 
+def test_pairs_are_resampled_alike_in_whatever_groups_memory_allows(monkeypatch):
+    columns = columns_of(100)
+    pairs = [(0, 2), (1, 2), (0, 1), (1, 2)]
+    whole = replicate(columns, pairs, resamples=70, seed=1, leave_out=True)
+    monkeypatch.setattr(resampling, "_TABLE_BYTES", 1)
+    apart = replicate(columns, pairs, resamples=70, seed=1, leave_out=True)
+    for name in ("tau", "rho", "taus", "rhos", "without"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(apart, name))
+    np.testing.assert_array_equal(whole.taus[1], whole.taus[3])
+
+
+def test_other_columns_do_not_change_what_is_drawn():
+    columns = columns_of(100)
+    one = replicate(columns[[0, 2]], [(0, 1)], resamples=70, seed=1)
+    among_others = replicate(columns, [(0, 2)], resamples=70, seed=1)
+    np.testing.assert_array_equal(one.taus, among_others.taus)
+
+
 @pytest.mark.parametrize("multinomial", [True, False])
 def test_multiplicities_are_those_of_drawing_queries(monkeypatch, multinomial):
     # 5 distinct rows with 10, 20, 30, 40 and 100 of 200 queries
     counts = np.array([10, 20, 30, 40, 100], dtype=np.int32)
     monkeypatch.setattr(resampling, "_BINOMIAL_COST", 1 if multinomial else 10**6)
     values = np.repeat(np.arange(5.0), counts)[None, :]
-    _, _, weights = drawn(values, 20_000, 3)
+    _, weights = drawn(values, 20_000, 3)
     mean = weights.mean(axis=0)
     # standard error of a mean: sqrt(n p (1 - p) / 20,000) <= 0.05
     np.testing.assert_allclose(mean, counts, atol=0.25)
@@ -85,4 +103,4 @@ def test_an_error_in_a_block_is_not_lost():
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        for_each_block(np.ones(5, dtype=np.int32), fail, resamples=10, seed=0)
+        for_each_block(np.arange(5), 5, fail, resamples=10, seed=0)
