@@ -307,6 +307,25 @@ def test_judgments_are_needed_where_they_are_asked_for(tmp_path):
         evaluate(inputs(), Settings(annotators=("qrels",), end_to_end=False), store=tmp_path)
 
 
+def test_labels_that_the_measures_do_not_fit_are_refused_before_any_read(tmp_path):
+    reader = ScriptedReader(say_last)
+    settings = Settings(k=3, annotators=("erag", "qrels"), measures="AP@3")
+    with pytest.raises(
+        InputError, match="AP@3 is not defined on the real-valued labels of 'qrels'"
+    ):
+        evaluate(with_qrels(("q1", "d1", 0.5)), settings, store=tmp_path, executor=reader)
+    # one run and no --relevant: judged is the own list
+    with pytest.raises(InputError, match="Judged is 1 by definition"):
+        evaluate(inputs(), Settings(k=3, measures="Judged@1"), store=tmp_path, executor=reader)
+    assert reader.asked == []
+
+
+def test_tables_follow_the_order_of_the_annotators(tmp_path):
+    settings = Settings(k=3, resamples=100, annotators=("provenance", "erag"), measures="P@3")
+    result, _ = run_evaluation(tmp_path, settings)
+    assert means(result)[0]["annotator"].to_list() == ["provenance", "erag"]
+
+
 def test_two_runs_are_compared_and_ordered(tmp_path):
     other = make_run([("q1", "d1", 1), ("q2", "d2", 1), ("q3", "d3", 1)], "other")
     settings = Settings(k=3, resamples=100, measures="P@1 Judged@1", end_to_end_k=1)
@@ -338,6 +357,10 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
         (Settings(metric="bleu"), "unknown metric 'bleu'"),
         (Settings(measures="MRR"), "unknown measure 'MRR'"),
         (Settings(k=0), "--k is 0"),
+        (Settings(k=5, measures="P@5 R@20"), "R@20 looks further than --k 5; use --k 20"),
+        (Settings(resamples=20), "--resamples is 20; use 100 or more, or 0"),
+        (Settings(relevant="qrels"), "--relevant qrels does not fit erag"),
+        (Settings(relevant="list", measures="Judged@5"), "Judged is 1 by definition"),
         (Settings(k=3, end_to_end_k=4), "exceeds --k 3"),
         (Settings(confidence=95), "--confidence is 95"),
         (Settings(actors=-1), "--actors is -1"),

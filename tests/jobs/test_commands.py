@@ -162,9 +162,9 @@ def test_passages_index_and_retrieve(files, tmp_path, capsys):
 def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
     config = tmp_path / "c.yaml"
     config.write_text(f"k: 1\nactors: 0\nresamples: 7\ndtype: float32\nstore: {tmp_path / 's'}\n")
-    assert evaluate(files, "--config", config, "--resamples", 9, "--no-end-to-end") == 0
+    assert evaluate(files, "--config", config, "--resamples", 109, "--no-end-to-end") == 0
     written = json.loads((files["out"] / "summary.json").read_text())["configuration"]
-    assert (written["k"], written["resamples"], written["end_to_end"]) == (1, 9, False)
+    assert (written["k"], written["resamples"], written["end_to_end"]) == (1, 109, False)
 
 
 @pytest.mark.parametrize(

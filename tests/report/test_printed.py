@@ -1,0 +1,127 @@
+"""What a person reads of an evaluation, on queries made so that the figures are known."""
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from engine import tables
+from engine.evaluation import evaluate
+from engine.report.printed import lines, shown_tables
+from engine.settings import Settings
+from engine.sources.inputs import EvaluationInputs
+from tests.conftest import ScriptedReader, make_run
+
+# 40 queries with two passages each; the reader answers from the first passage that it is given. The
+# first passage of every third query says the answer; its article is the gold one for every other.
+N = 40
+QUERIES = pl.DataFrame(
+    [(f"q{i:02}", f"question {i}", ["Ann"], [f"A{i}" if i % 2 else "none"]) for i in range(N)],
+    schema=tables.QUERIES,
+    orient="row",
+)
+CORPUS = pl.DataFrame(
+    [(f"d{i}", f"A{i}", "says Ann" if i % 3 == 0 else "says Bo", f"A{i}") for i in range(N)]
+    + [(f"e{i}", f"B{i}", "says nothing", f"B{i}") for i in range(N)],
+    schema=tables.CORPUS,
+    orient="row",
+)
+GOOD = make_run([(f"q{i:02}", f"{'de'[rank]}{i}", rank + 1) for i in range(N) for rank in (0, 1)])
+POOR = make_run(
+    [(f"q{i:02}", f"{'ed'[rank]}{i}", rank + 1) for i in range(N) for rank in (0, 1)], "poor"
+)
+
+
+def shown(tmp_path, runs=GOOD, qrels=None, cut_runs=(), **options):
+    options = {"k": 2, "end_to_end_k": 1, "measures": "P@1", "resamples": 2000} | options
+    settings = Settings(**options)
+    inputs = EvaluationInputs(QUERIES, CORPUS, runs, 0, 0, qrels, cut_runs)
+    reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
+    result = evaluate(inputs, settings, store=tmp_path, executor=reader)
+    console = Console(width=100, record=True, file=None)
+    with console.capture() as captured:
+        for table in shown_tables(result, settings):
+            console.print(table)
+    return captured.get(), lines(result, settings)
+
+
+@pytest.mark.parametrize("first", ["erag", "provenance"])
+def test_comparisons_are_with_the_first_annotator_named(tmp_path, first):
+    second = {"erag": "provenance", "provenance": "erag"}[first]
+    text, _ = shown(tmp_path, annotators=(first, second, "containment"))
+    title, table = text.split("Kendall's tau of ")[1].split("\n", 1)
+    assert title.split(",")[0] == first
+    compared = [line.split()[0] for line in table.splitlines() if "P@1" in line]
+    assert sorted(compared) == sorted({"erag", "provenance", "containment"} - {first})
+
+
+def test_small_p_values_are_not_printed_as_0(tmp_path):
+    text, _ = shown(tmp_path, annotators=("erag", "provenance"), resamples=5000)
+    assert "p (Holm, 1 tests)" in text
+    assert "<0.001" in text
+    assert "0.000" not in text
+
+
+def test_without_resamples_no_interval_is_spoken_of(tmp_path):
+    text, _ = shown(tmp_path, annotators=("erag", "provenance"), resamples=0)
+    assert "%" not in text
+    assert "Holm" not in text
+
+
+def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
+    text, _ = shown(tmp_path, annotators=("erag", "provenance"))
+    assert " n" not in text.split("\n")[2]
+    runs = pl.concat([GOOD, POOR.filter(pl.col("query_id") >= "q10")])
+    text, said = shown(tmp_path / "new", runs=runs, annotators=("erag",), missing="skip")
+    rows = [line.split() for line in text.splitlines() if "P@1" in line]
+    # means and correlations of poor and sys, order of the two; no difference is defined
+    assert [row[-1] for row in rows] == ["30", "40", "30"]
+    assert any("of poor" in line and line.endswith("over 30 queries") for line in said)
+    assert any("of sys" in line and "over" not in line for line in said)
+
+
+def test_two_runs_that_tie_have_no_winner(tmp_path):
+    twin = GOOD.with_columns(run=pl.lit("twin"))
+    text, said = shown(tmp_path, runs=pl.concat([GOOD, twin]), annotators=("erag",))
+    assert "0 of 1 (1 tied)" in text
+    assert "0%" in text
+    assert any(line.startswith("note: order of runs by erag P@1: undefined") for line in said)
+
+
+def test_what_one_might_not_expect_is_said(tmp_path):
+    qrels = pl.DataFrame(
+        [("q00", "d0", 0.5), ("q00", "d1", 1.0)], schema=tables.QRELS, orient="row"
+    )
+    runs = pl.concat([GOOD, POOR])
+    _, said = shown(
+        tmp_path,
+        runs=runs,
+        qrels=qrels,
+        cut_runs=("poor",),
+        annotators=("erag", "qrels"),
+        relevant="list",
+        measures="P nDCG",
+        resamples=100,
+    )
+    notes = "\n".join(line for line in said if line.startswith("note: "))
+    assert "labels of qrels are real-valued" in notes
+    assert (
+        "poor list more than --k 2 passages: measures without a cutoff look at the first 2" in notes
+    )
+    assert "--relevant list excuses what a run did not find" in notes
+    assert "1 judgments are of passages that no run lists" in notes
+    assert "39 queries have no judgments" in notes
+    _, quiet = shown(tmp_path, annotators=("erag",))
+    assert not [line for line in quiet if line.startswith("note: ")]
+
+
+def test_too_few_resamples_for_so_many_comparisons_are_said(tmp_path):
+    _, said = shown(
+        tmp_path,
+        runs=pl.concat([GOOD, POOR]),
+        annotators=("erag", "containment", "provenance"),
+        resamples=100,
+    )
+    (note,) = (line for line in said if "no p-value can fall below" in line)
+    # the constant measure of poor leaves annotators on sys (3) and none between the runs
+    assert "with 100 resamples and 3 comparisons no p-value can fall below 0.059" in note
+    assert "--resamples 120" in note
