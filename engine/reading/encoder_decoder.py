@@ -3,11 +3,14 @@
 Fusion-in-Decoder (Izacard & Grave, EACL 2021) encodes every (question, passage) on its own and lets
 the decoder attend to all encodings at once. A read is a list of inputs; with one input this is the
 model's ordinary generation, so in-prompt augmentation and eRAG's single passages need no second path.
+
+The encodings of a passage are the same alone and fused. So inputs that several reads of a call share
+are encoded once: eRAG and end-to-end evaluation together cost one encoder pass and two decodings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +28,10 @@ class _Input:
 
     tokens: list[int]
     truncated: bool
+
+
+# An input with its encoder states, or with the reason why it has none.
+_Encoded = tuple[_Input, torch.Tensor | str]
 
 
 class EncoderDecoderReader:
@@ -52,6 +59,7 @@ class EncoderDecoderReader:
         item = torch.empty((), dtype=self._model.dtype).element_size()
         width, inner = config.d_model, config.num_heads * config.d_kv
         layers = getattr(config, "num_decoder_layers", None) or config.num_layers
+        self._state_bytes = item * width
         # Encoder: states and feed-forward activations of the layer at work; unfused attention with
         # its position bias holds scores and probabilities of every head.
         self._encode_cost = batching.MemoryCost(
@@ -70,20 +78,59 @@ class EncoderDecoderReader:
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
-        prompts = [self._tokenize(texts) for texts in inputs]
-        lengths = [sum(len(item.tokens) for item in prompt) for prompt in prompts]
-        outputs: list[ReadOutput | None] = [None] * len(prompts)
+        unique = list(dict.fromkeys(text for texts in inputs for text in texts))
+        items = dict(zip(unique, self._tokenize(unique), strict=True))
+        outputs: list[ReadOutput] = []
+        for first, last in self._encoded_together(inputs, items):
+            wanted = list(dict.fromkeys(text for texts in inputs[first:last] for text in texts))
+            states = dict(zip(wanted, self.encode([items[text] for text in wanted]), strict=True))
+            reads = [
+                [(items[text], states[text]) for text in texts] for texts in inputs[first:last]
+            ]
+            outputs += self._decode(reads)
+        self.stats.peak_memory = device.peak_memory(self._device)
+        return outputs
+
+    def _encoded_together(
+        self, inputs: Sequence[Sequence[str]], items: Mapping[str, _Input]
+    ) -> Iterator[tuple[int, int]]:
+        """Ranges of reads whose distinct encodings a quarter of the memory holds; at least one read."""
+        most = self._memory / 4 / self._state_bytes
+        first, held, tokens = 0, set[str](), 0
+        for position, texts in enumerate(inputs):
+            new = set(texts) - held
+            more = sum(len(items[text].tokens) for text in new)
+            if position > first and tokens + more > most:
+                yield first, position
+                first, held, tokens = position, set(), 0
+                new, more = set(texts), sum(len(items[text].tokens) for text in set(texts))
+            held |= new
+            tokens += more
+        if inputs:
+            yield first, len(inputs)
+
+    def _decode(self, reads: Sequence[Sequence[_Encoded]]) -> list[ReadOutput]:
+        lengths = [sum(len(item.tokens) for item, _ in read) for read in reads]
+        outputs: list[ReadOutput | None] = [None] * len(reads)
+        ready: list[int] = []
+        for i, read in enumerate(reads):
+            reasons = [state for _, state in read if isinstance(state, str)]
+            if reasons:
+                outputs[i] = ReadOutput("", lengths[i], 0, False, f"an input: {reasons[0]}")
+            else:
+                ready.append(i)
         batches = batching.cut_batches(
-            lengths,
+            [lengths[i] for i in ready],
             cost=self._decode_cost,
-            memory=self._memory / 2,  # the other half is for the encoder's activations
+            memory=self._memory / 2,  # the rest is for encodings and the encoder's activations
             max_tokens=device.max_batch_tokens(self._device),
         )
-        for batch in batches:
+        for positions in batches:
+            batch = [ready[position] for position in positions]
             before = self.stats.memory_halvings
             results = batching.run_halving(
                 batch,
-                lambda part: self._generate([prompts[i] for i in part]),
+                lambda part: self._generate([reads[i] for i in part]),
                 lambda i, reason: ReadOutput("", lengths[i], 0, False, reason),
                 self._count_halving,
             )
@@ -93,7 +140,6 @@ class EncoderDecoderReader:
                 # Reads that come later start smaller: what failed once would fail again.
                 least = self._decode_cost.of(1, lengths[batch[0]])
                 self._memory = max(self._memory / 2, 2 * least)
-        self.stats.peak_memory = device.peak_memory(self._device)
         return [output for output in outputs if output is not None]
 
     def _count_halving(self) -> None:
@@ -111,30 +157,31 @@ class EncoderDecoderReader:
                 items.append(_Input(kept[: self._limit], True))
         return items
 
-    def encode(self, items: Sequence[_Input]) -> list[torch.Tensor]:
+    @torch.inference_mode()
+    def encode(self, items: Sequence[_Input]) -> list[torch.Tensor | str]:
         """Encoder states of each input, its own tokens only: (tokens, d_model) each.
 
-        Inputs are sorted by length and encoded in batches that fit the memory budget.
+        Inputs are sorted by length and encoded in batches that fit the memory budget. One that
+        memory does not suffice for even alone gives the reason instead.
         """
-        states: list[torch.Tensor | None] = [None] * len(items)
+        states: list[torch.Tensor | str] = [""] * len(items)
         for batch in batching.cut_batches(
             [len(item.tokens) for item in items],
             cost=self._encode_cost,
-            memory=self._memory / 2,
+            memory=self._memory / 4,
             max_tokens=device.max_batch_tokens(self._device),
         ):
-            # Halved on its own where memory runs out: a read of many inputs is not one batch.
             encoded = batching.run_halving(
                 batch,
                 lambda part: self._encode_batch([items[i] for i in part]),
-                _give_up,
+                lambda _, reason: reason,
                 self._count_halving,
             )
             for i, state in zip(batch, encoded, strict=True):
                 states[i] = state
-        return [state for state in states if state is not None]
+        return states
 
-    def _encode_batch(self, items: Sequence[_Input]) -> list[torch.Tensor]:
+    def _encode_batch(self, items: Sequence[_Input]) -> list[torch.Tensor | str]:
         longest = max(len(item.tokens) for item in items)
         ids = torch.full((len(items), longest), self._pad, dtype=torch.long)
         mask = torch.zeros((len(items), longest), dtype=torch.long)
@@ -146,14 +193,17 @@ class EncoderDecoderReader:
         hidden = self._model.get_encoder()(
             input_ids=ids.to(self._device), attention_mask=mask.to(self._device)
         ).last_hidden_state
-        return [hidden[row, : len(item.tokens)] for row, item in enumerate(items)]
+        # Copies: a view would keep the padded batch in memory for as long as the state is used.
+        return [hidden[row, : len(item.tokens)].clone() for row, item in enumerate(items)]
 
     @torch.inference_mode()
-    def _generate(self, prompts: Sequence[Sequence[_Input]]) -> list[ReadOutput]:
-        encoded = iter(self.encode([item for prompt in prompts for item in prompt]))
+    def _generate(self, reads: Sequence[Sequence[_Encoded]]) -> list[ReadOutput]:
         # Fusion: one sequence per read, its inputs' states end to end. The cross-attention has no
         # position of its own, so leaving the padding out between them changes nothing.
-        fused = [torch.cat([next(encoded) for _ in prompt]) for prompt in prompts]
+        fused = [
+            torch.cat([state for _, state in read if isinstance(state, torch.Tensor)])
+            for read in reads
+        ]
         longest = max(len(states) for states in fused)
         hidden = fused[0].new_zeros((len(fused), longest, fused[0].shape[-1]))
         mask = torch.zeros((len(fused), longest), dtype=torch.long, device=self._device)
@@ -169,21 +219,16 @@ class EncoderDecoderReader:
         )
         special = set(self._tokenizer.all_special_ids) | {self._pad}
         outputs: list[ReadOutput] = []
-        for prompt, row in zip(prompts, tokens.tolist(), strict=True):
+        for read, row in zip(reads, tokens.tolist(), strict=True):
             text = self._tokenizer.decode(row, skip_special_tokens=True)
             for stop in self._spec.stop:
                 text = text.split(stop)[0]
             outputs.append(
                 ReadOutput(
                     output=text.strip(),
-                    prompt_tokens=sum(len(item.tokens) for item in prompt),
+                    prompt_tokens=sum(len(item.tokens) for item, _ in read),
                     output_tokens=sum(token not in special for token in row),
-                    truncated=any(item.truncated for item in prompt),
+                    truncated=any(item.truncated for item, _ in read),
                 )
             )
         return outputs
-
-
-def _give_up(position: int, reason: str) -> torch.Tensor:
-    """An input that cannot be encoded even alone fails its read, by the path of every such failure."""
-    raise torch.OutOfMemoryError(f"encoder input {position}: {reason}")

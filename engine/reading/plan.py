@@ -18,6 +18,7 @@ from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITL
 
 INPUTS = "inputs"
 SIZE = "size"  # tokens that a read costs, about
+GROUP = "group"  # reads that share inputs have the same
 
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
@@ -82,25 +83,37 @@ def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def longest_first(missing: pl.DataFrame, sizes: Sequence[int]) -> pl.DataFrame:
-    """The plan: the missing reads with a column ``size``, the longest first.
+    """The plan: the missing reads with columns ``size`` and ``group``, the longest first.
 
     Reads of one length stand together, which keeps padding small, and the long ones that would make
-    actors wait at the end come at the beginning. The order depends on the reads alone.
+    actors wait at the end come at the beginning. Where reads have several inputs (Fusion-in-Decoder),
+    those of a query share them, and stand together as a group, the largest group first: what they
+    share is then encoded once. The order depends on the reads alone.
     """
-    return missing.with_columns(pl.Series(SIZE, sizes, dtype=pl.Int64)).sort(
-        SIZE, READ_KEY, descending=[True, False]
+    shared = bool((missing[INPUTS].list.len() > 1).any())
+    return (
+        missing.with_columns(
+            pl.Series(SIZE, sizes, dtype=pl.Int64),
+            pl.col(QUERY_ID if shared else READ_KEY).alias(GROUP),
+        )
+        .with_columns(pl.col(SIZE).sum().over(GROUP).alias("_of_group"))
+        .sort("_of_group", GROUP, SIZE, READ_KEY, descending=[True, False, True, False])
+        .drop("_of_group")
     )
 
 
 def cut_units(plan: pl.DataFrame, size: int) -> list[Unit]:
-    """Cut a plan into units of at most ``size`` in total (and at least one read)."""
+    """Cut a plan into units of at most ``size`` in total (and at least one group of reads)."""
+    groups = plan.group_by(GROUP, maintain_order=True).agg(
+        pl.len().alias("reads"), pl.col(SIZE).sum()
+    )
     units: list[Unit] = []
-    offset, filled = 0, 0
-    for row, own in enumerate(plan[SIZE]):
-        if row > offset and filled + own > size:
-            units.append(Unit(len(units), offset, row - offset))
-            offset, filled = row, 0
-        filled += own
-    if plan.height:
-        units.append(Unit(len(units), offset, plan.height - offset))
+    offset, filled, length = 0, 0, 0
+    for reads, own in groups.select("reads", SIZE).iter_rows():
+        if length and filled + own > size:
+            units.append(Unit(len(units), offset, length))
+            offset, filled, length = offset + length, 0, 0
+        filled, length = filled + own, length + reads
+    if length:
+        units.append(Unit(len(units), offset, length))
     return units

@@ -98,3 +98,59 @@ def test_encoder_batches_are_halved_within_one_read(spec, monkeypatch):
     monkeypatch.setattr(reader, "_encode_batch", never)
     (failed,) = reader.read([TEXTS])
     assert "out of memory" in failed.failure
+
+
+def distinct_tokens(reader, reads):
+    return sum(len(reader._tokenize([t])[0].tokens) for t in {t for texts in reads for t in texts})
+
+
+def test_inputs_that_reads_share_are_encoded_once(spec):
+    # each passage alone and all together, as eRAG and end-to-end evaluation ask for them
+    reads = [TEXTS, *([text] for text in TEXTS)]
+    reader = EncoderDecoderReader(spec)
+    got = reader.read(reads)
+    assert reader.stats.prompt_tokens == distinct_tokens(reader, reads)
+    assert got == [EncoderDecoderReader(spec).read([one])[0] for one in reads]
+    # an input twice in one read counts twice in what the decoder sees
+    twice = reader.read([[TEXTS[1], TEXTS[1]]])[0]
+    assert twice.prompt_tokens == 2 * reader.read([[TEXTS[1]]])[0].prompt_tokens
+
+
+@pytest.mark.parametrize("tokens", [1, 60, 10**6])
+def test_encodings_are_held_as_far_as_memory_allows(spec, monkeypatch, tokens):
+    reads = [TEXTS[:3], [TEXTS[0]], [TEXTS[1]], TEXTS[2:], [TEXTS[4]], [TEXTS[0]]]
+    reader = EncoderDecoderReader(spec)
+    expected = reader.read(reads)
+    reader._memory = 4 * reader._state_bytes * tokens
+    held = []
+    inner = reader.encode
+
+    def watch(items):
+        held.append(sum(len(item.tokens) for item in items))
+        return inner(items)
+
+    monkeypatch.setattr(reader, "encode", watch)
+    assert reader.read(reads) == expected
+    # one read's inputs must be held together, however many
+    most = max(distinct_tokens(reader, [texts]) for texts in reads)
+    assert max(held) <= max(tokens, most)
+    assert (len(held) == 1) == (tokens == 10**6)
+
+
+def test_an_input_that_cannot_be_encoded_fails_its_reads_only(spec, monkeypatch):
+    reader = EncoderDecoderReader(spec)
+    reads = [TEXTS[:2], [TEXTS[0]], [TEXTS[1]], TEXTS[1:4]]
+    expected = reader.read(reads)
+    longest = len(reader._tokenize([TEXTS[0]])[0].tokens)
+    inner = reader._encode_batch
+
+    def without_the_first(items):
+        if any(len(item.tokens) == longest for item in items):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return inner(items)
+
+    monkeypatch.setattr(reader, "_encode_batch", without_the_first)
+    got = reader.read(reads)
+    assert [result.failure is None for result in got] == [False, False, True, True]
+    assert "out of memory" in got[0].failure
+    assert got[2:] == expected[2:]

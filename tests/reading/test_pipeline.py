@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def plan_of(texts, size=3):
-    plan = pl.DataFrame({INPUTS: [[t] for t in texts], "size": [1] * len(texts)})
+    plan = pl.DataFrame({INPUTS: [[t] for t in texts], "size": 1, "group": range(len(texts))})
     return plan, cut_units(plan, size)
 
 

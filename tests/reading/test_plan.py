@@ -51,9 +51,27 @@ def test_stored_reads_are_not_planned():
     assert missing_reads(frame, frame.head(1))["doc_ids"].to_list() == [["y"]]
 
 
+def single_reads(keys):
+    return pl.DataFrame(
+        {"read_key": keys, "query_id": ["q"] * len(keys), "inputs": [[key] for key in keys]},
+        schema_overrides={"read_key": pl.String, "inputs": pl.List(pl.String)},
+    )
+
+
+def test_reads_that_share_inputs_stand_together_and_are_not_cut_apart():
+    rows = [("a1", "q1", ["a"]), ("b1", "q2", ["b"]), ("a2", "q1", ["c"])]
+    rows += [("b2", "q2", ["b", "d"]), ("a3", "q1", ["a", "c"]), ("c1", "q3", ["e"])]
+    missing = pl.DataFrame(rows, schema=["read_key", "query_id", "inputs"], orient="row")
+    plan = longest_first(missing, [5, 2, 4, 6, 9, 30])
+    # by query: q3 30, q1 18, q2 8; within a query the longest first
+    assert plan["read_key"].to_list() == ["c1", "a3", "a1", "a2", "b2", "b1"]
+    assert [(u.offset, u.length) for u in cut_units(plan, 10)] == [(0, 1), (1, 3), (4, 2)]
+    assert [(u.offset, u.length) for u in cut_units(plan, 26)] == [(0, 1), (1, 5)]
+
+
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))
 def test_units_cover_the_plan_in_order_longest_first(sizes, limit):
-    missing = pl.DataFrame({"read_key": [f"{i:03}" for i in range(len(sizes))]})
+    missing = single_reads([f"{i:03}" for i in range(len(sizes))])
     plan = longest_first(missing, sizes)
     assert plan["size"].to_list() == sorted(sizes, reverse=True)
     units = cut_units(plan, limit)
@@ -69,7 +87,7 @@ def test_units_cover_the_plan_in_order_longest_first(sizes, limit):
 
 
 def test_the_order_of_the_plan_does_not_depend_on_the_order_asked():
-    frame = pl.DataFrame({"read_key": ["b", "a", "c"]})
+    frame = single_reads(["b", "a", "c"])
     one = longest_first(frame, [5, 5, 9])["read_key"].to_list()
     other = longest_first(frame.reverse(), [9, 5, 5])["read_key"].to_list()
     assert one == other == ["c", "a", "b"]
