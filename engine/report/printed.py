@@ -32,7 +32,7 @@ def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
     runs = found.comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
     for rows, compared, other in (
         (annotators, (ANNOTATOR, ANNOTATOR_B), RUN),
-        (runs.filter(pl.col(RUN) == runs[RUN].first()), (RUN, RUN_B), ANNOTATOR),
+        (runs.filter(pl.col(RUN) == pl.col(RUN).first()), (RUN, RUN_B), ANNOTATOR),
     ):
         if rows["tau_difference"].is_not_nan().any():
             shown.append(_differences(rows, compared, other, evaluation, settings))
