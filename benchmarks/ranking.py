@@ -8,7 +8,8 @@ then all tools evaluate in turn, round by round; medians are printed. Before any
 of every query are compared. ranx compiles on a small sample beforehand. Memory is what a process grows
 by at its peak, from before the hand-over to the end.
 
-The engine computes all measures of the list below; each peer those that it has.
+The engine computes all measures of the list below, and once more only those of pytrec_eval; each peer
+those that it has.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import multiprocessing
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -114,14 +116,14 @@ def _ranx(labels: Labels) -> Ready:
     )
 
 
-def _engine(labels: Labels) -> Ready:
-    measures = parse_measures(" ".join(NAMES))
+def _engine(labels: Labels, names: Sequence[str] = NAMES) -> Ready:
+    measures = parse_measures(" ".join(names))
     start = time.perf_counter()
     offsets = np.arange(0, labels.size + 1, labels.shape[1])
     ranked = RankedLabels.own_lists(labels.astype(np.float64).ravel(), offsets)
     return Ready(
         lambda: measure_lists(ranked, measures, real_valued=False),
-        lambda found: dict(zip(NAMES, found, strict=True)),
+        lambda found: dict(zip(names, found, strict=True)),
         time.perf_counter() - start,
     )
 
@@ -157,6 +159,7 @@ TOOLS: dict[str, Callable[[Labels], Ready]] = {
     "pytrec_eval": _pytrec_eval,
     "ranx": _ranx,
     "engine": _engine,
+    "engine, pytrec_eval's": partial(_engine, names=tuple(_TREC_NAMES)),
     "engine, from tables": _engine_tables,
 }
 
