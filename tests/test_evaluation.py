@@ -180,13 +180,15 @@ def test_without_erag_and_end_to_end_nothing_is_read(tmp_path):
     assert result.spec is None
 
 
-def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
-    def failing(plan, units, spec):
+def failing_where(fails):
+    """An executor whose reads fail where ``fails`` says so of their text."""
+
+    def execute(plan, units, spec):
         for unit in units:
             rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
             outputs = [
                 ReadOutput("", 0, 0, False, "boom")
-                if "says Ann" in text and "says Bo" not in text and "nothing" not in text
+                if fails(text)
                 else ReadOutput(say_last(text), 1, 1, False)
                 for (text,) in rows
             ]
@@ -195,6 +197,13 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
             )
             yield UnitResult(unit, outputs, "w", 0.0, stats)
 
+    return execute
+
+
+def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
+    failing = failing_where(
+        lambda text: "says Ann" in text and "says Bo" not in text and "nothing" not in text
+    )
     with pytest.raises(ReadError, match=r"1 of 10 reads failed \(query 'q1': boom\)"):
         evaluate(inputs(), Settings(k=3, resamples=0), store=tmp_path, executor=failing)
     result = evaluate(
@@ -223,20 +232,7 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
 
 
 def test_a_failed_list_leaves_its_query_out_of_the_end_to_end_score(tmp_path):
-    def failing(plan, units, spec):
-        for unit in units:
-            rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
-            outputs = [
-                ReadOutput("", 0, 0, False, "boom")
-                if text.count("says") == 3
-                else ReadOutput(say_last(text), 1, 1, False)
-                for (text,) in rows
-            ]
-            stats = dict.fromkeys(
-                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 0
-            )
-            yield UnitResult(unit, outputs, "w", 0.0, stats)
-
+    failing = failing_where(lambda text: text.count("says") == 3)
     settings = Settings(k=3, resamples=0, failed_reads="skip", measures="P@3")
     result = evaluate(inputs(), settings, store=tmp_path, executor=failing)
     assert result.downstream["query_id"].to_list() == ["q2", "q3"]
