@@ -272,7 +272,7 @@ def test_labels_that_are_no_finite_numbers_are_refused(relevant, label):
 
 
 def test_share_of_judged_is_refused_where_only_the_own_list_is_judged(two_runs):
-    with pytest.raises(InputError, match="Judged is 1 by definition.*--relevant pool or qrels"):
+    with pytest.raises(InputError, match="Judged is 1 by definition.*--relevant pool"):
         values(*two_runs, ["q1"], "P Judged@3", "list")
 
 
