@@ -31,6 +31,7 @@ OUTPUT = "output"
 PROMPT_TOKENS = "prompt_tokens"
 OUTPUT_TOKENS = "output_tokens"
 TRUNCATED = "truncated"
+CONFIDENCE = "confidence"
 ANNOTATOR = "annotator"
 LABEL = "label"
 MEASURE = "measure"
@@ -69,6 +70,7 @@ READS: Schema = {
     PROMPT_TOKENS: pl.Int64(),
     OUTPUT_TOKENS: pl.Int64(),
     TRUNCATED: pl.Boolean(),
+    CONFIDENCE: pl.Float64(),  # where the reader chose between given answers: of the first; else null
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -158,6 +160,9 @@ RUN_PAIRS: Schema = {
 }
 
 
+_NULLABLE = frozenset({CONFIDENCE})
+
+
 def empty(schema: Schema) -> pl.DataFrame:
     """A table with the columns of ``schema`` and no rows."""
     return pl.DataFrame(schema=schema)
@@ -184,7 +189,7 @@ def conform(frame: pl.DataFrame, schema: Schema, path: str | Path) -> pl.DataFra
             path, None, f"a column has the wrong type ({error})", f"use {_types(schema)}"
         ) from None
     for name in schema:
-        if frame[name].null_count():
+        if name not in _NULLABLE and frame[name].null_count():
             row = frame[name].is_null().arg_max()
             raise InputError(
                 path, None, f"row {row} has no {name}", "fill the value in or leave the row out"

@@ -152,12 +152,13 @@ class CausalReader:
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
-        encoded = self._encode([prompt for (prompt,) in inputs])
+        texts = ["".join(pieces) for pieces in inputs]
+        encoded = self._encode(texts)
         # Tokens may merge across the end of the prefix text, so what is shared is decided on tokens.
         shared = _common_length([self._prefix, *encoded])
         shared = min([shared, *(len(tokens) - 1 for tokens in encoded)])
         prompts = [
-            self._fit(tokens, shared, text) for tokens, (text,) in zip(encoded, inputs, strict=True)
+            self._fit(tokens, shared, text) for tokens, text in zip(encoded, texts, strict=True)
         ]
         outputs: list[ReadOutput | None] = [
             None if p.suffix else ReadOutput("", p.tokens, 0, True, _DOES_NOT_FIT) for p in prompts

@@ -201,6 +201,7 @@ _RESULT = pa.schema(
                     "output_tokens": pa.int64(),
                     "truncated": pa.bool_(),
                     "failure": pa.string(),
+                    "confidence": pa.float64(),
                 }
             )
         ),

@@ -10,11 +10,12 @@ from typing import Literal, Protocol
 
 Augmentation = Literal["in-prompt", "fid"]
 Dtype = Literal["bfloat16", "float16", "float32"]
+Engine = Literal["transformers", "vllm"]
 
 
 # Part of every read's key. To be raised with any change that makes a reader answer otherwise: how
 # prompts are cut, where output ends, how it is cleaned.
-READING_VERSION = 1
+READING_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class ReaderSpec:
         max_input_tokens: longest input in tokens, generated ones left aside; longer ones are cut
             and counted as truncated. 0 means: as long as the model's positions allow.
         tail_marker: what the part of a prompt that must not be cut begins with (the question).
+        engine: the library that runs the model.
+        special_tokens: whether the tokenizer adds its own (a begin-of-text token); False where the
+            prompt has them in its text, as chat templates do.
+        choices: none, and the reader writes; or the texts one of which it chooses as its answer, by
+            the probabilities of their first tokens, in one forward pass without decoding.
         path: the local directory of the model.
         name: what the user called it, for messages and reports.
         shared_prefix: text that many inputs begin with; its keys and values are computed once.
@@ -49,6 +55,9 @@ class ReaderSpec:
     path: str
     name: str
     tail_marker: str = ""
+    engine: Engine = "transformers"
+    special_tokens: bool = True
+    choices: tuple[str, ...] = ()
     shared_prefix: str = ""
     memory: int = 0
     threads: int = 0
@@ -66,6 +75,9 @@ class ReaderSpec:
             self.stop,
             self.max_input_tokens,
             self.tail_marker,
+            self.engine,
+            self.special_tokens,
+            self.choices,
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
@@ -74,8 +86,10 @@ class ReaderSpec:
 class ReadOutput:
     """What one read gave.
 
-    ``failure`` is None for a read that succeeded; else the reason why it could not be done, and
-    ``output`` is empty.
+    Where the reader chooses between given answers (``ReaderSpec.choices``), ``output`` is the one it
+    chose and ``confidence`` the probability of the first choice, over those of all choices; else
+    ``confidence`` is None. ``failure`` is None for a read that succeeded; else the reason why it could
+    not be done, and ``output`` is empty.
     """
 
     output: str
@@ -83,6 +97,7 @@ class ReadOutput:
     output_tokens: int
     truncated: bool
     failure: str | None = None
+    confidence: float | None = None
 
 
 @dataclass
@@ -98,8 +113,9 @@ class ReaderStats:
 class Reader(Protocol):
     """A language model that turns inputs into short texts.
 
-    A read's input is a list of strings: one prompt for in-prompt augmentation, one string per
-    passage for Fusion-in-Decoder. Outputs come in the order of the inputs and do not depend on
+    A read's input is a list of strings. For in-prompt augmentation they are the pieces of one prompt,
+    in order: the last is the read's own, those before it are what other reads begin with too (the
+    query, where it precedes the passages). For Fusion-in-Decoder there is one per passage. Outputs come in the order of the inputs and do not depend on
     what else is in the same call, up to the rounding of batched arithmetic.
     """
 

@@ -19,6 +19,7 @@ from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec
 from engine.tables import (
+    CONFIDENCE,
     DOC_IDS,
     OUTPUT,
     OUTPUT_TOKENS,
@@ -186,5 +187,6 @@ def _reads_table(plan: pl.DataFrame, result: UnitResult) -> pl.DataFrame:
         pl.Series(PROMPT_TOKENS, [o.prompt_tokens for o in outputs], dtype=pl.Int64),
         pl.Series(OUTPUT_TOKENS, [o.output_tokens for o in outputs], dtype=pl.Int64),
         pl.Series(TRUNCATED, [o.truncated for o in outputs], dtype=pl.Boolean),
+        pl.Series(CONFIDENCE, [o.confidence for o in outputs], dtype=pl.Float64),
         pl.Series(FAILURE, [o.failure for o in outputs], dtype=pl.String),
     )
