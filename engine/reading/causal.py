@@ -168,7 +168,7 @@ class CausalReader:
             [len(prompts[i].suffix) for i in readable],
             cost=self._cost,
             memory=self._memory,
-            max_tokens=device.max_batch_tokens(self._device),
+            max_tokens=self._spec.batch_tokens or device.max_batch_tokens(self._device),
         )
         for places in batches:
             batch = [readable[place] for place in places]

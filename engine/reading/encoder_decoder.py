@@ -123,7 +123,7 @@ class EncoderDecoderReader:
             [lengths[i] for i in ready],
             cost=self._decode_cost,
             memory=self._memory / 2,  # the rest is for encodings and the encoder's activations
-            max_tokens=device.max_batch_tokens(self._device),
+            max_tokens=self._spec.batch_tokens or device.max_batch_tokens(self._device),
         )
         for positions in batches:
             batch = [ready[position] for position in positions]
@@ -169,7 +169,7 @@ class EncoderDecoderReader:
             [len(item.tokens) for item in items],
             cost=self._encode_cost,
             memory=self._memory / 4,
-            max_tokens=device.max_batch_tokens(self._device),
+            max_tokens=self._spec.batch_tokens or device.max_batch_tokens(self._device),
         ):
             encoded = batching.run_halving(
                 batch,

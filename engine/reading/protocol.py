@@ -44,6 +44,7 @@ class ReaderSpec:
         shared_prefix: text that many inputs begin with; its keys and values are computed once.
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
+        batch_tokens: padded tokens in a batch at most; 0 means the device's default.
     """
 
     weights: str
@@ -61,6 +62,7 @@ class ReaderSpec:
     shared_prefix: str = ""
     memory: int = 0
     threads: int = 0
+    batch_tokens: int = 0
 
     @property
     def fingerprint(self) -> str:

@@ -60,6 +60,19 @@ def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(bundled_spec, 
         assert [r.output for r in CausalReader(spec).read(prompts)] == generated
 
 
+def test_batches_hold_no_more_tokens_than_the_specification_says(
+    bundled_spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(replace(bundled_spec, batch_tokens=1))
+    rows = []
+    inner = reader._generate
+    monkeypatch.setattr(
+        reader, "_generate", lambda batch, prefix: rows.append(len(batch)) or inner(batch, prefix)
+    )
+    assert [r.output for r in reader.read(prompts)] == generated
+    assert rows == [1] * len(prompts)
+
+
 def test_the_shared_prefix_is_computed_once(bundled_spec, prompts):
     with_prefix, without = (
         CausalReader(bundled_spec),

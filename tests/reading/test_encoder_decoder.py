@@ -67,6 +67,21 @@ def test_padding_and_micro_batches_change_nothing(spec):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
+def test_batches_hold_no_more_tokens_than_the_specification_says(spec, monkeypatch):
+    reads = [TEXTS[:1], TEXTS[:4], [TEXTS[4]]]
+    expected = EncoderDecoderReader(spec).read(reads)
+    reader = EncoderDecoderReader(replace(spec, batch_tokens=1))
+    rows = []
+    for name in ("_encode_batch", "_generate"):
+        inner = getattr(reader, name)
+        monkeypatch.setattr(
+            reader, name, lambda batch, inner=inner: rows.append(len(batch)) or inner(batch)
+        )
+    assert reader.read(reads) == expected
+    assert rows == [1] * (5 + 3)  # distinct inputs, then reads
+    assert replace(spec, batch_tokens=1).fingerprint == spec.fingerprint
+
+
 def test_long_inputs_keep_their_beginning_and_are_counted(spec):
     reader = EncoderDecoderReader(replace(spec, max_input_tokens=5))
     (item,) = reader._tokenize([TEXTS[2]])
