@@ -78,6 +78,10 @@ def load(spec: ReaderSpec) -> Reader:
     """
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Before torch is loaded: threads that wait for each other shall sleep soon. GNU OpenMP's own
+    # measure is a spin of milliseconds, which on a machine that others use makes reading ten times
+    # as slow.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # On another node of a cluster the same name, or path, must lead to the same weights.
     found = weights.resolve(spec.path if Path(spec.path).is_dir() else spec.name)
     if found.digest != spec.weights:

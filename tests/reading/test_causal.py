@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.reading.causal import CausalReader, _cut_at_stop, grouped_attention
+from engine.reading.causal import CausalReader
 from engine.reading.prompts import default_prompt
 
 PASSAGES = [
@@ -60,30 +60,86 @@ def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(bundled_spec, 
         assert [r.output for r in CausalReader(spec).read(prompts)] == generated
 
 
+def counted(reader, monkeypatch):
+    """The sizes of the batches that the reader answers from now on."""
+    rows = []
+    inner = reader._model.answer
+    monkeypatch.setattr(
+        reader._model, "answer", lambda asked: rows.append(len(asked)) or inner(asked)
+    )
+    return rows
+
+
 def test_batches_hold_no_more_tokens_than_the_specification_says(
     bundled_spec, prompts, generated, monkeypatch
 ):
     reader = CausalReader(replace(bundled_spec, batch_tokens=1))
-    rows = []
-    inner = reader._generate
-    monkeypatch.setattr(
-        reader, "_generate", lambda batch, prefix: rows.append(len(batch)) or inner(batch, prefix)
-    )
+    rows = counted(reader, monkeypatch)
     assert [r.output for r in reader.read(prompts)] == generated
     assert rows == [1] * len(prompts)
 
 
-def test_the_shared_prefix_is_computed_once(bundled_spec, prompts):
-    with_prefix, without = (
-        CausalReader(bundled_spec),
-        CausalReader(replace(bundled_spec, shared_prefix="")),
-    )
-    with_prefix.read(prompts)
-    without.read(prompts)
-    prefix = len(with_prefix._prefix)
-    saved = without.stats.prompt_tokens - with_prefix.stats.prompt_tokens
-    assert saved == len(prompts) * len(with_prefix._cached_prefix)
-    assert len(with_prefix._cached_prefix) >= prefix - 1 > 80
+def test_what_prompts_begin_with_is_computed_once(bundled_spec, prompts):
+    reader = CausalReader(bundled_spec)
+    first = sum(output.prompt_tokens for output in reader.read(prompts))
+    head = len(reader._head)
+    assert head > 80
+    # The head once; and two of the prompts begin with the same passage's first words.
+    assert first - reader.stats.prompt_tokens >= (len(prompts) - 1) * head
+    before = reader.stats.prompt_tokens
+    again = sum(output.prompt_tokens for output in reader.read(prompts))
+    assert again - (reader.stats.prompt_tokens - before) >= len(prompts) * head
+
+
+def test_a_passage_that_two_queries_read_is_computed_once(bundled_spec):
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    long = ("Aardvark", "The aardvark " + "digs for ants and termites at night " * 12)
+    asked = [prompt.render(question, [long]) for question in QUESTIONS]
+    alone, together = CausalReader(bundled_spec), CausalReader(bundled_spec)
+    apart = [alone.read([one])[0].output for one in asked]
+    assert [output.output for output in together.read(asked)] == apart
+    saved = alone.stats.prompt_tokens - together.stats.prompt_tokens
+    passage = len(alone._encode([asked[0][0].split("\n\n")[-1].rsplit("Question", 1)[0]])[0])
+    assert saved >= 2 * (passage - 3)
+
+
+def test_pieces_are_one_prompt_and_what_precedes_the_last_is_shared(bundled_spec, prompts):
+    whole = [[text] for (text,) in prompts]
+    cut = [[text[: len(text) // 2], text[len(text) // 2 :]] for (text,) in prompts]
+    reader = CausalReader(bundled_spec)
+    assert reader.read(cut) == reader.read(whole)
+
+
+def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundled_spec):
+    spec = replace(bundled_spec, dtype="bfloat16", choices=(" Yes", " No"))
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    many = [
+        prompt.render(question, PASSAGES[i:] + PASSAGES[:i][: i % 2])
+        for question in QUESTIONS
+        for i in range(3)
+    ]
+    together = CausalReader(spec).read(many)
+    reader = CausalReader(replace(spec, batch_tokens=1))
+    # Confidences are sums over all of the model's arithmetic: equal ones leave no doubt.
+    assert [reader.read([one])[0].confidence for one in many] == [o.confidence for o in together]
+    without = CausalReader(replace(spec, shared_prefix="")).read(many[::-1])
+    assert [o.confidence for o in without[::-1]] == [o.confidence for o in together]
+    assert len({o.confidence for o in together}) == len(many)
+
+
+def test_a_choice_is_made_by_the_probabilities_of_first_tokens(bundled_spec, prompts):
+    spec = replace(bundled_spec, choices=(" Yes", " No", " Oranjestad"))
+    outputs = CausalReader(spec).read(prompts)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    firsts = [tokenizer.encode(choice)[0] for choice in spec.choices]
+    for (prompt,), output in zip(prompts, outputs, strict=True):
+        with torch.no_grad():
+            logits = model(**tokenizer(prompt, return_tensors="pt")).logits[0, -1]
+        shares = logits[firsts].softmax(-1)
+        assert output.confidence == pytest.approx(float(shares[0]), abs=1e-5)
+        assert output.output == spec.choices[int(shares.argmax())].strip()
+        assert output.output_tokens == 0
 
 
 def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts):
@@ -96,14 +152,15 @@ def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts
     assert cut.failure is None
     (text,) = prompts[2]
     whole = reader._encode([text])[0]
-    shared = len(reader._prefix) - 1
-    kept = reader._fit(whole, shared, text).suffix
-    assert len(kept) == limit - shared
+    shared = len(reader._head) - 1
+    kept = reader._fit(whole, reader._head, text).asked.tokens
+    assert len(kept) == limit
+    assert kept[:shared] == whole[:shared]
     assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
 
 
 def test_a_prompt_whose_question_does_not_fit_fails(bundled_spec, prompts):
-    prefix = len(CausalReader(bundled_spec)._prefix)
+    prefix = len(CausalReader(bundled_spec)._head)
     limited = CausalReader(replace(bundled_spec, max_input_tokens=prefix + 3))
     outputs = limited.read(prompts)
     assert all("even without passages" in o.failure for o in outputs)
@@ -112,43 +169,16 @@ def test_a_prompt_whose_question_does_not_fit_fails(bundled_spec, prompts):
 
 def test_out_of_memory_ends_in_the_same_outputs(bundled_spec, prompts, generated, monkeypatch):
     reader = CausalReader(bundled_spec)
-    inner = reader._generate
+    inner = reader._model.answer
 
-    def tight(batch, prefix):
-        if len(batch) > 2:
+    def tight(asked):
+        if len(asked) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return inner(batch, prefix)
+        return inner(asked)
 
-    monkeypatch.setattr(reader, "_generate", tight)
+    monkeypatch.setattr(reader._model, "answer", tight)
     assert [r.output for r in reader.read(prompts)] == generated
     assert reader.stats.memory_halvings >= 1
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (" Paris\nQuestion", (" Paris", True)),
-        ("\nParis\n", ("", True)),  # a line that ends at once is an empty answer
-        ("Paris", ("Paris", False)),
-        ("", ("", False)),
-    ],
-)
-def test_stop_strings_end_the_output(text, expected):
-    assert _cut_at_stop(text, ["\n"]) == expected
-
-
-@pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("masked", [True, False])
-def test_grouped_attention_is_attention(length, masked):
-    torch.manual_seed(0)
-    query = torch.randn(2, 6, length, 8)
-    key, value = torch.randn(2, 2, length, 8), torch.randn(2, 2, length, 8)
-    mask = torch.ones(length, length, dtype=torch.bool).tril()[None, None].repeat(2, 1, 1, 1)
-    out, _ = grouped_attention(torch.nn.Module(), query, key, value, mask if masked else None)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1), is_causal=length > 1
-    )
-    torch.testing.assert_close(out, expected.transpose(1, 2))
 
 
 def tiny_models():
@@ -195,9 +225,3 @@ def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
     spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=6, stop=())
     assert [r.output for r in CausalReader(spec).read(prompts)] == expected
     assert len(set(expected)) > 1
-
-
-def test_attention_that_is_not_plain_is_refused():
-    tensor = torch.zeros(1, 2, 1, 4)
-    with pytest.raises(ValueError, match="softcap"):
-        grouped_attention(torch.nn.Module(), tensor, tensor, tensor, None, softcap=50.0)

@@ -1,0 +1,95 @@
+"""From logits to answers: which token comes next, and when a reader has written enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from engine.reading.protocol import ReaderSpec
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A tokenized prompt.
+
+    Attributes:
+        tokens: all of it.
+        head: so many of its first tokens are those that other prompts begin with, too.
+    """
+
+    tokens: list[int]
+    head: int = 0
+
+
+@dataclass
+class Written:
+    """An answer.
+
+    Attributes:
+        tokens: what was generated, the token that ended a stop string included, end tokens not.
+        text: their text, before the first stop string; or the choice.
+        confidence: see ``ReadOutput``.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    confidence: float | None = None
+
+
+class Writer:
+    """Adds to answers greedily, or chooses between given ones, as a specification says.
+
+    Attributes:
+        most: tokens generated at most.
+        padding: a token that is never read.
+    """
+
+    def __init__(self, spec: ReaderSpec, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ends = ends
+        self._stop = spec.stop
+        self._choices = spec.choices
+        self._first = [
+            tokenizer.encode(choice, add_special_tokens=False)[0] for choice in spec.choices
+        ]
+        self.most = 0 if spec.choices else spec.max_new_tokens
+        self.padding = min(ends, default=0)
+
+    def write(self, answers: Sequence[Written], logits: torch.Tensor) -> list[int]:
+        """Take the next token of each answer; the places of those that go on.
+
+        Args:
+            logits: (answers, vocabulary).
+        """
+        if self._choices:
+            shares = logits[:, self._first].float().softmax(-1)
+            best = shares.argmax(-1).tolist()
+            for answer, place, share in zip(answers, best, shares[:, 0].tolist(), strict=True):
+                answer.text, answer.confidence = self._choices[place], share
+            return []
+        chosen = logits.argmax(-1).tolist()
+        return [
+            place
+            for place, (answer, token) in enumerate(zip(answers, chosen, strict=True))
+            if self._take(answer, token)
+        ]
+
+    def _take(self, answer: Written, token: int) -> bool:
+        if token in self._ends:
+            return False
+        answer.tokens.append(token)
+        text = self._tokenizer.decode(answer.tokens, skip_special_tokens=True)
+        places = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        answer.text = text[: min(places)] if places else text
+        return not places and len(answer.tokens) < self.most
