@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 # What a process with torch and transformers holds before any weight.
-PROCESS_MEMORY = 512 * 2**20
+PROCESS_MEMORY = 768 * 2**20
 
 
 def machine_has_gpu() -> bool:
@@ -72,8 +75,9 @@ def batch_memory(spec: ReaderSpec, device: torch.device, weights: int) -> float:
     """Bytes left for a batch beside the weights.
 
     The whole is what the user gave; by default nine tenths of the GPU, or a quarter of the
-    machine's memory on a CPU. A process with torch loaded holds about 0.5 GiB before any weight,
-    which on a CPU is part of the bound.
+    machine's memory on a CPU. There the process around the weights is part of the bound: what is
+    resident by now, and at least what such a process usually holds. To be called when the model has
+    run once, since weights are mapped into memory as they are used.
     """
     import torch
 
@@ -83,9 +87,13 @@ def batch_memory(spec: ReaderSpec, device: torch.device, weights: int) -> float:
         total = 0.9 * torch.cuda.get_device_properties(0).total_memory
     else:
         total = machine_memory() / 4
-    base = 0 if device.type == "cuda" else PROCESS_MEMORY
+    held = float(weights)
+    if device.type != "cuda":
+        held += PROCESS_MEMORY
+        with contextlib.suppress(OSError, ValueError):
+            held = max(held, _status_bytes("VmRSS"))
     # A tenth stays free for the allocator's fragmentation.
-    return max(0.0, 0.9 * total - base - weights)
+    return max(0.0, 0.9 * total - held)
 
 
 def max_batch_tokens(device: torch.device) -> int:
@@ -97,6 +105,58 @@ def peak_memory(device: torch.device) -> int:
     import torch
 
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
+        return max(_peak_before_probes, torch.cuda.max_memory_allocated())
     scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+    return max(_peak_before_probes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
+
+
+# Measuring starts the system's own record of the peak anew.
+_peak_before_probes = 0
+
+
+def token_cost(
+    device: torch.device, probe: Callable[[int], None], *, small: int = 128, large: int = 512
+) -> tuple[float, float] | None:
+    """Bytes that a forward pass takes beside the weights: of any, and of each of its tokens.
+
+    Measured on two probe batches, of ``small`` and of ``large`` tokens: on a GPU by the allocator,
+    on a CPU by how far the resident memory rises (Linux). None where that cannot be measured.
+
+    Args:
+        probe: runs a forward pass of so many tokens.
+    """
+    probe(small)  # what a first pass sets up for good is no cost of its tokens
+    peaks = [_peak_of(device, probe, size) for size in (small, large)]
+    if peaks[0] is None or peaks[1] is None:
+        return None
+    per_token = max(0.0, (peaks[1] - peaks[0]) / (large - small))
+    return max(0.0, peaks[0] - per_token * small), per_token
+
+
+def _peak_of(device: torch.device, probe: Callable[[int], None], tokens: int) -> int | None:
+    import torch
+
+    global _peak_before_probes
+    _peak_before_probes = peak_memory(device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        probe(tokens)
+        return torch.cuda.max_memory_allocated() - before
+    try:
+        # Else what was freed before, and is still resident, would be reused unseen.
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = _status_bytes("VmRSS")
+        probe(tokens)
+        return _status_bytes("VmHWM") - before
+    except (OSError, AttributeError, ValueError):
+        return None
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").split("\n"):
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"no {name} in /proc/self/status")

@@ -83,9 +83,9 @@ class PackedModel:
         self._prefill([[0] * tokens], chunk=tokens)
 
     def learn(self, fixed: float, per_token: float) -> None:
-        """Take the measured bytes of a forward pass: of any, and of each of its tokens more."""
+        """Take the measured bytes of a probe: of any, and of each of its tokens."""
         self._chunk_bytes = fixed
-        self._token_bytes = max(per_token, 1.0)
+        self._token_bytes = max(per_token - self._cached_token_bytes, 1.0)
 
     def batches(
         self, asked: Sequence[Asked], *, memory: float, max_tokens: int

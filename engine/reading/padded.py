@@ -35,6 +35,17 @@ class PaddedModel:
         self._device: torch.device = model.device
         self._states: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
         self._states_of: list[int] = []
+        self._batch_bytes = 0.0
+        self._token_bytes: float | None = None
+
+    @torch.inference_mode()
+    def probe(self, tokens: int) -> None:
+        """Run so many tokens as one text, to measure what they cost."""
+        self._model(input_ids=torch.zeros((1, tokens), dtype=torch.long, device=self._device))
+
+    def learn(self, fixed: float, per_token: float) -> None:
+        """Take the measured bytes of a probe: of any, and of each of its tokens."""
+        self._batch_bytes, self._token_bytes = fixed, per_token
 
     def cost(self, shared: int) -> batching.MemoryCost:
         """Bytes of a batch, by what the layers hold; ``shared`` tokens stand before each text."""
@@ -47,11 +58,15 @@ class PaddedModel:
         keys_values = 2 * config.num_hidden_layers * groups * head * item
         # Held at the widest point of a layer: the states in and out, the gate and up projections
         # and their product, in the model's precision, and one copy of the states in fp32 (norms).
-        activations = item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size
+        activations = float(item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size)
+        if self._token_bytes is not None:
+            activations = max(1.0, self._token_bytes - keys_values)
         mask = item * (1 + heads // groups)
         return batching.MemoryCost(
             # A growing cache is copied once as it grows, hence twice the keys and values.
-            per_row=2 * keys_values * (shared + self._writer.most) + 4 * config.vocab_size,
+            per_row=2 * keys_values * (shared + self._writer.most)
+            + 4 * config.vocab_size
+            + self._batch_bytes,
             per_token=2 * keys_values + activations + mask * shared,
             per_pair=mask,
         )

@@ -213,6 +213,7 @@ _RESULT = pa.schema(
                 "prompt_tokens": pa.int64(),
                 "memory_halvings": pa.int64(),
                 "peak_memory": pa.int64(),
+                "token_bytes": pa.int64(),
             }
         ),
     }

@@ -104,12 +104,21 @@ class ReadOutput:
 
 @dataclass
 class ReaderStats:
-    """Counters of one reader since it was loaded (peak in bytes, on the device that it runs on)."""
+    """Counters of one reader since it was loaded.
+
+    Attributes:
+        padded_tokens: tokens computed for the prompts, padding included.
+        prompt_tokens: those that were no padding; what several prompts share counts once.
+        memory_halvings: batches halved because memory ran out.
+        peak_memory: in bytes, on the device that it runs on.
+        token_bytes: what a token of a prompt was measured to take; 0 where that was not measured.
+    """
 
     padded_tokens: int = 0
     prompt_tokens: int = 0
     memory_halvings: int = 0
     peak_memory: int = 0
+    token_bytes: int = 0
 
 
 class Reader(Protocol):
