@@ -41,6 +41,7 @@ class ReaderSpec:
             the probabilities of their first tokens, in one forward pass without decoding.
         path: the local directory of the model.
         name: what the user called it, for messages and reports.
+        source: what leads to the same weights on a machine that has no ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once.
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
@@ -63,6 +64,7 @@ class ReaderSpec:
     memory: int = 0
     threads: int = 0
     batch_tokens: int = 0
+    source: str = ""
 
     @property
     def fingerprint(self) -> str:

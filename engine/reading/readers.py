@@ -53,6 +53,7 @@ def specify(
         max_input_tokens=FID_INPUT_TOKENS if prompt.fused else 0,
         path=str(found.path),
         name=name,
+        source=found.source,
         tail_marker=prompt.tail_marker,
         shared_prefix=prompt.prefix,
         memory=memory,
@@ -82,8 +83,9 @@ def load(spec: ReaderSpec) -> Reader:
     # measure is a spin of milliseconds, which on a machine that others use makes reading ten times
     # as slow.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # On another node of a cluster the same name, or path, must lead to the same weights.
-    found = weights.resolve(spec.path if Path(spec.path).is_dir() else spec.name)
+    # On another node of a cluster the path, or what it was made from, must lead to the same weights.
+    here = Path(spec.path).is_dir()
+    found = weights.resolve(spec.path if here else spec.source or spec.name)
     if found.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
     spec = replace(spec, path=str(found.path))
@@ -95,6 +97,7 @@ def load(spec: ReaderSpec) -> Reader:
             from engine.reading.causal import CausalReader
 
             return CausalReader(spec)
+        from engine.reading import fid_t5  # noqa: F401 (makes its model type known)
         from engine.reading.encoder_decoder import EncoderDecoderReader
 
         return EncoderDecoderReader(spec)

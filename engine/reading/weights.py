@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import io
 import json
 import math
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import InputError
+from engine.reading import conversion
 from engine.sources.files import write_text
 
 BUNDLED = "bundled"
@@ -29,9 +30,17 @@ _DECISIVE_SUFFIXES = frozenset({".safetensors", ".json", ".model", ".txt", ".jin
 
 @dataclass(frozen=True)
 class Weights:
-    """A reader's weights on this machine."""
+    """A reader's weights on this machine.
+
+    Attributes:
+        name: what the user called it.
+        source: what another machine is to ``resolve``: as the name, but paths are absolute.
+        path: the directory that holds them; of the cache where they were converted.
+        digest: SHA-256 over the files in it that decide what the model answers.
+    """
 
     name: str
+    source: str
     path: Path
     architecture: Literal["causal", "encoder-decoder"]
     digest: str
@@ -47,44 +56,58 @@ def resolve(name: str) -> Weights:
 
     Args:
         name: ``bundled``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are
-            in the local cache. Nothing is downloaded.
+            in the local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5
+            checkpoints are converted once; ``path`` is then a directory of the cache.
 
     Raises:
-        InputError: no such model here, or not in a form that is read (safetensors or GGUF).
+        InputError: no such model here, or not in a form that is read (safetensors, GGUF, or a T5's
+            ``pytorch_model.bin``).
     """
+    source = name
     if name == BUNDLED:
         path = _from_gguf(bundled_file())
     elif name.endswith(".gguf"):
         if not Path(name).is_file():
             raise InputError(name, None, "no such file", "give a .gguf file")
-        path = _from_gguf(Path(name))
+        path, source = _from_gguf(Path(name)), str(Path(name).resolve())
     elif Path(name).is_dir():
         path = Path(name).resolve()
+        source = str(path)
     else:
         path = _from_hub_cache(name)
     config = _read_config(path, name)
+    _refuse_other_heads(config, name)
+    if config.get("model_type") in _ENCODER_DECODERS and (
+        files := conversion.checkpoint_files(path)
+    ):
+        path = _from_checkpoint(path, files)
     if not any(path.glob("*.safetensors")):
         raise InputError(
-            name, None, "holds no *.safetensors", "convert the weights (pickles are never loaded)"
+            name,
+            None,
+            "holds no *.safetensors",
+            "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
         )
-    _refuse_other_heads(config, name)
     if config.get("is_encoder_decoder"):
-        if config.get("model_type") not in _ENCODER_DECODERS:
+        if config.get("model_type") not in {*_ENCODER_DECODERS, conversion.BIASED}:
             raise InputError(
                 name,
                 None,
                 f"a {config.get('model_type')!r} model",
                 f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
             )
-        return Weights(name, path, "encoder-decoder", _digest(path))
-    return Weights(name, path, "causal", _digest(path))
+        return Weights(name, source, path, "encoder-decoder", _digest(path))
+    return Weights(name, source, path, "causal", _digest(path))
 
 
 def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
     """A model saved without the head that writes text would get one with random weights."""
     heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-    architectures = config.get("architectures") or []
-    if architectures and not any(str(a).endswith(heads) for a in architectures):
+    architectures = [str(a) for a in config.get("architectures") or []]
+    # Fusion-in-Decoder's own class is FiDT5; forks of it have others that begin alike.
+    if architectures and not any(
+        a.endswith(heads) or a.lower().startswith("fid") for a in architectures
+    ):
         raise InputError(
             name, None, f"is a {architectures[0]}, which writes no text", "give a generative model"
         )
@@ -175,43 +198,15 @@ def _read_config(path: Path, name: str) -> dict[str, Any]:
     return config
 
 
-def _from_gguf(source: Path) -> Path:
-    """Convert a GGUF file to bf16 safetensors once; further calls take it from the cache.
-
-    De-quantizing takes 15 s for 135M parameters, loading the result under 2 s.
-    """
-    target = cache_directory() / "readers" / _file_digest(source)[:32]
+def _converted(key: str, convert: Callable[[Path], None]) -> Path:
+    """The directory of a converted model: made by ``convert`` once, then found by its key."""
+    target = cache_directory() / "readers" / key[:32]
     if target.is_dir():
         return target
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-    from transformers.utils.quantization_config import GgufConfig
-
     target.parent.mkdir(parents=True, exist_ok=True)
-    logging.disable_progress_bar()
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        # The loader's own progress bar knows no switch.
-        with contextlib.redirect_stderr(io.StringIO()):
-            model = AutoModelForCausalLM.from_pretrained(
-                source.parent,
-                gguf_file=source.name,
-                dtype=torch.bfloat16,
-                quantization_config=GgufConfig(dequantize=True),
-            )
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    except (ValueError, OSError, KeyError, NotImplementedError) as error:
-        raise InputError(
-            source, None, f"cannot be converted ({error})", "use a model that transformers reads"
-        ) from None
-    finally:
-        logging.set_verbosity(verbosity)
     work = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     try:
-        model.save_pretrained(work)
-        tokenizer.save_pretrained(work)
+        convert(work)
         with contextlib.suppress(OSError):  # another process was first: its result is the same
             os.replace(work, target)
     finally:
@@ -219,13 +214,31 @@ def _from_gguf(source: Path) -> Path:
     return target
 
 
+def _from_gguf(source: Path) -> Path:
+    return _converted(_file_digest(source), lambda target: conversion.convert_gguf(source, target))
+
+
+def _from_checkpoint(source: Path, files: Sequence[Path]) -> Path:
+    content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + _listing(files)
+    return _converted(
+        hashlib.sha256(content.encode()).hexdigest(),
+        lambda target: conversion.convert_checkpoint(source, target),
+    )
+
+
 def _digest(path: Path) -> str:
     """SHA-256 over names and contents of the files that decide what the model answers."""
-    total = hashlib.sha256()
-    for file in sorted(path.iterdir()):
-        if file.suffix in _DECISIVE_SUFFIXES and file.is_file():
-            total.update(f"{file.name} {_file_digest(file)}\n".encode())
-    return total.hexdigest()
+    decisive = [
+        file
+        for file in sorted(path.iterdir())
+        if file.suffix in _DECISIVE_SUFFIXES and file.is_file()
+    ]
+    return hashlib.sha256(_listing(decisive).encode()).hexdigest()
+
+
+def _listing(files: Sequence[Path]) -> str:
+    """Names and digests of files, a line each."""
+    return "".join(f"{file.name} {_file_digest(file)}\n" for file in files)
 
 
 def _file_digest(path: Path) -> str:
