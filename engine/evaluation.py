@@ -6,7 +6,7 @@ Everything costly happens in one place (``get_reads``) and only for reads never 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import polars as pl
@@ -16,12 +16,14 @@ from engine.errors import InputError, ReadError
 from engine.labels import containment, erag, provenance, qrels
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
+from engine.reading.certify import Certificate, certify
 from engine.reading.plan import wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts, get_reads
 from engine.scoring.metrics import score_outputs
 from engine.settings import Settings, check
+from engine.sources.digest import inputs_sha256, value_sha256
 from engine.sources.inputs import EvaluationInputs
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
@@ -73,6 +75,7 @@ class Evaluation:
     costs: ReadingCosts
     counts: Counts
     seconds: float
+    certificate: Certificate | None = None
 
 
 def evaluate(
@@ -132,6 +135,7 @@ def evaluate(
     reads = tables.empty(tables.READS)
     spec: ReaderSpec | None = None
     costs = ReadingCosts()
+    certificate: Certificate | None = None
     skipped: list[str] = []  # queries with a failed read of a single passage
     if settings.end_to_end or erag.NAME in settings.annotators:
         spec, prompt = specify(
@@ -158,6 +162,18 @@ def evaluate(
             executor=executor,
         )
         skipped, lists_failed = _settle_failures(reads, settings, asked[0].height)
+        if settings.certify:
+            certificate = certify(
+                wanted,
+                reads,
+                spec,
+                sample=settings.certify,
+                seed=settings.seed,
+                score=lambda outputs: score_outputs(outputs, queries, settings.metric),
+                sha256={"prompt": value_sha256(asdict(prompt)), **inputs_sha256(inputs)},
+                actors=settings.actors,
+                executor=executor,
+            )
         reads = reads.drop(FAILURE)  # the output of a failed read is empty, which scores 0
         scored = score_outputs(reads, queries, settings.metric)  # rows in the order asked
         if erag.NAME in settings.annotators:
@@ -187,6 +203,7 @@ def evaluate(
         costs=costs,
         counts=_counts(inputs, all_labels, reads, len(skipped)),
         seconds=time.perf_counter() - start,
+        certificate=certificate,
     )
 
 

@@ -46,7 +46,10 @@ class Settings:
         failed_reads: whether a read that could not be done is an error, counts as 0, or takes its
             query out: of eRAG's scores if a single passage failed, of a run's end-to-end score if its
             list did.
-        resamples, interval, confidence, seed: of the bootstrap (``engine.statistics.intervals``).
+        certify: reads that are repeated in other batches, to see whether outputs depend on batching
+            (``engine.reading.certify``).
+        resamples, interval, confidence, seed: of the bootstrap (``engine.statistics.intervals``); the
+            seed also draws the repeated reads.
     """
 
     reader: str = "bundled"
@@ -64,6 +67,7 @@ class Settings:
     memory: int = 0
     actors: int | None = None
     failed_reads: Literal["error", "zero", "skip"] = "error"
+    certify: int = 0
     resamples: int = 10_000
     interval: IntervalMethod = "percentile"
     confidence: float = 0.95
@@ -110,11 +114,19 @@ def check(settings: Settings) -> None:
         ("--k", settings.k, 1),
         ("--end-to-end-k", settings.end_to_end_k, 1),
         ("--actors", settings.actors, 0),
+        ("--certify", settings.certify, 0),
         ("--resamples", settings.resamples, 0),
         ("--seed", settings.seed, 0),
     ):
         if value is not None and value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
+    if settings.certify and not settings.end_to_end and erag.NAME not in settings.annotators:
+        raise InputError(
+            None,
+            None,
+            "--certify without anything that is read",
+            "use --end-to-end or the annotator erag, or leave --certify out",
+        )
     measures = settings.parsed_measures()
     for measure in measures:
         if measure.cutoff is not None and measure.cutoff > settings.k:

@@ -26,6 +26,8 @@ from engine.statistics.intervals import IntervalMethod
 from jobs._command import ConfigFile, run_command
 from jobs._progress import reading_progress
 
+# Reads that --certify repeats where it is given no number.
+_CERTIFIED = 64
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6}
 _UNITS |= {"gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -69,6 +71,7 @@ def evaluate(
     actors: int | None = Settings.actors,
     failed_reads: Literal["error", "zero", "skip"] = Settings.failed_reads,
     missing: Missing = Settings.missing,
+    certify: Annotated[int | bool, Parameter(negative=())] = Settings.certify,
     resamples: int = Settings.resamples,
     interval: IntervalMethod = Settings.interval,
     confidence: float = Settings.confidence,
@@ -128,6 +131,8 @@ def evaluate(
         Whether a read that cannot be done is an error, counts as 0, or takes its query out (skip).
     missing
         Whether queries that a run lists nothing for score 0, are left out, or are an error.
+    certify
+        Repeat a sample of the reads (64, or as many as given) in other batches and count what changes.
     resamples
         Bootstrap resamples of each interval; 0 for none.
     interval
@@ -135,7 +140,7 @@ def evaluate(
     confidence
         Of the intervals.
     seed
-        Of the bootstrap.
+        Of the bootstrap, and of the reads that --certify repeats.
     limit
         Only the first so many queries.
     store
@@ -157,6 +162,7 @@ def evaluate(
         actors=actors,
         failed_reads=failed_reads,
         missing=missing,
+        certify=_CERTIFIED if certify is True else int(certify),
         resamples=resamples,
         interval=interval,
         confidence=confidence,

@@ -52,6 +52,24 @@ def least_memory(parameters: int, dtype: Dtype) -> int:
     return parameters * (4 if dtype == "float32" else 2) + process
 
 
+def describe(*, gpu: bool) -> str:
+    """What reads are done on, for the record: ``cuda`` or ``cpu``, and its model where that is known.
+
+    Args:
+        gpu: whether it is a GPU, of this machine or of the cluster that it belongs to.
+    """
+    if gpu:
+        import torch
+
+        return f"cuda, {torch.cuda.get_device_name(0)}" if torch.cuda.is_available() else "cuda"
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return ", ".join(filter(None, ["cpu", next(models, "")]))
+
+
 def prepare(spec: ReaderSpec) -> torch.device:
     """Set this process up for a reader (threads, and on CUDA its memory limit); return the device."""
     import torch

@@ -98,7 +98,7 @@ def get_reads(
     frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:
         plan = longest_first(plan, input_sizes(spec, plan[INPUTS].to_list()))
-        run, pool, gpu = (executor, 1, False) if executor else _executor(actors, plan, spec)
+        run, pool, gpu = (executor, 1, False) if executor else executor_for(actors, plan, spec)
         units = cut_units(plan, unit_tokens(int(plan[SIZE].sum()), actors=pool, gpu=gpu))
         workers: dict[str, dict[str, Any]] = {}
         for result in run(plan, units, spec):
@@ -159,10 +159,15 @@ def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
     return max(1, min(most, total // (8 * actors)))
 
 
-def _executor(
+def executor_for(
     actors: int | None, plan: pl.DataFrame, spec: ReaderSpec
 ) -> tuple[Executor, int, bool]:
-    """What does the reads, on how many actors, and whether these have GPUs."""
+    """What does the reads, on how many actors, and whether these have GPUs.
+
+    Args:
+        actors: as in ``get_reads``.
+        plan: the reads; none needs more actors than these.
+    """
     if actors == 0:
         return in_process.execute, 1, device.machine_has_gpu()
     from engine.reading import pipeline

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from engine import tables
 from engine.evaluation import Evaluation, means
+from engine.report import certificate
 from engine.settings import Settings
 from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, RUN, RUN_B, VALUE
 
@@ -199,6 +200,8 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         shown.append(
             f"reads: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
         )
+    if evaluation.certificate is not None:
+        shown.append(certificate.line(evaluation.certificate))
     for amount, what in (
         (
             costs.failed,

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine import __version__
 from engine.evaluation import Evaluation, means
+from engine.report import certificate
 from engine.settings import Settings
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
@@ -23,6 +24,11 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
     """
     scores, end_to_end = means(evaluation)
     spec = evaluation.spec
+    versions = {
+        "erag-engine": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+    }
     return _jsonable(
         {
             "configuration": {
@@ -52,11 +58,10 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
             "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
-            "versions": {
-                "erag-engine": __version__,
-                "python": platform.python_version(),
-                **{name: _version(name) for name in _PACKAGES},
-            },
+            "certificate": None
+            if evaluation.certificate is None
+            else certificate.content(evaluation.certificate, versions),
+            "versions": versions,
         }
     )
 

@@ -1,0 +1,223 @@
+"""Repeating a sample of a job's reads in other batches, to see what its figures owe to batching.
+
+The arithmetic of a batch depends on its size and its padding, in the last bits; greedy decoding turns
+some of these into other words. How often it does so with this model, precision and device is not
+known beforehand, but it can be measured: this does a sample again and counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+
+from engine.errors import ReadError
+from engine.reading import device
+from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.reading.plan import Unit
+from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.reads import FAILURE, Executor, executor_for
+from engine.tables import CONFIDENCE, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY, VALUE
+
+# Changed reads that a certificate lists.
+_LISTED = 10
+# Reads that are repeated together in one unit of work, at most.
+_TOGETHER = 256
+_AGAIN = "output_repeated"
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """How reads were batched: padded tokens at most, and bytes (0: the device's default)."""
+
+    tokens: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A read that gave another output when it was repeated."""
+
+    query_id: str
+    doc_ids: list[str]
+    output: str
+    repeated: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How many of a sample of reads came out otherwise when repeated, and what was read.
+
+    Attributes:
+        repeated: reads done again.
+        alone: of these, in a batch of one; the others were read together, in random order.
+        failed: reads that could not be done again; they are in no other count.
+        changed_outputs: reads whose output differs to the letter.
+        changed_labels: (query, read) pairs whose downstream value differs.
+        largest_confidence_difference: between the probabilities of the first choice, where the
+            reader chooses; None where it writes.
+        changes: the first changed reads.
+        seed: of the sample.
+        dtype, device: where and in what precision the reads were repeated. Stored reads may come
+            from another device: their key holds the precision, not the device.
+        batches, repeated_batches: the job's policy, and that of the repetition.
+        sha256: of what was read and what read it: the model's files (``weights``), the settings
+            that outputs depend on (``reader``), the exact texts of all reads (``reads``), the prompt
+            template, and the contents of the input tables, whatever their order of rows and format.
+    """
+
+    repeated: int
+    alone: int
+    failed: int
+    changed_outputs: int
+    changed_labels: int
+    largest_confidence_difference: float | None
+    changes: list[Change]
+    seed: int
+    dtype: str
+    device: str
+    batches: BatchPolicy
+    repeated_batches: BatchPolicy
+    sha256: dict[str, str]
+
+
+def certify(
+    wanted: pl.DataFrame,
+    reads: pl.DataFrame,
+    spec: ReaderSpec,
+    *,
+    sample: int,
+    seed: int,
+    score: Callable[[pl.DataFrame], pl.DataFrame],
+    sha256: Mapping[str, str],
+    actors: int | None,
+    executor: Executor | None = None,
+) -> Certificate:
+    """Repeat a sample of a job's reads with a fresh reader and compare. Nothing is stored.
+
+    Args:
+        wanted: the job's reads, as ``plan.wanted_reads`` gives them.
+        reads: their outputs, as ``get_reads`` gives them, failures included.
+        sample: reads to repeat; all where there are fewer. Failed ones are left out.
+        seed: of the sample and its order.
+        score: adds the column ``value`` to a table of ``query_id`` and ``output``.
+        sha256: digests of what else the job's figures depend on, for the record.
+        actors: as in ``get_reads``; one actor does the repetition, or with 0 this process.
+        executor: does the reads instead of the reader (tests).
+
+    Raises:
+        ReadError: outputs were lost on the way.
+    """
+    plan = draw(wanted, reads, sample, seed)
+    alone, units = cut(plan.height)
+    run, gpu = executor, False
+    if run is None and units:
+        run, _, gpu = executor_for(0 if actors == 0 else 1, plan, spec)
+    tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
+    other = replace(spec, batch_tokens=max(1, tokens // 2))
+    outputs: dict[int, ReadOutput] = {}
+    for result in run(plan, units, other) if run else ():
+        outputs |= dict(enumerate(result.outputs, result.unit.offset))
+    if len(outputs) != plan.height:
+        raise ReadError(f"{plan.height - len(outputs)} repeated reads were lost; run again")
+    again = [outputs[row] for row in range(plan.height)]
+    compared = compare(plan, reads, again)
+    changed = compared.filter(pl.col(OUTPUT) != pl.col(_AGAIN))
+    return Certificate(
+        repeated=plan.height,
+        alone=alone,
+        failed=sum(output.failure is not None for output in again),
+        changed_outputs=changed[READ_KEY].n_unique(),
+        changed_labels=_changed_labels(compared, score),
+        largest_confidence_difference=_confidence_difference(compared),
+        changes=[
+            Change(*row)
+            for row in changed.unique(READ_KEY, keep="first", maintain_order=True)
+            .select(QUERY_ID, DOC_IDS, OUTPUT, _AGAIN)
+            .head(_LISTED)
+            .iter_rows()
+        ],
+        seed=seed,
+        dtype=spec.dtype,
+        device=device.describe(gpu=gpu),
+        batches=BatchPolicy(tokens, spec.memory),
+        repeated_batches=BatchPolicy(other.batch_tokens, spec.memory),
+        sha256={
+            "weights": spec.weights,
+            "reader": spec.fingerprint,
+            "reads": hashlib.sha256("".join(wanted[READ_KEY].unique().sort()).encode()).hexdigest(),
+            **sha256,
+        },
+    )
+
+
+def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.DataFrame:
+    """A random sample of a job's distinct reads, in random order, over all kinds of reads.
+
+    Kinds are reads of no passage, of one, and of several. Each gives the same share, as far as it
+    has so many: whole lists are fewer than single passages, and longer. The sample depends on the
+    seed and on which reads there are, not on their order.
+    """
+    kinds = pl.col(DOC_IDS).list.len().clip(upper_bound=2)
+    distinct = (
+        wanted.filter(reads[FAILURE].is_null())
+        .unique(READ_KEY, keep="first", maintain_order=True)
+        .sort(READ_KEY)
+    )
+    generator = np.random.default_rng(seed)
+    drawn: list[pl.DataFrame] = []
+    groups = sorted(
+        (group for _, group in distinct.group_by(kinds, maintain_order=True)),
+        key=lambda group: (group.height, group[READ_KEY][0]),
+    )
+    for position, group in enumerate(groups):  # the smallest first: what it lacks, others give
+        share = -(-(size - sum(part.height for part in drawn)) // (len(groups) - position))
+        drawn.append(group[generator.permutation(group.height)[:share]])
+    sample = pl.concat(drawn) if drawn else distinct
+    return sample[generator.permutation(sample.height)]
+
+
+def cut(reads: int) -> tuple[int, list[Unit]]:
+    """Units for so many reads: each of the first half alone, the others together; how many are alone."""
+    alone = (reads + 1) // 2
+    edges = [*range(alone), *range(alone, reads, _TOGETHER), reads]
+    return alone, [
+        Unit(number, first, last - first)
+        for number, (first, last) in enumerate(itertools.pairwise(edges))
+    ]
+
+
+def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: list[ReadOutput]) -> pl.DataFrame:
+    """Rows of ``reads`` that were repeated, one a query, with the columns ``output_repeated`` and
+    ``confidence_repeated``; without those whose repetition failed. In the order of the plan.
+    """
+    repeated = plan.select(READ_KEY).with_columns(
+        pl.Series(_AGAIN, [output.output for output in again], dtype=pl.String),
+        pl.Series(
+            f"{CONFIDENCE}_repeated", [output.confidence for output in again], dtype=pl.Float64
+        ),
+        pl.Series(FAILURE, [output.failure for output in again], dtype=pl.String),
+    )
+    return (
+        repeated.filter(pl.col(FAILURE).is_null())
+        .drop(FAILURE)
+        .join(reads.drop(FAILURE), on=READ_KEY, how="left", maintain_order="left_right")
+        .unique([READ_KEY, QUERY_ID], keep="first", maintain_order=True)
+    )
+
+
+def _changed_labels(compared: pl.DataFrame, score: Callable[[pl.DataFrame], pl.DataFrame]) -> int:
+    before, after = (
+        score(compared.select(QUERY_ID, pl.col(column).alias(OUTPUT)))[VALUE]
+        for column in (OUTPUT, _AGAIN)
+    )
+    return int((before != after).sum())
+
+
+def _confidence_difference(compared: pl.DataFrame) -> float | None:
+    difference = (compared[CONFIDENCE] - compared[f"{CONFIDENCE}_repeated"]).abs().max()
+    return None if difference is None else float(difference)  # type: ignore[arg-type]

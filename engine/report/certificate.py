@@ -1,0 +1,23 @@
+"""The certificate of an evaluation: how its reads came out when repeated, and what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from engine.reading.certify import Certificate
+
+
+def content(certificate: Certificate, versions: Mapping[str, str | None]) -> dict[str, Any]:
+    """The certificate as ``summary.json`` holds it, with the versions of the libraries at work."""
+    return {**asdict(certificate), "versions": dict(versions)}
+
+
+def line(certificate: Certificate) -> str:
+    """The certificate in a line: what was repeated, and how much of it changed."""
+    failed = f", {certificate.failed} failed" if certificate.failed else ""
+    return (
+        f"certificate: {certificate.repeated} reads repeated{failed}, "
+        f"{certificate.changed_outputs} outputs and {certificate.changed_labels} labels changed"
+    )

@@ -1,0 +1,49 @@
+"""Digests of tables' contents, the same whatever file they came from and in whatever order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from engine import tables
+from engine.sources.inputs import EvaluationInputs
+from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
+
+
+def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
+    """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, ``qrels`` if any.
+
+    Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
+    not used, and scores only count through the ranks that they give.
+    """
+    found = {
+        "queries": table_sha256(inputs.queries, list(tables.QUERIES)),
+        "corpus": table_sha256(inputs.corpus, list(tables.CORPUS)),
+        "runs": table_sha256(inputs.runs, [RUN, QUERY_ID, RANK, DOC_ID]),
+    }
+    if inputs.qrels is not None:
+        found["qrels"] = table_sha256(inputs.qrels, [QUERY_ID, DOC_ID, LABEL])
+    return found
+
+
+def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
+    """SHA-256 of a table's rows in the named columns, as a multiset.
+
+    Rows are written as JSON, hashed, and their hashes sorted: neither the order of rows nor further
+    columns count, the order within lists does.
+    """
+    rows = sorted(hashlib.sha256(_json(row)).digest() for row in table.select(columns).iter_rows())
+    return hashlib.sha256(b"".join(rows)).hexdigest()
+
+
+def value_sha256(value: Any) -> str:
+    """SHA-256 of a value that JSON can hold, keys of objects sorted."""
+    return hashlib.sha256(_json(value)).hexdigest()
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")

@@ -1,0 +1,249 @@
+"""Repeating reads: the sample, the batches they come in, and what is found changed."""
+
+import collections
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation import evaluate
+from engine.reading.certify import certify, cut, draw
+from engine.reading.execute import UnitResult
+from engine.reading.plan import INPUTS, WANTED
+from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.reads import FAILURE
+from engine.settings import Settings, check
+from engine.sources.inputs import EvaluationInputs
+from tests.conftest import make_run
+
+SPEC = ReaderSpec("w", "causal", "bfloat16", 4, (), 0, "/p", "r", memory=5)
+STATS = {"padded_tokens": 0, "prompt_tokens": 0, "memory_halvings": 0, "peak_memory": 0}
+
+
+def make_reads(singles=60, lists=6, nothing=2, failed=0):
+    """A job's wanted reads and what they gave: the text in capitals."""
+    kinds = [["d"]] * singles + [["d", "e", "f"]] * lists + [[]] * nothing
+    wanted = pl.DataFrame(
+        [(f"k{i}", f"q{i}", docs, [f"text {i}"]) for i, docs in enumerate(kinds)],
+        schema=WANTED,
+        orient="row",
+    )
+    rows = [
+        (f"k{i}", f"q{i}", docs, f"TEXT {i}", 2, 2, False, None, "broken" if i < failed else None)
+        for i, docs in enumerate(kinds)
+    ]
+    return wanted, pl.DataFrame(rows, schema=tables.READS | {FAILURE: pl.String()}, orient="row")
+
+
+class Repeating:
+    """An executor that answers by a function of the text and of how many are read with it."""
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.specs, self.lengths, self.asked = [], [], []
+
+    def __call__(self, plan, units, spec):
+        self.specs.append(spec)
+        for unit in reversed(units):  # as on Ray, in any order
+            texts = ["".join(t) for t in plan[INPUTS].slice(unit.offset, unit.length).to_list()]
+            self.lengths.append(unit.length)
+            self.asked += texts
+            yield UnitResult(
+                unit, [self.answer(text, unit.length) for text in texts], "w", 0.0, STATS
+            )
+
+
+def says(text):
+    return ReadOutput(text, 2, 2, False)
+
+
+def certificate(executor, wanted, reads, sample=20, seed=3, score=None):
+    def one_if_even(outputs):
+        digits = [int(text.split()[1]) for text in outputs["output"]]
+        return outputs.with_columns(pl.Series("value", [float(d % 2 == 0) for d in digits]))
+
+    return certify(
+        wanted,
+        reads,
+        SPEC,
+        sample=sample,
+        seed=seed,
+        score=score or one_if_even,
+        sha256={"prompt": "p"},
+        actors=0,
+        executor=executor,
+    )
+
+
+def test_the_sample_spans_all_kinds_and_follows_the_seed():
+    wanted, reads = make_reads()
+    sample = draw(wanted, reads, 20, 1)
+    sizes = collections.Counter(len(docs) for docs in sample["doc_ids"])
+    # a third of 20 for each kind, rounded up; what the smaller kinds lack comes from single passages
+    assert sizes == {0: 2, 3: 6, 1: 12}
+    assert sample["read_key"].n_unique() == 20
+    assert draw(wanted, reads, 20, 1).equals(sample)
+    assert set(draw(wanted, reads, 20, 2)["read_key"]) != set(sample["read_key"])
+    # neither the order of the reads nor one asked for twice changes it
+    order = pl.Series(range(wanted.height)).shuffle(5)
+    twice = pl.concat([wanted[order], wanted[order]])
+    assert draw(twice, pl.concat([reads[order], reads[order]]), 20, 1).equals(sample)
+    positions = [int(key[1:]) for key in sample["read_key"]]
+    assert positions != sorted(positions)
+
+
+def test_the_sample_is_capped_and_leaves_failed_reads_out():
+    wanted, reads = make_reads(singles=5, lists=2, nothing=0, failed=2)
+    sample = draw(wanted, reads, 64, 0)
+    assert sorted(sample["read_key"]) == ["k2", "k3", "k4", "k5", "k6"]
+    assert draw(*make_reads(singles=2, lists=0, nothing=0, failed=2), 64, 0).is_empty()
+
+
+@pytest.mark.parametrize("reads", [0, 1, 2, 5, 1000])
+def test_units_cover_every_read_once_and_half_of_them_alone(reads):
+    alone, units = cut(reads)
+    assert alone == (reads + 1) // 2
+    rows = [row for unit in units for row in range(unit.offset, unit.offset + unit.length)]
+    assert rows == list(range(reads))
+    assert sum(unit.length == 1 for unit in units) >= alone
+    assert max((unit.length for unit in units), default=0) <= 256
+    assert [unit.number for unit in units] == list(range(len(units)))
+
+
+def test_a_reader_that_does_not_depend_on_batches_changes_nothing():
+    wanted, reads = make_reads()
+    executor = Repeating(lambda text, together: says(text.upper()))
+    found = certificate(executor, wanted, reads)
+    assert (found.repeated, found.alone, found.failed) == (20, 10, 0)
+    assert (found.changed_outputs, found.changed_labels, found.changes) == (0, 0, [])
+    assert len(set(executor.asked)) == 20
+    assert sorted(executor.lengths) == [1] * 10 + [10]
+    # a CPU's default is 8192 padded tokens
+    assert (found.batches.tokens, found.repeated_batches.tokens) == (8192, 4096)
+    assert found.repeated_batches.memory == SPEC.memory
+    assert [spec.batch_tokens for spec in executor.specs] == [4096]
+    assert executor.specs[0].fingerprint == SPEC.fingerprint
+    assert (found.seed, found.dtype, found.sha256["reader"]) == (3, "bfloat16", SPEC.fingerprint)
+    assert found.device.startswith("cpu")
+
+
+def test_outputs_that_depend_on_the_batch_are_found_and_counted():
+    wanted, reads = make_reads()
+
+    def other_when_alone(text, together):
+        # in a batch of one, the next number: another output, and the other of two labels
+        name, number = text.upper().split()
+        return says(f"{name} {int(number) + (together == 1)}")
+
+    found = certificate(Repeating(other_when_alone), wanted, reads)
+    assert (found.repeated, found.changed_outputs, found.changed_labels) == (20, 10, 10)
+    assert len(found.changes) == 10
+    for change in found.changes:
+        number = int(change.query_id[1:])
+        assert change.output == f"TEXT {number}"
+        assert change.repeated == f"TEXT {number + 1}"
+        assert change.doc_ids == wanted["doc_ids"][number].to_list()
+
+
+def test_changed_outputs_need_not_change_labels():
+    wanted, reads = make_reads()
+    found = certificate(
+        Repeating(lambda text, together: says(f"{text.upper()} at once" if together > 1 else text)),
+        wanted,
+        reads.with_columns(pl.col("output").str.to_lowercase()),
+    )
+    assert (found.changed_outputs, found.changed_labels) == (10, 0)
+
+
+def test_an_output_that_two_queries_share_counts_once_and_both_labels():
+    wanted, reads = make_reads(singles=1, lists=0, nothing=0)
+    wanted = pl.concat([wanted, wanted.with_columns(query_id=pl.lit("q8"))])
+    reads = pl.concat([reads, reads.with_columns(query_id=pl.lit("q8"))])
+    found = certificate(Repeating(lambda text, _: says("TEXT 7")), wanted, reads)
+    assert (found.repeated, found.changed_outputs, found.changed_labels) == (1, 1, 2)
+
+
+def test_reads_that_fail_when_repeated_are_counted_apart():
+    wanted, reads = make_reads()
+    found = certificate(
+        Repeating(
+            lambda text, n: ReadOutput("", 0, 0, False, "broken") if n > 1 else says(text.upper())
+        ),
+        wanted,
+        reads,
+    )
+    assert (found.repeated, found.failed) == (20, 10)
+    assert (found.changed_outputs, found.changed_labels) == (0, 0)
+
+
+def test_confidences_are_compared_where_the_reader_chooses():
+    wanted, reads = make_reads()
+    reads = reads.with_columns(pl.lit(0.5).alias("confidence"))
+
+    def chosen(text, together):
+        return ReadOutput(text.upper(), 2, 1, False, confidence=0.5 if together == 1 else 0.375)
+
+    found = certificate(Repeating(chosen), wanted, reads)
+    assert found.largest_confidence_difference == 0.125
+    assert (
+        certificate(
+            Repeating(lambda text, _: says(text.upper())), *make_reads()
+        ).largest_confidence_difference
+        is None
+    )
+
+
+QUERIES = pl.DataFrame(
+    [(f"q{i}", f"w{i} w{i + 9}", [f"w{i}"], []) for i in range(6)],
+    schema=tables.QUERIES,
+    orient="row",
+)
+CORPUS = pl.DataFrame(
+    [
+        (f"d{i}", f"w{i}", " ".join(f"w{(7 * i + 3 * j * j) % 97}" for j in range(4 + 9 * i)), "")
+        for i in range(6)
+    ],
+    schema=tables.CORPUS,
+    orient="row",
+)
+RUN = make_run([(f"q{i}", f"d{(i + r) % 6}", r + 1) for i in range(6) for r in range(3)])
+
+
+@pytest.mark.parametrize("augmentation", ["fid", "in-prompt"])
+def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, augmentation):
+    settings = Settings(
+        reader=str(tiny_t5),
+        augmentation=augmentation,
+        k=3,
+        dtype="float32",
+        actors=0,
+        resamples=0,
+        certify=64,
+    )
+    inputs = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0)
+    first = evaluate(inputs, settings, store=tmp_path)
+    found = first.certificate
+    assert found.repeated == first.costs.wanted == 6 * 3 + 6
+    assert (found.changed_outputs, found.changed_labels, found.failed) == (0, 0, 0)
+    assert first.reads["output"].n_unique() > 6
+    # outputs that come from the store are repeated too; the inputs' order of rows says nothing
+    again = evaluate(
+        EvaluationInputs(QUERIES, CORPUS[::-1], RUN[::-1].sort("query_id"), 0, 0),
+        settings,
+        store=tmp_path,
+    )
+    assert again.costs.done == 0
+    assert again.certificate == found
+    for file in (tmp_path / first.spec.fingerprint).glob("*.parquet"):
+        pl.read_parquet(file).with_columns(output=pl.lit("w1")).write_parquet(file)
+    third = evaluate(inputs, settings, store=tmp_path).certificate
+    assert third.changed_outputs == 24 - (first.reads["output"] == "w1").sum()
+    assert third.changed_labels > 0
+
+
+def test_certify_needs_something_that_is_read():
+    with pytest.raises(InputError, match="--certify without anything that is read"):
+        check(Settings(certify=8, end_to_end=False, annotators=("containment",)))
+    with pytest.raises(InputError, match="--certify is -1"):
+        check(Settings(certify=-1))
