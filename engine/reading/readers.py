@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from engine.errors import InputError, ReadError
-from engine.reading import device, weights
-from engine.reading.prompts import Prompt, Task, default_prompt
+from engine.reading import chat, device, weights
+from engine.reading.prompts import DEFAULT_STYLE, Prompt, make_prompt
 from engine.reading.protocol import Augmentation, Dtype, Reader, ReaderSpec
+from engine.reading.template import Task, read_template
 
 # FiD encodes each passage with the question in at most so many tokens (Izacard & Grave 2021).
 FID_INPUT_TOKENS = 250
@@ -19,7 +22,8 @@ def specify(
     name: str,
     *,
     augmentation: Augmentation,
-    task: Task,
+    task: Task | Literal["judge"],
+    prompt: str | None = None,
     dtype: Dtype | None = None,
     memory: int = 0,
 ) -> tuple[ReaderSpec, Prompt]:
@@ -29,11 +33,13 @@ def specify(
         name: as in ``weights.resolve``.
         augmentation: all passages in one prompt, or Fusion-in-Decoder (encoder-decoder models only).
         task: what the reader is asked to do.
+        prompt: a template as in ``template.read_template``; None for the kind of model's default.
         dtype: precision; None takes the fastest of this machine.
         memory: bytes per actor, 0 for the default.
 
     Raises:
-        InputError: an unknown reader, or Fusion-in-Decoder with a decoder-only model.
+        InputError: an unknown reader, Fusion-in-Decoder with a decoder-only model, or a prompt that
+            cannot be used with it.
     """
     found = weights.resolve(name)
     if augmentation == "fid" and found.architecture == "causal":
@@ -43,19 +49,28 @@ def specify(
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
             "use --augmentation in-prompt, or a T5 reader",
         )
-    prompt = default_prompt(task, found.architecture, augmentation)
+    template = read_template(prompt or DEFAULT_STYLE[found.architecture], task)
+    head, tail = (
+        chat.around_message(found.path, name, template.system) if template.chat else ("", "")
+    )
+    made = make_prompt(template, task, found.architecture, augmentation, head=head, tail=tail)
+    if template.max_input_tokens:
+        _refuse_too_long(found.path, made)
     spec = ReaderSpec(
         weights=found.digest,
         architecture=found.architecture,
         dtype=dtype or device.best_dtype(),
-        max_new_tokens=prompt.max_new_tokens,
-        stop=prompt.stop,
-        max_input_tokens=FID_INPUT_TOKENS if prompt.fused else 0,
+        max_new_tokens=made.max_new_tokens,
+        stop=made.stop,
+        max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
         path=str(found.path),
         name=name,
         source=found.source,
-        tail_marker=prompt.tail_marker,
-        shared_prefix=prompt.prefix,
+        tail_marker=made.tail_marker,
+        special_tokens=not template.chat,
+        choices=template.choices,
+        # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
+        shared_prefix=made.prefix if found.architecture == "causal" else "",
         memory=memory,
     )
     if memory and memory < (
@@ -67,7 +82,21 @@ def specify(
             f"--memory of {memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
             f"give at least {least / 2**20:.0f}MiB",
         )
-    return spec, prompt
+    return spec, made
+
+
+def _refuse_too_long(path: Path, prompt: Prompt) -> None:
+    """Refuse inputs longer than the model has positions; T5 models have as many as one likes."""
+    config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    positions = config.get("max_position_embeddings")
+    most, generated = prompt.template.max_input_tokens, prompt.max_new_tokens
+    if isinstance(positions, int) and most + generated > positions:
+        raise InputError(
+            prompt.template.path,
+            None,
+            f"max_input_tokens {most} and max_new_tokens {generated} exceed the reader's {positions}",
+            f"use {positions - generated} or fewer, or leave max_input_tokens out",
+        )
 
 
 def load(spec: ReaderSpec) -> Reader:

@@ -1,0 +1,73 @@
+"""Chat templates: what a model was trained to see around a user's message."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from engine.errors import InputError
+
+# Stands for the user's message while the template is applied. Templates may trim what they are given.
+_MESSAGE = "\ue000message\ue001"
+
+
+def _fixed_day(form: str) -> str:
+    """Some templates name the day; reads must not depend on when they are done."""
+    return datetime.date(2024, 7, 26).strftime(form)
+
+
+def around_message(path: Path, name: str, system: str = "") -> tuple[str, str]:
+    """The text before and after a user's message, up to where the model's answer begins.
+
+    The template is the model's own (``chat_template.jinja`` or ``tokenizer_config.json``); it writes
+    the tokenizer's special tokens itself. Models that can think before they answer are told not to:
+    answers are short.
+
+    Args:
+        path: the model's directory.
+        name: what the user called the model.
+        system: the system message; empty for the template's own, or none.
+
+    Raises:
+        InputError: the model has no chat template, or it cannot be applied to these messages.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # whatever a damaged file makes the libraries raise
+        raise InputError(
+            name, None, f"its tokenizer cannot be loaded ({error})"[:300], "fetch the model again"
+        ) from error
+    if not tokenizer.chat_template:
+        raise InputError(
+            name,
+            None,
+            "has no chat template",
+            "use a prompt without chat: true, or a model that was trained on conversations",
+        )
+    messages = [{"role": "system", "content": system}] if system else []
+    try:
+        text = tokenizer.apply_chat_template(
+            [*messages, {"role": "user", "content": _MESSAGE}],
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
+            strftime_now=_fixed_day,
+        )
+    except Exception as error:  # a template raises what it likes: often, that it takes no system
+        raise InputError(
+            name,
+            None,
+            f"its chat template cannot be applied ({error})"[:300],
+            "leave the system message out" if system else "use a prompt without chat: true",
+        ) from error
+    head, *rest = text.split(_MESSAGE)
+    if len(rest) != 1:
+        raise InputError(
+            name,
+            None,
+            f"its chat template writes the user's message {len(rest)} times",
+            "use a prompt without chat: true",
+        )
+    return head, rest[0]

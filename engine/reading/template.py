@@ -1,0 +1,309 @@
+"""Prompt templates: small text files with named fields, read and checked.
+
+A template is the text of a prompt with the fields ``{passages}`` and ``{query}``; ``{{`` and ``}}``
+stand for braces. Before it, between two lines ``---``, there may be settings in YAML (the keys of
+``Template``). The templates that come with the engine lie in ``templates``, by task and style.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from engine.errors import InputError
+from engine.sources.files import is_text, require_file
+
+Task = Literal["short-answer", "claims", "dialogue"]
+JUDGE: Literal["judge"] = "judge"
+Order = Literal["best-first", "best-last"]
+
+QUERY, PASSAGES, TITLE, TEXT, NUMBER = "query", "passages", "title", "text", "number"
+
+_SHIPPED = Path(__file__).parent / "templates"
+_FENCE = "---"
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
+# Takes the key, the problem and the remedy.
+_Fault = Callable[[str, str, str], InputError]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text with named fields: a literal, a field, a literal, …, a literal.
+
+    Attributes:
+        literals: one more than there are fields; any of them may be empty.
+        fields: names.
+    """
+
+    literals: tuple[str, ...]
+    fields: tuple[str, ...]
+
+    def fill(self, values: dict[str, str]) -> str:
+        """The text with every field replaced."""
+        parts = [self.literals[0]]
+        for name, literal in zip(self.fields, self.literals[1:], strict=True):
+            parts += [values[name], literal]
+        return "".join(parts)
+
+    def around(self, field: str) -> tuple[Text, Text]:
+        """What stands before and after the first occurrence of a field."""
+        at = self.fields.index(field)
+        before = Text(self.literals[: at + 1], self.fields[:at])
+        return before, Text(self.literals[at + 1 :], self.fields[at + 1 :])
+
+
+@dataclass(frozen=True)
+class Template:
+    """What a template file says.
+
+    Attributes:
+        name: as the user gave it: a path, or the style of one that comes with the engine.
+        path: the file.
+        digest: SHA-256 of the file.
+        body: the prompt, with the fields ``passages`` (once) and ``query``.
+        passage: one passage: ``title``, ``text``, ``number`` (its place in the prompt, from 1).
+        untitled: one passage of a corpus without titles: ``text``, ``number``.
+        order: whether the best passage stands first or last; None where that is the reader's matter.
+        stop: generation ends before the first of these strings.
+        max_new_tokens: tokens generated at most; None for the task's number.
+        max_input_tokens: longest input; 0 for the reader's own limit.
+        chat: whether the prompt is a user's message in the model's own chat template.
+        system: the system message of a chat; empty for none.
+        choices: none, or the answers one of which the reader chooses.
+    """
+
+    name: str
+    path: Path
+    digest: str
+    body: Text
+    passage: Text
+    untitled: Text
+    order: Order | None = None
+    stop: tuple[str, ...] = ()
+    max_new_tokens: int | None = None
+    max_input_tokens: int = 0
+    chat: bool = False
+    system: str = ""
+    choices: tuple[str, ...] = ()
+
+
+_KEYS = (
+    "passage",
+    "untitled",
+    "order",
+    "stop",
+    "max_new_tokens",
+    "max_input_tokens",
+    "chat",
+    "system",
+    "choices",
+)
+
+
+def styles(task: Task | Literal["judge"]) -> list[str]:
+    """The names of the templates that come with the engine."""
+    return sorted(path.stem for path in (_SHIPPED / task).glob("*.txt"))
+
+
+def read_template(name: str, task: Task | Literal["judge"]) -> Template:
+    """Read a template.
+
+    Args:
+        name: one of ``styles(task)``, or a path.
+        task: what the prompt is for; a judge's prompt needs ``choices``.
+
+    Raises:
+        InputError: no such file, or something in it cannot be used.
+    """
+    known = styles(task)
+    path = _SHIPPED / task / f"{name}.txt" if name in known else Path(name)
+    require_file(path, f"a prompt template, or one of {', '.join(known)}")
+    try:
+        data = path.read_bytes()
+        content = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except OSError as error:
+        raise InputError(path, None, f"cannot be read ({error})", "check it") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(path, line, "not UTF-8 text", "save the file as UTF-8") from None
+    settings, lines, body, first = _take_apart(content, path)
+
+    def fault(key: str, problem: str, remedy: str) -> InputError:
+        return InputError(path, lines.get(key), problem, remedy)
+
+    for key in settings:
+        if key not in _KEYS:
+            raise fault(key, f"unknown key {key!r}", f"use some of {', '.join(_KEYS)}")
+    template = Template(
+        name=name,
+        path=path,
+        digest=hashlib.sha256(data).hexdigest(),
+        body=_body(body, path, first),
+        **_passages(settings, path, lines, fault),
+        order=_order(settings, fault),
+        stop=_texts(settings, "stop", fault),
+        max_new_tokens=_number(settings, "max_new_tokens", fault),
+        max_input_tokens=_number(settings, "max_input_tokens", fault) or 0,
+        chat=_chat(settings, fault),
+        system=_string(settings, "system", fault) or "",
+        choices=_choices(settings, fault),
+    )
+    if template.system and not template.chat:
+        raise fault("system", "a system message and no chat", "add chat: true")
+    if task == JUDGE and not template.choices:
+        raise fault("choices", "a judge's prompt without choices", 'add choices: [" Yes", " No"]')
+    return template
+
+
+def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int], str, int]:
+    """Settings, the line of each, the body, and the line that it begins in."""
+    lines = content.split("\n")
+    if lines[0].rstrip() != _FENCE:
+        return {}, {}, content, 1
+    ends = [i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE]
+    if not ends:
+        raise InputError(path, 1, "settings without an end", f'close them with a line "{_FENCE}"')
+    end = ends[0]
+    front = "\n".join(lines[1:end])
+    try:
+        node = yaml.compose(front, Loader=yaml.SafeLoader)
+        settings = yaml.safe_load(front)
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+        # The mark counts from 0, and line 1 is the fence.
+        line = mark.line + 2 if mark else None
+        raise InputError(path, line, f"broken YAML ({reason})", 'write "key: value"') from None
+    body = "\n".join(lines[end + 1 :])
+    if settings is None:
+        return {}, {}, body, end + 2
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(path, 2, "settings without keys", 'write "key: value", one a line')
+    places: dict[str, int] = {}
+    for key, _ in node.value:
+        line = key.start_mark.line + 2
+        if places.setdefault(str(key.value), line) != line:
+            raise InputError(path, line, f"the key {key.value!r} a second time", "give it once")
+    return {str(key): value for key, value in settings.items()}, places, body, end + 2
+
+
+def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[int], int]) -> Text:
+    """Take a text apart at its fields; ``line_at`` says which line of the file a place is in."""
+    literals: list[str] = [""]
+    fields: list[str] = []
+    last = 0
+    for found in _BRACES.finditer(text):
+        literals[-1] += text[last : found.start()]
+        last = found.end()
+        name, here = found[1], line_at(found.start())
+        if found[0] in ("{{", "}}"):
+            literals[-1] += found[0][0]
+        elif name is None:
+            raise InputError(
+                path, here, "a brace without its other half", "write {{ or }} for a brace itself"
+            )
+        elif name not in allowed:
+            known = ", ".join(f"{{{field}}}" for field in allowed)
+            raise InputError(
+                path,
+                here,
+                f"unknown field {{{name}}}",
+                f"use {known}, and {{{{ and }}}} for braces themselves",
+            )
+        else:
+            fields.append(name)
+            literals.append("")
+    literals[-1] += text[last:]
+    return Text(tuple(literals), tuple(fields))
+
+
+def _body(text: str, path: Path, line: int) -> Text:
+    line += text[: len(text) - len(text.lstrip())].count("\n")
+    text = text.strip()
+    body = _parse(text, (PASSAGES, QUERY), path, lambda at: line + text.count("\n", 0, at))
+    if QUERY not in body.fields:
+        raise InputError(path, None, "no {query} in the prompt", "write where the query goes")
+    if (times := body.fields.count(PASSAGES)) != 1:
+        problem = "no {passages}" if not times else f"{{passages}} {times} times"
+        raise InputError(path, None, f"{problem} in the prompt", "write once where the passages go")
+    return body
+
+
+def _passages(
+    settings: dict[str, Any], path: Path, lines: dict[str, int], fault: _Fault
+) -> dict[str, Text]:
+    titled = _string(settings, "passage", fault)
+    untitled = _string(settings, "untitled", fault)
+    if titled is None:
+        titled, untitled = "Passage: {title}. {text}\n", untitled or "Passage: {text}\n"
+    # A line break within these is written \\n: all of a value counts as its key's line.
+    parsed = {
+        "passage": _parse(titled, (TITLE, TEXT, NUMBER), path, lambda _: lines.get("passage", 1))
+    }
+    if untitled is None:
+        if TITLE in parsed["passage"].fields:
+            raise fault(
+                "passage",
+                "{title} in passage, and no untitled",
+                "add untitled: how a passage without a title stands",
+            )
+        untitled = titled
+    parsed["untitled"] = _parse(untitled, (TEXT, NUMBER), path, lambda _: lines.get("untitled", 1))
+    for key, text in parsed.items():
+        if TEXT not in text.fields:
+            raise fault(key, f"no {{text}} in {key}", "write where the passage's text goes")
+    return parsed
+
+
+def _string(settings: dict[str, Any], key: str, fault: _Fault) -> str | None:
+    value = settings.get(key)
+    if key in settings and not (isinstance(value, str) and value.strip() and is_text(value)):
+        raise fault(key, f"{key} is {value!r}", "give a text, in quotes")
+    return value
+
+
+def _texts(settings: dict[str, Any], key: str, fault: _Fault) -> tuple[str, ...]:
+    values = settings.get(key, [])
+    values = [values] if isinstance(values, str) else values
+    if not isinstance(values, list) or not all(
+        isinstance(value, str) and value and is_text(value) for value in values
+    ):
+        # YAML takes a bare Yes for true and a bare 1 for a number.
+        raise fault(key, f"{key} is {values!r}", f'give texts, in quotes: {key}: ["…", "…"]')
+    return tuple(values)
+
+
+def _number(settings: dict[str, Any], key: str, fault: _Fault) -> int | None:
+    value = settings.get(key)
+    if key in settings and (type(value) is not int or value < 1):
+        raise fault(key, f"{key} is {value!r}", "give a whole number, 1 or more")
+    return value
+
+
+def _order(settings: dict[str, Any], fault: _Fault) -> Order | None:
+    value = settings.get("order")
+    if "order" in settings and value not in ("best-first", "best-last"):
+        raise fault("order", f"order is {value!r}", "use best-first or best-last")
+    return value
+
+
+def _chat(settings: dict[str, Any], fault: _Fault) -> bool:
+    value = settings.get("chat", False)
+    if not isinstance(value, bool):
+        raise fault("chat", f"chat is {value!r}", "use true or false")
+    return value
+
+
+def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:
+    values = _texts(settings, "choices", fault)
+    # Told apart without the spaces around them, which the tokenizer needs and outputs lack.
+    different = {value.strip() for value in values} - {""}
+    if values and (len(values) < 2 or len(different) < len(values)):
+        raise fault("choices", f"choices is {list(values)}", "give two or more different texts")
+    return values

@@ -1,0 +1,133 @@
+"""From a reader's name and a prompt to its specification."""
+
+import json
+import shutil
+
+import pytest
+
+from engine.errors import InputError
+from engine.reading import readers
+
+PASSAGES = [("T", "best"), ("U", "next")]
+TURNS = (
+    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] | trim }}</>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def specify(name, tmp_path, content=None, **options):
+    prompt = None
+    if content is not None:
+        prompt = str(tmp_path / "p.txt")
+        (tmp_path / "p.txt").write_text(content)
+    options = {"augmentation": "in-prompt", "task": "short-answer", "prompt": prompt} | options
+    return readers.specify(str(name), dtype="float32", **options)
+
+
+@pytest.fixture
+def chatting(tiny_t5, tmp_path):
+    """Makes the tiny reader a chat model with a given template."""
+
+    def make(template):
+        copy = tmp_path / "model"
+        shutil.copytree(tiny_t5, copy, dirs_exist_ok=True)
+        (copy / "chat_template.jinja").write_text(template)
+        return copy
+
+    return make
+
+
+def test_a_template_decides_what_the_specification_says_of_it(tiny_t5, tmp_path):
+    content = "---\nmax_new_tokens: 5\nmax_input_tokens: 900\nstop: ['.']\n---\n{query} {passages}!"
+    spec, prompt = specify(tiny_t5, tmp_path, content)
+    assert (spec.max_new_tokens, spec.max_input_tokens, spec.stop) == (5, 900, (".",))
+    assert (spec.choices, spec.special_tokens, spec.shared_prefix) == ((), True, "")
+    assert len(prompt.render("q", PASSAGES)) == 1
+    fused, prompt = specify(tiny_t5, tmp_path, "{query}: {passages}", augmentation="fid")
+    assert fused.max_input_tokens == readers.FID_INPUT_TOKENS
+    assert prompt.render("q", PASSAGES) == ["q: Passage: T. best", "q: Passage: U. next"]
+    chosen, _ = specify(tiny_t5, tmp_path, '---\nchoices: [" a", " b"]\n---\n{query} {passages}')
+    assert chosen.choices == (" a", " b")
+
+
+def test_whatever_decides_the_outputs_is_in_the_reads_key(tiny_t5, tmp_path):
+    body = "---\n{query} {passages}"
+    fronts = ["", "stop: x\n", "max_new_tokens: 3\n", "max_input_tokens: 99\n"]
+    fronts += ["choices: ['a', 'b']\n", "choices: ['b', 'a']\n"]
+    prints = {specify(tiny_t5, tmp_path, f"---\n{f}{body}")[0].fingerprint for f in fronts}
+    assert len(prints) == len(fronts)
+
+
+def test_encoder_decoder_readers_read_listed_passages_of_any_template(tiny_t5, tmp_path):
+    """The passages reach the model: other passages, another answer (random weights, fixed seed)."""
+    content = '---\npassage: "w1 {text} "\nmax_new_tokens: 6\n---\n{passages}w2 {query}'
+    for augmentation in ("in-prompt", "fid"):
+        spec, prompt = specify(tiny_t5, tmp_path, content, augmentation=augmentation)
+        texts = [["w5 w6 w7", "w8"], ["w8", "w50 w51 w52"], ["w90", "w91"]]
+        inputs = [prompt.render("w3 w4", [("", text) for text in pair]) for pair in texts]
+        assert {len(texts) for texts in inputs} == {1 if augmentation == "in-prompt" else 2}
+        outputs = readers.load(spec).read(inputs)
+        assert [o.failure for o in outputs] == [None] * 3
+        assert len({o.output for o in outputs}) > 1
+        assert outputs[0].prompt_tokens == sum(len(t.split()) + 1 for t in inputs[0])
+
+
+def test_a_chat_is_the_models_own_template_around_the_rendered_text(chatting, tmp_path):
+    model = chatting(TURNS)
+    spec, prompt = specify(model, tmp_path, "---\nchat: true\n---\nRead.\n{passages}Q: {query}\n")
+    assert not spec.special_tokens  # the template writes them
+    assert prompt.render("{{ 1 }} {query}", PASSAGES[:1]) == [
+        "<user>Read.\nPassage: T. best\nQ: {{ 1 }} {query}</><assistant>"
+    ]
+    content = '---\nchat: true\nsystem: "Be {brief}."\n---\n{passages}Q: {query}'
+    _, prompt = specify(model, tmp_path, content)
+    assert prompt.head == "<system>Be {brief}.</><user>"
+
+
+def test_a_shipped_chat_fits_the_bundled_model(tmp_path):
+    spec, prompt = specify("bundled", tmp_path, prompt="chat")
+    (text,) = prompt.render("who?", PASSAGES)
+    assert text.startswith("<|im_start|>system\nYou are a helpful AI assistant named SmolLM")
+    assert text.endswith(
+        "Passage: U. next\nPassage: T. best\n\nQuestion: who?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert text.startswith(spec.shared_prefix)
+    assert spec.shared_prefix.endswith("not a sentence.\n\n")
+    assert spec.tail_marker in text
+
+
+def test_a_chat_does_not_depend_on_the_day_and_asks_for_no_thoughts(chatting, tmp_path):
+    model = chatting(
+        "{{ strftime_now('%Y') }}{{ messages[0]['content'] }}"
+        "{% if enable_thinking is defined and enable_thinking is false %}<no>{% endif %}"
+    )
+    _, prompt = specify(model, tmp_path, "---\nchat: true\n---\n{passages}Q: {query}")
+    assert (prompt.head, prompt.tail) == ("2024", "<no>")
+
+
+@pytest.mark.parametrize(
+    ("template", "system", "words"),
+    [
+        ("", "", "has no chat template; use a prompt without chat: true"),
+        ("hello", "", "writes the user's message 0 times"),
+        ("{{ messages[0]['content'] * 2 }}", "", "writes the user's message 2 times"),
+        ("{{ raise_exception('no system') }}", "system: s\n", "(no system); leave the system"),
+        ("{% for %}", "", "cannot be applied"),
+    ],
+)
+def test_models_that_cannot_chat_are_refused(chatting, tiny_t5, tmp_path, template, system, words):
+    model = chatting(template) if template else tiny_t5
+    with pytest.raises(InputError) as caught:
+        specify(model, tmp_path, f"---\nchat: true\n{system}---\n{{passages}}Q: {{query}}")
+    assert words in str(caught.value)
+    assert str(caught.value).startswith(f"{model}: ")
+
+
+def test_inputs_longer_than_the_models_positions_are_refused(chatting, tmp_path):
+    model = chatting(TURNS)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
+    content = "---\nmax_new_tokens: 8\nmax_input_tokens: {}\n---\n{{query}} {{passages}}"
+    assert specify(model, tmp_path, content.format(120))[0].max_input_tokens == 120
+    with pytest.raises(InputError, match="121 and max_new_tokens 8 exceed the reader's 128; use 1"):
+        specify(model, tmp_path, content.format(121))
