@@ -6,24 +6,24 @@ Everything costly happens in one place (``get_reads``) and only for reads never 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError, ReadError
-from engine.labels import containment, erag, provenance, qrels
+from engine.errors import InputError
+from engine.labels import containment, erag, judge, provenance, qrels
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.reading.certify import Certificate, certify
-from engine.reading.plan import wanted_reads
+from engine.reading.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
-from engine.reading.readers import specify
-from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts, get_reads
+from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts
+from engine.readings import Reading, Role, queries_left_out, read_lists
 from engine.scoring.metrics import score_outputs
 from engine.settings import Settings, check
-from engine.sources.digest import inputs_sha256, value_sha256
+from engine.sources.digest import inputs_sha256
 from engine.sources.inputs import EvaluationInputs
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
@@ -63,7 +63,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """All tables of an evaluation, and what they cost (see ``engine.tables``)."""
+    """All tables of an evaluation, and what they cost (see ``engine.tables``).
+
+    Attributes:
+        spec, prompt, costs: of the reader that eRAG's labels and the end-to-end score come from;
+            None, and no costs, where neither was asked for.
+        judge: the same of the annotator ``judge``.
+    """
 
     labels: pl.DataFrame
     query_scores: pl.DataFrame
@@ -72,7 +78,9 @@ class Evaluation:
     reads: pl.DataFrame
     relevant: Relevant
     spec: ReaderSpec | None
+    prompt: Prompt | None
     costs: ReadingCosts
+    judge: Reading | None
     counts: Counts
     seconds: float
     certificate: Certificate | None = None
@@ -101,7 +109,7 @@ def evaluate(
     """
     start = time.perf_counter()
     check(settings)
-    queries, corpus, runs = inputs.queries, inputs.corpus, inputs.runs
+    queries, runs = inputs.queries, inputs.runs
     if provenance.NAME in settings.annotators and queries[PROVENANCE].list.len().sum() == 0:
         raise InputError(
             None, None, "no query has provenance", "leave provenance out of --annotators"
@@ -132,79 +140,75 @@ def evaluate(
     scores = {name: score(table) for name, table in labels.items()}
     score(tables.empty(tables.LABELS))
     downstream = tables.empty(tables.DOWNSTREAM)
-    reads = tables.empty(tables.READS)
-    spec: ReaderSpec | None = None
-    costs = ReadingCosts()
-    certificate: Certificate | None = None
-    skipped: list[str] = []  # queries with a failed read of a single passage
+    alone = pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+    labelled = alone if erag.NAME in settings.annotators else alone.clear()
+    whole = lists.select(QUERY_ID, DOC_IDS) if settings.end_to_end else alone.clear()
+    asked: dict[Role, pl.DataFrame] = {}
     if settings.end_to_end or erag.NAME in settings.annotators:
-        spec, prompt = specify(
-            settings.reader,
-            augmentation=settings.augmentation,
-            task=settings.task,
-            dtype=settings.dtype,
-            memory=settings.memory,
-        )
-        alone = pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
-        asked = [
-            alone if erag.NAME in settings.annotators else alone.clear(),
-            lists.select(QUERY_ID, DOC_IDS) if settings.end_to_end else alone.clear(),
-        ]
-        wanted = wanted_reads(
-            pl.concat(asked), queries, corpus, prompt=prompt, fingerprint=spec.fingerprint
-        )
-        reads, costs = get_reads(
-            wanted,
-            spec,
-            store,
-            actors=settings.actors,
-            on_progress=on_progress,
-            executor=executor,
-        )
-        skipped, lists_failed = _settle_failures(reads, settings, asked[0].height)
+        asked["reader"] = pl.concat([labelled, whole])
+    if judge.NAME in settings.annotators:
+        asked["judge"] = alone
+    readings = read_lists(
+        asked, inputs, settings, store=store, on_progress=on_progress, executor=executor
+    )
+    certificate: Certificate | None = None
+    left_out: dict[str, list[str]] = {}  # by annotator: queries with a failed read
+    if reading := readings.get("reader"):
         if settings.certify:
             certificate = certify(
-                wanted,
-                reads,
-                spec,
+                reading.wanted,
+                reading.reads,
+                reading.spec,
                 sample=settings.certify,
                 seed=settings.seed,
                 score=lambda outputs: score_outputs(outputs, queries, settings.metric),
-                sha256={"prompt": value_sha256(asdict(prompt)), **inputs_sha256(inputs)},
+                sha256={"prompt": reading.prompt.digest, **inputs_sha256(inputs)},
                 actors=settings.actors,
                 executor=executor,
             )
-        reads = reads.drop(FAILURE)  # the output of a failed read is empty, which scores 0
-        scored = score_outputs(reads, queries, settings.metric)  # rows in the order asked
+        # The output of a failed read is empty, which scores 0.
+        scored = score_outputs(reading.reads, queries, settings.metric)
         if erag.NAME in settings.annotators:
-            labels[erag.NAME] = erag.label(scored.head(asked[0].height))
-            scores[erag.NAME] = score(labels[erag.NAME]).filter(~pl.col(QUERY_ID).is_in(skipped))
+            labels[erag.NAME] = erag.label(scored.head(labelled.height))
+            left_out[erag.NAME] = queries_left_out(reading.reads.head(labelled.height), settings)
         if settings.end_to_end:
-            whole = scored.tail(lists.height)
-            downstream = (
-                lists.select(RUN, QUERY_ID)
-                .with_columns(
-                    pl.lit(settings.end_to_end_k or settings.k, pl.Int64).alias(K),
-                    whole[OUTPUT],
-                    whole[VALUE],
-                )
-                .filter(~lists_failed)
-            )
+            downstream = _downstream(lists, scored.tail(lists.height), settings)
+    if judging := readings.get("judge"):
+        labels[judge.NAME] = judge.label(judging.reads, settings.judge_labels)
+        left_out[judge.NAME] = queries_left_out(judging.reads, settings)
+    for name, missing in left_out.items():
+        scores[name] = score(labels[name]).filter(~pl.col(QUERY_ID).is_in(missing))
     all_labels = pl.concat([labels[name] for name in settings.annotators])
     query_scores = pl.concat([scores[name] for name in settings.annotators])
+    all_reads = pl.concat(
+        [tables.empty(tables.READS), *(r.reads.drop(FAILURE) for r in readings.values())]
+    )
+    skipped = {query_id for missing in left_out.values() for query_id in missing}
     return Evaluation(
         labels=all_labels,
         query_scores=query_scores,
         downstream=downstream,
         statistics=analyse(query_scores, downstream, settings.bootstrap()),
-        reads=reads,
+        reads=all_reads,
         relevant=relevant,
-        spec=spec,
-        costs=costs,
-        counts=_counts(inputs, all_labels, reads, len(skipped)),
+        spec=reading.spec if reading else None,
+        prompt=reading.prompt if reading else None,
+        costs=reading.costs if reading else ReadingCosts(),
+        judge=judging,
+        counts=_counts(inputs, all_labels, all_reads, len(skipped)),
         seconds=time.perf_counter() - start,
         certificate=certificate,
     )
+
+
+def _downstream(lists: pl.DataFrame, scored: pl.DataFrame, settings: Settings) -> pl.DataFrame:
+    """The downstream table of whole lists, less those that ``--failed-reads skip`` leaves out."""
+    scores = lists.select(RUN, QUERY_ID).with_columns(
+        pl.lit(settings.end_to_end_k or settings.k, pl.Int64).alias(K),
+        scored[OUTPUT],
+        scored[VALUE],
+    )
+    return scores.filter(scored[FAILURE].is_null()) if settings.failed_reads == "skip" else scores
 
 
 def _labels_without_reading(
@@ -235,28 +239,6 @@ def _whole_lists(runs: pl.DataFrame, queries: pl.DataFrame, k: int) -> pl.DataFr
         .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         .with_columns(pl.col(DOC_IDS).fill_null([]))
     )
-
-
-def _settle_failures(
-    reads: pl.DataFrame, settings: Settings, alone: int
-) -> tuple[list[str], pl.Series]:
-    """What ``--failed-reads skip`` leaves out: queries of single reads, and which lists (a mask).
-
-    Args:
-        alone: so many rows of ``reads`` are of single passages; whole lists follow.
-    """
-    failed = reads[FAILURE].is_not_null()
-    if failed.any() and settings.failed_reads == "error":
-        query_id, reason = reads.filter(failed).select(QUERY_ID, FAILURE).row(0)
-        raise ReadError(
-            f"{failed.sum()} of {reads.height} reads failed (query {query_id!r}: {reason}); "
-            "the others are in the store; run again, count these as 0 with --failed-reads zero, "
-            "or leave their queries out with --failed-reads skip"
-        )
-    if settings.failed_reads == "skip":
-        queries = reads[QUERY_ID].head(alone).filter(failed.head(alone)).unique(maintain_order=True)
-        return queries.to_list(), failed.tail(reads.height - alone)
-    return [], pl.repeat(False, reads.height - alone, eager=True)
 
 
 def _counts(

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.errors import InputError
-from engine.labels import containment, erag, provenance, qrels
+from engine.labels import containment, erag, judge, provenance, qrels
+from engine.labels.judge import JudgeLabels
 from engine.ranking.measures import Measure, parse_measures, undefined_on_graded
 from engine.ranking.scores import Missing, Relevant
-from engine.reading.prompts import Task
 from engine.reading.protocol import Augmentation, Dtype
+from engine.reading.template import Task, read_template
 from engine.scoring.metrics import get_metric
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import IntervalMethod
 
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
-ANNOTATORS = (erag.NAME, containment.NAME, provenance.NAME, qrels.NAME)
+ANNOTATORS = (erag.NAME, containment.NAME, provenance.NAME, judge.NAME, qrels.NAME)
 # Metrics whose values lie between 0 and 1, so that eRAG's labels are graded.
 _GRADED_METRICS = frozenset({"f1", "rouge-l", "rouge-l-kilt"})
 
@@ -30,11 +31,16 @@ class Settings:
         reader: ``bundled``, a ``.gguf`` file, a directory, or a Hugging Face id in the local cache.
         augmentation: how the reader gets its passages.
         task: what it is asked to do; chooses the prompt.
+        prompt: a prompt template's file, or the name of one that comes with the engine; None for the
+            usual one of the task and the kind of model.
         metric: the downstream metric.
         k: cutoff of the runs: so many passages are labelled.
         end_to_end_k: passages that the end-to-end reader is given; None means ``k``.
         measures: ranking measures, separated by spaces; empty means the usual ones at ``k``.
         annotators: who labels.
+        judge: the model that the annotator ``judge`` asks, named as ``reader`` is; None for the reader.
+        judge_prompt: what it is asked, named as ``prompt`` is; None for the usual one.
+        judge_labels: 1 or 0, or the probability of relevance.
         relevant: what counts as judged (see ``engine.ranking.scores``); None means ``qrels`` where
             these alone label, else ``pool`` for several runs and ``list`` for one.
         missing: what becomes of queries that a run lists nothing for (``engine.ranking.scores``);
@@ -55,11 +61,15 @@ class Settings:
     reader: str = "bundled"
     augmentation: Augmentation = "in-prompt"
     task: Task = "short-answer"
+    prompt: str | None = None
     metric: str = "em"
     k: int = 10
     end_to_end_k: int | None = None
     measures: str = ""
     annotators: tuple[str, ...] = (erag.NAME,)
+    judge: str | None = None
+    judge_prompt: str | None = None
+    judge_labels: JudgeLabels = "binary"
     relevant: Relevant | None = None
     missing: Missing = "zero"
     end_to_end: bool = True
@@ -82,7 +92,16 @@ class Settings:
 
     def has_graded_labels(self) -> bool:
         """Whether some annotator's labels can lie between 0 and 1."""
-        return erag.NAME in self.annotators and self.metric in _GRADED_METRICS
+        return bool(self.graded_annotators())
+
+    def graded_annotators(self) -> dict[str, str]:
+        """The annotators whose labels can lie between 0 and 1, and what makes them so."""
+        graded: dict[str, str] = {}
+        if self.metric in _GRADED_METRICS:
+            graded[erag.NAME] = f"eRAG's graded labels under {self.metric}"
+        if self.judge_labels == "graded":
+            graded[judge.NAME] = "the judge's graded labels"
+        return {name: why for name, why in graded.items() if name in self.annotators}
 
     def judged(self, runs: int) -> Relevant:
         """What counts as judged with so many runs."""
@@ -100,7 +119,8 @@ def check(settings: Settings) -> None:
     """Refuse settings that cannot work, before anything is read.
 
     Raises:
-        InputError: an unknown name, a value out of range, or choices that exclude each other.
+        InputError: an unknown name, a value out of range, a prompt template that cannot be used, or
+            choices that exclude each other.
     """
     get_metric(settings.metric)
     for name in settings.annotators:
@@ -162,6 +182,20 @@ def check(settings: Settings) -> None:
             "a passage need not contain such an answer",
             "leave containment out of --annotators",
         )
+    if judge.NAME not in settings.annotators:
+        for option, given in (
+            ("--judge", settings.judge is not None),
+            ("--judge-prompt", settings.judge_prompt is not None),
+            ("--judge-labels graded", settings.judge_labels == "graded"),
+        ):
+            if given:
+                raise InputError(
+                    None, None, f"{option} without the annotator judge", "add judge to --annotators"
+                )
+    if settings.prompt is not None:
+        read_template(settings.prompt, settings.task)
+    if settings.judge_prompt is not None:
+        read_template(settings.judge_prompt, judge.NAME)
     if settings.relevant == "qrels" and (others := set(settings.annotators) - {qrels.NAME}):
         raise InputError(
             None,
@@ -177,11 +211,11 @@ def check(settings: Settings) -> None:
             "Judged is 1 by definition under --relevant list",
             "use --relevant pool, or leave Judged out",
         )
-    if settings.has_graded_labels():
+    for why in settings.graded_annotators().values():
         for measure in undefined_on_graded(measures):
             raise InputError(
                 None,
                 None,
-                f"{measure} is not defined on eRAG's graded labels under {settings.metric}",
+                f"{measure} is not defined on {why}",
                 f"give a threshold, as in {Measure(measure.kind, measure.cutoff, rel=0.5)}",
             )

@@ -14,9 +14,10 @@ from rich.console import Console
 from engine import evaluation as evaluating
 from engine.errors import InputError
 from engine.evaluation import Evaluation
+from engine.labels.judge import JudgeLabels
 from engine.ranking.scores import Missing, Relevant
-from engine.reading.prompts import Task
 from engine.reading.protocol import Augmentation, Dtype
+from engine.reading.template import Task
 from engine.reading.weights import cache_directory
 from engine.report import printed, summary
 from engine.settings import Settings, check
@@ -58,11 +59,15 @@ def evaluate(
     reader: str = Settings.reader,
     augmentation: Augmentation = Settings.augmentation,
     task: Task = Settings.task,
+    prompt: str | None = Settings.prompt,
     metric: str = Settings.metric,
     k: int = Settings.k,
     end_to_end_k: int | None = Settings.end_to_end_k,
     measures: str = Settings.measures,
     annotators: str = ",".join(Settings.annotators),
+    judge: str | None = Settings.judge,
+    judge_prompt: str | None = Settings.judge_prompt,
+    judge_labels: JudgeLabels = Settings.judge_labels,
     relevant: Relevant | None = Settings.relevant,
     qrels: Path | None = None,
     end_to_end: bool = Settings.end_to_end,
@@ -102,6 +107,9 @@ def evaluate(
         All passages in one prompt, or Fusion-in-Decoder (T5 readers).
     task
         What the reader is asked to do.
+    prompt
+        Prompt template: 'chat' (instruction-tuned models), 'completion' (the default of decoder-only
+        models), 't5' (that of T5 readers), or a file (docs/formats.md).
     metric
         Downstream metric: em, match, accuracy, f1, rouge-l, rouge-l-kilt.
     k
@@ -110,9 +118,15 @@ def evaluate(
         Passages that the end-to-end reader is given; by default as many as are labelled.
     measures
         Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k
-        (P, nDCG, Success for metrics between 0 and 1).
+        (P, nDCG, Success where labels lie between 0 and 1).
     annotators
-        Who labels, separated by commas: erag, containment, provenance, qrels.
+        Who labels, separated by commas: erag, containment, provenance, judge, qrels.
+    judge
+        The model that judges relevance, named as --reader is; by default the reader itself.
+    judge_prompt
+        Its prompt template: 'completion', 'chat', 't5', 'monot5', or a file.
+    judge_labels
+        Relevant or not, or the probability of relevance (graded).
     relevant
         What recall and ideal rankings are taken over: the query's own list, the pool of all runs,
         or all judgments of --qrels. By default qrels where these alone label, else pool where
@@ -150,11 +164,15 @@ def evaluate(
         reader=reader,
         augmentation=augmentation,
         task=task,
+        prompt=prompt,
         metric=metric,
         k=k,
         end_to_end_k=end_to_end_k,
         measures=measures,
         annotators=tuple(filter(None, (name.strip() for name in annotators.split(",")))),
+        judge=judge,
+        judge_prompt=judge_prompt,
+        judge_labels=judge_labels,
         relevant=relevant,
         end_to_end=end_to_end,
         dtype=dtype,

@@ -13,6 +13,7 @@ ORDER = [
     "report",
     "conformance",
     "evaluation",
+    "readings",
     "settings",
     "statistics",
     "ranking",
@@ -65,6 +66,8 @@ def test_heavy_libraries_are_imported_only_where_they_are_used(library):
                   "reading/packed.py", "reading/padded.py", "reading/writing.py"},
         "transformers": {"reading/causal.py", "reading/attention.py", "reading/padded.py",
                          "reading/encoder_decoder.py", "reading/readers.py",
+                  "reading/batching.py", "reading/weights.py"},
+        "transformers": {"reading/causal.py", "reading/chat.py", "reading/encoder_decoder.py", "reading/readers.py",
                          "reading/weights.py", "conformance/kilt.py"},
         "jnius": {"retrieval/java.py"},
     }[library]  # fmt: skip

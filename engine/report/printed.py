@@ -183,7 +183,8 @@ def _systems(evaluation: Evaluation, settings: Settings) -> Table:
 
 def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
     """What stands around the table: end-to-end scores, reads, and everything that deserves a warning."""
-    counts, costs = evaluation.counts, evaluation.costs
+    counts, judge = evaluation.counts, evaluation.judge
+    readings = {"reads": evaluation.costs} | ({"reads of the judge": judge.costs} if judge else {})
     _, end_to_end = means(evaluation)
     shown = [f"{counts.queries} queries, {counts.passages} passages; judged: {evaluation.relevant}"]
     for row in end_to_end.iter_rows(named=True):
@@ -192,19 +193,21 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
             f"end-to-end score of {row[RUN]} ({settings.metric}, {row[tables.K]} passages): "
             f"{row[VALUE]:.3f}{some}"
         )
-    if costs.wanted:
+    for what, costs in readings.items():
+        if not costs.wanted:
+            continue
         rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
         peak = (
             f", peak {max(costs.workers.values()) / _MIB:.0f} MiB an actor" if costs.workers else ""
         )
         shown.append(
-            f"reads: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
+            f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
         )
     if evaluation.certificate is not None:
         shown.append(certificate.line(evaluation.certificate))
     for amount, what in (
         (
-            costs.failed,
+            sum(costs.failed for costs in readings.values()),
             "reads failed and the figures that need them go without their queries"
             if settings.failed_reads == "skip"
             else "reads failed and count as 0",
@@ -213,7 +216,10 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         if "qrels" in settings.annotators
         else (0, ""),
         (counts.truncated_reads, "reads were cut to the reader's longest input"),
-        (costs.memory_halvings, "batches were halved because memory ran out"),
+        (
+            sum(costs.memory_halvings for costs in readings.values()),
+            "batches were halved because memory ran out",
+        ),
         (counts.empty_passages, "listed passages have no text"),
         (
             counts.ignored_queries,

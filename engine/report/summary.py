@@ -10,6 +10,8 @@ from typing import Any
 
 from engine import __version__
 from engine.evaluation import Evaluation, means
+from engine.reading.prompts import Prompt
+from engine.reading.protocol import ReaderSpec
 from engine.report import certificate
 from engine.settings import Settings
 
@@ -23,7 +25,7 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
         files: what was evaluated: paths of queries, corpus and runs.
     """
     scores, end_to_end = means(evaluation)
-    spec = evaluation.spec
+    spec, judge = evaluation.spec, evaluation.judge
     versions = {
         "erag-engine": __version__,
         "python": platform.python_version(),
@@ -38,16 +40,13 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
                 "relevant": evaluation.relevant,
                 "end_to_end_k": settings.end_to_end_k or settings.k,
             },
-            "reader": None
-            if spec is None
+            "reader": None if spec is None else _reader(spec, evaluation.prompt),
+            "judge": None
+            if judge is None
             else {
-                "name": spec.name,
-                "weights_sha256": spec.weights,
-                "architecture": spec.architecture,
-                "dtype": spec.dtype,
-                "max_new_tokens": spec.max_new_tokens,
-                "max_input_tokens": spec.max_input_tokens,
-                "fingerprint": spec.fingerprint,
+                **_reader(judge.spec, judge.prompt),
+                "labels": settings.judge_labels,
+                "reading": asdict(judge.costs),
             },
             "counts": asdict(evaluation.counts),
             "reading": asdict(evaluation.costs),
@@ -64,6 +63,21 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
             "versions": versions,
         }
     )
+
+
+def _reader(spec: ReaderSpec, prompt: Prompt | None) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "weights_sha256": spec.weights,
+        "architecture": spec.architecture,
+        "dtype": spec.dtype,
+        "prompt": prompt and prompt.template.name,
+        "prompt_sha256": prompt and prompt.digest,
+        "choices": spec.choices,
+        "max_new_tokens": spec.max_new_tokens,
+        "max_input_tokens": spec.max_input_tokens,
+        "fingerprint": spec.fingerprint,
+    }
 
 
 def _version(package: str) -> str | None:

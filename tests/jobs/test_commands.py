@@ -1,5 +1,6 @@
 """The commands as a user runs them: files in, files out, one line for bad input."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -238,6 +239,30 @@ def test_unknown_yaml_option_is_named(files, tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("k: [3\n")
     assert evaluate(files, "--config", tmp_path / "c.yaml") == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_prompts_come_from_files_that_a_yaml_file_may_name(files, tiny_t5, tmp_path, capsys):
+    prompt = tmp_path / "p.txt"
+    prompt.write_text("---\nmax_new_tokens: 3\n---\nw1 {query} {passages}")
+    (tmp_path / "c.yaml").write_text(
+        f"prompt: {prompt}\nreader: {tiny_t5}\nactors: 0\nk: 2\nstore: {tmp_path / 's'}\n"
+    )
+    assert evaluate(files, "--config", tmp_path / "c.yaml") == 0
+    written = json.loads((files["out"] / "summary.json").read_text())
+    assert written["reader"]["prompt"] == str(prompt)
+    assert written["reader"]["max_new_tokens"] == 3
+    assert written["reader"]["prompt_sha256"] == hashlib.sha256(prompt.read_bytes()).hexdigest()
+    assert evaluate(files, "--config", tmp_path / "c.yaml", "--prompt", "t5") == 0
+    written = json.loads((files["out"] / "summary.json").read_text())
+    assert written["reader"]["prompt"] == "t5"  # the command line wins
+    capsys.readouterr()
+    prompt.write_text("w1\n{qery} {passages}")
+    for option in ("--prompt", "--judge-prompt"):
+        more = ["--annotators", "judge", option, prompt]
+        assert evaluate(files, *more, "--actors", 0) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"erag: {prompt}:2: unknown field {{qery}}; use ")
+        assert len(error.splitlines()) == 1
 
 
 def test_other_commands_refuse_bad_outputs_and_options(files, tmp_path, capsys):

@@ -3,7 +3,7 @@ import pytest
 from pyserini.eval.evaluate_dpr_retrieval import SimpleTokenizer, has_answers
 
 from engine import tables
-from engine.labels import containment, erag, provenance
+from engine.labels import containment, erag, judge, provenance
 from engine.labels.containment import contains_answer, tokenize
 
 QUERIES = pl.DataFrame(
@@ -52,3 +52,20 @@ def test_containment_agrees_with_dpr(text, answer, found):
 
 def test_an_answer_without_tokens_is_nowhere():
     assert not contains_answer("some text", [tokenize(" ")])
+
+
+def test_a_judges_labels_are_its_probabilities_or_whether_they_exceed_a_half():
+    reads = pl.DataFrame(
+        {
+            "query_id": ["1", "1", "2", "2"],
+            "doc_ids": [["x"], ["y"], ["x"], ["y"]],
+            "confidence": [0.5, 0.51, None, 1.0],
+        }
+    )
+    binary, graded = judge.label(reads, "binary"), judge.label(reads, "graded")
+    assert binary.rows() == [
+        ("1", "x", "judge", 0.0), ("1", "y", "judge", 1.0),
+        ("2", "x", "judge", 0.0), ("2", "y", "judge", 1.0),
+    ]  # fmt: skip
+    assert graded["label"].to_list() == [0.5, 0.51, 0.0, 1.0]
+    assert binary.schema == graded.schema == tables.LABELS

@@ -1,0 +1,204 @@
+"""The judge beside the reader: what each is asked, what becomes of the answers, what they cost."""
+
+import json
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError, ReadError
+from engine.evaluation import evaluate, means
+from engine.reading.execute import UnitResult
+from engine.reading.protocol import ReadOutput
+from engine.report.printed import lines
+from engine.report.summary import summarize
+from engine.settings import Settings, check
+from tests.test_evaluation import inputs, say_last
+
+# Of what a passage says, by the judge.
+PROBABILITIES = {"says Ann": 0.9, "says Bo": 0.5, "says Cy": 0.51, "says nothing": 0.0}
+# For each query its passages in the order of the run: q1 d4 d1 d2; q2 and q3 d2 d3.
+JUDGED = {
+    ("q1", "d4"): 0.0, ("q1", "d1"): 0.9, ("q1", "d2"): 0.5,
+    ("q2", "d2"): 0.5, ("q2", "d3"): 0.51, ("q3", "d2"): 0.5, ("q3", "d3"): 0.51,
+}  # fmt: skip
+
+
+class JudgingReader:
+    """An executor that answers as ``say_last`` does, and chooses where there are choices."""
+
+    def __init__(self, fails=lambda text: False):
+        self.fails = fails
+        self.asked = []  # (whether a choice, the pieces)
+
+    def __call__(self, plan, units, spec):
+        for unit in units:
+            rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
+            self.asked += [(bool(spec.choices), pieces) for pieces in rows]
+            outputs = [self.answer("".join(pieces), spec.choices) for pieces in rows]
+            stats = dict.fromkeys(
+                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 1
+            )
+            yield UnitResult(unit, outputs, "w", 0.0, stats)
+
+    def answer(self, text, choices):
+        if not choices:
+            return ReadOutput(say_last(text), 1, 1, False)
+        if self.fails(text):
+            return ReadOutput("", 0, 0, False, "boom")
+        (found,) = [p for said, p in PROBABILITIES.items() if said in text]
+        return ReadOutput(choices[int(found <= 0.5)].strip(), 1, 0, False, None, found)
+
+
+def judge(tmp_path, reader=None, **options):
+    options = {"k": 3, "resamples": 0, "measures": "P@3", "annotators": ("judge",)} | options
+    settings = Settings(**options)
+    reader = reader or JudgingReader()
+    return evaluate(inputs(), settings, store=tmp_path, executor=reader), reader, settings
+
+
+def labels_of(result, annotator="judge"):
+    return {(q, d): v for q, d, a, v in result.labels.iter_rows() if a == annotator}
+
+
+def test_judges_read_each_passage_once_and_label_it_by_the_first_choice(tmp_path):
+    result, reader, _ = judge(tmp_path, end_to_end=False)
+    assert labels_of(result) == {pair: float(p > 0.5) for pair, p in JUDGED.items()}
+    # q2 and q3 have the same text: 3 + 2 distinct reads, no others, each of a query and a passage
+    assert len(reader.asked) == 5
+    for choosing, (first, second) in reader.asked:
+        assert choosing
+        assert first.endswith(("Query: first question\n", "Query: same question\n"))
+        assert second.startswith("Passage: ")
+        assert second.endswith("\nRelevant:")
+    assert result.judge.spec.choices == (" Yes", " No")
+    assert (result.judge.costs.wanted, result.judge.costs.done) == (5, 5)
+    assert result.spec is None
+    assert result.costs.wanted == 0
+    assert result.reads["confidence"].to_list() == [*JUDGED.values()]
+    # P@3 of q1: d1 of three; of q2 and q3: d3
+    assert means(result)[0]["value"].to_list() == [pytest.approx(1 / 3)]
+
+
+def test_graded_labels_are_the_probabilities(tmp_path):
+    result, _, settings = judge(tmp_path, judge_labels="graded", end_to_end=False)
+    assert labels_of(result) == JUDGED
+    values = result.query_scores["value"].to_list()
+    assert values == pytest.approx([1.4 / 3, 1.01 / 3, 1.01 / 3])
+    assert result.counts.real_valued_annotators == ("judge",)
+    assert any("labels of judge are real-valued" in line for line in lines(result, settings))
+    default = Settings(annotators=("judge",), judge_labels="graded")
+    assert [str(m) for m in default.parsed_measures()] == ["P@10", "nDCG@10", "Success@10"]
+    check(default)
+    with pytest.raises(InputError, match="AP@5 is not defined on the judge's graded labels"):
+        check(Settings(annotators=("judge",), judge_labels="graded", measures="AP@5"))
+
+
+def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
+    told = []
+    settings = Settings(k=3, resamples=100, measures="P@3", annotators=("erag", "judge"))
+    result = evaluate(
+        inputs(), settings, store=tmp_path, executor=JudgingReader(),
+        on_progress=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    alone, _, _ = judge(tmp_path / "judge", end_to_end=False)
+    assert labels_of(result) == labels_of(alone)
+    assert labels_of(result, "erag")["q1", "d1"] == 1
+    # q2 and q3 ask the same of the same: 3 + 2 passages alone, 1 + 1 whole lists
+    assert (result.costs.wanted, result.judge.costs.wanted) == (7, 5)
+    assert told[0] == (0, 12)
+    assert told[-1] == (12, 12)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert {total for _, total in told} == {12}
+    assert result.spec.fingerprint != result.judge.spec.fingerprint
+    assert result.reads.height == 7 + 3 + 7
+    assert set(result.statistics.correlations["annotator"]) == {"erag", "judge"}
+    shown = lines(result, settings)
+    assert any(line.startswith("reads of the judge: 5 wanted") for line in shown)
+    again = JudgingReader()
+    graded = Settings(
+        k=3, resamples=0, measures="P@3", annotators=("erag", "judge"), judge_labels="graded"
+    )
+    evaluate(inputs(), graded, store=tmp_path, executor=again)
+    assert again.asked == []  # another kind of label costs nothing
+
+
+def test_another_prompt_and_another_model_may_judge(tiny_t5, tmp_path):
+    prompt = tmp_path / "judge.txt"
+    prompt.write_text("---\nchoices: ['useful', 'useless']\n---\n{passages}Is it? {query}")
+    result, reader, settings = judge(
+        tmp_path / "s", judge=str(tiny_t5), judge_prompt=str(prompt), annotators=("erag", "judge")
+    )
+    judged = [pieces for choosing, pieces in reader.asked if choosing]
+    assert ["Passage: A1. says Ann\nIs it? first question"] in judged
+    assert result.spec.name == "bundled"
+    assert (result.judge.spec.name, result.judge.spec.architecture) == (
+        str(tiny_t5), "encoder-decoder"
+    )  # fmt: skip
+    written = json.loads(json.dumps(summarize(result, settings, {})))
+    assert written["judge"]["name"] == str(tiny_t5)
+    assert written["judge"]["prompt"] == str(prompt)
+    assert written["judge"]["prompt_sha256"] == result.judge.prompt.digest
+    assert written["judge"]["choices"] == ["useful", "useless"]
+    assert written["judge"]["labels"] == "binary"
+    assert written["judge"]["reading"]["done"] == 5
+    assert written["reader"]["prompt"] == "completion"
+    assert written["reader"]["prompt_sha256"] == result.prompt.digest
+    assert written["configuration"]["judge_prompt"] == str(prompt)
+
+
+def test_a_reader_may_choose_its_answer_too(tmp_path):
+    prompt = tmp_path / "p.txt"
+    prompt.write_text("---\nchoices: [' Ann', ' Bo']\n---\n{passages}Q: {query}\nA:")
+    settings = Settings(k=1, resamples=0, measures="P@1", prompt=str(prompt), end_to_end=False)
+    one = inputs(runs=inputs().runs.filter((pl.col("rank") == 1) & (pl.col("query_id") == "q2")))
+    result = evaluate(one, settings, store=tmp_path, executor=JudgingReader())
+    # q2's first passage says Bo, at 0.5: the second choice
+    assert result.reads.select("output", "confidence").rows() == [("Bo", 0.5)]
+    assert result.labels["label"].to_list() == [1.0]
+
+
+def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out(tmp_path):
+    def reader():
+        return JudgingReader(fails=lambda text: "says Ann" in text)
+
+    both = ("judge", "containment")
+    with pytest.raises(ReadError, match=r"1 of 7 reads failed \(query 'q1': boom\)"):
+        judge(tmp_path, reader(), annotators=both)
+    result, again, _ = judge(tmp_path, reader(), annotators=both, failed_reads="zero")
+    assert len([1 for choosing, _ in again.asked if choosing]) == 1  # the others were kept
+    assert labels_of(result)["q1", "d1"] == 0
+    assert result.judge.costs.failed == 1
+    assert result.counts.skipped_queries == 0
+    result, _, settings = judge(tmp_path, reader(), annotators=both, failed_reads="skip")
+    scored = {(a, q) for _, a, _, q, _ in result.query_scores.iter_rows()}
+    assert scored == {("judge", "q2"), ("judge", "q3")} | {
+        ("containment", f"q{i}") for i in (1, 2, 3)
+    }
+    assert result.counts.skipped_queries == 1
+    assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
+    assert any(line.startswith("note: 1 reads failed") for line in lines(result, settings))
+
+
+def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
+    reader = JudgingReader()
+    with pytest.raises(InputError, match="unknown reader 'none/such'"):
+        judge(tmp_path, reader, annotators=("erag", "judge"), judge="none/such")
+    (tmp_path / "p.txt").write_text("{query} {passages}")
+    with pytest.raises(InputError, match="a judge's prompt without choices"):
+        judge(tmp_path, reader, judge_prompt=str(tmp_path / "p.txt"))
+    assert reader.asked == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(judge="m"), "--judge without the annotator judge; add judge to --annotators"),
+        (Settings(judge_prompt="chat"), "--judge-prompt without the annotator judge"),
+        (Settings(judge_labels="graded"), "--judge-labels graded without the annotator judge"),
+        (Settings(prompt="none"), "none: no such file; give a prompt template, or one of chat"),
+        (Settings(annotators=("judge",), judge_prompt="none"), "or one of chat, completion, mon"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, words):
+    with pytest.raises(InputError, match=words):
+        check(settings)
