@@ -4,34 +4,40 @@ Fusion-in-Decoder (Izacard & Grave, EACL 2021) encodes every (question, passage)
 the decoder attend to all encodings at once. A read is a list of inputs; with one input this is the
 model's ordinary generation, so in-prompt augmentation and eRAG's single passages need no second path.
 
-The encodings of a passage are the same alone and fused. So inputs that several reads of a call share
-are encoded once: eRAG and end-to-end evaluation together cost one encoder pass and two decodings.
+What the decoder needs of a passage is the same alone and fused. So inputs that several reads of a
+call share are encoded, and projected to cross-attention keys and values, once; and the reads of a
+query are decoded together: eRAG and end-to-end evaluation cost little more than the latter alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-from transformers.modeling_outputs import BaseModelOutput
 
+from engine.errors import InputError
 from engine.reading import batching, device
+from engine.reading.encodings import Encodings, Slot, padded_length
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.t5 import T5
 from engine.reading.weights import refuse_missing
+
+# Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
+# what lies between two of them to stay in its caches.
+CPU_CHUNK_TOKENS = 2048
 
 
 @dataclass(frozen=True)
 class _Input:
     """One tokenized encoder input."""
 
-    tokens: list[int]
+    tokens: tuple[int, ...]
     truncated: bool
 
 
-# An input with its encoder states, or with the reason why it has none.
-_Encoded = tuple[_Input, torch.Tensor | str]
+_Read = list[_Input]
 
 
 class EncoderDecoderReader:
@@ -48,102 +54,119 @@ class EncoderDecoderReader:
             output_loading_info=True,
         )
         refuse_missing(loading, spec.name)
-        self._model = model.to(self._device).eval()
+        model = model.to(self._device).eval()
+        padded = self._device.type == "cuda"
+        self._model = T5(model, padded=padded, max_new_tokens=spec.max_new_tokens)
         self.stats = ReaderStats()
-        config = self._model.config
-        self._pad = int(config.pad_token_id or 0)
+        settings = model.generation_config
+        ends = settings.eos_token_id
+        self._end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
+        self._start = int(settings.decoder_start_token_id or 0)
+        self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
         # T5 has no largest position; other models say theirs.
         self._limit = spec.max_input_tokens or int(
-            getattr(config, "max_position_embeddings", 0) or 512
+            getattr(model.config, "max_position_embeddings", 0) or 512
         )
-        item = torch.empty((), dtype=self._model.dtype).element_size()
-        width, inner = config.d_model, config.num_heads * config.d_kv
-        layers = getattr(config, "num_decoder_layers", None) or config.num_layers
-        self._state_bytes = item * width
-        # Encoder: states and feed-forward activations of the layer at work; unfused attention with
-        # its position bias holds scores and probabilities of every head.
-        self._encode_cost = batching.MemoryCost(
-            per_row=0.0,
-            per_token=item * (8 * width + 2 * config.d_ff + 4 * inner),
-            per_pair=3 * item * config.num_heads,
+        self._choices = self._first_tokens(spec.choices)
+        self._chunk_tokens = spec.batch_tokens or (
+            device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
         )
-        # Decoder: the fused states and, in every layer, cross-attention keys and values of each token.
-        self._decode_cost = batching.MemoryCost(
-            per_row=4 * layers * inner * item * spec.max_new_tokens + 4 * config.vocab_size,
-            per_token=item * (2 * width + 2 * layers * inner),
-            per_pair=0.0,
+        # Without padding a read takes only what memory it takes; tokens need no limit.
+        self._decoded_tokens = spec.batch_tokens or (
+            device.max_batch_tokens(self._device) if padded else 2**62
         )
-        weights = sum(p.numel() * p.element_size() for p in self._model.parameters())
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        # Half is for encodings, a quarter for encoding, a quarter for decoding.
         self._memory = device.batch_memory(spec, self._device, weights)
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
+        reads = [[items[text] for text in texts] for texts in inputs]
         outputs: list[ReadOutput] = []
-        for first, last in self._encoded_together(inputs, items):
-            wanted = list(dict.fromkeys(text for texts in inputs[first:last] for text in texts))
-            states = dict(zip(wanted, self.encode([items[text] for text in wanted]), strict=True))
-            reads = [
-                [(items[text], states[text]) for text in texts] for texts in inputs[first:last]
-            ]
-            outputs += self._decode(reads)
+        for first, last in self._held_together(reads):
+            before = self.stats.memory_halvings
+            outputs += batching.run_halving(
+                reads[first:last], self._read_together, _failed, self._count_halving
+            )
+            if self.stats.memory_halvings > before:
+                # Reads that come later start smaller: what failed once would fail again.
+                most = max(sum(map(self._kept_bytes, read)) for read in reads[first:last])
+                self._memory = max(self._memory / 2, 2.0 * most)
         self.stats.peak_memory = device.peak_memory(self._device)
         return outputs
 
-    def _encoded_together(
-        self, inputs: Sequence[Sequence[str]], items: Mapping[str, _Input]
-    ) -> Iterator[tuple[int, int]]:
-        """Ranges of reads whose distinct encodings a quarter of the memory holds; at least one read."""
-        most = self._memory / 4 / self._state_bytes
-        first, held, tokens = 0, set[str](), 0
-        for position, texts in enumerate(inputs):
-            new = set(texts) - held
-            more = sum(len(items[text].tokens) for text in new)
-            if position > first and tokens + more > most:
-                yield first, position
-                first, held, tokens = position, set(), 0
-                new, more = set(texts), sum(len(items[text].tokens) for text in set(texts))
-            held |= new
-            tokens += more
-        if inputs:
-            yield first, len(inputs)
+    def probe(self, tokens: int) -> None:
+        """Encode a made-up text of so many tokens, to see what time and memory it takes."""
+        self._model.encode([[self._start] * tokens])
 
-    def _decode(self, reads: Sequence[Sequence[_Encoded]]) -> list[ReadOutput]:
-        lengths = [sum(len(item.tokens) for item, _ in read) for read in reads]
+    def _held_together(self, reads: Sequence[_Read]) -> Iterator[tuple[int, int]]:
+        """Ranges of reads whose encodings half of the memory holds; at least one read."""
+        first, held, taken = 0, set[_Input](), 0
+        for position, read in enumerate(reads):
+            new = set(read) - held
+            more = sum(map(self._kept_bytes, new))
+            if position > first and taken + more > self._memory / 2:
+                yield first, position
+                first, held, taken = position, set(), 0
+                new, more = set(read), sum(map(self._kept_bytes, set(read)))
+            held |= new
+            taken += more
+        if reads:
+            yield first, len(reads)
+
+    def _kept_bytes(self, item: _Input) -> int:
+        return self._model.kept_per_token * padded_length(len(item.tokens))
+
+    def _read_together(self, reads: Sequence[_Read]) -> list[ReadOutput]:
+        """Encode what the reads need, each input once, and decode all of them."""
+        items = _placed(reads)
+        encodings = self._model.encodings([len(item.tokens) for item in items])
+        slots = dict(zip(items, encodings.slots, strict=True))
+        reasons = self._encode(items, encodings)
         outputs: list[ReadOutput | None] = [None] * len(reads)
-        ready: list[int] = []
         for i, read in enumerate(reads):
-            reasons = [state for _, state in read if isinstance(state, str)]
-            if reasons:
-                outputs[i] = ReadOutput("", lengths[i], 0, False, f"an input: {reasons[0]}")
-            else:
-                ready.append(i)
-        batches = batching.cut_batches(
-            [lengths[i] for i in ready],
-            cost=self._decode_cost,
-            memory=self._memory / 2,  # the rest is for encodings and the encoder's activations
-            max_tokens=self._spec.batch_tokens or device.max_batch_tokens(self._device),
-        )
-        for positions in batches:
-            batch = [ready[position] for position in positions]
-            before = self.stats.memory_halvings
+            if bad := [reasons[item] for item in read if item in reasons]:
+                outputs[i] = _failed(read, f"an input: {bad[0]}")
+        ready = [i for i, output in enumerate(outputs) if output is None]
+        for batch in batching.cut_batches(
+            [sum(len(item.tokens) for item in reads[i]) for i in ready],
+            cost=self._model.decode_cost,
+            memory=self._memory / 4,
+            max_tokens=self._decoded_tokens,
+        ):
+            # Neighbours in memory stand next to each other.
+            chosen = sorted(
+                (ready[place] for place in batch), key=lambda i: _where(reads[i], slots)
+            )
             results = batching.run_halving(
-                batch,
-                lambda part: self._generate([reads[i] for i in part]),
-                lambda i, reason: ReadOutput("", lengths[i], 0, False, reason),
+                chosen,
+                lambda part: self._decode([reads[i] for i in part], encodings, slots),
+                lambda i, reason: _failed(reads[i], reason),
                 self._count_halving,
             )
-            for i, result in zip(batch, results, strict=True):
+            for i, result in zip(chosen, results, strict=True):
                 outputs[i] = result
-            if self.stats.memory_halvings > before:
-                # Reads that come later start smaller: what failed once would fail again.
-                least = self._decode_cost.of(1, lengths[batch[0]])
-                self._memory = max(self._memory / 2, 2 * least)
         return [output for output in outputs if output is not None]
 
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1
+
+    def _first_tokens(self, choices: Sequence[str]) -> list[int]:
+        """The token that each choice begins with."""
+        first = [
+            next(iter(self._tokenizer(choice, add_special_tokens=False)["input_ids"]), -1)
+            for choice in choices
+        ]
+        if len(set(first)) < len(first) or -1 in first:
+            raise InputError(
+                self._spec.name,
+                None,
+                f"begins two of the answers {', '.join(choices)} with the same token, or one with none",
+                "let the reader write its answers, or take another reader",
+            )
+        return first
 
     def _tokenize(self, texts: Sequence[str]) -> list[_Input]:
         encoded = self._tokenizer(list(texts), return_attention_mask=False)["input_ids"]
@@ -151,84 +174,133 @@ class EncoderDecoderReader:
         items: list[_Input] = []
         for tokens in encoded:
             if len(tokens) <= self._limit:
-                items.append(_Input(tokens, False))
+                items.append(_Input(tuple(tokens), False))
             else:  # the question stands first, so the end is what can be spared
                 kept = [*tokens[: self._limit - 1], end] if tokens[-1] == end else tokens
-                items.append(_Input(kept[: self._limit], True))
+                items.append(_Input(tuple(kept[: self._limit]), True))
         return items
 
-    @torch.inference_mode()
-    def encode(self, items: Sequence[_Input]) -> list[torch.Tensor | str]:
-        """Encoder states of each input, its own tokens only: (tokens, d_model) each.
-
-        Inputs are sorted by length and encoded in batches that fit the memory budget. One that
-        memory does not suffice for even alone gives the reason instead.
-        """
-        states: list[torch.Tensor | str] = [""] * len(items)
-        for batch in batching.cut_batches(
-            [len(item.tokens) for item in items],
-            cost=self._encode_cost,
+    def _encode(self, items: Sequence[_Input], encodings: Encodings) -> dict[_Input, str]:
+        """Fill the encodings of the items; the reasons of those that could not be encoded."""
+        reasons = {item: "it has no tokens" for item in items if not item.tokens}
+        places = [i for i, item in enumerate(items) if item.tokens]
+        for chunk in batching.cut_batches(
+            [len(items[i].tokens) for i in places],
+            cost=self._model.encode_cost,
             memory=self._memory / 4,
-            max_tokens=self._spec.batch_tokens or device.max_batch_tokens(self._device),
+            max_tokens=self._chunk_tokens,
         ):
-            encoded = batching.run_halving(
-                batch,
-                lambda part: self._encode_batch([items[i] for i in part]),
-                lambda _, reason: reason,
+            failures = batching.run_halving(
+                [places[i] for i in chunk],
+                lambda part: self._encode_chunk(
+                    [items[i] for i in part], [encodings.slots[i] for i in part], encodings
+                ),
+                lambda i, reason: (items[i], reason),
                 self._count_halving,
             )
-            for i, state in zip(batch, encoded, strict=True):
-                states[i] = state
-        return states
+            reasons |= dict(failure for failure in failures if failure)
+        return reasons
 
-    def _encode_batch(self, items: Sequence[_Input]) -> list[torch.Tensor | str]:
-        longest = max(len(item.tokens) for item in items)
-        ids = torch.full((len(items), longest), self._pad, dtype=torch.long)
-        mask = torch.zeros((len(items), longest), dtype=torch.long)
-        for row, item in enumerate(items):
-            ids[row, : len(item.tokens)] = torch.tensor(item.tokens)
-            mask[row, : len(item.tokens)] = 1
-        self.stats.padded_tokens += ids.numel()
-        self.stats.prompt_tokens += int(mask.sum())
-        hidden = self._model.get_encoder()(
-            input_ids=ids.to(self._device), attention_mask=mask.to(self._device)
-        ).last_hidden_state
-        # Copies: a view would keep the padded batch in memory for as long as the state is used.
-        return [hidden[row, : len(item.tokens)].clone() for row, item in enumerate(items)]
+    def _encode_chunk(
+        self, items: Sequence[_Input], slots: Sequence[Slot], encodings: Encodings
+    ) -> list[tuple[_Input, str] | None]:
+        kept = self._model.encode([item.tokens for item in items])
+        for slot, states in zip(slots, kept, strict=True):
+            encodings.put(slot, states)
+        tokens = sum(len(item.tokens) for item in items)
+        self.stats.padded_tokens += tokens
+        self.stats.prompt_tokens += tokens
+        return [None] * len(items)
 
-    @torch.inference_mode()
-    def _generate(self, reads: Sequence[Sequence[_Encoded]]) -> list[ReadOutput]:
-        # Fusion: one sequence per read, its inputs' states end to end. The cross-attention has no
-        # position of its own, so leaving the padding out between them changes nothing.
-        fused = [
-            torch.cat([state for _, state in read if isinstance(state, torch.Tensor)])
-            for read in reads
-        ]
-        longest = max(len(states) for states in fused)
-        hidden = fused[0].new_zeros((len(fused), longest, fused[0].shape[-1]))
-        mask = torch.zeros((len(fused), longest), dtype=torch.long, device=self._device)
-        for row, states in enumerate(fused):
-            hidden[row, : len(states)] = states
-            mask[row, : len(states)] = 1
-        tokens = self._model.generate(
-            encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
-            attention_mask=mask,
-            max_new_tokens=self._spec.max_new_tokens,
-            do_sample=False,
-            num_beams=1,
+    def _decode(
+        self, reads: Sequence[_Read], encodings: Encodings, slots: dict[_Input, Slot]
+    ) -> list[ReadOutput]:
+        """Outputs of reads, decoded in lock-step; those that are finished leave the batch."""
+        # In one order, whatever the read's: sums over inputs then give the same bits.
+        decoding = self._model.decoding(
+            encodings, [[slots[item] for item in sorted(read, key=_order)] for read in reads]
         )
-        special = set(self._tokenizer.all_special_ids) | {self._pad}
-        outputs: list[ReadOutput] = []
-        for read, row in zip(reads, tokens.tolist(), strict=True):
-            text = self._tokenizer.decode(row, skip_special_tokens=True)
-            for stop in self._spec.stop:
-                text = text.split(stop)[0]
-            outputs.append(
-                ReadOutput(
-                    output=text.strip(),
-                    prompt_tokens=sum(len(item.tokens) for item, _ in read),
-                    output_tokens=sum(token not in special for token in row),
-                    truncated=any(item.truncated for item, _ in read),
-                )
+        if self._choices:
+            chances = decoding.step([self._start] * len(reads))[:, self._choices].float().softmax(1)
+            return [
+                _output(read, self._spec.choices[int(row.argmax())].strip(), 0, float(row[0]))
+                for read, row in zip(reads, chances.cpu(), strict=True)
+            ]
+        written: list[list[int]] = [[] for _ in reads]
+        alive = list(range(len(reads)))
+        latest = [self._start] * len(reads)
+        while True:
+            chosen = decoding.step(latest).argmax(-1).tolist()
+            going: list[int] = []
+            for place, (row, token) in enumerate(zip(alive, chosen, strict=True)):
+                if token in self._end_tokens:
+                    continue
+                written[row].append(token)
+                if len(written[row]) < self._spec.max_new_tokens and not self._stopped(
+                    written[row]
+                ):
+                    going.append(place)
+            if not going:
+                break
+            if len(going) < len(alive):
+                decoding.keep(going)
+                alive = [alive[place] for place in going]
+            latest = [written[row][-1] for row in alive]
+        texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [
+            _output(
+                read,
+                _before_stop(text, self._spec.stop).strip(),
+                sum(token not in self._special for token in tokens),
             )
-        return outputs
+            for read, tokens, text in zip(reads, written, texts, strict=True)
+        ]
+
+    def _stopped(self, tokens: list[int]) -> bool:
+        """Whether an output has reached a stop string."""
+        if not self._spec.stop:
+            return False
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return _before_stop(text, self._spec.stop) != text
+
+
+def _before_stop(text: str, stops: Sequence[str]) -> str:
+    places = [at for stop in stops if (at := text.find(stop)) >= 0]
+    return text[: min(places)] if places else text
+
+
+def _order(item: _Input) -> tuple[int, tuple[int, ...]]:
+    """The order of inputs wherever it is free: by the length at which they are kept."""
+    return padded_length(len(item.tokens)), item.tokens
+
+
+def _placed(reads: Sequence[_Read]) -> list[_Input]:
+    """The distinct inputs of reads in the order in which they are kept.
+
+    A fused read's inputs stand together, those of one length in its table next to each other. Single
+    reads follow where these are, or stand by length at the end.
+    """
+    placed: dict[_Input, None] = {}
+    for read in reads:
+        if len(read) > 1:
+            placed |= dict.fromkeys(sorted(set(read) - placed.keys(), key=_order))
+    single = {item for read in reads for item in read} - placed.keys()
+    return [*placed, *sorted(single, key=_order)]
+
+
+def _where(read: _Read, slots: dict[_Input, Slot]) -> tuple[int, int, int]:
+    """Sorts reads of one input by where it is kept, and fused ones behind them."""
+    slot = slots[read[0]]
+    return len(read), slot.padded, slot.place
+
+
+def _output(
+    read: _Read, output: str, output_tokens: int, confidence: float | None = None
+) -> ReadOutput:
+    tokens = sum(len(item.tokens) for item in read)
+    truncated = any(item.truncated for item in read)
+    return ReadOutput(output, tokens, output_tokens, truncated, None, confidence)
+
+
+def _failed(read: _Read, reason: str) -> ReadOutput:
+    return ReadOutput("", sum(len(item.tokens) for item in read), 0, False, reason)
