@@ -8,7 +8,6 @@ is padded. Outputs equal ``generate``'s (tested in fp32).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
@@ -18,19 +17,9 @@ from engine.reading.packed import PackedModel
 from engine.reading.padded import PaddedModel
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.sharing import common_length
+from engine.reading.truncation import DOES_NOT_FIT, Fitted, fit
 from engine.reading.weights import refuse_missing
 from engine.reading.writing import Asked, Writer, Written
-
-_DOES_NOT_FIT = "the prompt exceeds the reader's longest input even without passages"
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    """A tokenized prompt, cut where the model's input ends; None where not even that can be done."""
-
-    asked: Asked | None
-    tokens: int
-    truncated: bool
 
 
 class CausalReader:
@@ -82,14 +71,23 @@ class CausalReader:
         unique = list(dict.fromkeys(heads))
         heads_tokens = dict(zip(unique, self._encode(unique), strict=True))
         prompts = [
-            self._fit(tokens, heads_tokens[head] if head else self._head, text)
-            for tokens, head, text in zip(self._encode(texts), heads, texts, strict=True)
+            self._fit(tokens, text) for tokens, text in zip(self._encode(texts), texts, strict=True)
         ]
-        outputs: list[ReadOutput | None] = [
-            ReadOutput("", p.tokens, 0, True, _DOES_NOT_FIT) if p.asked is None else None
-            for p in prompts
+        outputs = [
+            ReadOutput("", prompt.length, 0, True, DOES_NOT_FIT) if prompt.tokens is None else None
+            for prompt in prompts
         ]
-        readable = [(i, p.asked) for i, p in enumerate(prompts) if p.asked is not None]
+        readable = [
+            # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
+            (
+                i,
+                Asked(
+                    p.tokens, common_length(heads_tokens[head] if head else self._head, p.tokens)
+                ),
+            )
+            for i, (p, head) in enumerate(zip(prompts, heads, strict=True))
+            if p.tokens is not None
+        ]
         for places in self._model.batches(
             [asked for _, asked in readable],
             memory=self._memory,
@@ -119,35 +117,24 @@ class CausalReader:
             texts, return_attention_mask=False, add_special_tokens=self._spec.special_tokens
         )["input_ids"]
 
-    def _fit(self, tokens: list[int], head: list[int], text: str) -> _Prompt:
-        """A prompt cut where the model's input ends.
-
-        Passages are cut, those first that stand first: the best ones and the question stand last.
-        What the template begins with stays. Where even the question does not fit, there is none.
-        """
-        # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-        shared = common_length(head, tokens)
+    def _fit(self, tokens: list[int], text: str) -> Fitted:
         limit = self._spec.max_input_tokens or self._longest
-        if limit is None:
-            limit = len(tokens)
-        excess = len(tokens) - limit
-        if excess <= 0:
-            return _Prompt(Asked(tokens, shared), len(tokens), False)
-        fixed = common_length(self._head, tokens)
-        at = text.rfind(self._spec.tail_marker) if self._spec.tail_marker else -1
-        tail = len(self._encode([text[at:]])[0]) if at >= 0 else 1
-        kept = tokens[fixed + excess :]
-        if len(kept) < tail:
-            return _Prompt(None, len(tokens), True)
-        return _Prompt(Asked([*tokens[:fixed], *kept], fixed), limit, True)
+        return fit(
+            tokens,
+            text,
+            head=self._head,
+            limit=len(tokens) if limit is None else limit,
+            tail_marker=self._spec.tail_marker,
+            encode=lambda tail: self._encode([tail])[0],
+        )
 
 
-def _output(prompt: _Prompt, result: Written | str) -> ReadOutput:
+def _output(prompt: Fitted, result: Written | str) -> ReadOutput:
     if isinstance(result, str):
-        return ReadOutput("", prompt.tokens, 0, False, result)
+        return ReadOutput("", prompt.length, 0, False, result)
     return ReadOutput(
         result.text.strip(),
-        prompt.tokens,
+        prompt.length,
         len(result.tokens),
         prompt.truncated,
         confidence=result.confidence,

@@ -153,7 +153,7 @@ def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts
     (text,) = prompts[2]
     whole = reader._encode([text])[0]
     shared = len(reader._head) - 1
-    kept = reader._fit(whole, reader._head, text).asked.tokens
+    kept = reader._fit(whole, text).tokens
     assert len(kept) == limit
     assert kept[:shared] == whole[:shared]
     assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
