@@ -102,6 +102,7 @@ def _specify(role: Role, settings: Settings) -> tuple[ReaderSpec, Prompt]:
             prompt=settings.judge_prompt,
             dtype=settings.dtype,
             memory=settings.memory,
+            engine=settings.engine,
         )
     return specify(
         settings.reader,
@@ -110,6 +111,7 @@ def _specify(role: Role, settings: Settings) -> tuple[ReaderSpec, Prompt]:
         prompt=settings.prompt,
         dtype=settings.dtype,
         memory=settings.memory,
+        engine=settings.engine,
     )
 
 

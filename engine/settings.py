@@ -10,7 +10,7 @@ from engine.labels import containment, erag, judge, provenance, qrels
 from engine.labels.judge import JudgeLabels
 from engine.ranking.measures import Measure, parse_measures, undefined_on_graded
 from engine.ranking.scores import Missing, Relevant
-from engine.reading.protocol import Augmentation, Dtype
+from engine.reading.protocol import Augmentation, Dtype, Engine
 from engine.reading.template import Task, read_template
 from engine.scoring.metrics import get_metric
 from engine.statistics.correlation import Bootstrap
@@ -46,6 +46,7 @@ class Settings:
         missing: what becomes of queries that a run lists nothing for (``engine.ranking.scores``);
             ``skip`` leaves them out of the run's end-to-end score too.
         end_to_end: whether to read whole lists too and correlate with the result.
+        engine: the library that runs the reader.
         dtype: precision of the reader; None for the fastest here.
         memory: bytes per actor; 0 for the default.
         actors: None for as many as there is room for, 0 to read in this process.
@@ -73,6 +74,7 @@ class Settings:
     relevant: Relevant | None = None
     missing: Missing = "zero"
     end_to_end: bool = True
+    engine: Engine = "transformers"
     dtype: Dtype | None = None
     memory: int = 0
     actors: int | None = None

@@ -16,7 +16,7 @@ from engine.errors import InputError
 from engine.evaluation import Evaluation
 from engine.labels.judge import JudgeLabels
 from engine.ranking.scores import Missing, Relevant
-from engine.reading.protocol import Augmentation, Dtype
+from engine.reading.protocol import Augmentation, Dtype, Engine
 from engine.reading.template import Task
 from engine.reading.weights import cache_directory
 from engine.report import printed, summary
@@ -71,6 +71,7 @@ def evaluate(
     relevant: Relevant | None = Settings.relevant,
     qrels: Path | None = None,
     end_to_end: bool = Settings.end_to_end,
+    engine: Engine = Settings.engine,
     dtype: Dtype | None = Settings.dtype,
     memory: Annotated[int, Parameter(converter=_convert_bytes)] = Settings.memory,
     actors: int | None = Settings.actors,
@@ -135,6 +136,8 @@ def evaluate(
         Judgments: TREC text or Parquet; for the annotator qrels.
     end_to_end
         Whether to read whole lists too, and correlate.
+    engine
+        What runs the reader; vllm takes decoder-only readers and is installed by 'make vllm'.
     dtype
         Precision of the reader; by default the fastest of this machine.
     memory
@@ -175,6 +178,7 @@ def evaluate(
         judge_labels=judge_labels,
         relevant=relevant,
         end_to_end=end_to_end,
+        engine=engine,
         dtype=dtype,
         memory=memory,
         actors=actors,

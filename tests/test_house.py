@@ -57,7 +57,7 @@ def test_imports_run_one_way():
                 assert ORDER.index(part) > ORDER.index(own), f"{relative} imports {part}"
 
 
-@pytest.mark.parametrize("library", ["ray", "torch", "transformers", "jnius"])
+@pytest.mark.parametrize("library", ["ray", "torch", "transformers", "vllm", "jnius"])
 def test_heavy_libraries_are_imported_only_where_they_are_used(library):
     allowed = {
         "ray": {"reading/pipeline.py"},
@@ -65,10 +65,12 @@ def test_heavy_libraries_are_imported_only_where_they_are_used(library):
             "reading/conversion.py", "reading/device.py", "reading/encoder_decoder.py",
             "reading/encodings.py", "reading/fid_t5.py", "reading/packed.py",
             "reading/padded.py", "reading/t5.py", "reading/t5_attention.py",
-            "reading/writing.py"},
+            "reading/vllm_reader.py", "reading/writing.py"},
         "transformers": {"conformance/kilt.py", "reading/attention.py", "reading/causal.py",
             "reading/chat.py", "reading/conversion.py", "reading/encoder_decoder.py",
-            "reading/fid_t5.py", "reading/padded.py", "reading/readers.py"},
+            "reading/fid_t5.py", "reading/padded.py", "reading/readers.py",
+            "reading/vllm_reader.py"},
+        "vllm": {"reading/vllm_reader.py"},
         "jnius": {"retrieval/java.py"},
     }[library]  # fmt: skip
     users = {

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from engine.errors import InputError, ReadError
-from engine.reading import chat, device, weights
+from engine.reading import chat, device, vllm_support, weights
 from engine.reading.prompts import DEFAULT_STYLE, Prompt, make_prompt
-from engine.reading.protocol import Augmentation, Dtype, Reader, ReaderSpec
+from engine.reading.protocol import Augmentation, Dtype, Engine, Reader, ReaderSpec
 from engine.reading.template import Task, read_template
 
 # FiD encodes each passage with the question in at most so many tokens (Izacard & Grave 2021).
@@ -26,6 +26,7 @@ def specify(
     prompt: str | None = None,
     dtype: Dtype | None = None,
     memory: int = 0,
+    engine: Engine = "transformers",
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader and the prompt that it is given.
 
@@ -36,10 +37,11 @@ def specify(
         prompt: a template as in ``template.read_template``; None for the kind of model's default.
         dtype: precision; None takes the fastest of this machine.
         memory: bytes per actor, 0 for the default.
+        engine: the library that runs the model.
 
     Raises:
-        InputError: an unknown reader, Fusion-in-Decoder with a decoder-only model, or a prompt that
-            cannot be used with it.
+        InputError: an unknown reader, what the engine cannot do, Fusion-in-Decoder with a
+            decoder-only model, or a prompt that cannot be used with it.
     """
     found = weights.resolve(name)
     if augmentation == "fid" and found.architecture == "causal":
@@ -49,6 +51,8 @@ def specify(
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
             "use --augmentation in-prompt, or a T5 reader",
         )
+    if engine == "vllm":
+        vllm_support.refuse(found, dtype=dtype or device.best_dtype(), memory=memory)
     template = read_template(prompt or DEFAULT_STYLE[found.architecture], task)
     head, tail = (
         chat.around_message(found.path, name, template.system) if template.chat else ("", "")
@@ -72,6 +76,7 @@ def specify(
         # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
         shared_prefix=made.prefix if found.architecture == "causal" else "",
         memory=memory,
+        engine=engine,
     )
     if memory and memory < (
         least := device.least_memory(weights.parameters(found.path), spec.dtype)
@@ -118,10 +123,16 @@ def load(spec: ReaderSpec) -> Reader:
     if found.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
     spec = replace(spec, path=str(found.path))
+    if spec.engine == "vllm":
+        vllm_support.set_environment()
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody
     try:
+        if spec.engine == "vllm":
+            from engine.reading.vllm_reader import VllmReader
+
+            return VllmReader(spec)
         if spec.architecture == "causal":
             from engine.reading.causal import CausalReader
 

@@ -1,0 +1,94 @@
+"""Reads on vLLM's own API, timed in an interpreter that has vLLM; a peer of ``benchmarks.reading``.
+
+    PYTHON_WITH_VLLM -m benchmarks._vllm_peer IN.json OUT.json
+
+As somebody writes it who knows vLLM: prefix caching in blocks that are smaller than the shared
+prefix, compiled where there is a C++ compiler, every thread bound to a CPU. Nothing of the engine is
+imported.
+
+IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``threads`` (2),
+``max_tokens`` (16), ``stop`` (["\\n"]), ``rounds`` (2), ``cache_bytes`` (2 GiB, on a CPU), ``compile``
+(true), ``block_size`` (32 on a CPU).
+OUT: ``outputs`` of the last round; ``seconds`` of each round, the prefix cache emptied before it;
+``load_seconds``, compiling and a warm-up of eight prompts included; ``prompt_tokens``,
+``cached_tokens``, ``output_tokens`` of the last round; ``vllm`` and ``torch`` versions, ``compiled``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_WARM_UP = 8
+
+
+def measure(settings: dict[str, Any]) -> dict[str, Any]:
+    """Time every prompt in one call, as often as asked."""
+    threads = int(settings.get("threads", 2))
+    os.environ |= {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        # else one of the CPUs is left to the scheduler, which needs little of it
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+    }
+    import torch
+    import vllm
+
+    start = time.perf_counter()
+    compiled = bool(settings.get("compile", True)) and bool(shutil.which("g++"))
+    options: dict[str, Any] = {}
+    if not torch.cuda.is_available():
+        options = {
+            "kv_cache_memory_bytes": int(settings.get("cache_bytes", 2**31)),
+            "block_size": int(settings.get("block_size", 32)),
+            "enforce_eager": not compiled,
+        }
+    llm = vllm.LLM(
+        model=settings["model"],
+        dtype=settings.get("dtype", "bfloat16"),
+        enable_prefix_caching=True,
+        **options,
+    )
+    sampling = vllm.SamplingParams(
+        temperature=0,
+        max_tokens=int(settings.get("max_tokens", 16)),
+        stop=settings.get("stop", ["\n"]),
+    )
+    prompts = settings["prompts"]
+    llm.generate(prompts[:_WARM_UP], sampling, use_tqdm=False)
+    loaded = time.perf_counter() - start
+    seconds: list[float] = []
+    results: list[Any] = []
+    for _ in range(int(settings.get("rounds", 2))):
+        llm.reset_prefix_cache()
+        start = time.perf_counter()
+        results = llm.generate(prompts, sampling, use_tqdm=False)
+        seconds.append(time.perf_counter() - start)
+    return {
+        "outputs": [result.outputs[0].text.strip() for result in results],
+        "seconds": seconds,
+        "load_seconds": loaded,
+        "prompt_tokens": sum(len(result.prompt_token_ids) for result in results),
+        "cached_tokens": sum(result.num_cached_tokens or 0 for result in results),
+        "output_tokens": sum(len(result.outputs[0].token_ids) for result in results),
+        "vllm": vllm.__version__,
+        "torch": torch.__version__,
+        "compiled": compiled or torch.cuda.is_available(),
+    }
+
+
+def main() -> None:
+    source, target = map(Path, sys.argv[1:])
+    settings = json.loads(source.read_text(encoding="utf-8"))
+    target.write_text(json.dumps(measure(settings)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":  # vLLM starts processes that import this module again
+    main()
