@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install demo test test-slow lint format clean
+.PHONY: install vllm demo test test-slow lint format clean
 
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
@@ -21,6 +21,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt carriers.txt
 $(VENV)/.installed-test: $(VENV)/.installed references.txt
 	$(PIP) install --quiet --no-deps --requirement references.txt
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test]'
+	touch $@
+
+# For --engine vllm on a machine without a GPU.
+vllm: $(VENV)/.installed-vllm
+
+$(VENV)/.installed-vllm: $(VENV)/.installed vllm.txt
+	$(PIP) install --quiet --no-deps --requirement vllm.txt
 	touch $@
 
 demo: install

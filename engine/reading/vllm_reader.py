@@ -185,6 +185,10 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
                 max_model_len=-1,  # as long as the model's positions and the cache allow
                 enable_prefix_caching=True,
                 logprobs_mode="raw_logits",
+                # the files that transformers would read, and never a pickle
+                config_format="hf",
+                tokenizer_mode="hf",
+                load_format="safetensors",
                 generation_config="vllm",  # nothing that would make the model sample otherwise
                 seed=0,
                 use_tqdm_on_load=False,

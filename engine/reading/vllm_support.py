@@ -41,7 +41,7 @@ def refuse(found: weights.Weights, *, dtype: Dtype, memory: int) -> None:
             None,
             None,
             "--engine vllm, but vLLM is not installed",
-            "run 'make vllm', or use --engine transformers",
+            "run 'make vllm' (on a GPU: pip install '.[vllm]'), or use --engine transformers",
         )
     if not device.machine_has_gpu():
         cache_memory(weights.parameters(found.path), dtype=dtype, memory=memory)
