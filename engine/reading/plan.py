@@ -18,7 +18,11 @@ from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITL
 
 INPUTS = "inputs"
 SIZE = "size"  # tokens that a read costs, about
-GROUP = "group"  # reads that share inputs have the same
+GROUP = "group"  # reads that share a part of their inputs have the same
+# Prompts that agree on so many characters are taken to begin with the same passage.
+_ALIKE = 160
+# Of these so many form a group: a unit of work ends some time.
+_TOGETHER = 16
 
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
@@ -82,23 +86,32 @@ def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def longest_first(missing: pl.DataFrame, sizes: Sequence[int]) -> pl.DataFrame:
+def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0) -> pl.DataFrame:
     """The plan: the missing reads with columns ``size`` and ``group``, the longest first.
 
-    Reads of one length stand together, which keeps padding small, and the long ones that would make
-    actors wait at the end come at the beginning. Where reads have several inputs (Fusion-in-Decoder),
-    those of a query share them, and stand together as a group, the largest group first: what they
-    share is then encoded once. The order depends on the reads alone.
+    Reads of which a reader computes a part once for all stand together as a group: where reads have
+    several inputs, those of a query, which share inputs (Fusion-in-Decoder) or the query before the
+    passages; else those that begin with the same passage, some at a time. The largest group comes
+    first: long ones that would make actors wait at the end come at the beginning. The order depends
+    on the reads alone.
+
+    Args:
+        lead: characters that all inputs begin with, which tell no group from another.
     """
     shared = bool((missing[INPUTS].list.len() > 1).any())
+    begins = pl.col(INPUTS).list.first().str.slice(lead, _ALIKE)
+    group = pl.col(QUERY_ID)
+    if not shared:
+        many = pl.int_range(pl.len()).over(begins, order_by=READ_KEY) // _TOGETHER
+        group = pl.struct(begins.alias("begins"), many.alias("part")).hash().cast(pl.String)
     return (
-        missing.with_columns(
-            pl.Series(SIZE, sizes, dtype=pl.Int64),
-            pl.col(QUERY_ID if shared else READ_KEY).alias(GROUP),
+        missing.with_columns(pl.Series(SIZE, sizes, dtype=pl.Int64), group.alias(GROUP))
+        .with_columns(
+            pl.col(SIZE).sum().over(GROUP).alias("_of_group"),
+            pl.col(READ_KEY).min().over(GROUP).alias("_first"),
         )
-        .with_columns(pl.col(SIZE).sum().over(GROUP).alias("_of_group"))
-        .sort("_of_group", GROUP, SIZE, READ_KEY, descending=[True, False, True, False])
-        .drop("_of_group")
+        .sort("_of_group", "_first", SIZE, READ_KEY, descending=[True, False, True, False])
+        .drop("_of_group", "_first")
     )
 
 

@@ -30,7 +30,6 @@ from engine.tables import (
 )
 
 FAILURE = "failure"
-_TOKENIZED_AT_ONCE = 4096
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -46,8 +45,13 @@ class ReadingCosts:
         done: those done now, failed ones included.
         failed: those that could not be done.
         seconds: wall-clock seconds of reading, start of the actors included.
+        reads_per_second: ``done`` by ``seconds``.
+        reader_seconds: what the actors spent reading, added up.
         prompt_tokens, output_tokens: of the reads done now.
-        padded_tokens: tokens that the device computed for the prompts, padding included.
+        computed_tokens: tokens that were computed for their prompts; what several prompts begin with
+            counts once, so that these are fewer.
+        padded_tokens: the same with the padding that went through the model with them.
+        padding_share: of the padded tokens.
         memory_halvings: batches halved because memory ran out.
         workers: peak memory in bytes of each actor.
     """
@@ -57,9 +61,13 @@ class ReadingCosts:
     done: int = 0
     failed: int = 0
     seconds: float = 0.0
+    reads_per_second: float = 0.0
+    reader_seconds: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    computed_tokens: int = 0
     padded_tokens: int = 0
+    padding_share: float = 0.0
     memory_halvings: int = 0
     workers: dict[str, int] = field(default_factory=dict)
 
@@ -97,7 +105,9 @@ def get_reads(
     on_progress(stored.height, distinct)
     frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:
-        plan = longest_first(plan, input_sizes(spec, plan[INPUTS].to_list()))
+        plan = longest_first(
+            plan, input_sizes(spec, plan[INPUTS].to_list()), lead=len(spec.shared_prefix)
+        )
         run, pool, gpu = (executor, 1, False) if executor else executor_for(actors, plan, spec)
         units = cut_units(plan, unit_tokens(int(plan[SIZE].sum()), actors=pool, gpu=gpu))
         workers: dict[str, dict[str, Any]] = {}
@@ -109,6 +119,7 @@ def get_reads(
             frames.append(done)
             workers[result.worker] = result.stats
             costs.done += done.height
+            costs.reader_seconds += result.seconds
             on_progress(stored.height + costs.done, distinct)
         if costs.done != plan.height:
             raise ReadError(f"{plan.height - costs.done} reads were lost on the way; run again")
@@ -116,10 +127,14 @@ def get_reads(
         costs.failed = fresh[FAILURE].count()
         costs.prompt_tokens = int(fresh[PROMPT_TOKENS].sum())
         costs.output_tokens = int(fresh[OUTPUT_TOKENS].sum())
+        costs.computed_tokens = sum(stats["prompt_tokens"] for stats in workers.values())
         costs.padded_tokens = sum(stats["padded_tokens"] for stats in workers.values())
         costs.memory_halvings = sum(stats["memory_halvings"] for stats in workers.values())
         costs.workers = {name: stats["peak_memory"] for name, stats in workers.items()}
         costs.seconds = time.perf_counter() - start
+        costs.reads_per_second = costs.done / costs.seconds
+        if costs.padded_tokens:
+            costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens
     known = pl.concat(frames).drop(QUERY_ID, DOC_IDS)
     reads = wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
         known, on=READ_KEY, how="left", maintain_order="left"
@@ -130,25 +145,10 @@ def get_reads(
 def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
     """About how many tokens each read costs; only the order and the size of units depend on it.
 
-    Counted with the model's own tokenizer where it has a ``tokenizer.json`` (without loading
-    transformers), else taken to be a quarter of the characters.
+    A quarter of the characters beyond the shared prefix: texts are tokenized once, by their reader.
     """
-    path = Path(spec.path) / "tokenizer.json"
-    if not path.is_file():
-        shared = len(spec.shared_prefix)
-        return [max(1, (sum(map(len, texts)) - shared) // 4) for texts in inputs]
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(path))
-    tokenizer.no_truncation()
-    shared = len(tokenizer.encode(spec.shared_prefix)) if spec.shared_prefix else 0
-    flat = [text for texts in inputs for text in texts]
-    counts: list[int] = []
-    for start in range(0, len(flat), _TOKENIZED_AT_ONCE):  # encodings are large
-        part = flat[start : start + _TOKENIZED_AT_ONCE]
-        counts += [len(encoding) for encoding in tokenizer.encode_batch_fast(part)]
-    each = iter(counts)
-    return [max(1, sum(next(each) for _ in texts) - shared) for texts in inputs]
+    shared = len(spec.shared_prefix)
+    return [max(1, (sum(map(len, texts)) - shared) // 4) for texts in inputs]
 
 
 def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:

@@ -1,3 +1,5 @@
+import itertools
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -67,6 +69,21 @@ def test_reads_that_share_inputs_stand_together_and_are_not_cut_apart():
     assert plan["read_key"].to_list() == ["c1", "a3", "a1", "a2", "b2", "b1"]
     assert [(u.offset, u.length) for u in cut_units(plan, 10)] == [(0, 1), (1, 3), (4, 2)]
     assert [(u.offset, u.length) for u in cut_units(plan, 26)] == [(0, 1), (1, 5)]
+
+
+def test_reads_that_begin_with_the_same_passage_stand_together_some_at_a_time():
+    passages = {name: f"Examples. {name} " * 40 for name in "ab"}
+    rows = [
+        (f"{n:02}{p}", f"q{n}", [passages[p] + f"question {n}"]) for n in range(40) for p in "ab"
+    ]
+    missing = pl.DataFrame(rows, schema=["read_key", "query_id", "inputs"], orient="row")
+    plan = longest_first(missing, [5] * 80, lead=10)
+    own = [key[-1] for key in plan["read_key"]]
+    sizes = [len(list(run)) for _, run in itertools.groupby(own)]
+    assert sum(sizes) == 80
+    assert min(sizes) >= 8  # 40 of a passage are 16, 16 and 8; neighbours may be of the same one
+    assert plan.group_by("group").len()["len"].max() == 16
+    assert max(unit.length for unit in cut_units(plan, 1)) == 16
 
 
 @given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 100))

@@ -139,12 +139,8 @@ def test_units_are_small_enough_for_every_actor():
     assert unit_tokens(3, actors=8, gpu=False) == 1
 
 
-def test_sizes_are_tokens_beyond_the_shared_prefix(bundled_spec, monkeypatch):
-    monkeypatch.setattr("engine.reading.reads._TOKENIZED_AT_ONCE", 2)
-    prefix = bundled_spec.shared_prefix
-    short, long, _ = input_sizes(
-        bundled_spec, [[prefix + "one two three"], [prefix + "x " * 50], ["y"]]
-    )
-    assert 2 <= short <= 5
-    assert 50 <= long <= 105
-    assert input_sizes(replace(SPEC, path="/nowhere"), [["a" * 40, "b" * 40]]) == [20]
+def test_sizes_are_what_stands_behind_the_shared_prefix():
+    spec = replace(SPEC, shared_prefix="p" * 100)
+    assert input_sizes(spec, [["p" * 100 + "a" * 40], ["p" * 100], ["p" * 100 + "a", "b" * 79]]) == [
+        10, 1, 20,
+    ]  # fmt: skip
