@@ -124,6 +124,9 @@ def peak_memory(device: torch.device) -> int:
 
     if device.type == "cuda":
         return max(_peak_before_probes, torch.cuda.max_memory_allocated())
+    with contextlib.suppress(OSError, ValueError):
+        # getrusage would count the process that this one was started from.
+        return max(_peak_before_probes, _status_bytes("VmHWM"))
     scale = 1 if sys.platform == "darwin" else 1024
     return max(_peak_before_probes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
 

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.reading import make_prompts
 from engine.errors import InputError
 from engine.reading import pipeline, readers
 from engine.reading.causal import CausalReader
 from engine.reading.plan import INPUTS, cut_units
+from engine.reading.prompts import default_prompt
+from engine.sources.bundled import questions, wikipedia_dump
+from engine.sources.passages import passages, read_source
+from engine.sources.queries import read_queries
 
 MIB = 2**20
 
@@ -29,7 +32,11 @@ def spec(bundled_spec):
 @pytest.fixture(scope="module")
 def inputs():
     """Prompts of demo questions, half of them in two pieces."""
-    prompts = make_prompts(24)
+    corpus = passages(read_source(wikipedia_dump()))
+    queries = read_queries(questions("short-answer"))["query"].to_list()
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    rows = corpus.select("title", "text").rows()[:: corpus.height // 24][:24]
+    prompts = [prompt.render(q, [row])[0] for q, row in zip(queries, rows, strict=False)]
     return [[text[:500], text[500:]] if i % 2 else [text] for i, text in enumerate(prompts)]
 
 

@@ -1,0 +1,305 @@
+"""Reads per second of the decoder-only reader: against its peers, its floor, its memory, its pipeline.
+
+    python -m benchmarks.throughput [--data DIR] [--reads 256] [--batch 16] [--threads 2]
+        [--vllm PYTHON] [--pipeline-reads 2000] [--memory 1.5GiB,5GiB] [--json FILE]
+
+All sides read the same prompts (single passages as BM25 lists them, query after query) with the same
+weights, precision and threads, in turn. The peers: ``generate`` in batches of a fixed size in the
+order of arrival, padded, stopped at the end of the line, which is what one writes first; and vLLM
+with prefix caching (``--vllm`` names an interpreter that has it; ``make vllm`` makes one). Equality
+first: in fp32 the outputs must be ``generate``'s; in bf16 the share that differs is printed, between
+the sides, and for the engine between one read at a time and all together.
+
+Floor: 2 operations for each weight of the layers and each prompt token that is not shared, at the rate
+of the layers' matrix products, measured in the same run. Expectation: half of it and more; what is above
+it is attention, the element-wise operations, and one pass of the weights for each token written.
+
+``--pipeline-reads`` compares the Ray Data pipeline, one actor with all threads, with the same units in
+a loop in this process: start-up is reported apart. ``--memory`` reads under each budget, each in a
+process of its own, and reports the peak. ``--data`` is a directory with ``queries.jsonl`` and
+``corpus.jsonl`` as the engine reads them; without it, the demo's questions and passages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from engine.reading import execute, pipeline, readers
+from engine.reading.execute import UnitResult
+from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
+from engine.reading.protocol import Dtype, ReaderSpec
+from engine.reading.readers import specify
+from engine.reading.reads import input_sizes, unit_tokens
+from engine.reading.store import load as load_store
+from engine.retrieval.bm25 import build_index, search
+from engine.sources.bundled import questions, wikipedia_dump
+from engine.sources.corpus import read_corpus
+from engine.sources.passages import passages, read_source
+from engine.sources.queries import read_queries
+from jobs.evaluate import parse_bytes
+
+Read = Callable[[list[str]], list[str]]
+DEPTH = 10  # passages of a query that are read
+GENERATE, ENGINE, VLLM = "transformers generate", "engine", "vLLM"
+
+
+def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
+    """The first ``count`` distinct reads of single passages, as ``plan.wanted_reads`` gives them."""
+    if data is None:
+        corpus = passages(read_source(wikipedia_dump()))
+        queries = read_queries(questions("short-answer"))
+    else:
+        corpus = read_corpus(data / "corpus.jsonl")
+        queries = read_queries(data / "queries.jsonl")
+    needed = queries.head(-(-count // DEPTH) + 10)
+    with tempfile.TemporaryDirectory() as folder:
+        build_index(corpus, folder)
+        run = search(folder, needed, k=DEPTH)
+    lists = run.select("query_id", pl.concat_list("doc_id").alias("doc_ids"))
+    wanted = wanted_reads(lists, queries, corpus, prompt=prompt, fingerprint=spec.fingerprint)
+    reads = missing_reads(wanted, load_store(Path("/nonexistent"), "none")).head(count)
+    if reads.height < count:
+        raise SystemExit(f"the data has {reads.height} reads; use --reads {reads.height} or fewer")
+    return reads
+
+
+def generate(spec: ReaderSpec, batch: int) -> Read:
+    """Batched ``generate`` with left padding and a stop at the line's end."""
+    tokenizer = AutoTokenizer.from_pretrained(spec.path, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=getattr(torch, spec.dtype)).eval()
+    if torch.cuda.is_available():
+        model = model.to("cuda")
+
+    def read(prompts: list[str]) -> list[str]:
+        texts: list[str] = []
+        for start in range(0, len(prompts), batch):
+            part = prompts[start : start + batch]
+            ids = tokenizer(part, return_tensors="pt", padding=True).to(model.device)
+            out = model.generate(
+                **ids,
+                max_new_tokens=spec.max_new_tokens,
+                do_sample=False,
+                stop_strings=["\n"],
+                tokenizer=tokenizer,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+            answers = tokenizer.batch_decode(
+                out[:, ids["input_ids"].shape[1] :], skip_special_tokens=True
+            )
+            texts += [text.split("\n")[0].strip() for text in answers]
+        return texts
+
+    return read
+
+
+def engine(spec: ReaderSpec) -> tuple[Read, Any]:
+    reader = readers.load(spec)
+    return lambda prompts: [r.output for r in reader.read([[p] for p in prompts])], reader
+
+
+def vllm(python: str, spec: ReaderSpec, prompts: list[str], rounds: int) -> dict[str, Any]:
+    """What ``benchmarks._vllm_peer`` measures, in an interpreter that has vLLM."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder, "in.json"), Path(folder, "out.json")
+        settings = {"model": spec.path, "prompts": prompts, "dtype": spec.dtype, "rounds": rounds}
+        settings |= {"threads": spec.threads, "max_tokens": spec.max_new_tokens}
+        asked.write_text(json.dumps(settings), encoding="utf-8")
+        command = [python, "-m", "benchmarks._vllm_peer", str(asked), str(answered)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"vLLM failed: {done.stderr[-2000:]}")
+        measured: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+        return measured
+
+
+def matmul_rate(spec: ReaderSpec, model: torch.nn.Module) -> float:
+    """Operations per second of the products in the model's layers, on 1,024 tokens; best of nine."""
+    hidden, inner = model.config.hidden_size, model.config.intermediate_size
+    states = torch.randn(1024, hidden, dtype=getattr(torch, spec.dtype), device=model.device)
+    up = torch.randn(inner, hidden, dtype=states.dtype, device=model.device)
+    best = 0.0
+    with torch.inference_mode():
+        for _ in range(9):
+            start = time.perf_counter()
+            for _ in range(10):
+                torch.nn.functional.linear(states, up)
+            if states.is_cuda:
+                torch.cuda.synchronize()
+            best = max(best, 10 * 2 * states.numel() * inner / (time.perf_counter() - start))
+    return best
+
+
+def layer_weights(model: torch.nn.Module) -> int:
+    """Weights that every prompt token is multiplied with: those of the layers' linear maps."""
+    linear = [m for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+    head = model.get_output_embeddings()
+    return sum(m.weight.numel() for m in linear if m is not head)
+
+
+def timed(results: Iterator[UnitResult]) -> tuple[float, float, int]:
+    """Seconds until reading began, seconds of reading, and reads: of units as they end."""
+    start = time.perf_counter()
+    began, reads = start, 0
+    for result in results:
+        if not reads:
+            began = time.perf_counter() - result.seconds
+        reads += len(result.outputs)
+    return began - start, time.perf_counter() - began, reads
+
+
+def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[str, float]]:
+    """The same units in a loop in this process, and through Ray Data on one actor."""
+    plan = longest_first(
+        reads, input_sizes(spec, reads["inputs"].to_list()), lead=len(spec.shared_prefix)
+    )
+    units: list[Unit] = cut_units(plan, unit_tokens(int(plan["size"].sum()), actors=1, gpu=False))
+    sides: dict[str, dict[str, float]] = {}
+    pipeline.start_ray(int(plan.estimated_size()))
+    for name, results in (
+        ("loop", lambda: execute.execute(plan, units, spec)),
+        ("pipeline", lambda: pipeline.execute(plan, units, spec, actors=1)),
+    ):
+        start_up, seconds, done = timed(results())
+        sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}
+    pipeline.stop_ray()
+    return sides
+
+
+def read_within(spec: ReaderSpec, prompts: list[str]) -> dict[str, float]:
+    """Reads under the memory of ``spec``, for a process of its own: the peak is the process's."""
+    read, reader = engine(spec)
+    start = time.perf_counter()
+    read(prompts)
+    seconds = time.perf_counter() - start
+    return {
+        "reads_per_second": len(prompts) / seconds,
+        "peak_memory": reader.stats.peak_memory,
+        "memory_halvings": reader.stats.memory_halvings,
+    }
+
+
+def apart(one: list[str], other: list[str]) -> float:
+    return sum(a != b for a, b in zip(one, other, strict=True)) / len(one)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--reads", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=16, help="of generate")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2, help="each is timed so often, in turn")
+    parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--vllm", help="an interpreter that has vLLM")
+    parser.add_argument("--pipeline-reads", type=int, default=0)
+    parser.add_argument("--memory", help="budgets, separated by commas")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    dtype: Dtype | None = arguments.dtype
+    torch.set_num_threads(arguments.threads)
+
+    spec, prompt = specify("bundled", augmentation="in-prompt", task="short-answer", dtype=dtype)
+    spec = replace(spec, threads=arguments.threads)
+    reads = planned_reads(
+        arguments.data, max(arguments.reads, arguments.pipeline_reads), spec, prompt
+    )
+    prompts = ["".join(pieces) for pieces in reads["inputs"].head(arguments.reads).to_list()]
+
+    exact, sample = replace(spec, dtype="float32"), prompts[:24]
+    if engine(exact)[0](sample) != generate(exact, arguments.batch)(sample):
+        raise SystemExit("outputs differ from generate's in fp32")
+
+    ours, reader = engine(spec)
+    sides: dict[str, Read] = {GENERATE: generate(spec, arguments.batch), ENGINE: ours}
+    best = dict.fromkeys(sides, float("inf"))
+    outputs: dict[str, list[str]] = {}
+    for read in sides.values():
+        read(prompts[:4])
+    before = reader.stats.prompt_tokens
+    for _ in range(arguments.rounds):
+        for name, read in sides.items():
+            start = time.perf_counter()
+            outputs[name] = read(prompts)
+            best[name] = min(best[name], time.perf_counter() - start)
+    computed = (reader.stats.prompt_tokens - before) / arguments.rounds
+    if arguments.vllm:
+        peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
+        best[VLLM], outputs[VLLM] = min(peer["seconds"]), peer["outputs"]
+        start = time.perf_counter()  # once more after it, should the machine have changed meanwhile
+        ours(prompts)
+        best[ENGINE] = min(best[ENGINE], time.perf_counter() - start)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=getattr(torch, spec.dtype))
+    if torch.cuda.is_available():
+        model = model.to("cuda")
+    rate = matmul_rate(spec, model)
+    floor = computed * 2 * layer_weights(model) / rate
+    alone, _ = engine(replace(spec, batch_tokens=1))
+    batched = apart(outputs[ENGINE], alone(prompts))
+
+    base = best[GENERATE]
+    print(f"{'':24}{'reads/s':>8}{'ratio':>7}   ({spec.dtype}, {arguments.threads} threads)")
+    for name, seconds in best.items():
+        print(f"{name:24}{len(prompts) / seconds:8.2f}{base / seconds:7.2f}")
+    print(
+        f"floor: {computed / len(prompts):.0f} tokens a read at {rate / 1e9:.0f} GFLOP/s, "
+        f"{len(prompts) / floor:.2f} reads/s; the engine reaches {floor / best[ENGINE]:.0%} of it"
+    )
+    print(f"outputs equal in fp32 on {len(sample)} reads; in {spec.dtype} differ:")
+    print(f"  engine, one read at a time against all together: {batched:.1%}")
+    for name in outputs:
+        if name != ENGINE:
+            print(f"  engine against {name}: {apart(outputs[ENGINE], outputs[name]):.1%}")
+
+    report: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "torch": torch.__version__,
+        "machine": platform.processor() or platform.machine(),
+        "options": {k: str(v) for k, v in vars(arguments).items()},
+        "dtype": spec.dtype,
+        "reads_per_second": {n: len(prompts) / s for n, s in best.items()},
+        "matmul_flops": rate,
+        "share_of_floor": floor / best[ENGINE],
+        "differing_batch_of_one": batched,
+    }
+    if arguments.memory:
+        report["memory"] = {}
+        for budget in arguments.memory.split(","):
+            within = replace(spec, memory=parse_bytes(budget))
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                got = pool.apply(read_within, (within, prompts))
+            report["memory"][budget] = got
+            print(
+                f"--memory {budget}: {got['reads_per_second']:.2f} reads/s, "
+                f"peak {got['peak_memory'] / 2**30:.2f} GiB, {got['memory_halvings']} halvings"
+            )
+    if arguments.pipeline_reads:
+        both = compare_pipeline(spec, reads.head(arguments.pipeline_reads))
+        report["pipeline"] = both
+        for name, side in both.items():
+            print(
+                f"{name}: {side['reads'] / side['seconds']:.2f} reads/s over {side['reads']} reads, "
+                f"start-up {side['start_up']:.1f} s"
+            )
+        slower = both["pipeline"]["seconds"] / both["loop"]["seconds"] - 1
+        print(f"the pipeline takes {slower:+.1%} of the loop's time")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
