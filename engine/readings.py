@@ -16,7 +16,7 @@ from engine.reading.readers import specify
 from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts, get_reads
 from engine.settings import Settings
 from engine.sources.inputs import EvaluationInputs
-from engine.tables import QUERY_ID, READ_KEY
+from engine.tables import CONFIDENCE, QUERY_ID, READ_KEY
 
 Role = Literal["reader", "judge"]
 
@@ -58,7 +58,8 @@ def read_lists(
 
     Raises:
         InputError: a reader or a prompt that cannot be used.
-        ReadError: reads failed and ``failed_reads`` is ``error``.
+        ReadError: reads failed and ``failed_reads`` is ``error``; or a reader wrote where it was to
+            choose.
     """
     specified = {role: _specify(role, settings) for role in asked}
     wanted = {
@@ -84,6 +85,7 @@ def read_lists(
             executor=executor,
         )
         _refuse_failures(reads, settings)
+        _refuse_written(reads, spec)
         readings[role] = Reading(spec, prompt, wanted[role], reads, costs)
         before += costs.wanted
     return readings
@@ -123,6 +125,16 @@ def _refuse_failures(reads: pl.DataFrame, settings: Settings) -> None:
             f"{failed.sum()} of {reads.height} reads failed (query {query_id!r}: {reason}); "
             "the others are in the store; run again, count these as 0 with --failed-reads zero, "
             "or leave their queries out with --failed-reads skip"
+        )
+
+
+def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
+    """Without its probability, what was to be a choice would silently count as no."""
+    written = reads[FAILURE].is_null() & reads[CONFIDENCE].is_null()
+    if spec.choices and written.any():
+        raise ReadError(
+            f"{written.sum()} of {reads.height} reads of {spec.name!r} are no choice between "
+            f"{', '.join(map(repr, spec.choices))}: this reader does not choose"
         )
 
 

@@ -12,6 +12,7 @@ from engine.reading.protocol import ReadOutput
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from engine.settings import Settings, check
+from tests.conftest import ScriptedReader
 from tests.test_evaluation import inputs, say_last
 
 # Of what a passage says, by the judge.
@@ -177,6 +178,11 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
     assert result.counts.skipped_queries == 1
     assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
     assert any(line.startswith("note: 1 reads failed") for line in lines(result, settings))
+
+
+def test_a_reader_that_writes_where_it_was_to_choose_is_an_error_and_no_label(tmp_path):
+    with pytest.raises(ReadError, match="7 of 7 reads of 'bundled' are no choice between"):
+        judge(tmp_path, ScriptedReader(lambda text: "Yes"), end_to_end=False)
 
 
 def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
