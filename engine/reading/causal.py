@@ -67,11 +67,10 @@ class CausalReader:
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
         texts = ["".join(pieces) for pieces in inputs]
-        heads = ["".join(pieces[:-1]) for pieces in inputs]
-        unique = list(dict.fromkeys(heads))
-        heads_tokens = dict(zip(unique, self._encode(unique), strict=True))
+        heads = self._heads(inputs)
         prompts = [
-            self._fit(tokens, text) for tokens, text in zip(self._encode(texts), texts, strict=True)
+            self._fit(tokens, head, text)
+            for tokens, head, text in zip(self._encode(texts), heads, texts, strict=True)
         ]
         outputs = [
             ReadOutput("", prompt.length, 0, True, DOES_NOT_FIT) if prompt.tokens is None else None
@@ -79,14 +78,9 @@ class CausalReader:
         ]
         readable = [
             # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-            (
-                i,
-                Asked(
-                    p.tokens, common_length(heads_tokens[head] if head else self._head, p.tokens)
-                ),
-            )
-            for i, (p, head) in enumerate(zip(prompts, heads, strict=True))
-            if p.tokens is not None
+            (i, Asked(prompt.tokens, common_length(head, prompt.tokens)))
+            for i, (prompt, head) in enumerate(zip(prompts, heads, strict=True))
+            if prompt.tokens is not None
         ]
         for places in self._model.batches(
             [asked for _, asked in readable],
@@ -117,12 +111,19 @@ class CausalReader:
             texts, return_attention_mask=False, add_special_tokens=self._spec.special_tokens
         )["input_ids"]
 
-    def _fit(self, tokens: list[int], text: str) -> Fitted:
+    def _heads(self, inputs: Sequence[Sequence[str]]) -> list[list[int]]:
+        """The tokens that each prompt shares: of all pieces but the last, or of the template."""
+        texts = ["".join(pieces[:-1]) for pieces in inputs]
+        unique = [text for text in dict.fromkeys(texts) if text]
+        tokens = dict(zip(unique, self._encode(unique), strict=True)) if unique else {}
+        return [tokens.get(text, self._head) for text in texts]
+
+    def _fit(self, tokens: list[int], head: list[int], text: str) -> Fitted:
         limit = self._spec.max_input_tokens or self._longest
         return fit(
             tokens,
             text,
-            head=self._head,
+            head=head,
             limit=len(tokens) if limit is None else limit,
             tail_marker=self._spec.tail_marker,
             encode=lambda tail: self._encode([tail])[0],

@@ -74,12 +74,12 @@ class VllmReader:
             fit(
                 tokens,
                 text,
-                head=self._head,
+                head=self._encode(["".join(pieces[:-1])])[0] if len(pieces) > 1 else self._head,
                 limit=self._limit,
                 tail_marker=self._spec.tail_marker,
                 encode=lambda tail: self._encode([tail])[0],
             )
-            for tokens, text in zip(self._encode(texts), texts, strict=True)
+            for tokens, text, pieces in zip(self._encode(texts), texts, inputs, strict=True)
         ]
         outputs = [self._refused(prompt) for prompt in prompts]
         asked = {

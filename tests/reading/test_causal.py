@@ -153,10 +153,24 @@ def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts
     (text,) = prompts[2]
     whole = reader._encode([text])[0]
     shared = len(reader._head) - 1
-    kept = reader._fit(whole, text).tokens
+    kept = reader._fit(whole, reader._head, text).tokens
     assert len(kept) == limit
     assert kept[:shared] == whole[:shared]
     assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
+
+
+def test_a_query_that_stands_first_is_not_cut(bundled_spec):
+    reader = CausalReader(replace(bundled_spec, max_input_tokens=150, tail_marker=""))
+    head = bundled_spec.shared_prefix + "Question: who eats ants and termites at night\n"
+    text = "Passage: " + "digs for ants " * 60
+    kept = reader._fit(
+        reader._encode([head + text])[0], reader._heads([[head, text]])[0], head + text
+    )
+    assert kept.truncated
+    assert reader._tokenizer.decode(kept.tokens).startswith(head.rstrip())
+    (output,) = reader.read([[head, text]])
+    assert output.failure is None
+    assert output.prompt_tokens == 150
 
 
 def test_a_prompt_whose_question_does_not_fit_fails(bundled_spec, prompts):
