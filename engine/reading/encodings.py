@@ -39,7 +39,7 @@ class Encodings:
     Attributes:
         slots: where each input is kept, in the order of ``lengths``.
         tables: by padded length, (layers, 2, inputs, heads, padded length, width of a head): keys,
-            then values; zeros behind an input's own tokens.
+            then values; zeros behind an input's own tokens. Whatever was there, until it is put.
         masks: by padded length, (inputs, 1, 1, padded length): 0 on an input's own tokens and minus
             infinity behind them.
     """
@@ -61,7 +61,7 @@ class Encodings:
             self.slots.append(Slot(padded, filled[padded], length))
             filled[padded] += 1
         self.tables = {
-            padded: torch.zeros(
+            padded: torch.empty(
                 (layers, 2, inputs, heads, padded, head_width), dtype=dtype, device=device
             )
             for padded, inputs in filled.items()
@@ -75,8 +75,9 @@ class Encodings:
 
     def put(self, slot: Slot, states: torch.Tensor) -> None:
         """Keep an input's keys and values: (layers, 2, its tokens, heads, width of a head)."""
-        table = self.tables[slot.padded]
-        table[:, :, slot.place, :, : slot.length] = states.transpose(2, 3)
+        own = self.tables[slot.padded][:, :, slot.place]
+        own[:, :, :, : slot.length] = states.transpose(2, 3)
+        own[:, :, :, slot.length :] = 0
 
     def keys_values(self, layer: int, padded: int, first: int, last: int) -> torch.Tensor:
         """Keys and values of neighbours in a table: (2, inputs, heads, padded, width), no copy."""

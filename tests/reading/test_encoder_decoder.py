@@ -64,6 +64,15 @@ def test_outputs_do_not_depend_on_the_batch(any_spec, dtype):
     assert shuffled == [together[i] for i in order]
 
 
+def test_fp16_reads_with_the_layers_that_transformers_keeps_in_fp32(spec):
+    reader = EncoderDecoderReader(replace(spec, dtype="float16"))
+    kinds = {weight.dtype for weight in reader._model._encoder.parameters()}
+    assert kinds == {torch.float16, torch.float32}
+    together = reader.read(READS)
+    assert [reader.read([read])[0] for read in READS] == together
+    assert len({result.output for result in together}) > len(READS) // 2
+
+
 def test_in_bf16_the_probability_of_a_choice_has_the_same_bits_in_any_batch(any_spec):
     reader = EncoderDecoderReader(
         replace(any_spec, dtype="bfloat16", choices=("w5", "w17 w4", "w80"))
@@ -267,10 +276,16 @@ def test_reads_are_halved_where_decoding_or_holding_them_fails(spec, monkeypatch
     assert got[1:] == expected[1:]
 
 
-def test_a_probe_leaves_outputs_and_counters_alone(spec):
+def test_a_probe_leaves_outputs_and_counters_alone(spec, monkeypatch):
     reader = EncoderDecoderReader(spec)
     expected = reader.read(READS[:3])
     counted = replace(reader.stats)
-    reader.probe(64)
+    encoded = []
+    encode = reader._model.encode
+    monkeypatch.setattr(
+        reader._model, "encode", lambda texts: encoded.append([*map(len, texts)]) or encode(texts)
+    )
+    reader.probe(1100)
+    assert encoded == [[512, 512, 76]]
     assert reader.stats == counted
     assert reader.read(READS[:3]) == expected

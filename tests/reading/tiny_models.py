@@ -41,8 +41,12 @@ def save_tokenizer(directory: Path) -> None:
     ).save_pretrained(directory)
 
 
-def save_model(kind: str, directory: Path) -> None:
-    """A model with 2 encoder and 3 decoder layers; Flan-T5's with an output layer of its own."""
+def save_model(kind: str, directory: Path, factor: float = 3.0) -> None:
+    """A model with 2 encoder and 3 decoder layers; Flan-T5's with an output layer of its own.
+
+    Weights of the usual size (factor 1) make a random model give one answer to everything. Three
+    times as large they give many answers, and let small differences grow.
+    """
     config_type, model_type, options = KINDS[kind]
     torch.manual_seed(5)
     config = config_type(
@@ -54,7 +58,7 @@ def save_model(kind: str, directory: Path) -> None:
         num_layers=2,
         num_decoder_layers=3,
         decoder_start_token_id=0,
-        initializer_factor=3.0,
+        initializer_factor=factor,
         **options,
     )
     model = model_type(config)
