@@ -57,6 +57,7 @@ from engine.sources.queries import read_queries
 
 Read = list[str]
 SMALL = {"d_model": 512, "d_kv": 64, "num_heads": 8, "d_ff": 2048, "num_layers": 6}
+VOCABULARY = 32128
 
 
 def make_inputs(queries: int, count: int, data: Path | None) -> list[Read]:
@@ -81,6 +82,11 @@ def make_model(directory: Path, texts: list[str], vocabulary: int) -> None:
         vocab_size=vocabulary, special_tokens=special, unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(texts, trainer)
+    # The model has more tokens than the passages give; without a text they would all read alike.
+    pieces = [(piece, score) for piece, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+    least = min(score for _, score in pieces) - 100
+    pieces += [(f"\u2581\u27e8{i}\u27e9", least) for i in range(len(pieces), VOCABULARY)]
+    tokenizer.model = models.Unigram(pieces, unk_id=2)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
@@ -89,7 +95,9 @@ def make_model(directory: Path, texts: list[str], vocabulary: int) -> None:
     ).save_pretrained(directory)
     torch.manual_seed(0)
     # Weights of usual size make a random model say one thing to everything; these do not.
-    config = T5Config(vocab_size=32128, decoder_start_token_id=0, initializer_factor=2.0, **SMALL)
+    config = T5Config(
+        vocab_size=VOCABULARY, decoder_start_token_id=0, initializer_factor=2.0, **SMALL
+    )
     T5ForConditionalGeneration(config).save_pretrained(directory)
 
 
