@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from engine.errors import InputError
 from engine.reading import batching, device
-from engine.reading.encodings import Encodings, Slot, padded_length
+from engine.reading.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.t5 import T5
 from engine.reading.weights import refuse_missing
@@ -222,10 +223,7 @@ class EncoderDecoderReader:
         self, reads: Sequence[_Read], encodings: Encodings, slots: dict[_Input, Slot]
     ) -> list[ReadOutput]:
         """Outputs of reads, decoded in lock-step; those that are finished leave the batch."""
-        # In one order, whatever the read's: sums over inputs then give the same bits.
-        decoding = self._model.decoding(
-            encodings, [[slots[item] for item in sorted(read, key=_order)] for read in reads]
-        )
+        decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
         if self._choices:
             chances = decoding.step([self._start] * len(reads))[:, self._choices].float().softmax(1)
             return [
@@ -299,6 +297,13 @@ def _where(read: _Read, slots: dict[_Input, Slot]) -> tuple[int, int, int]:
     """Sorts reads of one input by where it is kept, and fused ones behind them."""
     slot = slots[read[0]]
     return len(read), slot.padded, slot.place
+
+
+def _parts(read: _Read, slots: dict[_Input, Slot]) -> list[Part]:
+    """A read's inputs in the order in which they are kept, so that neighbours stay neighbours."""
+    offsets = accumulate((len(item.tokens) for item in read), initial=0)
+    placed = sorted(zip(read, offsets, strict=False), key=lambda pair: _order(pair[0]))
+    return [Part(slots[item], offset) for item, offset in placed]
 
 
 def _output(

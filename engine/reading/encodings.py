@@ -33,6 +33,14 @@ class Slot:
     length: int
 
 
+@dataclass(frozen=True)
+class Part:
+    """An input of a read: where it is kept, and how many of the read's tokens stand before it."""
+
+    slot: Slot
+    offset: int
+
+
 class Encodings:
     """Keys and values of encoder inputs, in one table per padded length.
 

@@ -3,7 +3,8 @@
 ``generate`` pads its batches, projects the encoder's states to cross-attention keys and values anew
 in every call, and gives outputs that depend on the batch in bf16. Here texts stand end to end in one
 matrix, and the decoder starts from what was kept of its inputs. Layer norms, feed-forward layers and
-position biases are the modules' own, so that T5, Flan-T5, mT5 and UMT5 need no cases of their own.
+position biases are the modules' own, so that T5, Flan-T5, mT5, UMT5 and the T5 of Fusion-in-Decoder's
+own checkpoints (``fid_t5``) need no cases of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch.nn.functional import pad
 
 from engine.reading.batching import MemoryCost
-from engine.reading.encodings import STEP, Encodings, Slot, padded_length
+from engine.reading.encodings import STEP, Encodings, Part, padded_length
 from engine.reading.t5_attention import (
     CrossAttention,
     EncoderAttention,
@@ -50,6 +51,7 @@ class T5:
         self._scale = config.d_model**-0.5 if _scales_output(config) else None
         self._encoder_biases: list[torch.Tensor] = []
         self._decoder_biases: list[torch.Tensor] = []
+        self._cross_bias: torch.Tensor | None = None
 
         # The one place that says what memory a token takes.
         item = torch.empty((), dtype=self.dtype).element_size()
@@ -112,8 +114,11 @@ class T5:
         kept = kept.view(self.layers, 2, len(ids), self.heads, self.head_width)
         return list(kept.split(lengths, dim=2))
 
-    def decoding(self, encodings: Encodings, reads: Sequence[Sequence[Slot]]) -> Decoding:
-        """The beginning of an output for each read, from where its inputs are kept."""
+    def decoding(self, encodings: Encodings, reads: Sequence[Sequence[Part]]) -> Decoding:
+        """The beginning of an output for each read, from where its inputs are kept.
+
+        The order of a read's inputs is that in which their sums are taken.
+        """
         kind = PaddedReads if self.padded else ReadByRead
         return Decoding(self, kind(encodings, reads, self.heads), len(reads))
 
@@ -129,6 +134,8 @@ class T5:
         shape = (rows, self.heads, self.head_width)
         hidden = self._decoder.embed_tokens(tokens)
         biases = self._biases_of_decoder(caches.shape[4])
+        cross_bias = self._bias_of_cross(caches.shape[4])
+        first = None if cross_bias is None else cross_bias[:, at, :at]
         for layer, (block, bias) in enumerate(zip(self._decoder.block, biases, strict=True)):
             norm, own = block.layer[0].layer_norm, block.layer[0].SelfAttention
             keys, values = caches[layer]
@@ -140,7 +147,7 @@ class T5:
             mixed = torch.matmul(softmax(scores), values)
             hidden = _bounded(hidden + own.o(mixed.view(rows, -1)))
             norm, other = block.layer[1].layer_norm, block.layer[1].EncDecAttention
-            hidden = _bounded(hidden + other.o(cross(layer, other.q(norm(hidden)))))
+            hidden = _bounded(hidden + other.o(cross(layer, other.q(norm(hidden)), first)))
             hidden = _bounded(block.layer[-1](hidden))
         states = self._decoder.final_layer_norm(hidden)
         if self._scale is not None:
@@ -158,6 +165,20 @@ class T5:
         if not self._decoder_biases or self._decoder_biases[0].shape[-1] != length:
             self._decoder_biases = _position_biases(self._decoder, length, causal=True)
         return self._decoder_biases
+
+    def _bias_of_cross(self, length: int) -> torch.Tensor | None:
+        """Position bias of cross-attention in all layers, (heads, length, length), where there is one.
+
+        It is causal: tokens at or behind the decoder's own position share one value. Taken off all,
+        it leaves a bias on those before it only, which the softmax does not tell from the whole.
+        """
+        own = self._decoder.block[0].layer[1].EncDecAttention
+        if not own.has_relative_attention_bias:
+            return None
+        if self._cross_bias is None or self._cross_bias.shape[-1] != length:
+            bias = own.compute_bias(length, length)[0]
+            self._cross_bias = bias - bias[:, :1, :1]
+        return self._cross_bias
 
 
 class Decoding:

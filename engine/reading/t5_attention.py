@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.reading.encodings import Encodings, Slot
+from engine.reading.encodings import Encodings, Part
 
 _OUTSIDE = float("-inf")
 
@@ -36,8 +36,10 @@ class EncoderAttention(Protocol):
 class CrossAttention(Protocol):
     """Attention of one position of each read to all tokens of the read's inputs."""
 
-    def __call__(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """Shapes: query and result (reads, heads * width)."""
+    def __call__(self, layer: int, query: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Shapes: query and result (reads, heads * width), bias (heads, n): what is added to the
+        scores of the first n tokens of every read, and to no others.
+        """
         ...
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -127,10 +129,11 @@ class ReadByRead:
     """Cross-attention to encodings where they stand, without a copy.
 
     Reads of one input that are neighbours, both here and in the table, are one product. A fused read
-    takes its inputs as if they were reads of their own and merges them with one softmax over all.
+    takes its inputs, in the order given, as if they were reads of their own, and merges them with one
+    softmax over all.
     """
 
-    def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Slot]], heads: int) -> None:
+    def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Part]], heads: int) -> None:
         self._encodings = encodings
         self._heads = heads
         self._reads = list(reads)
@@ -156,7 +159,7 @@ class ReadByRead:
                 self._alone.append((row, run))
                 row += run.last - run.first
 
-    def __call__(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+    def __call__(self, layer: int, query: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         query = query.view(query.shape[0], self._heads, 1, -1)
         out = torch.empty_like(query)
         for row, run in self._alone:
@@ -164,24 +167,38 @@ class ReadByRead:
             keys, values = self._at(layer, run)
             scores = torch.matmul(query[rows], keys.transpose(2, 3))
             scores += self._mask(run)
+            if bias is not None:
+                first = bias[:, None, : run.padded]
+                scores[..., : first.shape[2]] += first
             out[rows] = torch.matmul(softmax(scores), values)
         for row, runs in self._fused:
-            out[row] = self._over_all(layer, query[row], runs)
+            keys_values = [self._at(layer, run) for run in runs]
+            scores = self._scores(query[row], runs, [keys for keys, _ in keys_values])
+            if bias is not None:
+                _add_to_first(scores, self._reads[row], bias)
+            out[row] = self._mixed(softmax(scores), runs, [values for _, values in keys_values])
         return out.view(out.shape[0], -1)
 
-    def _over_all(self, layer: int, query: torch.Tensor, runs: Sequence[_Run]) -> torch.Tensor:
-        """Attention of one query, (heads, 1, width), to all inputs of its read."""
-        keys_values = [self._at(layer, run) for run in runs]
+    def _scores(
+        self, query: torch.Tensor, runs: Sequence[_Run], keys: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """Scores of one query, (heads, 1, width), on all inputs of its read: (heads, tokens)."""
         scores = [
-            (torch.matmul(query, keys.transpose(2, 3)) + self._mask(run))  # (inputs, heads, 1, L)
+            (torch.matmul(query, own.transpose(2, 3)) + self._mask(run))  # (inputs, heads, 1, L)
             .transpose(0, 1)
             .reshape(self._heads, -1)
-            for run, (keys, _) in zip(runs, keys_values, strict=True)
+            for run, own in zip(runs, keys, strict=True)
         ]
-        weights = softmax(torch.cat(scores, 1)).split([part.shape[1] for part in scores], 1)
+        return torch.cat(scores, 1)
+
+    def _mixed(
+        self, weights: torch.Tensor, runs: Sequence[_Run], values: Sequence[torch.Tensor]
+    ) -> torch.Tensor:
+        """The values of all inputs of a read, by weights (heads, tokens): (heads, 1, width)."""
+        sizes = [run.padded * (run.last - run.first) for run in runs]
         mixed = [
-            torch.matmul(part.view(self._heads, -1, 1, run.padded).transpose(0, 1), values)
-            for run, part, (_, values) in zip(runs, weights, keys_values, strict=True)
+            torch.matmul(part.view(self._heads, -1, 1, run.padded).transpose(0, 1), own)
+            for run, part, own in zip(runs, weights.split(sizes, 1), values, strict=True)
         ]
         # One sum over inputs, however they are cut into runs.
         return torch.cat(mixed).sum(0, dtype=torch.float32)
@@ -193,10 +210,10 @@ class ReadByRead:
         return self._encodings.masks[run.padded][run.first : run.last]
 
 
-def _runs(slots: Sequence[Slot]) -> list[_Run]:
-    """The slots, in order, cut where one is not the next one's neighbour."""
+def _runs(parts: Sequence[Part]) -> list[_Run]:
+    """Where parts are kept, in order, cut where one is not the next one's neighbour."""
     runs: list[_Run] = []
-    for slot in slots:
+    for slot in (part.slot for part in parts):
         if runs and (runs[-1].padded, runs[-1].last) == (slot.padded, slot.place):
             runs[-1] = _Run(slot.padded, runs[-1].first, slot.place + 1)
         else:
@@ -204,34 +221,48 @@ def _runs(slots: Sequence[Slot]) -> list[_Run]:
     return runs
 
 
+def _add_to_first(scores: torch.Tensor, parts: Sequence[Part], bias: torch.Tensor) -> None:
+    """Add a bias to the scores, (heads, padded tokens of the parts), of a read's first tokens."""
+    column = 0
+    for part in parts:
+        some = bias[:, part.offset : part.offset + part.slot.length]
+        scores[:, column : column + some.shape[1]] += some
+        column += part.slot.padded
+
+
 class PaddedReads:
     """Cross-attention of all reads at once, to copies of their encodings padded to the longest read.
     Not yet run on a GPU.
     """
 
-    def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Slot]], heads: int) -> None:
+    def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Part]], heads: int) -> None:
         self._heads = heads
-        totals = [sum(slot.length for slot in read) for read in reads]
+        totals = [sum(part.slot.length for part in read) for read in reads]
         longest = -(-max(totals) // 8) * 8
         example = next(iter(encodings.tables.values()))
         layers, _, _, _, _, width = example.shape
         self._states = example.new_zeros((layers, 2, len(reads), heads, longest, width))
         for row, read in enumerate(reads):
-            first = 0
-            for slot in read:
+            for part in read:
+                slot, first = part.slot, part.offset
                 own = encodings.tables[slot.padded][:, :, slot.place, :, : slot.length]
                 self._states[:, :, row, :, first : first + slot.length] = own
-                first += slot.length
         inside = torch.arange(longest) < torch.tensor(totals)[:, None]
-        self._inside = inside[:, None, None].to(example.device)
+        mask = torch.zeros(inside.shape, dtype=example.dtype).masked_fill_(~inside, _OUTSIDE)
+        self._mask = mask[:, None, None].to(example.device)
 
     def keep(self, rows: Sequence[int]) -> None:
-        chosen = torch.tensor(rows, device=self._inside.device)
+        chosen = torch.tensor(rows, device=self._mask.device)
         self._states = self._states.index_select(2, chosen)
-        self._inside = self._inside[chosen]
+        self._mask = self._mask[chosen]
 
-    def __call__(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+    def __call__(self, layer: int, query: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         query = query.view(query.shape[0], self._heads, 1, -1)
+        mask = self._mask
+        if bias is not None:
+            mask = mask.repeat(1, self._heads, 1, 1)
+            first = bias[:, None, : mask.shape[3]]
+            mask[..., : first.shape[2]] += first
         keys, values = self._states[layer]
-        out = scaled_dot_product_attention(query, keys, values, attn_mask=self._inside, scale=1.0)
+        out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
         return out.reshape(out.shape[0], -1)

@@ -11,7 +11,8 @@ from tests.reading import t5_family
 
 NEW_TOKENS = 16
 TEXTS = [" ".join(f"w{(5 * i + 3 * j * j) % 97}" for j in range(18 + 7 * i)) for i in range(4)]
-READS = [TEXTS[:1], TEXTS, TEXTS[2:], TEXTS[::-1], TEXTS[1:2]]
+# The last one begins with an input that is shorter than the output.
+READS = [TEXTS[:1], TEXTS, TEXTS[2:], TEXTS[::-1], TEXTS[1:2], ["w3 w4 w5", TEXTS[0]], ["w8 w9"]]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,8 @@ def test_outputs_are_those_of_the_biased_attention(original, plain, bias):
     together = [output.output for output in reader.read(READS)]
     assert together == [expected_outputs(plain, bias, texts) for texts in READS]
     assert [reader.read([texts])[0].output for texts in READS] == together
+    reader._model.padded = True  # the way of a GPU, on the CPU
+    assert [output.output for output in reader.read(READS)] == together
     assert len(set(together)) >= 4
     without = [expected_outputs(plain, torch.zeros_like(bias), texts) for texts in READS]
     assert sum(one != other for one, other in zip(together, without, strict=True)) >= 3

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from engine.reading.encodings import Encodings
+from engine.reading.encodings import Encodings, Part
 from engine.reading.t5_attention import PaddedReads, PaddedTexts, ReadByRead, TextByText
 
 HEADS, WIDTH = 4, 64
@@ -67,12 +67,20 @@ def encodings(dtype, order):
     return states, kept, dict(zip(order, kept.slots, strict=True))
 
 
+def parts(slots, read):
+    """Where a read's inputs are, the latest of the read first: sums may be taken in any order."""
+    offsets = [sum(LENGTHS[i] for i in read[:at]) for at in range(len(read))]
+    return [Part(slots[i], offset) for i, offset in zip(read, offsets, strict=True)][::-1]
+
+
 @pytest.mark.parametrize("kind", [ReadByRead, PaddedReads])
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
-def test_reads_attend_to_all_their_inputs(kind, dtype, error):
+@pytest.mark.parametrize("biased", [0, 1, 3, 40])  # tokens; some inputs have fewer
+def test_reads_attend_to_all_their_inputs(kind, dtype, error, biased):
     states, kept, slots = encodings(dtype, range(len(LENGTHS)))
-    cross = kind(kept, [[slots[i] for i in read] for read in READS], HEADS)
+    cross = kind(kept, [parts(slots, read) for read in READS], HEADS)
     query = torch.randn(len(READS), INNER, dtype=dtype)
+    bias = torch.randn(HEADS, biased, dtype=dtype) if biased else None
     expected = {}
     for layer in (0, 1):
         rows = []
@@ -80,32 +88,36 @@ def test_reads_attend_to_all_their_inputs(kind, dtype, error):
             keys, values = (
                 torch.cat([states[i][layer, j] for i in read]).flatten(1) for j in (0, 1)
             )
-            rows.append(dense(row[None], keys, values, torch.zeros(HEADS, 1, len(keys))))
+            added = torch.zeros(HEADS, 1, max(len(keys), biased))
+            if bias is not None:
+                added[:, 0, :biased] = bias
+            rows.append(dense(row[None], keys, values, added[..., : len(keys)]))
         expected[layer] = torch.cat(rows)
-        got = cross(layer, query).float()
+        got = cross(layer, query, bias).float()
         torch.testing.assert_close(got, expected[layer], atol=error, rtol=error)
     for rows in ([0, 2, 3, 5, 6], [1, 3, 4], [0]):  # places among those that are left
         cross.keep(rows)
         query, expected[1] = query[rows], expected[1][rows]
-        got = cross(1, query).float()
+        got = cross(1, query, bias).float()
         torch.testing.assert_close(got, expected[1], atol=error, rtol=error)
 
 
 def test_read_by_read_gives_the_same_bits_in_any_company_and_wherever_inputs_stand():
     _, kept, slots = encodings(torch.bfloat16, range(len(LENGTHS)))
     query = torch.randn(len(READS), INNER, dtype=torch.bfloat16)
-    together = ReadByRead(kept, [[slots[i] for i in read] for read in READS], HEADS)(0, query)
+    together = ReadByRead(kept, [parts(slots, read) for read in READS], HEADS)(0, query, None)
     for row, read in enumerate(READS):
         # its inputs alone, once as they are and once the other way round in the tables
         for order in (sorted(set(read)), sorted(set(read), reverse=True)):
             _, few, places = encodings(torch.bfloat16, order)
-            got = ReadByRead(few, [[places[i] for i in read]], HEADS)(0, query[row : row + 1])
-            assert torch.equal(got[0], together[row])
+            cross = ReadByRead(few, [parts(places, read)], HEADS)
+            assert torch.equal(cross(0, query[row : row + 1], None)[0], together[row])
 
 
 def test_neighbours_are_one_product_and_nothing_is_copied():
     _, kept, slots = encodings(torch.float32, range(len(LENGTHS)))
-    cross = ReadByRead(kept, [[slots[0]], [slots[3]], [slots[5]], [slots[1], slots[2]]], HEADS)
+    reads = [parts(slots, read) for read in ([0], [3], [5], [2, 1])]
+    cross = ReadByRead(kept, reads, HEADS)
     assert [row for row, _ in cross._alone] == [0]
     ((row, runs),) = cross._fused
     assert (row, len(runs)) == (3, 1)
