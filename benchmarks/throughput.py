@@ -167,7 +167,9 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     plan = longest_first(
         reads, input_sizes(spec, reads["inputs"].to_list()), lead=len(spec.shared_prefix)
     )
-    units: list[Unit] = cut_units(plan, unit_tokens(int(plan["size"].sum()), actors=1, gpu=False))
+    units: list[Unit] = cut_units(
+        plan, unit_tokens(int(plan["size"].sum()), actors=1, gpu=torch.cuda.is_available())
+    )
     sides: dict[str, dict[str, float]] = {}
     pipeline.start_ray(int(plan.estimated_size()))
     for name, results in (

@@ -146,7 +146,7 @@ def check(settings: Settings) -> None:
         raise InputError(
             None,
             None,
-            "--certify without anything that is read",
+            "--certify repeats what the reader reads, and it is asked for nothing",
             "use --end-to-end or the annotator erag, or leave --certify out",
         )
     measures = settings.parsed_measures()
@@ -193,6 +193,18 @@ def check(settings: Settings) -> None:
             if given:
                 raise InputError(
                     None, None, f"{option} without the annotator judge", "add judge to --annotators"
+                )
+    if not settings.end_to_end and erag.NAME not in settings.annotators:
+        for option, given in (
+            ("--prompt", settings.prompt is not None),
+            ("--augmentation fid", settings.augmentation == "fid"),
+        ):
+            if given:
+                raise InputError(
+                    None,
+                    None,
+                    f"{option}, but the reader is asked for nothing",
+                    "use --end-to-end or the annotator erag, or leave it out",
                 )
     if settings.prompt is not None:
         read_template(settings.prompt, settings.task)

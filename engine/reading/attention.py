@@ -114,12 +114,12 @@ class Packing:
         """
         longest = max(s.tokens for s in self.spans)
         most = max(s.have + s.tokens for s in self.spans)
-        steps, seen = torch.arange(longest), torch.arange(most)
+        steps = torch.arange(longest, device=self.device)
+        seen = torch.arange(most, device=self.device)
         queries = torch.stack([s.at + steps.clamp(max=s.tokens - 1) for s in self.spans])
         keys = torch.stack([s.offset + seen.clamp(max=s.have + s.tokens - 1) for s in self.spans])
         last = torch.stack([s.have + steps.clamp(max=s.tokens - 1) for s in self.spans])
-        mask = seen[None, None, None, :] <= last[:, None, :, None]
-        return queries.to(self.device), keys.to(self.device), mask.to(self.device)
+        return queries, keys, seen[None, None, None, :] <= last[:, None, :, None]
 
     def hidden(self, rows: int, beyond: int, like: torch.Tensor) -> torch.Tensor:
         """What hides later tokens from earlier ones, and from all those ``beyond`` the last.

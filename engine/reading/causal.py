@@ -30,8 +30,10 @@ class CausalReader:
         self._device = device.prepare(spec)
         self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
         config = AutoConfig.from_pretrained(spec.path, local_files_only=True)
-        windows = _has_window(config)
-        packs = config.model_type in attention.FAMILIES and not windows
+        # Some models' position codes follow from the longest text of a batch: they read one at a time.
+        self._alone = _positions_vary(config)
+        shares = not (_has_window(config) or self._alone)
+        packs = config.model_type in attention.FAMILIES and shares
         model, loading = AutoModelForCausalLM.from_pretrained(
             spec.path,
             config=config,
@@ -50,12 +52,12 @@ class CausalReader:
             frozenset({ends} if isinstance(ends, int) else set(ends or ())),
         )
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
-        self._longest = positions - writer.most if positions else None
+        self._longest = positions - max(1, writer.most) if positions else None
         self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
         self._model: PackedModel | PaddedModel = (
             PackedModel(model, writer, self.stats, head=self._head)
             if packs
-            else PaddedModel(model, writer, self.stats, shares=not windows)
+            else PaddedModel(model, writer, self.stats, shares=shares)
         )
         if measured := device.token_cost(self._device, self._model.probe):
             self._model.learn(*measured)
@@ -82,12 +84,14 @@ class CausalReader:
             for i, (prompt, head) in enumerate(zip(prompts, heads, strict=True))
             if prompt.tokens is not None
         ]
+        before = self.stats.memory_halvings
         for places in self._model.batches(
             [asked for _, asked in readable],
             memory=self._memory,
-            max_tokens=self._spec.batch_tokens or device.max_batch_tokens(self._device),
+            max_tokens=1
+            if self._alone
+            else self._spec.batch_tokens or device.max_batch_tokens(self._device),
         ):
-            before = self.stats.memory_halvings
             results: list[Written | str] = batching.run_halving(
                 places,
                 lambda part: self._model.answer([readable[place][1] for place in part]),
@@ -97,14 +101,15 @@ class CausalReader:
             for place, result in zip(places, results, strict=True):
                 i, _ = readable[place]
                 outputs[i] = _output(prompts[i], result)
-            if self.stats.memory_halvings > before:
-                # Reads that come later start smaller: what failed once would fail again.
-                self._memory /= 2
+        if self.stats.memory_halvings > before:
+            # Reads of later calls start smaller: what failed once would fail again.
+            self._memory /= 2
         self.stats.peak_memory = device.peak_memory(self._device)
         return [output for output in outputs if output is not None]
 
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1
+        self._model.shrink()
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         return self._tokenizer(
@@ -126,7 +131,7 @@ class CausalReader:
             head=head,
             limit=len(tokens) if limit is None else limit,
             tail_marker=self._spec.tail_marker,
-            encode=lambda tail: self._encode([tail])[0],
+            encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
         )
 
 
@@ -140,6 +145,12 @@ def _output(prompt: Fitted, result: Written | str) -> ReadOutput:
         prompt.truncated,
         confidence=result.confidence,
     )
+
+
+def _positions_vary(config: PretrainedConfig) -> bool:
+    """Whether position codes depend on the longest text of a forward pass."""
+    kind = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    return kind in ("dynamic", "longrope")
 
 
 def _has_window(config: PretrainedConfig) -> bool:

@@ -117,8 +117,10 @@ def certify(
     run, gpu = executor, False
     if run is None and units:
         run, _, gpu = executor_for(0 if actors == 0 else 1, plan, spec)
-    tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
-    other = replace(spec, batch_tokens=max(1, tokens // 2))
+    other, tokens = spec, 0
+    if spec.engine != "vllm":  # which makes its batches by itself
+        tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
+        other = replace(spec, batch_tokens=max(1, tokens // 2))
     outputs: dict[int, ReadOutput] = {}
     for result in run(plan, units, other) if run else ():
         outputs |= dict(enumerate(result.outputs, result.unit.offset))

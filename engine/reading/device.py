@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 PROCESS_MEMORY = 768 * 2**20
 
 
+# Values of CUDA_VISIBLE_DEVICES by which GPUs are hidden.
+_NO_DEVICES = frozenset({"", "-1", "none", "NoDevFiles"})
+
+
 def machine_has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU, found without loading torch."""
-    return any(Path("/dev").glob("nvidia[0-9]*"))
+    """Whether this machine has an NVIDIA GPU that may be used, found without loading torch."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in _NO_DEVICES
+    return not hidden and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def best_dtype() -> Dtype:
@@ -77,7 +82,7 @@ def prepare(spec: ReaderSpec) -> torch.device:
     if spec.threads:
         torch.set_num_threads(spec.threads)
     if not torch.cuda.is_available():
-        if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        if os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES:
             raise ReadError(
                 f"a GPU was assigned, but torch {torch.__version__} cannot use it; "
                 "install a CUDA build of torch"
@@ -87,6 +92,11 @@ def prepare(spec: ReaderSpec) -> torch.device:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory / total))
     return torch.device("cuda")
+
+
+def default_actor_memory(weights: int) -> int:
+    """Bytes of main memory that an actor is taken to need where the user does not say."""
+    return int(1.2 * weights) + 2 * 2**30
 
 
 def batch_memory(spec: ReaderSpec, device: torch.device, weights: int) -> float:
@@ -104,7 +114,8 @@ def batch_memory(spec: ReaderSpec, device: torch.device, weights: int) -> float:
     elif device.type == "cuda":
         total = 0.9 * torch.cuda.get_device_properties(0).total_memory
     else:
-        total = machine_memory() / 4
+        # Where a model is large for its machine, a quarter would leave no room for a batch.
+        total = max(machine_memory() / 4, default_actor_memory(weights))
     held = float(weights)
     if device.type != "cuda":
         held += PROCESS_MEMORY

@@ -12,18 +12,18 @@ query are decoded together: eRAG and end-to-end evaluation cost little more than
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from engine.errors import InputError
 from engine.reading import batching, device
 from engine.reading.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.t5 import T5
 from engine.reading.weights import refuse_missing
+from engine.reading.writing import first_tokens, refuse_nan
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
 # what lies between two of them to stay in its caches.
@@ -68,14 +68,19 @@ class EncoderDecoderReader:
         self._limit = spec.max_input_tokens or int(
             getattr(model.config, "max_position_embeddings", 0) or 512
         )
-        self._choices = self._first_tokens(spec.choices)
-        self._chunk_tokens = spec.batch_tokens or (
-            device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
-        )
+        self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
+        most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
+        self._chunk_tokens = min(spec.batch_tokens or most, most)
         # Without padding a read takes only what memory it takes; tokens need no limit.
         self._decoded_tokens = spec.batch_tokens or (
             device.max_batch_tokens(self._device) if padded else 2**62
         )
+        self._encode_cost = self._model.encode_cost
+        if measured := device.token_cost(self._device, self.probe):
+            # What is kept of a token is certain, whatever was measured.
+            per_token = max(measured[1], float(self._model.kept_per_token))
+            self._encode_cost = replace(self._encode_cost, per_token=per_token)
+            self.stats.token_bytes = int(measured[1])
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         # Half is for encodings, a quarter for encoding, a quarter for decoding.
         self._memory = device.batch_memory(spec, self._device, weights)
@@ -99,11 +104,7 @@ class EncoderDecoderReader:
         return outputs
 
     def probe(self, tokens: int) -> None:
-        """Encode made-up texts of so many tokens together, to see what time and memory they take.
-
-        What that should be by calculation: ``encode_cost``, ``decode_cost`` and ``kept_per_token``
-        of ``engine.reading.t5.T5``.
-        """
+        """Encode made-up texts of so many tokens together, to measure what they take."""
         whole, rest = divmod(tokens, self._limit)
         lengths = [self._limit] * whole + [rest] * (rest > 0)
         self._model.encode([[self._start] * length for length in lengths])
@@ -160,23 +161,12 @@ class EncoderDecoderReader:
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1
 
-    def _first_tokens(self, choices: Sequence[str]) -> list[int]:
-        """The token that each choice begins with."""
-        first = [
-            next(iter(self._tokenizer(choice, add_special_tokens=False)["input_ids"]), -1)
-            for choice in choices
-        ]
-        if len(set(first)) < len(first) or -1 in first:
-            raise InputError(
-                self._spec.name,
-                None,
-                f"begins two of the answers {', '.join(choices)} with the same token, or one with none",
-                "let the reader write its answers, or take another reader",
-            )
-        return first
-
     def _tokenize(self, texts: Sequence[str]) -> list[_Input]:
-        encoded = self._tokenizer(list(texts), return_attention_mask=False)["input_ids"]
+        encoded = self._tokenizer(
+            list(texts),
+            return_attention_mask=False,
+            add_special_tokens=self._spec.special_tokens,
+        )["input_ids"]
         end = self._tokenizer.eos_token_id
         items: list[_Input] = []
         for tokens in encoded:
@@ -193,7 +183,7 @@ class EncoderDecoderReader:
         places = [i for i, item in enumerate(items) if item.tokens]
         for chunk in batching.cut_batches(
             [len(items[i].tokens) for i in places],
-            cost=self._model.encode_cost,
+            cost=self._encode_cost,
             memory=self._memory / 4,
             max_tokens=self._chunk_tokens,
         ):
@@ -225,7 +215,9 @@ class EncoderDecoderReader:
         """Outputs of reads, decoded in lock-step; those that are finished leave the batch."""
         decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
         if self._choices:
-            chances = decoding.step([self._start] * len(reads))[:, self._choices].float().softmax(1)
+            logits = decoding.step([self._start] * len(reads))
+            refuse_nan(logits)
+            chances = logits[:, self._choices].float().softmax(1)
             return [
                 _output(read, self._spec.choices[int(row.argmax())].strip(), 0, float(row[0]))
                 for read, row in zip(reads, chances.cpu(), strict=True)
@@ -235,7 +227,9 @@ class EncoderDecoderReader:
         latest = [self._start] * len(reads)
         while True:
             # argmax is several times as slow in bf16.
-            chosen = decoding.step(latest).float().argmax(-1).tolist()
+            logits = decoding.step(latest)
+            refuse_nan(logits)
+            chosen = logits.float().argmax(-1).tolist()
             going: list[int] = []
             for place, (row, token) in enumerate(zip(alive, chosen, strict=True)):
                 if token in self._end_tokens:

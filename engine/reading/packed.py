@@ -21,6 +21,7 @@ from engine.reading.writing import Asked, Writer, Written
 
 # On a CPU larger chunks leave its caches, and matrix products are at full speed from 256 rows on.
 _CPU_CHUNK = 1024
+_GPU_CHUNK = 8192
 # Fewer tokens at once waste the processor, whatever the memory.
 _LEAST_CHUNK = 64
 
@@ -69,6 +70,7 @@ class PackedModel:
         self._head = list(head)
         self._head_cache: Cache | None = None
         self._chunk = _LEAST_CHUNK
+        self._most = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
         item = torch.empty((), dtype=self._dtype).element_size()
         self._cached_token_bytes = 2 * self._layers * self._groups * self._width * item
         # Until measured: the states in and out, the gate and up projections and their product, and
@@ -85,7 +87,14 @@ class PackedModel:
     def learn(self, fixed: float, per_token: float) -> None:
         """Take the measured bytes of a probe: of any, and of each of its tokens."""
         self._chunk_bytes = fixed
-        self._token_bytes = max(per_token - self._cached_token_bytes, 1.0)
+        # The states of a token in and out of a layer are certain, whatever was measured.
+        least = 4.0 * self._model.config.hidden_size
+        self._token_bytes = max(per_token - self._cached_token_bytes, least)
+
+    def shrink(self) -> None:
+        """Run smaller chunks from now on: memory ran out."""
+        self._most = max(_LEAST_CHUNK, self._most // 2)
+        self._chunk = min(self._chunk, self._most)
 
     def batches(
         self, asked: Sequence[Asked], *, memory: float, max_tokens: int
@@ -96,8 +105,7 @@ class PackedModel:
         values the rest.
         """
         by_memory = int((memory / 2 - self._chunk_bytes) / self._token_bytes)
-        most = max_tokens if self._device.type == "cuda" else _CPU_CHUNK
-        self._chunk = max(_LEAST_CHUNK, min(most, by_memory))
+        self._chunk = max(_LEAST_CHUNK, min(self._most, by_memory))
         left = memory - self._chunk_bytes - self._token_bytes * self._chunk
         room = min(max_tokens, int(left / self._cached_token_bytes) - len(self._head))
         order = sorted(range(len(asked)), key=lambda place: asked[place].tokens)
@@ -169,7 +177,10 @@ class PackedModel:
                     cache.copy(source, start, offsets[i], part.start)
                 if part.whole:
                     begins[part.sample] = offsets[i]
-            for pieces in _chunks([(i, parts[i].start, parts[i].end) for i in own], chunk):
+            if self._padded:  # to the longest of a chunk: let it be no longer than the others
+                own.sort(key=lambda i: parts[i].end)
+            runs = [(i, parts[i].start, parts[i].end) for i in own]
+            for pieces in _chunks(runs, chunk, padded=self._padded):
                 spans: list[Span] = []
                 ids: list[int] = []
                 for piece in pieces:
@@ -232,11 +243,20 @@ class PackedModel:
         return out.logits[0, :asked]
 
 
-def _chunks(parts: Sequence[tuple[int, int, int]], most: int) -> Iterator[list[_Piece]]:
-    """Cut (segment, start, end) into chunks of at most ``most`` tokens, in order."""
+def _chunks(
+    parts: Sequence[tuple[int, int, int]], most: int, *, padded: bool
+) -> Iterator[list[_Piece]]:
+    """Cut (segment, start, end) into chunks of at most ``most`` tokens, in order.
+
+    Where attention pads, a chunk ends before its padding would be more than its tokens may be.
+    """
     pieces: list[_Piece] = []
     free = most
     for segment, start, end in parts:
+        longest = max([end - start, *(piece.last - piece.first for piece in pieces)])
+        if padded and pieces and (len(pieces) + 1) * longest > 2 * most:
+            yield pieces
+            pieces, free = [], most
         while start < end:
             last = min(end, start + free)
             pieces.append(_Piece(segment, start, last))

@@ -41,7 +41,11 @@ class PaddedModel:
     @torch.inference_mode()
     def probe(self, tokens: int) -> None:
         """Run so many tokens as one text, to measure what they cost."""
-        self._model(input_ids=torch.zeros((1, tokens), dtype=torch.long, device=self._device))
+        ids = torch.zeros((1, tokens), dtype=torch.long, device=self._device)
+        self._model(input_ids=ids, use_cache=True, logits_to_keep=1)
+
+    def shrink(self) -> None:
+        """Batches are halved by who runs them; there is nothing else to make smaller."""
 
     def learn(self, fixed: float, per_token: float) -> None:
         """Take the measured bytes of a probe: of any, and of each of its tokens."""

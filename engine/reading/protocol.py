@@ -15,7 +15,7 @@ Engine = Literal["transformers", "vllm"]
 
 # Part of every read's key. To be raised with any change that makes a reader answer otherwise: how
 # prompts are cut, where output ends, how it is cleaned.
-READING_VERSION = 2
+READING_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class ReaderSpec:
         path: the local directory of the model.
         name: what the user called it, for messages and reports.
         source: what leads to the same weights on a machine that has no ``path``; the name if empty.
-        shared_prefix: text that many inputs begin with; its keys and values are computed once.
+        shared_prefix: text that many inputs begin with; its keys and values are computed once, and
+            it is never cut. (In the first group.)
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         batch_tokens: padded tokens in a batch at most; 0 means the device's default.
@@ -79,6 +80,7 @@ class ReaderSpec:
             self.stop,
             self.max_input_tokens,
             self.tail_marker,
+            self.shared_prefix,
             self.engine,
             self.special_tokens,
             self.choices,

@@ -117,14 +117,14 @@ def load(spec: ReaderSpec) -> Reader:
     # measure is a spin of milliseconds, which on a machine that others use makes reading ten times
     # as slow.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if spec.engine == "vllm":
+        vllm_support.set_environment()
     # On another node of a cluster the path, or what it was made from, must lead to the same weights.
     here = Path(spec.path).is_dir()
     found = weights.resolve(spec.path if here else spec.source or spec.name)
     if found.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
     spec = replace(spec, path=str(found.path))
-    if spec.engine == "vllm":
-        vllm_support.set_environment()
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody

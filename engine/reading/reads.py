@@ -18,6 +18,7 @@ from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec
+from engine.reading.weights import parameters
 from engine.tables import (
     CONFIDENCE,
     DOC_IDS,
@@ -173,10 +174,9 @@ def executor_for(
     from engine.reading import pipeline
 
     pipeline.start_ray(int(plan.estimated_size()))
-    size = sum(path.stat().st_size for path in Path(spec.path).glob("*.safetensors"))
-    pool = min(
-        actors or pipeline.default_actors(spec.memory or int(1.2 * size) + 2**30), plan.height
-    )
+    weight_bytes = parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
+    needed = spec.memory or device.default_actor_memory(weight_bytes)
+    pool = min(actors or pipeline.default_actors(needed), plan.height)
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
         return pipeline.execute(plan, units, spec, actors=min(pool, len(units)))

@@ -27,6 +27,7 @@ from engine.reading import device, weights
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.truncation import DOES_NOT_FIT, Fitted, fit
 from engine.reading.vllm_support import cache_memory
+from engine.reading.writing import first_tokens
 
 # The share of a GPU that vLLM takes where the user does not say.
 _GPU_SHARE = 0.9
@@ -50,9 +51,7 @@ class VllmReader:
         self.stats = ReaderStats()
         self._ids = itertools.count()
         self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
-        self._first = [
-            self._tokenizer.encode(choice, add_special_tokens=False)[0] for choice in spec.choices
-        ]
+        self._first = first_tokens(self._tokenizer, spec.choices, spec.name)
         self._new_tokens = 1 if spec.choices else spec.max_new_tokens
         positions = int(getattr(config, "max_position_embeddings", 0) or self._longest)
         self._limit = spec.max_input_tokens or positions - self._new_tokens
@@ -77,7 +76,7 @@ class VllmReader:
                 head=self._encode(["".join(pieces[:-1])])[0] if len(pieces) > 1 else self._head,
                 limit=self._limit,
                 tail_marker=self._spec.tail_marker,
-                encode=lambda tail: self._encode([tail])[0],
+                encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
             )
             for tokens, text, pieces in zip(self._encode(texts), texts, inputs, strict=True)
         ]

@@ -207,8 +207,11 @@ def _converted(key: str, convert: Callable[[Path], None]) -> Path:
     work = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     try:
         convert(work)
-        with contextlib.suppress(OSError):  # another process was first: its result is the same
+        try:
             os.replace(work, target)
+        except OSError:
+            if not target.is_dir():  # else another process was first: its result is the same
+                raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from engine.errors import InputError
 from engine.reading.protocol import ReaderSpec
 
 
@@ -47,6 +48,36 @@ class Written:
     confidence: float | None = None
 
 
+def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
+    """The token that each choice begins with, by which they are told apart.
+
+    Raises:
+        InputError: two begin with the same token, or one has none.
+    """
+    encoded = [tokenizer.encode(choice, add_special_tokens=False) for choice in choices]
+    first = [next(iter(tokens), -1) for tokens in encoded]
+    if len(set(first)) < len(first) or -1 in first:
+        raise InputError(
+            name,
+            None,
+            f"begins two of the answers {', '.join(choices)} with the same token, or one with none",
+            "let the reader write its answers, or take another reader",
+        )
+    return first
+
+
+def refuse_nan(logits: torch.Tensor) -> None:
+    """Refuse to answer where a model's arithmetic overflowed: any token would do.
+
+    Raises:
+        ArithmeticError: some logits are not numbers.
+    """
+    if logits.isnan().any():
+        raise ArithmeticError(
+            "the model's logits are not numbers; use --dtype float32, or bfloat16"
+        )
+
+
 class Writer:
     """Adds to answers greedily, or chooses between given ones, as a specification says.
 
@@ -60,9 +91,7 @@ class Writer:
         self._ends = ends
         self._stop = spec.stop
         self._choices = spec.choices
-        self._first = [
-            tokenizer.encode(choice, add_special_tokens=False)[0] for choice in spec.choices
-        ]
+        self._first = first_tokens(tokenizer, spec.choices, spec.name)
         self.most = 0 if spec.choices else spec.max_new_tokens
         self.padding = min(ends, default=0)
 
@@ -72,13 +101,14 @@ class Writer:
         Args:
             logits: (answers, vocabulary).
         """
+        refuse_nan(logits)
         if self._choices:
             shares = logits[:, self._first].float().softmax(-1)
             best = shares.argmax(-1).tolist()
             for answer, place, share in zip(answers, best, shares[:, 0].tolist(), strict=True):
                 answer.text, answer.confidence = self._choices[place], share
             return []
-        chosen = logits.argmax(-1).tolist()
+        chosen = logits.float().argmax(-1).tolist()  # in bf16 it is several times as slow
         return [
             place
             for place, (answer, token) in enumerate(zip(answers, chosen, strict=True))

@@ -40,10 +40,5 @@ def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
     return hashlib.sha256(b"".join(rows)).hexdigest()
 
 
-def value_sha256(value: Any) -> str:
-    """SHA-256 of a value that JSON can hold, keys of objects sorted."""
-    return hashlib.sha256(_json(value)).hexdigest()
-
-
 def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
