@@ -31,7 +31,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     # Nothing a command needs comes from the network, and nothing may be asked there.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see engine.reading.readers.load
+    os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
     try:
         app.config = _options_from(_config_of(tokens))
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as readers.load does; tests share machines
+os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # as readers.load does; tests share machines
 # Converted models and the default store of this session; never the developer's own.
 os.environ["ERAG_CACHE"] = tempfile.mkdtemp(prefix="erag-test-cache-")
 atexit.register(shutil.rmtree, os.environ["ERAG_CACHE"], ignore_errors=True)

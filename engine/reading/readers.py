@@ -116,7 +116,7 @@ def load(spec: ReaderSpec) -> Reader:
     # Before torch is loaded: threads that wait for each other shall sleep soon. GNU OpenMP's own
     # measure is a spin of milliseconds, which on a machine that others use makes reading ten times
     # as slow.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     if spec.engine == "vllm":
         vllm_support.set_environment()
     # On another node of a cluster the path, or what it was made from, must lead to the same weights.
