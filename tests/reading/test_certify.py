@@ -243,7 +243,7 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
 
 
 def test_certify_needs_something_that_is_read():
-    with pytest.raises(InputError, match="--certify without anything that is read"):
+    with pytest.raises(InputError, match="--certify repeats what the reader reads"):
         check(Settings(certify=8, end_to_end=False, annotators=("containment",)))
     with pytest.raises(InputError, match="--certify is -1"):
         check(Settings(certify=-1))
