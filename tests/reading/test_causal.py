@@ -239,3 +239,16 @@ def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
     spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=6, stop=())
     assert [r.output for r in CausalReader(spec).read(prompts)] == expected
     assert len(set(expected)) > 1
+
+
+def test_position_codes_that_follow_from_the_batch_are_read_one_text_at_a_time(
+    bundled_spec, prompts, tmp_path, monkeypatch
+):
+    config = tiny_models()["llama"]
+    config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    reader = CausalReader(replace(bundled_spec, path=str(tmp_path)))
+    rows = counted(reader, monkeypatch)
+    reader.read(prompts)
+    assert rows == [1] * len(prompts)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engine.errors import InputError
 from engine.reading.protocol import ReaderSpec
 from engine.reading.writing import Writer, Written
 
@@ -79,3 +80,18 @@ def test_choices_compare_first_tokens_only():
     assert [answer.text for answer in answers] == ["yes", "no"]
     assert [answer.confidence for answer in answers] == pytest.approx([0.7310586, 0.2689414])
     assert writer.most == 0
+
+
+@pytest.mark.parametrize("choices", [("yes", "yesterday"), ("yes", "")])
+def test_choices_that_first_tokens_do_not_tell_apart_are_refused(choices):
+    with pytest.raises(InputError, match="same token, or one with none"):
+        Writer(spec(choices=choices), Letters(), frozenset({0}))
+
+
+@pytest.mark.parametrize("choices", [(), ("yes", "no")])
+def test_logits_that_are_not_numbers_are_no_answer(choices):
+    writer = Writer(spec(choices=choices), Letters(), frozenset({0}))
+    logits = torch.zeros(2, 128)
+    logits[1, 5] = torch.nan
+    with pytest.raises(ArithmeticError, match="not numbers"):
+        writer.write([Written(), Written()], logits)
