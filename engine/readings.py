@@ -129,8 +129,9 @@ def _refuse_failures(reads: pl.DataFrame, settings: Settings) -> None:
 
 
 def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
-    """Without its probability, what was to be a choice would silently count as no."""
-    written = reads[FAILURE].is_null() & reads[CONFIDENCE].is_null()
+    """Without its probability, what was to be a choice would silently count as no (NaN: as yes)."""
+    unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
+    written = reads[FAILURE].is_null() & unsure
     if spec.choices and written.any():
         raise ReadError(
             f"{written.sum()} of {reads.height} reads of {spec.name!r} are no choice between "

@@ -23,7 +23,7 @@ def label(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
         labels: ``binary``: 1.0 where the probability exceeds 1/2, else 0.0; ``graded``: the
             probability itself.
     """
-    probability = pl.col(CONFIDENCE).fill_null(0.0).fill_nan(0.0)
+    probability = pl.col(CONFIDENCE).fill_null(0.0)
     value = probability if labels == "graded" else (probability > 0.5).cast(pl.Float64)
     return reads.select(
         QUERY_ID,

@@ -114,8 +114,8 @@ def load(spec: ReaderSpec) -> Reader:
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Before torch is loaded: threads that wait for each other shall sleep soon. GNU OpenMP's own
-    # measure is a spin of milliseconds, which on a machine that others use makes reading ten times
-    # as slow.
+    # measure is a long spin: on a machine that others use (load 9 on two CPUs) 24 reads took 25 s
+    # without it, and with it were not done after 100 s.
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     if spec.engine == "vllm":
         vllm_support.set_environment()
