@@ -168,8 +168,16 @@ def empty(schema: Schema) -> pl.DataFrame:
     return pl.DataFrame(schema=schema)
 
 
-def conform(frame: pl.DataFrame, schema: Schema, path: str | Path) -> pl.DataFrame:
+def conform(
+    frame: pl.DataFrame, schema: Schema, path: str | Path, *, first_row: int = 0
+) -> pl.DataFrame:
     """Select and cast the columns of ``schema``; further columns are left out.
+
+    Args:
+        frame: the table, or a part of one that begins at ``first_row``.
+        schema: its columns and their types.
+        path: the file that it comes from, for errors.
+        first_row: what errors count rows from.
 
     Raises:
         InputError: a column is missing, has another type, or holds nulls.
@@ -190,7 +198,7 @@ def conform(frame: pl.DataFrame, schema: Schema, path: str | Path) -> pl.DataFra
         ) from None
     for name in schema:
         if name not in _NULLABLE and frame[name].null_count():
-            row = frame[name].is_null().arg_max()
+            row = first_row + (frame[name].is_null().arg_max() or 0)
             raise InputError(
                 path, None, f"row {row} has no {name}", "fill the value in or leave the row out"
             )

@@ -1,88 +1,168 @@
-"""Corpora of passages: reading them from JSONL or Parquet."""
+"""Corpora of passages, batch by batch or those that are wanted: Parquet, JSONL, BEIR, DPR."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import csv
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.files import is_text, read_json_lines, require_file
+from engine.sources.distinct import IdHashes, hash_ids
+from engine.sources.files import is_text, read_json_lines, read_lines, require_file
+from engine.sources.skipping import SkipBad, tolerance
+from engine.tables import DOC_ID
+
+BATCH_ROWS = 20_000
 
 _WHAT = "a corpus: JSONL or Parquet with doc_id, title, text (and article_id)"
 _ID_FIELDS = ("doc_id", "id", "_id")
 _TEXT_FIELDS = ("text", "contents")
+_DPR_HEADER = ["id", "text", "title"]
+
+_Row = tuple[str, str, str, str]
 
 
-def read_corpus(path: str | Path, *, wanted: Collection[str] | None = None) -> pl.DataFrame:
-    """Read passages as the corpus table.
+@dataclass(frozen=True)
+class _Batch:
+    """Passages of one file, and the lines that they stand in (None where lines have no meaning)."""
 
-    JSONL needs ``doc_id`` (or ``id``, ``_id``) and ``text`` (or ``contents``); ``title`` is empty by
-    default, and ``article_id`` is ``wikipedia_id``, else the title, else the document id.
+    path: Path
+    frame: pl.DataFrame
+    lines: list[int] | None
+
+
+def scan_corpus(
+    path: str | Path, *, skip_bad: int | SkipBad = 0, distinct: bool = False
+) -> Iterator[pl.DataFrame]:
+    """Yield the corpus table in batches, in the order of the source and in constant memory.
+
+    The layout follows from the name:
+
+    - ``.parquet``: the corpus table; a directory: its ``*.parquet`` files in the order of their
+      names, or a BEIR data set by its ``corpus.jsonl`` (``.gz`` or plain);
+    - ``.tsv``, ``.tsv.gz``: DPR's ``psgs_w100.tsv``, a header ``id text title`` and a passage a line,
+      quoted as the csv module quotes; the article is the title;
+    - anything else is JSONL (``.gz`` or plain), with ``doc_id`` (or ``id``, ``_id``) and ``text``
+      (or ``contents``); ``title`` is empty by default, and ``article_id`` is ``wikipedia_id``, else
+      the title, else the document id.
 
     Args:
-        path: a ``.parquet`` file with the corpus table, or a JSONL file (``.gz`` or plain).
-        wanted: read only these documents (the whole file is checked all the same).
+        path: the file or directory.
+        skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
+        distinct: refuse a document id given twice; costs 8 to 16 bytes a passage.
+
+    Raises:
+        InputError: unreadable, empty, or more bad records than tolerated. A compressed file that ends
+            early is never tolerated.
+    """
+    hashes = IdHashes()
+    passages = 0
+    for batch in _batches(Path(path), tolerance(skip_bad)):
+        passages += batch.frame.height
+        if distinct and len(suspects := hashes.add(batch.frame[DOC_ID])):
+            _refuse_duplicates(Path(path), pl.Series(suspects), upto=passages)
+        yield batch.frame
+    if not passages:
+        raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
+
+
+def read_corpus(
+    path: str | Path, *, wanted: Collection[str] | None = None, skip_bad: int | SkipBad = 0
+) -> pl.DataFrame:
+    """Read passages as the corpus table, from any layout of ``scan_corpus``.
+
+    Memory: the passages that are wanted, one batch, and 8 to 16 bytes for each passage of the source.
+
+    Args:
+        path: the file or directory.
+        wanted: read only these documents (the whole corpus is checked all the same).
+        skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
 
     Raises:
         InputError: unreadable, empty, a passage without an id or text field, a duplicate id.
     """
-    path = require_file(path, _WHAT)
+    keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)
+    frames = [tables.empty(tables.CORPUS)]
+    for frame in scan_corpus(path, skip_bad=skip_bad, distinct=True):
+        frames.append(frame if keep is None else frame.filter(pl.col(DOC_ID).is_in(keep.implode())))
+    return pl.concat(frames)
+
+
+def _batches(path: Path, skip: SkipBad) -> Iterator[_Batch]:
+    if not path.is_dir():
+        yield from _file_batches(require_file(path, _WHAT), skip)
+        return
+    for name in ("corpus.jsonl", "corpus.jsonl.gz"):
+        if (path / name).is_file():
+            yield from _file_batches(path / name, skip)
+            return
+    shards = sorted(path.glob("*.parquet"))
+    if not shards:
+        raise InputError(
+            path,
+            None,
+            "a directory without *.parquet files or a corpus.jsonl",
+            "give a corpus in Parquet shards, a BEIR data set, or a file",
+        )
+    for shard in shards:
+        yield from _parquet_batches(shard)
+
+
+def _file_batches(path: Path, skip: SkipBad) -> Iterator[_Batch]:
     if path.suffix == ".parquet":
-        return _from_parquet(path, wanted)
-    keep = None if wanted is None else frozenset(wanted)
-    seen: dict[str, int] = {}
-    rows: list[tuple[str, str, str, str]] = []
-    for number, record in read_json_lines(path, _WHAT):
-        doc_id, title, text, article_id = _passage(path, number, record)
-        if doc_id in seen:
-            raise InputError(
-                path,
-                number,
-                f"document id {doc_id!r} stands in line {seen[doc_id]} already",
-                "give every passage an id of its own",
-            )
-        seen[doc_id] = number
-        if keep is None or doc_id in keep:
-            rows.append((doc_id, title, text, article_id))
-    if not seen:
-        raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
-    return pl.DataFrame(rows, schema=tables.CORPUS, orient="row")
+        yield from _parquet_batches(path)
+        return
+    tsv = path.name.endswith((".tsv", ".tsv.gz"))
+    lines: list[int] = []
+    rows: list[_Row] = []
+    for number, row in _dpr_rows(path, skip) if tsv else _json_rows(path, skip):
+        lines.append(number)
+        rows.append(row)
+        if len(rows) == BATCH_ROWS:
+            yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
+            lines, rows = [], []
+    if rows:
+        yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
 
 
-def _from_parquet(path: Path, wanted: Collection[str] | None) -> pl.DataFrame:
-    doc_id = pl.col(tables.DOC_ID)
+def _parquet_batches(path: Path) -> Iterator[_Batch]:
+    first_row = 0
     try:
-        lazy = pl.scan_parquet(path)
-        if tables.DOC_ID not in lazy.collect_schema().names():
-            return tables.conform(lazy.head(0).collect(), tables.CORPUS, path)  # says what lacks
-        lazy = lazy.with_columns(doc_id.cast(pl.String))
-        twice = lazy.select(doc_id.filter(doc_id.is_duplicated()).head(1)).collect()
-        size = lazy.select(pl.len()).collect().item()
-        found = lazy if wanted is None else lazy.filter(doc_id.is_in(list(wanted)))
-        frame = found.collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if any(name not in names for name in tables.CORPUS):
+                tables.conform(pl.DataFrame(schema=names), tables.CORPUS, path)  # says what lacks
+            for part in file.iter_batches(BATCH_ROWS, columns=list(tables.CORPUS)):
+                frame = pl.from_arrow(pa.Table.from_batches([part]))
+                assert isinstance(frame, pl.DataFrame)
+                frame = tables.conform(frame, tables.CORPUS, path, first_row=first_row)
+                first_row += frame.height
+                yield _Batch(path, frame, None)
+    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(
             path, None, f"not a readable Parquet file ({reason})", "check it"
         ) from None
-    frame = tables.conform(frame, tables.CORPUS, path)
-    if size == 0:
-        raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
-    if not twice.is_empty():
-        raise InputError(
-            path,
-            None,
-            f"document id {twice.item()!r} occurs more than once",
-            "give every passage an id of its own",
-        )
-    return frame
 
 
-def _passage(path: Path, number: int, record: dict[str, Any]) -> tuple[str, str, str, str]:
+def _json_rows(path: Path, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
+    for number, record in read_json_lines(path, _WHAT, skip=skip):
+        try:
+            row = _passage(path, number, record)
+        except InputError as error:
+            skip.tolerate(error)
+            continue
+        yield number, row
+
+
+def _passage(path: Path, number: int, record: dict[str, Any]) -> _Row:
     doc_id = next((record[name] for name in _ID_FIELDS if record.get(name) not in (None, "")), None)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
         raise InputError(path, number, "a passage without an id", "add a doc_id")
@@ -94,9 +174,71 @@ def _passage(path: Path, number: int, record: dict[str, Any]) -> tuple[str, str,
         raise InputError(
             path, number, f"passage {doc_id!r} has a title that is no string", "fix it"
         )
-    if not is_text(str(doc_id), title, text):
+    article = str(record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id)
+    if not is_text(str(doc_id), title, text, article):
         raise InputError(
             path, number, f"passage {doc_id!r} holds half a surrogate pair", "write valid Unicode"
         )
-    article = record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id
-    return str(doc_id), title, text, str(article)
+    return str(doc_id), title, text, article
+
+
+def _dpr_rows(path: Path, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
+    header = True
+    for number, line in read_lines(path, _WHAT, skip=skip):
+        try:
+            # A record a line, as DPR writes them: so one broken quote costs one line.
+            columns = next(csv.reader([line.rstrip("\r\n")], delimiter="\t", strict=True))
+            if header and columns != _DPR_HEADER:
+                raise _no_dpr_header(path, number)
+            if len(columns) != 3 or not columns[0]:
+                raise InputError(
+                    path,
+                    number,
+                    f"{len(columns)} columns, a passage has 3",
+                    "write id, text, title",
+                )
+        except csv.Error as error:
+            problem = f"broken quotes ({error})"
+            if header:
+                raise _no_dpr_header(path, number) from None
+            skip.tolerate(InputError(path, number, problem, 'double the quotes within "…"'))
+            continue
+        except InputError as error:
+            if header:
+                raise
+            skip.tolerate(error)
+            continue
+        if header:
+            header = False
+            continue
+        doc_id, text, title = columns
+        yield number, (doc_id, title, text, title or doc_id)
+
+
+def _no_dpr_header(path: Path, number: int) -> InputError:
+    return InputError(
+        path, number, "not the header of DPR's passages", "begin the file with id, text, title"
+    )
+
+
+def _refuse_duplicates(path: Path, suspects: pl.Series, *, upto: int) -> None:
+    """Look at the ids behind equal hashes, and refuse the corpus if they are equal too."""
+    first: dict[str, int | None] = {}
+    for batch in _batches(path, SkipBad(limit=2**63)):
+        ids = batch.frame[DOC_ID]
+        for row in hash_ids(ids).is_in(suspects.implode()).arg_true():
+            line = None if batch.lines is None else batch.lines[row]
+            doc_id = ids[row]
+            if doc_id in first:
+                before = first[doc_id]
+                raise InputError(
+                    batch.path,
+                    line,
+                    f"document id {doc_id!r} "
+                    f"{'occurs more than once' if before is None else f'stands in line {before} already'}",
+                    "give every passage an id of its own",
+                )
+            first[doc_id] = line
+        upto -= batch.frame.height
+        if upto <= 0:
+            return

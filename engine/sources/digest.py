@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from engine import tables
+from engine.sources.fingerprint import RowHashes
 from engine.sources.inputs import EvaluationInputs
 from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
 
@@ -31,13 +31,14 @@ def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
 
 
 def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
-    """SHA-256 of a table's rows in the named columns, as a multiset.
+    """A digest of a table's rows in the named columns, as a multiset (``RowHashes``).
 
-    Rows are written as JSON, hashed, and their hashes sorted: neither the order of rows nor further
-    columns count, the order within lists does.
+    Rows are hashed as JSON, since they may hold lists: neither the order of rows nor further columns
+    count, the order within lists does.
     """
-    rows = sorted(hashlib.sha256(_json(row)).digest() for row in table.select(columns).iter_rows())
-    return hashlib.sha256(b"".join(rows)).hexdigest()
+    hashes = RowHashes()
+    hashes.add(_json(row) for row in table.select(columns).iter_rows())
+    return hashes.hexdigest()
 
 
 def _json(value: Any) -> bytes:

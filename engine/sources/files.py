@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from engine.errors import InputError
+from engine.sources.skipping import SkipBad
 
 
 @contextlib.contextmanager
@@ -77,25 +78,40 @@ def read_parquet(path: str | Path) -> pl.DataFrame:
         ) from None
 
 
-def read_lines(path: str | Path, what: str) -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: str | Path, what: str, *, skip: SkipBad | None = None
+) -> Iterator[tuple[int, str]]:
     """Yield (line number from 1, line) of a UTF-8 text file, gunzipped by its name; blank lines left out.
+
+    Args:
+        path: the file.
+        what: what it should be, for errors.
+        skip: tolerates lines that are not UTF-8. A file that ends early is never tolerated: nobody
+            could count what it lacks.
 
     Raises:
         InputError: no such file, not UTF-8, or a broken gzip file.
     """
     path = require_file(path, what)
+    skip = skip or SkipBad()
     number = 0
     try:
         opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
         with opened as stream:
             for number, raw in enumerate(stream, 1):
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError:
+                    skip.tolerate(
+                        InputError(path, number, "not UTF-8 text", "save the file as UTF-8")
+                    )
+                    continue
                 if line.strip():
                     yield number, line
-    except UnicodeDecodeError:
-        raise InputError(path, number, "not UTF-8 text", "save the file as UTF-8") from None
     except (EOFError, OSError, zlib.error) as error:
-        raise InputError(path, number + 1, f"cannot be read ({error})", "check it") from None
+        raise InputError(
+            path, number + 1, f"cannot be read ({error})", "check it, or get it again"
+        ) from None
 
 
 def is_text(*values: str | None) -> bool:
@@ -126,25 +142,41 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         raise InputError(path, None, f"{parent} cannot be written", "give another path")
 
 
-def read_json_lines(path: str | Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_json_lines(
+    path: str | Path, what: str, *, skip: SkipBad | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) of a JSONL file.
+
+    Args:
+        path: the file, ``.gz`` or plain.
+        what: what it should be, for errors.
+        skip: tolerates lines that are no JSON objects.
 
     Raises:
         InputError: as ``read_lines``, or a line is not a JSON object.
     """
-    for number, line in read_lines(path, what):
+    skip = skip or SkipBad()
+    for number, line in read_lines(path, what, skip=skip):
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:  # ValueError also for endless integers
-            reason = getattr(error, "msg", None) or str(error)[:60]
-            raise InputError(
-                path, number, f"broken JSON ({reason})", "write one JSON object a line"
-            ) from None
-        if not isinstance(value, dict):
-            raise InputError(
-                path,
-                number,
-                f"a JSON {type(value).__name__}, not an object",
-                "write one JSON object a line",
-            )
+            value = parse_json_object(path, number, line)
+        except InputError as error:
+            skip.tolerate(error)
+            continue
         yield number, value
+
+
+def parse_json_object(path: str | Path, number: int, line: str | bytes) -> dict[str, Any]:
+    """The JSON object that a line holds.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    remedy = "write one JSON object a line"
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError also for endless integers
+        reason = getattr(error, "msg", None) or str(error)[:60]
+        raise InputError(path, number, f"broken JSON ({reason})", remedy) from None
+    if not isinstance(value, dict):
+        raise InputError(path, number, f"a JSON {type(value).__name__}, not an object", remedy)
+    return value

@@ -1,11 +1,14 @@
+import gzip
 import json
 
 import polars as pl
 import pytest
 
 from engine.errors import InputError
-from engine.sources.corpus import read_corpus
+from engine.sources import corpus, distinct
+from engine.sources.corpus import read_corpus, scan_corpus
 from engine.sources.files import write_parquet
+from engine.sources.skipping import SkipBad
 
 
 def write(path, *records):
@@ -84,3 +87,109 @@ def test_integer_ids_in_parquet_are_read_as_text(tmp_path):
     pl.DataFrame(columns).write_parquet(path)
     assert read_corpus(path, wanted={"2"})["doc_id"].to_list() == ["2"]
     assert read_corpus(path)["doc_id"].to_list() == ["1", "2"]
+
+
+def dpr(path, *lines):
+    text = "id\ttext\ttitle\n" + "".join(f"{line}\n" for line in lines)
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["psgs_w100.tsv", "psgs_w100.tsv.gz"])
+def test_dpr_passages_are_unquoted_and_belong_to_their_title(tmp_path, name):
+    path = dpr(tmp_path / name, '1\t"the ""second"" plague"\tAaron', "2\tplain\t")
+    assert read_corpus(path).rows() == [
+        ("1", "Aaron", 'the "second" plague', "Aaron"),
+        ("2", "", "plain", "2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('2\t"unclosed\tT', "broken quotes"),
+        ("2\tonly two", "2 columns, a passage has 3"),
+        ("1\tagain\tT", "stands in line 2 already"),
+    ],
+)
+def test_bad_dpr_lines_are_named(tmp_path, line, words):
+    path = dpr(tmp_path / "c.tsv", "1\ta\tT", line, "3\tc\tT")
+    with pytest.raises(InputError, match=words) as caught:
+        read_corpus(path)
+    assert caught.value.line == 3
+
+
+def test_a_tsv_with_another_header_is_refused(tmp_path):
+    (tmp_path / "c.tsv").write_text("doc\ttext\n1\ta\n")
+    with pytest.raises(InputError, match="not the header of DPR"):
+        read_corpus(tmp_path / "c.tsv", skip_bad=9)
+
+
+def test_a_beir_directory_is_read_by_its_corpus(tmp_path):
+    write(tmp_path / "corpus.jsonl", {"_id": "d1", "title": "T", "text": "a", "metadata": {}})
+    write(tmp_path / "queries.jsonl", {"_id": "q1", "text": "x"})
+    assert read_corpus(tmp_path).rows() == [("d1", "T", "a", "T")]
+
+
+def test_shards_are_read_in_the_order_of_their_names(tmp_path):
+    for name, doc_id in (("b", "2"), ("a", "1"), ("c", "3")):
+        row = {"doc_id": [doc_id], "title": [""], "text": ["t"], "article_id": ["x"]}
+        pl.DataFrame(row).write_parquet(tmp_path / f"{name}.parquet")
+    assert read_corpus(tmp_path)["doc_id"].to_list() == ["1", "2", "3"]
+    (tmp_path / "d.parquet").write_bytes((tmp_path / "b.parquet").read_bytes())
+    with pytest.raises(InputError, match=r"d\.parquet: document id '2' occurs more than once"):
+        read_corpus(tmp_path)
+    with pytest.raises(InputError, match="without"):
+        read_corpus(tmp_path.parent / tmp_path.name / "..")
+
+
+def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "BATCH_ROWS", 7)
+    records = [{"id": str(i), "text": f"t{i}"} for i in range(50)]
+    path = write(tmp_path / "c.jsonl", *records)
+    batches = list(scan_corpus(path))
+    assert [b.height for b in batches] == [7] * 7 + [1]
+    assert pl.concat(batches).equals(read_corpus(path))
+    write_parquet(pl.concat(batches), tmp_path / "c.parquet")
+    assert pl.concat(scan_corpus(tmp_path / "c.parquet")).equals(pl.concat(batches))
+    write(path, *records, {"id": "3", "text": "again"})
+    with pytest.raises(InputError, match=r":51: document id '3' stands in line 4 already"):
+        read_corpus(path)
+
+
+def test_equal_hashes_of_different_ids_are_no_duplicates(tmp_path, monkeypatch):
+    def same(ids):
+        return pl.Series([7] * len(ids), dtype=pl.UInt64)
+
+    monkeypatch.setattr(distinct, "hash_ids", same)
+    monkeypatch.setattr(corpus, "hash_ids", same)
+    path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": "t"} for i in range(5)))
+    assert read_corpus(path).height == 5
+    write(path, *({"id": str(i), "text": "t"} for i in (0, 1, 2, 1)))
+    with pytest.raises(InputError, match=r":4: document id '1' stands in line 2 already"):
+        read_corpus(path)
+
+
+def test_bad_records_are_skipped_up_to_a_number_and_counted(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(
+        b'{"id": "1", "text": "a"}\n{"id": "2", "te\n{"id": "3"}\n\xff\n{"id": "5", "text": "e"}\n'
+    )
+    skip = SkipBad(3)
+    assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == ["1", "5"]
+    assert skip.count == 3
+    assert skip.described().startswith(f"3 bad records skipped ({path}:2: broken JSON")
+    with pytest.raises(InputError, match=r":4: not UTF-8 text \(bad record 3, 2 may be skipped\)"):
+        read_corpus(path, skip_bad=2)
+    with pytest.raises(InputError, match=r":2: broken JSON"):
+        read_corpus(path)
+
+
+def test_a_file_cut_short_is_refused_however_many_bad_records_may_be_skipped(tmp_path):
+    path = tmp_path / "c.jsonl.gz"
+    lines = "".join(json.dumps({"id": str(i), "text": f"{i * i}"}) + "\n" for i in range(999))
+    path.write_bytes(gzip.compress(lines.encode())[:-60])
+    with pytest.raises(InputError, match="cannot be read") as caught:
+        read_corpus(path, skip_bad=10**6)
+    assert caught.value.line > 1

@@ -1,0 +1,57 @@
+"""Bad records: refused, or tolerated up to a number and counted."""
+
+from __future__ import annotations
+
+from engine.errors import InputError
+
+_SHOWN = 3
+
+
+class SkipBad:
+    """Lets up to ``limit`` bad records pass, and counts them.
+
+    Attributes:
+        limit: bad records that are tolerated.
+        count: bad records met so far.
+        first: what was wrong with the first of them.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        self.limit = limit
+        self.count = 0
+        self.first: list[InputError] = []
+
+    def tolerate(self, error: InputError) -> None:
+        """Count the record that ``error`` speaks of.
+
+        Raises:
+            InputError: that error, where ``limit`` bad records were met before.
+        """
+        if self.count >= self.limit:
+            if not self.limit:
+                raise error from None
+            raise InputError(
+                error.path,
+                error.line,
+                f"{error.problem} (bad record {self.count + 1}, {self.limit} may be skipped)",
+                error.remedy,
+            ) from None
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(error)
+
+    def described(self) -> str:
+        """``2 bad records skipped (a.jsonl:7: broken JSON …)``; empty where there were none."""
+        if not self.count:
+            return ""
+        shown = "; ".join(
+            f"{error.path}{'' if error.line is None else f':{error.line}'}: {error.problem}"
+            for error in self.first
+        )
+        more = f"; and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
+        return f"{self.count} bad record{'s' * (self.count > 1)} skipped ({shown}{more})"
+
+
+def tolerance(skip_bad: int | SkipBad) -> SkipBad:
+    """``skip_bad`` as the object that counts; a caller who gives one can ask it afterwards."""
+    return skip_bad if isinstance(skip_bad, SkipBad) else SkipBad(skip_bad)
