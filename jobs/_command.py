@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Yaml
 
 from engine.errors import InputError, ReadError
-from engine.sources.files import require_file
+from engine.sources.locations import require_file
 
 BAD_INPUT = 2
 

@@ -23,7 +23,8 @@ from engine.conformance.references import trec_eval_name
 from engine.errors import InputError
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
-from engine.sources.files import is_text, read_json_lines, read_lines
+from engine.sources.files import is_text
+from engine.sources.lines import read_json_lines, read_lines
 from engine.tables import MEASURE, QUERY_ID, VALUE
 
 _WHAT = (

@@ -21,7 +21,9 @@ from engine.conformance.comparison import (
 from engine.errors import InputError
 from engine.normalize import normalize_answer
 from engine.scoring.metrics import get_metric
-from engine.sources.files import is_text, read_json_lines, require_file
+from engine.sources.files import is_text
+from engine.sources.lines import read_json_lines
+from engine.sources.locations import require_file, suffix_of
 from engine.sources.queries import read_queries
 from engine.tables import ANSWERS, QUERY_ID
 
@@ -125,7 +127,7 @@ def read_items(gold: str | Path, guess: str | Path) -> dict[str, Item]:
     Raises:
         InputError: as ``compare_kilt`` says, naming the line.
     """
-    if require_file(gold, _GOLD).suffix == ".parquet":
+    if suffix_of(require_file(gold, _GOLD)) == ".parquet":
         raise InputError(gold, None, "is Parquet, which KILT's script cannot read", f"give {_GOLD}")
     answers = dict(read_queries(gold, need_answers=False).select(QUERY_ID, ANSWERS).iter_rows())
     records = {str(record["id"]): (n, record) for n, record in read_json_lines(gold, _GOLD)}

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import yaml
 
 from engine.errors import InputError
-from engine.sources.files import is_text, require_file
+from engine.sources.files import is_text
+from engine.sources.locations import require_file
 
 Task = Literal["short-answer", "claims", "dialogue"]
 JUDGE: Literal["judge"] = "judge"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -15,7 +14,18 @@ import pyarrow.parquet as pq
 from engine import tables
 from engine.errors import InputError
 from engine.sources.distinct import IdHashes, hash_ids
-from engine.sources.files import is_text, read_json_lines, read_lines, require_file
+from engine.sources.files import is_text
+from engine.sources.lines import read_json_lines, read_lines
+from engine.sources.locations import (
+    Location,
+    is_directory,
+    list_files,
+    locate,
+    name_of,
+    open_binary,
+    require_file,
+    suffix_of,
+)
 from engine.sources.skipping import SkipBad, tolerance
 from engine.tables import DOC_ID
 
@@ -33,13 +43,13 @@ _Row = tuple[str, str, str, str]
 class _Batch:
     """Passages of one file, and the lines that they stand in (None where lines have no meaning)."""
 
-    path: Path
+    path: Location
     frame: pl.DataFrame
     lines: list[int] | None
 
 
 def scan_corpus(
-    path: str | Path, *, skip_bad: int | SkipBad = 0, distinct: bool = False
+    path: Location, *, skip_bad: int | SkipBad = 0, distinct: bool = False
 ) -> Iterator[pl.DataFrame]:
     """Yield the corpus table in batches, in the order of the source and in constant memory.
 
@@ -64,17 +74,17 @@ def scan_corpus(
     """
     hashes = IdHashes()
     passages = 0
-    for batch in _batches(Path(path), tolerance(skip_bad)):
+    for batch in _batches(locate(path), tolerance(skip_bad)):
         passages += batch.frame.height
         if distinct and len(suspects := hashes.add(batch.frame[DOC_ID])):
-            _refuse_duplicates(Path(path), pl.Series(suspects), upto=passages)
+            _refuse_duplicates(locate(path), pl.Series(suspects), upto=passages)
         yield batch.frame
     if not passages:
         raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
 
 
 def read_corpus(
-    path: str | Path, *, wanted: Collection[str] | None = None, skip_bad: int | SkipBad = 0
+    path: Location, *, wanted: Collection[str] | None = None, skip_bad: int | SkipBad = 0
 ) -> pl.DataFrame:
     """Read passages as the corpus table, from any layout of ``scan_corpus``.
 
@@ -95,31 +105,29 @@ def read_corpus(
     return pl.concat(frames)
 
 
-def _batches(path: Path, skip: SkipBad) -> Iterator[_Batch]:
-    if not path.is_dir():
+def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+    if not is_directory(path):
         yield from _file_batches(require_file(path, _WHAT), skip)
         return
-    for name in ("corpus.jsonl", "corpus.jsonl.gz"):
-        if (path / name).is_file():
-            yield from _file_batches(path / name, skip)
-            return
-    shards = sorted(path.glob("*.parquet"))
-    if not shards:
+    files = list_files(path)
+    beir = [file for file in files if name_of(file) in ("corpus.jsonl", "corpus.jsonl.gz")]
+    shards = [file for file in files if suffix_of(file) == ".parquet"]
+    if not beir and not shards:
         raise InputError(
             path,
             None,
             "a directory without *.parquet files or a corpus.jsonl",
             "give a corpus in Parquet shards, a BEIR data set, or a file",
         )
-    for shard in shards:
-        yield from _parquet_batches(shard)
+    for file in beir[:1] or shards:
+        yield from _file_batches(file, skip)
 
 
-def _file_batches(path: Path, skip: SkipBad) -> Iterator[_Batch]:
-    if path.suffix == ".parquet":
+def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+    if suffix_of(path) == ".parquet":
         yield from _parquet_batches(path)
         return
-    tsv = path.name.endswith((".tsv", ".tsv.gz"))
+    tsv = name_of(path).endswith((".tsv", ".tsv.gz"))
     lines: list[int] = []
     rows: list[_Row] = []
     for number, row in _dpr_rows(path, skip) if tsv else _json_rows(path, skip):
@@ -132,10 +140,10 @@ def _file_batches(path: Path, skip: SkipBad) -> Iterator[_Batch]:
         yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
 
 
-def _parquet_batches(path: Path) -> Iterator[_Batch]:
+def _parquet_batches(path: Location) -> Iterator[_Batch]:
     first_row = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with open_binary(path) as stream, pq.ParquetFile(stream) as file:
             names = file.schema_arrow.names
             if any(name not in names for name in tables.CORPUS):
                 tables.conform(pl.DataFrame(schema=names), tables.CORPUS, path)  # says what lacks
@@ -152,7 +160,7 @@ def _parquet_batches(path: Path) -> Iterator[_Batch]:
         ) from None
 
 
-def _json_rows(path: Path, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
+def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
     for number, record in read_json_lines(path, _WHAT, skip=skip):
         try:
             row = _passage(path, number, record)
@@ -162,7 +170,7 @@ def _json_rows(path: Path, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
         yield number, row
 
 
-def _passage(path: Path, number: int, record: dict[str, Any]) -> _Row:
+def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
     doc_id = next((record[name] for name in _ID_FIELDS if record.get(name) not in (None, "")), None)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
         raise InputError(path, number, "a passage without an id", "add a doc_id")
@@ -182,7 +190,7 @@ def _passage(path: Path, number: int, record: dict[str, Any]) -> _Row:
     return str(doc_id), title, text, article
 
 
-def _dpr_rows(path: Path, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
+def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
     header = True
     for number, line in read_lines(path, _WHAT, skip=skip):
         try:
@@ -215,13 +223,13 @@ def _dpr_rows(path: Path, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
         yield number, (doc_id, title, text, title or doc_id)
 
 
-def _no_dpr_header(path: Path, number: int) -> InputError:
+def _no_dpr_header(path: Location, number: int) -> InputError:
     return InputError(
         path, number, "not the header of DPR's passages", "begin the file with id, text, title"
     )
 
 
-def _refuse_duplicates(path: Path, suspects: pl.Series, *, upto: int) -> None:
+def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> None:
     """Look at the ids behind equal hashes, and refuse the corpus if they are equal too."""
     first: dict[str, int | None] = {}
     for batch in _batches(path, SkipBad(limit=2**63)):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
 from engine.errors import InputError
 from engine.sources.corpus import read_corpus
-from engine.sources.files import read_lines
+from engine.sources.lines import read_lines
+from engine.sources.locations import Location, suffix_of
 from engine.sources.qrels import read_qrels
 from engine.sources.queries import read_queries
 from engine.sources.runs import read_runs
@@ -41,13 +41,13 @@ class EvaluationInputs:
 
 
 def read_inputs(
-    queries: str | Path,
-    corpus: str | Path,
-    runs: Sequence[str | Path],
+    queries: Location,
+    corpus: Location,
+    runs: Sequence[Location],
     *,
     k: int,
     limit: int | None = None,
-    qrels: str | Path | None = None,
+    qrels: Location | None = None,
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
@@ -79,7 +79,7 @@ def read_inputs(
     if not lost.is_empty():
         name, query_id, doc_id = lost.select(RUN, QUERY_ID, DOC_ID).row(0)
         order = run_table[RUN].unique(maintain_order=True).to_list()
-        path = Path(runs[order.index(name)])
+        path = runs[order.index(name)]
         more = lost[DOC_ID].n_unique() - 1
         raise InputError(
             path,
@@ -100,7 +100,7 @@ def read_inputs(
     )
 
 
-def _read_judged(path: str | Path, query_table: pl.DataFrame, queries: str | Path) -> pl.DataFrame:
+def _read_judged(path: Location, query_table: pl.DataFrame, queries: Location) -> pl.DataFrame:
     table = read_qrels(path)
     judged = table.join(query_table, on=QUERY_ID, how="semi", maintain_order="left")
     if judged.is_empty():
@@ -114,9 +114,9 @@ def _read_judged(path: str | Path, query_table: pl.DataFrame, queries: str | Pat
     return judged
 
 
-def _line_of(path: Path, query_id: str, doc_id: str) -> int | None:
+def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
     """Where a TREC file lists a document; only looked up to word an error."""
-    if path.suffix == ".parquet":
+    if suffix_of(path) == ".parquet":
         return None
     for number, line in read_lines(path, "a run"):
         columns = line.split()

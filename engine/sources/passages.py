@@ -10,7 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.files import read_json_lines
+from engine.sources.lines import read_json_lines
 from engine.sources.mediawiki import Article, read_articles
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.files import read_lines, read_parquet, require_file
+from engine.sources.files import read_parquet
+from engine.sources.lines import read_lines
+from engine.sources.locations import Location, require_file, suffix_of
 from engine.tables import DOC_ID, LABEL, QUERY_ID
 
 _WHAT = 'qrels: TREC lines "query 0 document label", or Parquet'
 
 
-def read_qrels(path: str | Path) -> pl.DataFrame:
+def read_qrels(path: Location) -> pl.DataFrame:
     """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
 
     Labels are numbers, whole ones in TREC's collections; below 0 means that a passage was pooled but
@@ -26,7 +27,7 @@ def read_qrels(path: str | Path) -> pl.DataFrame:
             number, or a document judged twice for a query.
     """
     path = require_file(path, _WHAT)
-    if path.suffix == ".parquet":
+    if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path), tables.QRELS, path)
         twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
         if not twice.is_empty():
@@ -43,7 +44,7 @@ def read_qrels(path: str | Path) -> pl.DataFrame:
     return frame
 
 
-def _from_trec(path: Path) -> pl.DataFrame:
+def _from_trec(path: Location) -> pl.DataFrame:
     rows: list[tuple[str, str, float]] = []
     seen: dict[tuple[str, str], int] = {}
     for number, line in read_lines(path, _WHAT):

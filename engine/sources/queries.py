@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,14 +10,16 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.normalize import normalize_answer
-from engine.sources.files import is_text, read_json_lines, read_parquet, require_file
+from engine.sources.files import is_text, read_parquet
+from engine.sources.lines import read_json_lines
+from engine.sources.locations import Location, require_file, suffix_of
 
 # Line in the file (None for Parquet), query id, query, answers, provenance.
 _Row = tuple[int | None, str, str, list[str], list[str]]
 _WHAT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
 
 
-def read_queries(path: str | Path, *, need_answers: bool = True) -> pl.DataFrame:
+def read_queries(path: Location, *, need_answers: bool = True) -> pl.DataFrame:
     """Read queries as the queries table, in the order of the file.
 
     Answers are stripped and distinct, in their order. Provenance is the ``wikipedia_id`` of every
@@ -33,7 +34,7 @@ def read_queries(path: str | Path, *, need_answers: bool = True) -> pl.DataFrame
             answers that normalize to nothing (every empty output would match them).
     """
     path = require_file(path, _WHAT)
-    if path.suffix == ".parquet":
+    if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path), tables.QUERIES, path)
         rows = [_clean(path, None, *row) for row in frame.iter_rows()]
     else:
@@ -64,7 +65,7 @@ def read_queries(path: str | Path, *, need_answers: bool = True) -> pl.DataFrame
     return pl.DataFrame([row[1:] for row in rows], schema=tables.QUERIES, orient="row")
 
 
-def _query(path: Path, number: int, record: dict[str, Any]) -> _Row:
+def _query(path: Location, number: int, record: dict[str, Any]) -> _Row:
     query_id = record.get("id")
     if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
         raise InputError(path, number, "a query without an id", 'add "id"')
@@ -98,7 +99,7 @@ def _query(path: Path, number: int, record: dict[str, Any]) -> _Row:
 
 
 def _clean(
-    path: Path,
+    path: Location,
     number: int | None,
     query_id: str,
     query: str,

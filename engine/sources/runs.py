@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.files import read_lines, read_parquet, require_file, write_parquet, write_text
+from engine.sources.files import read_parquet, write_parquet, write_text
+from engine.sources.lines import read_lines
+from engine.sources.locations import Location, name_of, require_file, suffix_of
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 
 _WHAT = 'a run: TREC lines "query Q0 document rank score name", or Parquet'
 
 
-def read_run(path: str | Path) -> pl.DataFrame:
+def read_run(path: Location) -> pl.DataFrame:
     """Read one run as the run table, sorted by query and rank.
 
     Order in TREC files follows trec_eval: by score (in single precision, as it keeps them), equal
@@ -29,7 +31,7 @@ def read_run(path: str | Path) -> pl.DataFrame:
             document listed twice for a query, ranks given twice, or more than one system name.
     """
     path = require_file(path, _WHAT)
-    frame = _from_parquet(path) if path.suffix == ".parquet" else _from_trec(path)
+    frame = _from_parquet(path) if suffix_of(path) == ".parquet" else _from_trec(path)
     if frame.is_empty():
         raise InputError(path, None, "the run is empty", f"give {_WHAT}")
     names = frame[RUN].unique()
@@ -45,14 +47,14 @@ def read_run(path: str | Path) -> pl.DataFrame:
     )
 
 
-def read_runs(paths: Sequence[str | Path]) -> pl.DataFrame:
+def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
     """Read several runs into one table; their names must differ.
 
     Raises:
         InputError: as ``read_run``, or two files with the same system name.
     """
     frames: list[pl.DataFrame] = []
-    sources: dict[str, str | Path] = {}
+    sources: dict[str, Location] = {}
     for path in paths:
         frame = read_run(path)
         name = frame[RUN][0]
@@ -68,7 +70,7 @@ def read_runs(paths: Sequence[str | Path]) -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def write_run(frame: pl.DataFrame, path: str | Path) -> None:
+def write_run(frame: pl.DataFrame, path: Location) -> None:
     """Write a run: Parquet if the name ends so, else TREC text.
 
     Readers of TREC text order by score in single precision, and equal scores by document id. So
@@ -79,7 +81,7 @@ def write_run(frame: pl.DataFrame, path: str | Path) -> None:
         InputError: an id with white space cannot be written as TREC text.
     """
     path = Path(path)
-    if path.suffix == ".parquet":
+    if suffix_of(path) == ".parquet":
         write_parquet(frame.select(list(tables.RUNS)), path)
         return
     lines: list[str] = []
@@ -102,10 +104,10 @@ def write_run(frame: pl.DataFrame, path: str | Path) -> None:
     write_text("".join(lines), path)
 
 
-def _from_parquet(path: Path) -> pl.DataFrame:
+def _from_parquet(path: Location) -> pl.DataFrame:
     frame = read_parquet(path)
     if RUN not in frame.columns:
-        frame = frame.with_columns(pl.lit(path.stem).alias(RUN))
+        frame = frame.with_columns(pl.lit(PurePosixPath(name_of(path)).stem).alias(RUN))
     frame = tables.conform(frame, tables.RUNS, path)
     for columns, what in (([QUERY_ID, DOC_ID], "document"), ([QUERY_ID, RANK], "rank")):
         twice = frame.filter(pl.struct(columns).is_duplicated())
@@ -120,7 +122,7 @@ def _from_parquet(path: Path) -> pl.DataFrame:
     return frame
 
 
-def _from_trec(path: Path) -> pl.DataFrame:
+def _from_trec(path: Location) -> pl.DataFrame:
     rows: list[tuple[str, str, int, float, str]] = []
     seen: dict[tuple[str, str], int] = {}
     for number, line in read_lines(path, _WHAT):

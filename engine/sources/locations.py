@@ -1,0 +1,165 @@
+"""Where files are: local paths, and addresses that fsspec opens (``s3://…``, ``gs://…``, ``memory://…``)."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from engine.errors import InputError
+
+Location = str | Path
+"""A path, or an address with a scheme, which stays a string: ``Path`` would fold its two slashes."""
+
+# Two letters or more, so that a drive is no scheme; one slash is what Path leaves of two.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
+# What reading a damaged file raises, whichever module decompresses it.
+DAMAGE = (EOFError, OSError, zlib.error)
+
+
+def locate(path: Location) -> Location:
+    """An address as a string, ``file://`` addresses and everything else as a Path."""
+    text = str(path)
+    if text.startswith("file://"):
+        return Path(text.removeprefix("file://"))
+    return text if "://" in text else Path(path)
+
+
+def has_scheme(path: Location) -> bool:
+    """Whether this is an address other than ``file://``, even one that ``Path`` has spoiled."""
+    found = _SCHEME.match(str(path))
+    return found is not None and found[1] != "file"
+
+
+def name_of(path: Location) -> str:
+    """The last part of a path or address."""
+    return PurePosixPath(str(path)).name
+
+
+def suffix_of(path: Location) -> str:
+    """The last suffix of the name: ``.gz`` of ``a.jsonl.gz``."""
+    return PurePosixPath(str(path)).suffix
+
+
+def is_directory(path: Location) -> bool:
+    """Whether a directory (or what stands for one in an object store) is there."""
+    path = locate(path)
+    if isinstance(path, Path):
+        return path.is_dir()
+    system, inside = _file_system(path)
+    with _asking(path):
+        return bool(system.isdir(inside))
+
+
+def require_file(path: Location, what: str) -> Location:
+    """``path``, located, if it is a file.
+
+    Raises:
+        InputError: there is no such file; ``what`` says what should have been given.
+    """
+    path = locate(path)
+    if is_directory(path):
+        raise InputError(path, None, "is a directory", f"give {what}")
+    if not _exists(path):
+        raise InputError(path, None, "no such file", f"give {what}")
+    return path
+
+
+def list_files(directory: Location) -> list[Location]:
+    """The files right under a directory, without hidden ones, in the order of their names."""
+    directory = locate(directory)
+    found: list[Location]
+    if isinstance(directory, Path):
+        found = [p for p in directory.iterdir() if p.is_file()]
+    else:
+        system, inside = _file_system(directory)
+        with _asking(directory):
+            entries = system.ls(inside, detail=True)
+        scheme = directory.split("://", 1)[0]
+        found = [
+            f"{scheme}://{str(entry['name']).lstrip('/')}"
+            for entry in entries
+            if entry["type"] == "file"
+        ]
+    return sorted((p for p in found if not name_of(p).startswith(".")), key=name_of)
+
+
+def open_binary(path: Location) -> IO[bytes]:
+    """Open a file for reading, as it is stored.
+
+    Raises:
+        InputError: an address that cannot be opened, or whose driver is not installed.
+        OSError: a path that cannot be opened.
+    """
+    path = locate(path)
+    if isinstance(path, Path):
+        return path.open("rb")
+    system, inside = _file_system(path)
+    with _asking(path):
+        return cast(IO[bytes], system.open(inside, "rb"))
+
+
+def open_decompressed(path: Location) -> IO[bytes]:
+    """Open a file for reading, decompressed as its name says: ``.gz``, ``.bz2``.
+
+    Raises:
+        InputError: as ``open_binary``.
+        OSError: as ``open_binary``.
+    """
+    stream = open_binary(path)
+    suffix = suffix_of(path)
+    if suffix == ".gz":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=stream, mode="rb"))
+    return cast(IO[bytes], bz2.BZ2File(stream)) if suffix == ".bz2" else stream
+
+
+def _exists(path: Location) -> bool:
+    if isinstance(path, Path):
+        return path.exists()
+    system, inside = _file_system(path)
+    with _asking(path):
+        return bool(system.exists(inside))
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        with _asking(address, but=(ImportError, ValueError)):
+            system, inside = fsspec.core.url_to_fs(address)
+    except ImportError as error:  # its message names the package: "Install s3fs to access S3"
+        scheme = address.split("://", 1)[0]
+        raise InputError(
+            address,
+            None,
+            f"the driver for {scheme}:// is not installed ({error})",
+            "install that package into the engine's environment",
+        ) from None
+    except ValueError as error:
+        raise InputError(
+            address, None, f"cannot be opened ({error})", "give an address that fsspec knows"
+        ) from None
+    return system, inside
+
+
+@contextmanager
+def _asking(address: str, *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Whatever a driver raises (each has errors of its own) becomes one line, ``but`` these."""
+    try:
+        yield
+    except but:
+        raise
+    except FileNotFoundError:
+        raise InputError(address, None, "no such file", "check the address") from None
+    except Exception as error:
+        raise InputError(
+            address,
+            None,
+            f"cannot be opened ({type(error).__name__}: {error})",
+            "check the address, the network and the credentials",
+        ) from None
