@@ -50,9 +50,10 @@ from engine.reading.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecoderReade
 from engine.reading.prompts import default_prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import FID_INPUT_TOKENS
+from engine.sources.articles import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.corpus import read_corpus
-from engine.sources.passages import passages, read_source
+from engine.sources.passages import passages
 from engine.sources.queries import read_queries
 
 Read = list[str]

@@ -47,9 +47,10 @@ from engine.reading.readers import specify
 from engine.reading.reads import input_sizes, unit_tokens
 from engine.reading.store import load as load_store
 from engine.retrieval.bm25 import build_index, search
+from engine.sources.articles import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.corpus import read_corpus
-from engine.sources.passages import passages, read_source
+from engine.sources.passages import passages
 from engine.sources.queries import read_queries
 from jobs.evaluate import parse_bytes
 

@@ -1,23 +1,31 @@
-"""``erag passages``: cut a source of articles into passages."""
+"""``erag passages``: cut sources of articles into passages."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from engine.errors import InputError
-from engine.sources.files import require_output, write_parquet
-from engine.sources.passages import passages as cut_passages
-from engine.sources.passages import read_source
+from engine.sources.files import require_output
+from engine.sources.passage_files import write_passages
+from engine.sources.passages import ArticleId
+from engine.sources.skipping import SkipBad
+from engine.sources.splitting import Cutting
 from jobs._command import ConfigFile, run_command
 
 
 def passages(
-    source: Path,
+    source: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
     *,
     out: Path,
-    words: int = 100,
-    article_id: Literal["title", "page"] = "title",
+    words: int | None = None,
+    characters: int | None = None,
+    overlap: int | None = None,
+    article_id: ArticleId | None = None,
+    skip_bad: int = 0,
+    workers: int | None = None,
     config: ConfigFile = None,
 ) -> None:
     """Cut articles into passages and write them as a corpus.
@@ -25,26 +33,51 @@ def passages(
     Parameters
     ----------
     source
-        A MediaWiki dump (.xml or .xml.bz2), or JSONL articles with id, title and text.
+        Articles: MediaWiki dumps, KILT's knowledge source, JSONL, Parquet, BEIR or SQuAD
+        (docs/formats.md), packed or not; files, directories, or addresses like s3://….
     out
-        The corpus to write (.parquet).
+        The corpus to write: a .parquet file, or a new directory for shards of a million passages.
     words
-        Words per passage at most.
+        Words per passage at most; 100 by default.
+    characters
+        Cut recursively into so many characters at most instead.
+    overlap
+        Characters that a passage may share with the one before it; 20 by default.
     article_id
-        What identifies an article in provenance: its title or its page id.
+        What identifies an article in provenance: its title or its page id. By default what the source
+        says: KILT's are page ids, all others titles.
+    skip_bad
+        Leave out up to so many bad records, and count them.
+    workers
+        Processes; by default as many as there are CPUs.
     """
-    if words < 1:
-        raise InputError(None, None, f"--words is {words}", "use 1 or more")
-    if out.suffix != ".parquet":
-        raise InputError(
-            out, None, "a corpus is written as Parquet", "give a name that ends in .parquet"
-        )
-    require_output(out, directory=False)
-    corpus = cut_passages(read_source(source), words=words, article_id=article_id)
-    if corpus.is_empty():
-        raise InputError(source, None, "holds no article with text", "give another source")
-    write_parquet(corpus, out)
-    print(f"{corpus.height} passages of {corpus['article_id'].n_unique()} articles -> {out}")
+    for option, number, least in (("--skip-bad", skip_bad, 0), ("--workers", workers, 1)):
+        if number is not None and number < least:
+            raise InputError(None, None, f"{option} is {number}", f"use {least} or more")
+    cutting = _cutting(words, characters, overlap)
+    require_output(out, directory=out.suffix != ".parquet")
+    skip = SkipBad(skip_bad)
+    done = write_passages(
+        source, out, cutting=cutting, article_id=article_id, workers=workers, skip_bad=skip
+    )
+    files = f" ({done.files} files)" if done.files > 1 else ""
+    print(f"{done.passages} passages of {done.articles} articles -> {out}{files}")
+    if done.empty:
+        print(f"{done.empty} articles without text left out")
+    if skip.count:
+        print(skip.described())
+
+
+def _cutting(words: int | None, characters: int | None, overlap: int | None) -> Cutting:
+    if words is not None and characters is not None:
+        raise InputError(None, None, "--words and --characters", "use one of them")
+    if overlap is not None and characters is None:
+        raise InputError(None, None, "--overlap without --characters", "use both")
+    return Cutting(
+        words=Cutting.words if words is None else words,
+        characters=characters,
+        overlap=Cutting.overlap if overlap is None else overlap,
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,29 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: str | Path) -> Iterator[Path]:
+    """Give a temporary directory beside ``path`` that becomes ``path`` when the block ends well.
+
+    Raises:
+        InputError: ``path`` holds something already: nothing could replace it in one step.
+    """
+    path = Path(path)
+    if path.exists() and any(path.iterdir()):
+        raise InputError(path, None, "is a directory with content", "give a new directory")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_parquet(frame: pl.DataFrame, path: str | Path) -> None:

@@ -1,231 +1,180 @@
-"""Articles from a MediaWiki XML dump, as plain text.
+"""Articles from MediaWiki XML dumps.
 
-Dumps are streamed: memory holds one page at a time, whatever the size of the file.
+Dumps are streamed: they are cut at their page elements without parsing them, so that pages can be
+parsed elsewhere, a broken one can be told from the rest, and memory holds one page at a time.
 """
 
 from __future__ import annotations
 
-import bz2
-import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import IO
 
-import mwparserfromhell as mw
-from mwparserfromhell import nodes
-
 from engine.errors import InputError
+from engine.sources.article import Article
+from engine.sources.lines import damaged
+from engine.sources.locations import DAMAGE, Location, open_decompressed, require_file
+from engine.sources.skipping import SkipBad, tolerance
 
-# Sections that hold pointers rather than prose (the DPR passages leave them out too).
-_BACK_MATTER = frozenset(
-    [
-        "references",
-        "external links",
-        "see also",
-        "further reading",
-        "notes",
-        "bibliography",
-        "footnotes",
-        "sources",
-        "citations",
-        "notes and references",
-        "works cited",
-        "gallery",
-        "filmography and references",
-    ]
-)
-_DROPPED_TAGS = frozenset(
-    [
-        "ref",
-        "references",
-        "table",
-        "gallery",
-        "math",
-        "timeline",
-        "imagemap",
-        "score",
-        "source",
-        "syntaxhighlight",
-    ]
-)
-_DROPPED_LINKS = re.compile(r"\s*(?:file|image|category|media)\s*:|\s*[a-z\-]{2,12}:[^ ]", re.I)
-_BLOCK_TAGS = frozenset({"li", "dd", "dt", "br", "blockquote", "p", "div", "poem", "center", "hr"})
+_WHAT = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
+_BLOCK = 1 << 20
+# The largest pages of Wikipedia have 2 MB; a page with its whole history may have gigabytes.
+_LARGEST_PAGE = 256 << 20
+_OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
 
 
-@dataclass(frozen=True)
-class Article:
-    """One page of the main namespace: its page id, its title and its prose."""
-
-    page_id: str
-    title: str
-    text: str
-
-
-def read_articles(path: str | Path) -> Iterator[Article]:
-    """Yield the articles of a dump (``.xml`` or ``.xml.bz2``), redirects and other namespaces left out.
+def read_articles(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Article]:
+    """Yield the articles of a dump, redirects and other namespaces left out.
 
     Pages without any prose are yielded with an empty text: the caller counts them.
 
     Raises:
-        InputError: the file is missing or is not a MediaWiki dump.
+        InputError: the file is missing, no MediaWiki dump, cut short, or has more bad pages than
+            ``skip_bad`` tolerates.
     """
-    path = Path(path)
-    pages = 0
+    skip = tolerance(skip_bad)
+    for line, page in raw_pages(path, skip=skip):
+        try:
+            article = parse_page(path, line, page)
+        except InputError as error:
+            skip.tolerate(error)
+            continue
+        if article is not None:
+            yield article
+
+
+def raw_pages(path: Location, *, skip: SkipBad) -> Iterator[tuple[int, bytes]]:
+    """Yield (line from 1, ``<page>…</page>``) of a dump, unparsed.
+
+    Text outside of pages and pages without an end are bad records.
+
+    Raises:
+        InputError: as ``read_articles``.
+    """
+    path = require_file(path, _WHAT)
+    pages = _Pages(path, skip)
     try:
-        with _open(path) as stream:
-            for page, namespace in _pages(stream):
-                pages += 1
-                if (
-                    page.findtext(f"{namespace}ns") != "0"
-                    or page.find(f"{namespace}redirect") is not None
-                ):
-                    continue
-                markup = page.findtext(f"{namespace}revision/{namespace}text") or ""
-                yield Article(
-                    page_id=page.findtext(f"{namespace}id") or "",
-                    title=page.findtext(f"{namespace}title") or "",
-                    text=plain_text(markup),
+        with open_decompressed(path) as stream:
+            yield from pages.cut(stream)
+    except DAMAGE as error:
+        raise damaged(path, pages.line, error) from None
+
+
+class _Pages:
+    """Where in a dump we are: ``buffer`` holds what was read and not yet cut, from ``line`` on."""
+
+    def __init__(self, path: Location, skip: SkipBad) -> None:
+        self.path = path
+        self.skip = skip
+        self.line = 1
+        self.buffer = b""
+        self.at = 0  # what lies before it in the buffer is cut already
+
+    def cut(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        found = False
+        searched = 0  # how far no end of a page is in the buffer
+        while block := stream.read(_BLOCK):
+            self.buffer += block
+            while (end := self.buffer.find(_CLOSE, searched)) >= 0:
+                searched = end + len(_CLOSE)
+                page = self._page(self._take(searched), first=not found)
+                if page is not None:
+                    found = True
+                    yield page
+            self.buffer, self.at = self.buffer[self.at :], 0
+            searched = max(0, len(self.buffer) - len(_CLOSE))
+            if len(self.buffer) > _LARGEST_PAGE:
+                raise InputError(
+                    self.path,
+                    _first_line(self.line, self.buffer),
+                    f"a page of more than {_LARGEST_PAGE >> 20} MiB, or no end of one",
+                    f"give {_WHAT}",
                 )
-    except ElementTree.ParseError as error:
-        raise InputError(
-            path, error.position[0], f"not well-formed XML ({error.msg})", "download the dump again"
-        ) from None
-    except FileNotFoundError:
-        raise InputError(path, None, "no such file", "give the path of a MediaWiki dump") from None
-    except (EOFError, OSError) as error:
-        raise InputError(path, None, f"cannot be read ({error})", "check the file") from None
-    if pages == 0:
-        raise InputError(
-            path, None, "holds no <page>", "give a pages-articles dump (.xml or .xml.bz2)"
+        self._finish(found)
+
+    def _take(self, end: int) -> tuple[int, bytes]:
+        line, taken = self.line, self.buffer[self.at : end]
+        self.at = end
+        self.line += taken.count(b"\n")
+        return line, taken
+
+    def _page(self, taken: tuple[int, bytes], *, first: bool) -> tuple[int, bytes] | None:
+        """What ends with a page's end: the page, after what stands before it was looked at."""
+        line, text = taken
+        start = text.rfind(_OPEN)
+        if start < 0:
+            self._bad(_first_line(line, text), "a page's end without its beginning")
+            return None
+        before = text[:start]
+        opened = before.find(_OPEN)
+        if opened >= 0:
+            self._bad(line + before[:opened].count(b"\n"), "a page without an end")
+        elif before.strip() and not first and not _is_head(before):
+            self._bad(_first_line(line, before), f"text between pages: {before.strip()[:40]!r}")
+        return line + before.count(b"\n"), text[start:]
+
+    def _finish(self, found: bool) -> None:
+        opened = self.buffer.find(_OPEN)
+        if not found and opened < 0:
+            raise InputError(self.path, None, "holds no <page>", f"give {_WHAT}")
+        if opened >= 0 or not self.buffer.rstrip().endswith(_END):
+            line = self.line + self.buffer.count(b"\n")
+            where = "within a page" if opened >= 0 else "before </mediawiki>"
+            raise InputError(
+                self.path, line, f"not well-formed XML (ends {where})", "download the dump again"
+            )
+
+    def _bad(self, line: int, problem: str) -> None:
+        self.skip.tolerate(
+            InputError(
+                self.path, line, f"not well-formed XML ({problem})", "download the dump again"
+            )
         )
 
 
-def _open(path: Path) -> IO[bytes]:
-    return bz2.open(path, "rb") if path.suffix == ".bz2" else path.open("rb")
+def _first_line(line: int, text: bytes) -> int:
+    """The line of the first word of a text that begins in ``line``."""
+    return line + text[: len(text) - len(text.lstrip())].count(b"\n")
 
 
-def _pages(stream: IO[bytes]) -> Iterator[tuple[ElementTree.Element, str]]:
-    root: ElementTree.Element | None = None
-    for event, element in ElementTree.iterparse(stream, events=("start", "end")):
-        if event == "start":
-            root = element if root is None else root
-        elif element.tag.endswith("}page") or element.tag == "page":
-            yield element, element.tag.removesuffix("page")
-            assert root is not None
-            root.clear()  # else the tree keeps an empty element for every page read
+def _is_head(text: bytes) -> bool:
+    # Dumps that were put one behind the other: the end of one, and the head of the next.
+    return text.lstrip().startswith((_END, b"<mediawiki", b"<siteinfo"))
 
 
-def plain_text(markup: str) -> str:
-    """Render wikitext as prose, one paragraph a line.
+def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) -> Article | None:
+    """The article of one page; None for redirects and other namespaces.
 
-    Kept: running text, list items, link texts, and the inline templates that carry words or numbers
-    (``convert``, ``lang``, ``nowrap`` …). Left out: references, tables, infoboxes, images,
-    formulas, headings, and the sections after the prose (references, external links …).
+    Args:
+        path: the dump, for errors.
+        line: the line that the page begins in, likewise.
+        page: ``<page>…</page>``.
+        prose: whether to render the text, which is what takes the time; it is empty otherwise.
+
+    Raises:
+        InputError: the page is not well-formed.
     """
-    pieces: list[str] = []
-    skipped_level: int | None = None
-    for node in mw.parse(markup).nodes:
-        if isinstance(node, nodes.Heading):
-            title = str(node.title.strip_code()).strip().lower()
-            if skipped_level is not None and node.level > skipped_level:
-                continue
-            skipped_level = node.level if title in _BACK_MATTER else None
-            pieces.append("\n")
-        elif skipped_level is None:
-            pieces.append(_render_node(node))
-    text = "".join(pieces).replace("\xa0", " ")
-    text = re.sub(r"__[A-Z]+__|'{2,}", "", text)
-    # What templates and footnotes leave behind: empty brackets, and commas before a closing one.
-    text = re.sub(r"\(\s*(?:[;,]\s*)*", "(", text)
-    text = re.sub(r"\s*(?:[;,]\s*)*\)", ")", text)
-    text = text.replace("()", "")
-    lines = (re.sub(r"\s+", " ", line).strip(" *#:;") for line in text.splitlines())
-    return "\n".join(re.sub(r" ([,.;:])(?= |$)", r"\1", line) for line in lines if line)
+    # mwparserfromhell takes a while to import, and reads of other layouts do without.
+    from engine.sources.wikitext import plain_text
 
-
-def _render(code: object) -> str:
-    if code is None:
-        return ""
-    return "".join(_render_node(node) for node in mw.parse(code).nodes)
-
-
-def _render_node(node: nodes.Node) -> str:
-    if isinstance(node, nodes.Text):
-        return str(node.value)
-    if isinstance(node, nodes.Wikilink):
-        target = str(node.title)
-        if _DROPPED_LINKS.match(target):
-            return ""
-        return _render(node.text) if node.text is not None else target.removeprefix(":")
-    if isinstance(node, nodes.ExternalLink):
-        return _render(node.title) if node.brackets else ""
-    if isinstance(node, nodes.Tag):
-        name = str(node.tag).strip().lower()
-        if name in _DROPPED_TAGS:
-            return ""
-        content = _render(node.contents)
-        return f"\n{content}" if name in _BLOCK_TAGS else content
-    if isinstance(node, nodes.HTMLEntity):
-        return str(node.normalize())
-    if isinstance(node, nodes.Template):
-        name = str(node.name).strip().lower().replace("_", " ")
-        arguments = [_render(p.value).strip() for p in node.params if not p.showkey]
-        render = _INLINE_TEMPLATES.get(name) or (_lang if name.startswith("lang-") else None)
-        return render(arguments) if render is not None else ""
-    return ""  # comments and stray template arguments
-
-
-def _nth(position: int) -> Callable[[list[str]], str]:
-    return lambda arguments: arguments[position] if len(arguments) > position else ""
-
-
-def _lang(arguments: list[str]) -> str:
-    return arguments[0] if arguments else ""
-
-
-def _convert(arguments: list[str]) -> str:
-    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: as written, unconverted.
-    written: list[str] = []
-    for argument in arguments:
-        written.append({"-": "to", "–": "to"}.get(argument, argument))
-        if not re.fullmatch(r"[\d.,/+\-−]+|to|and|by|x|or|to\(-\)|–|-|\+/-|±", argument):
-            break
-    return " ".join(written)
-
-
-# Templates whose words belong to the sentence that they stand in.
-_INLINE_TEMPLATES: dict[str, Callable[[list[str]], str]] = {
-    "convert": _convert,
-    "lang": _nth(1),
-    "transl": lambda a: a[-1] if a else "",
-    "nowrap": _nth(0),
-    "small": _nth(0),
-    "smaller": _nth(0),
-    "nihongo": _nth(0),
-    "angbr": _nth(0),
-    "keypress": _nth(0),
-    "vanchor": _nth(0),
-    "sc": _nth(0),
-    "quote": _nth(0),
-    "val": _nth(0),
-    "nts": _nth(0),
-    "inflation": _nth(1),
-    "chem": "".join,
-    "frac": "/".join,
-    "hlist": ", ".join,
-    "plainlist": _nth(0),
-    "as of": lambda a: f"As of {' '.join(a)}",
-    "circa": lambda a: f"c. {' '.join(a)}",
-    "c.": lambda a: f"c. {' '.join(a)}",
-    "flag": _nth(0),
-    "ill": _nth(0),
-    "nbsp": lambda a: " ",
-    "spaces": lambda a: " ",
-    "'s": lambda a: "'s",
-    "'": lambda a: "'",
-    "·": lambda a: " · ",
-    "pipe": lambda a: "|",
-    "!": lambda a: "",
-}
+    try:
+        element = ElementTree.fromstring(page)
+    except ElementTree.ParseError as error:
+        raise InputError(
+            path,
+            line + error.position[0] - 1,
+            f"not well-formed XML ({error.msg})",
+            "download the dump again",
+        ) from None
+    if element.findtext("ns") != "0" or element.find("redirect") is not None:
+        return None
+    markup = element.findtext("revision/text") or ""
+    try:
+        text = plain_text(markup) if prose else ""
+    except RecursionError:
+        raise InputError(
+            path, line, "a page whose markup is nested too deeply", "leave the page out"
+        ) from None
+    return Article(
+        page_id=element.findtext("id") or "", title=element.findtext("title") or "", text=text
+    )
