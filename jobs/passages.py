@@ -15,6 +15,9 @@ from engine.sources.skipping import SkipBad
 from engine.sources.splitting import Cutting
 from jobs._command import ConfigFile, run_command
 
+# Names that no one means a directory by.
+_OTHER_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".bz2")
+
 
 def passages(
     source: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
@@ -55,6 +58,13 @@ def passages(
         if number is not None and number < least:
             raise InputError(None, None, f"{option} is {number}", f"use {least} or more")
     cutting = _cutting(words, characters, overlap)
+    if out.suffix in _OTHER_FILES:
+        raise InputError(
+            out,
+            None,
+            "a corpus is written as Parquet",
+            "give a name that ends in .parquet, or a directory",
+        )
     require_output(out, directory=out.suffix != ".parquet")
     skip = SkipBad(skip_bad)
     done = write_passages(
@@ -63,7 +73,7 @@ def passages(
     files = f" ({done.files} files)" if done.files > 1 else ""
     print(f"{done.passages} passages of {done.articles} articles -> {out}{files}")
     if done.empty:
-        print(f"{done.empty} articles without text left out")
+        print(f"{done.empty} article{'s' * (done.empty > 1)} without text left out")
     if skip.count:
         print(skip.described())
 

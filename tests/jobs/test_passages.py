@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from engine.sources.corpus import read_corpus
+from jobs import cli
+from jobs._command import run_app
+
+
+def erag(*arguments):
+    """Run a command in this process; its exit status."""
+    try:
+        run_app(cli.app, [str(argument) for argument in arguments])
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "a.jsonl"
+    records = [{"id": str(n), "title": f"T{n}", "text": "one two three four"} for n in range(2)]
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return path
+
+
+def test_several_sources_are_cut_into_one_corpus(source, tmp_path, capsys):
+    other = tmp_path / "b.json"
+    document = {"data": [{"title": "C", "paragraphs": [{"context": "five six", "qas": []}]}]}
+    other.write_text(json.dumps(document))
+    out = tmp_path / "c.parquet"
+    assert erag("passages", source, other, "--out", out, "--words", 3) == 0
+    assert capsys.readouterr().out == f"5 passages of 3 articles -> {out}\n"
+    table = read_corpus(out)
+    assert table["text"].to_list() == ["one two three", "four"] * 2 + ["five six"]
+    assert table["article_id"].to_list() == ["T0", "T0", "T1", "T1", "C"]
+
+
+def test_passages_of_characters_into_a_directory(source, tmp_path, capsys):
+    out = tmp_path / "shards"
+    assert erag("passages", source, "--out", out, "--characters", 9, "--overlap", 0) == 0
+    assert read_corpus(out)["text"].to_list() == ["one two", "three", "four"] * 2
+    capsys.readouterr()
+    assert erag("passages", source, "--out", out) == 2
+    assert "a directory with content" in capsys.readouterr().err
+
+
+def test_skipped_records_and_empty_articles_are_told(source, tmp_path, capsys):
+    with source.open("a") as stream:
+        stream.write('{"id": "8", "text": ""}\n{"id": "9"\n')
+    out = tmp_path / "c.parquet"
+    assert erag("passages", source, "--out", out) == 2
+    assert f"{source}:4: broken JSON" in capsys.readouterr().err
+    assert not out.exists()
+    assert erag("passages", source, "--out", out, "--skip-bad", 1) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("2 passages of 2 articles")
+    assert told[1] == "1 article without text left out"
+    assert told[2].startswith(f"1 bad record skipped ({source}:4: broken JSON")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--words", 5, "--characters", 5], "use one of them"),
+        (["--overlap", 5], "--overlap without --characters"),
+        (["--characters", 5], "--overlap 20"),
+        (["--skip-bad", -1], "--skip-bad is -1"),
+        (["--workers", 0], "--workers is 0"),
+        (["--out", "s3://bucket/c.parquet"], "written to local files"),
+        (["--out", "c.jsonl"], "written as Parquet"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(source, tmp_path, capsys, options, words):
+    out = [] if "--out" in options else ["--out", tmp_path / "c.parquet"]
+    assert erag("passages", source, *out, *options) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "c.parquet").exists()
