@@ -129,7 +129,9 @@ def read_items(gold: str | Path, guess: str | Path) -> dict[str, Item]:
     """
     if suffix_of(require_file(gold, _GOLD)) == ".parquet":
         raise InputError(gold, None, "is Parquet, which KILT's script cannot read", f"give {_GOLD}")
-    answers = dict(read_queries(gold, need_answers=False).select(QUERY_ID, ANSWERS).iter_rows())
+    answers = dict(
+        read_queries(gold, need_answers=False, layout="kilt").select(QUERY_ID, ANSWERS).iter_rows()
+    )
     records = {str(record["id"]): (n, record) for n, record in read_json_lines(gold, _GOLD)}
     guesses = _read_guesses(guess, answers, gold)
     items = {}

@@ -14,26 +14,30 @@ from typing import IO, Any, cast
 from engine.errors import InputError
 
 Location = str | Path
-"""A path, or an address with a scheme, which stays a string: ``Path`` would fold its two slashes."""
+"""A path, or an address with a scheme."""
 
-# Two letters or more, so that a drive is no scheme; one slash is what Path leaves of two.
+# Two letters or more, so that a drive is no scheme.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
 # What reading a damaged file raises, whichever module decompresses it.
 DAMAGE = (EOFError, OSError, zlib.error)
 
 
 def locate(path: Location) -> Location:
-    """An address as a string, ``file://`` addresses and everything else as a Path."""
-    text = str(path)
-    if text.startswith("file://"):
-        return Path(text.removeprefix("file://"))
-    return text if "://" in text else Path(path)
+    """An address as a string, ``file://`` addresses and everything else as a Path.
+
+    The two slashes that ``Path("s3://bucket/x")`` folds into one are unfolded: options of the command
+    line may be paths.
+    """
+    found = _SCHEME.match(str(path))
+    if found is None:
+        return Path(path)
+    rest = str(path)[found.end() :].removeprefix("/")
+    return Path("/", rest) if found[1] == "file" else f"{found[1]}://{rest}"
 
 
 def has_scheme(path: Location) -> bool:
-    """Whether this is an address other than ``file://``, even one that ``Path`` has spoiled."""
-    found = _SCHEME.match(str(path))
-    return found is not None and found[1] != "file"
+    """Whether this is an address other than ``file://``."""
+    return isinstance(locate(path), str)
 
 
 def name_of(path: Location) -> str:

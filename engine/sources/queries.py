@@ -1,127 +1,154 @@
-"""Queries with their references: KILT JSONL, or the queries table in Parquet."""
+"""Queries with their references, from files of any known layout."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
 from engine.normalize import normalize_answer
-from engine.sources.files import is_text, read_parquet
-from engine.sources.lines import read_json_lines
-from engine.sources.locations import Location, require_file, suffix_of
+from engine.sources.files import read_parquet
+from engine.sources.kilt_queries import WHAT as KILT
+from engine.sources.kilt_queries import kilt_row
+from engine.sources.lines import raw_lines, read_json_lines
+from engine.sources.locations import (
+    Location,
+    is_directory,
+    list_files,
+    name_of,
+    require_file,
+    suffix_of,
+)
+from engine.sources.plain_queries import plain_rows, table_records
+from engine.sources.query_rows import QueryRow, clean_row
+from engine.sources.squad import is_squad
+from engine.sources.squad_queries import squad_rows
 
-# Line in the file (None for Parquet), query id, query, answers, provenance.
-_Row = tuple[int | None, str, str, list[str], list[str]]
-_WHAT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
+Layout = Literal["parquet", "kilt", "plain", "table", "squad"]
+
+_WHAT = f"{KILT}, or JSONL or CSV with query and answers, or a SQuAD document"
 
 
-def read_queries(path: Location, *, need_answers: bool = True) -> pl.DataFrame:
+@dataclass(frozen=True)
+class QuerySet:
+    """Queries and what was left out of them.
+
+    Attributes:
+        table: the queries table, in the order of the file.
+        unanswerable: questions that the file itself calls unanswerable; they are not in the table.
+    """
+
+    table: pl.DataFrame
+    unanswerable: int = 0
+
+
+def read_queries(
+    path: Location, *, need_answers: bool = True, layout: Layout | None = None
+) -> pl.DataFrame:
+    """The table of ``read_query_set``, for those who know that nothing is left out."""
+    return read_query_set(path, need_answers=need_answers, layout=layout).table
+
+
+def read_query_set(
+    path: Location, *, need_answers: bool = True, layout: Layout | None = None
+) -> QuerySet:
     """Read queries as the queries table, in the order of the file.
 
-    Answers are stripped and distinct, in their order. Provenance is the ``wikipedia_id`` of every
-    provenance entry (its title where there is none).
+    Answers are stripped and distinct, in their order.
 
     Args:
-        path: KILT JSONL (``.gz`` or plain), or a ``.parquet`` file with the queries table.
+        path: a file of any layout of ``layout_of``, or a BEIR directory with a ``queries.jsonl``.
         need_answers: whether a query without answers is an error (retrieval does without).
+        layout: what the file is, where only that will do.
 
     Raises:
         InputError: unreadable or empty, a query without id, text or answers, a duplicate id, or
             answers that normalize to nothing (every empty output would match them).
     """
-    path = require_file(path, _WHAT)
-    if suffix_of(path) == ".parquet":
+    path = _file(path)
+    layout = layout or layout_of(path)
+    unanswerable = 0
+    rows: Iterable[QueryRow]
+    if layout == "parquet":
         frame = tables.conform(read_parquet(path), tables.QUERIES, path)
-        rows = [_clean(path, None, *row) for row in frame.iter_rows()]
+        rows = [clean_row(path, None, *row) for row in frame.iter_rows()]
+    elif layout == "squad":
+        rows, unanswerable = squad_rows(path)
+    elif layout == "kilt":
+        rows = [kilt_row(path, line, record) for line, record in read_json_lines(path, _WHAT)]
+    elif layout == "plain":
+        rows = plain_rows(path, read_json_lines(path, _WHAT))
     else:
-        rows = [_query(path, number, r) for number, r in read_json_lines(path, _WHAT)]
-    if not rows:
-        raise InputError(path, None, "no queries", f"give {_WHAT}")
+        rows = plain_rows(path, table_records(path, _WHAT))
+    table = _checked(path, rows, need_answers=need_answers)
+    if table.is_empty():
+        left = f" but {unanswerable} unanswerable ones" if unanswerable else ""
+        raise InputError(path, None, f"no queries{left}", f"give {_WHAT}")
+    return QuerySet(table, unanswerable)
+
+
+def layout_of(path: Location) -> Layout:
+    """The layout of a file of queries.
+
+    - ``parquet`` by its name;
+    - ``squad``: one JSON document with ``data`` (``is_squad``);
+    - JSON lines: ``kilt`` where the first object has ``input`` or ``output``, else ``plain``;
+    - anything that does not begin with ``{`` or ``[`` is a ``table``, CSV or TSV.
+
+    Raises:
+        InputError: no such file, or it cannot be read.
+    """
+    if suffix_of(path) == ".parquet":
+        return "parquet"
+    for _, line in raw_lines(path, _WHAT):
+        if line.lstrip()[:1] not in (b"{", b"["):
+            return "table"
+        break
+    if is_squad(path):
+        return "squad"
+    for _, record in read_json_lines(path, _WHAT):
+        return "kilt" if "input" in record or "output" in record else "plain"
+    return "kilt"
+
+
+def _file(path: Location) -> Location:
+    if is_directory(path):
+        for file in list_files(path):
+            if name_of(file) in ("queries.jsonl", "queries.jsonl.gz"):
+                return file
+        raise InputError(
+            path, None, "is a directory without queries.jsonl", "give BEIR's directory, or a file"
+        )
+    return require_file(path, _WHAT)
+
+
+def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) -> pl.DataFrame:
     seen: dict[str, int | None] = {}
-    for number, query_id, query, answers, _ in rows:
-        if query_id in seen:
-            before = f" (see line {seen[query_id]})" if seen[query_id] else ""
+    found: list[tuple[str, str, list[str], list[str]]] = []
+    for row in rows:
+        name = repr(row.query_id)
+        if row.query_id in seen:
+            before = f" (see line {seen[row.query_id]})" if seen[row.query_id] else ""
             raise InputError(
-                path, number, f"duplicate query id {query_id!r}{before}", "make query ids unique"
+                path, row.line, f"duplicate query id {name}{before}", "make query ids unique"
             )
-        seen[query_id] = number
-        if not query.strip():
-            raise InputError(path, number, f"query {query_id!r} is empty", "write its text")
-        if need_answers and not answers:
+        seen[row.query_id] = row.line
+        if not row.query.strip():
+            raise InputError(path, row.line, f"query {name} is empty", "write its text")
+        if need_answers and not row.answers:
             raise InputError(
-                path, number, f"query {query_id!r} has no answers", "add at least one answer"
+                path, row.line, f"query {name} has no answers", "add at least one answer"
             )
-        if need_answers and not any(normalize_answer(answer) for answer in answers):
+        if need_answers and not any(normalize_answer(answer) for answer in row.answers):
             raise InputError(
                 path,
-                number,
-                f"the answers of query {query_id!r} normalize to nothing ({answers[0]!r})",
+                row.line,
+                f"the answers of query {name} normalize to nothing ({row.answers[0]!r})",
                 "an answer needs more than articles and punctuation",
             )
-    return pl.DataFrame([row[1:] for row in rows], schema=tables.QUERIES, orient="row")
-
-
-def _query(path: Location, number: int, record: dict[str, Any]) -> _Row:
-    query_id = record.get("id")
-    if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
-        raise InputError(path, number, "a query without an id", 'add "id"')
-    query = record.get("input")
-    if not isinstance(query, str):
-        raise InputError(path, number, f"query {query_id!r} has no text", 'add "input"')
-    outputs = record.get("output") or []
-    if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
-        raise InputError(
-            path, number, f'"output" of query {query_id!r} is no list of objects', f"give {_WHAT}"
-        )
-    answers: list[str] = []
-    articles: list[str] = []
-    for output in outputs:
-        answer = output.get("answer")
-        if answer is not None and not isinstance(answer, str):
-            raise InputError(
-                path, number, f"an answer of query {query_id!r} is no string", "quote it"
-            )
-        answers.append(answer or "")
-        sources = output.get("provenance") or []
-        if not isinstance(sources, list) or not all(isinstance(s, dict) for s in sources):
-            raise InputError(
-                path,
-                number,
-                f'"provenance" of query {query_id!r} is no list of objects',
-                'write [{"wikipedia_id": …}, …]',
-            )
-        articles += [str(s.get("wikipedia_id") or s.get("title") or "") for s in sources]
-    return _clean(path, number, str(query_id), query, answers, articles)
-
-
-def _clean(
-    path: Location,
-    number: int | None,
-    query_id: str,
-    query: str,
-    answers: Sequence[str | None],
-    articles: Sequence[str | None],
-) -> _Row:
-    if query_id.split() != [query_id]:
-        raise InputError(
-            path,
-            number,
-            f"query id {query_id!r} is empty or has white space in it",
-            "run and qrels files are split at white space; use another id",
-        )
-    if not is_text(query_id, query, *answers, *articles):
-        raise InputError(
-            path, number, f"query {query_id!r} holds half a surrogate pair", "write valid Unicode"
-        )
-    stripped = (answer.strip() for answer in answers if answer)
-    return (
-        number,
-        query_id,
-        query,
-        list(dict.fromkeys(filter(None, stripped))),
-        list(dict.fromkeys(filter(None, articles))),
-    )
+        found.append((row.query_id, row.query, row.answers, row.provenance))
+    return pl.DataFrame(found, schema=tables.QUERIES, orient="row")

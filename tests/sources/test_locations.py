@@ -1,6 +1,7 @@
 import bz2
 import gzip
 import json
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -100,6 +101,8 @@ def test_a_missing_driver_or_network_is_named(monkeypatch, error, words):
 def test_what_is_an_address(tmp_path):
     assert locate(f"file://{tmp_path}") == tmp_path
     assert locate("s3://b/c.d.gz") == "s3://b/c.d.gz"
+    assert locate(Path("s3://b/c.d.gz")) == "s3://b/c.d.gz"
+    assert locate(Path("file:///a/b")) == locate("file:///a/b") == Path("/a/b")
     assert (name_of("s3://b/c.d.gz"), suffix_of("s3://b/c.d.gz")) == ("c.d.gz", ".gz")
     assert has_scheme("s3://b/c")
     assert not has_scheme("file:///b/c")
@@ -107,8 +110,6 @@ def test_what_is_an_address(tmp_path):
 
 
 def test_results_are_not_written_to_addresses(tmp_path):
-    from pathlib import Path
-
     for address in ("s3://b/c.parquet", Path("s3://b/c.parquet")):
         with pytest.raises(InputError, match="written to local files"):
             require_output(address, directory=False)
