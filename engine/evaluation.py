@@ -58,6 +58,8 @@ class Counts:
     no_gold_article_listed: bool
     ignored_queries: int
     empty_passages: int
+    unanswerable_queries: int
+    skipped_records: int
     truncated_reads: int
 
 
@@ -267,6 +269,8 @@ def _counts(
         no_gold_article_listed=gold.len() > 0 and gold.sum() == 0,
         ignored_queries=inputs.ignored_queries,
         empty_passages=inputs.empty_passages,
+        unanswerable_queries=inputs.unanswerable_queries,
+        skipped_records=inputs.skipped_records,
         truncated_reads=int(reads[TRUNCATED].sum()),
     )
 

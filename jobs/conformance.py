@@ -41,9 +41,9 @@ def conformance(
     Parameters
     ----------
     run
-        A ranked list per query, to be scored against --qrels: TREC text or Parquet.
+        A ranked list per query, to be scored against --qrels: TREC text, Parquet or JSON.
     qrels
-        Judgments: TREC text or Parquet, whole numbers.
+        Judgments: TREC text, BEIR's, Parquet or JSON; whole numbers.
     measures
         Ranking measures to compare; all that references compute, at usual cutoffs, if left out.
     kilt

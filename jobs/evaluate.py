@@ -83,6 +83,7 @@ def evaluate(
     confidence: float = Settings.confidence,
     seed: int = Settings.seed,
     limit: int | None = None,
+    skip_bad: int = 0,
     store: Path | None = None,
     config: ConfigFile = None,
 ) -> None:
@@ -95,11 +96,11 @@ def evaluate(
     Parameters
     ----------
     queries
-        KILT JSONL with answers (and provenance), or Parquet.
+        Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
     corpus
-        The passages: Parquet, or JSONL with doc_id, title and text.
+        The passages: Parquet (a file or shards), JSONL, BEIR, or DPR's TSV.
     run
-        Ranked lists: TREC text or Parquet. Several may be given.
+        Ranked lists: TREC text, Parquet or JSON. Several may be given.
     out
         Directory for the results.
     reader
@@ -133,7 +134,7 @@ def evaluate(
         or all judgments of --qrels. By default qrels where these alone label, else pool where
         there are several runs and list where there is one.
     qrels
-        Judgments: TREC text or Parquet; for the annotator qrels.
+        Judgments: TREC text, BEIR's, Parquet or JSON; for the annotator qrels.
     end_to_end
         Whether to read whole lists too, and correlate.
     engine
@@ -160,6 +161,8 @@ def evaluate(
         Of the bootstrap, and of the reads that --certify repeats.
     limit
         Only the first so many queries.
+    skip_bad
+        Leave out up to so many bad records of the corpus, and count them.
     store
         Directory of the read store; by default ~/.cache/erag/reads.
     """
@@ -202,10 +205,12 @@ def evaluate(
         )
     if limit is not None and limit < 1:
         raise InputError(None, None, f"--limit is {limit}", "use 1 or more")
+    if skip_bad < 0:
+        raise InputError(None, None, f"--skip-bad is {skip_bad}", "use 0 or more")
     store = store or cache_directory() / "reads"
     for directory in (out, store):
         require_output(directory, directory=True)
-    inputs = read_inputs(queries, corpus, run, k=k, limit=limit, qrels=qrels)
+    inputs = read_inputs(queries, corpus, run, k=k, limit=limit, qrels=qrels, skip_bad=skip_bad)
     files = {
         "queries": str(queries),
         "corpus": str(corpus),

@@ -220,6 +220,11 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
             sum(costs.memory_halvings for costs in readings.values()),
             "batches were halved because memory ran out",
         ),
+        (counts.skipped_records, "bad records of the corpus were left out (--skip-bad)"),
+        (
+            counts.unanswerable_queries,
+            "questions have no answer, says the queries file, and were left out",
+        ),
         (counts.empty_passages, "listed passages have no text"),
         (
             counts.ignored_queries,

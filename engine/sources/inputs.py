@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.errors import InputError
-from engine.sources.corpus import read_corpus
+from engine.sources.corpus import read_corpus, scan_corpus
+from engine.sources.dictionaries import is_dictionary
 from engine.sources.lines import read_lines
 from engine.sources.locations import Location, suffix_of
 from engine.sources.qrels import read_qrels
-from engine.sources.queries import read_queries
+from engine.sources.queries import read_query_set
 from engine.sources.runs import read_runs
-from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
+from engine.sources.skipping import SkipBad
+from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class EvaluationInputs:
         empty_passages: listed passages without any text.
         qrels: judgments of the queries evaluated (``query_id``, ``doc_id``, ``label``); None without.
         cut_runs: names of runs that list more passages than the cutoff keeps.
+        unanswerable_queries: questions that the queries file calls unanswerable; left out.
+        skipped_records: bad records of the corpus that were left out.
     """
 
     queries: pl.DataFrame
@@ -38,6 +42,8 @@ class EvaluationInputs:
     empty_passages: int
     qrels: pl.DataFrame | None = None
     cut_runs: tuple[str, ...] = ()
+    unanswerable_queries: int = 0
+    skipped_records: int = 0
 
 
 def read_inputs(
@@ -48,20 +54,31 @@ def read_inputs(
     k: int,
     limit: int | None = None,
     qrels: Location | None = None,
+    skip_bad: int = 0,
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
-    With a ``limit`` only the first so many queries are evaluated.
+    A run whose keys are no query ids is keyed by the texts of queries, and its documents may be texts
+    of passages, as the eRAG package has them: a text stands for every query, and for the first passage,
+    that has it.
+
+    Args:
+        queries: in any layout of ``read_query_set``.
+        corpus: in any layout of ``scan_corpus``.
+        runs: ranked lists, a system each.
+        k: passages per query at most.
+        limit: evaluate only the first so many queries.
+        qrels: judgments.
+        skip_bad: bad records of the corpus that may be left out.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
             that the corpus lacks, or the qrels judge none of the queries.
     """
-    query_table = read_queries(queries)
-    everything = query_table[QUERY_ID].to_list()
-    if limit is not None:
-        query_table = query_table.head(limit)
-    run_table = read_runs(runs)
+    asked = read_query_set(queries)
+    query_table = asked.table if limit is None else asked.table.head(limit)
+    everything = asked.table[QUERY_ID].to_list()
+    run_table = _keyed_by_id(read_runs(runs), asked.table)
     known = run_table.filter(pl.col(QUERY_ID).is_in(query_table[QUERY_ID].to_list()))
     for path, name in zip(runs, run_table[RUN].unique(maintain_order=True), strict=True):
         if known.filter(pl.col(RUN) == name).is_empty():
@@ -74,7 +91,9 @@ def read_inputs(
                 "give the queries that the run was made for",
             )
     cut = known.filter(pl.col(RANK) <= k)
-    passages = read_corpus(corpus, wanted=cut[DOC_ID].unique().to_list())
+    skip = SkipBad(skip_bad)
+    passages = read_corpus(corpus, wanted=cut[DOC_ID].unique().to_list(), skip_bad=skip)
+    cut, passages = _named_by_id(cut, passages, corpus, skip_bad)
     lost = cut.join(passages, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
     if not lost.is_empty():
         name, query_id, doc_id = lost.select(RUN, QUERY_ID, DOC_ID).row(0)
@@ -97,7 +116,39 @@ def read_inputs(
         empty_passages=int((passages[TEXT].str.strip_chars() == "").sum()),
         qrels=judged,
         cut_runs=tuple(known.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
+        unanswerable_queries=asked.unanswerable,
+        skipped_records=skip.count,
     )
+
+
+def _keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+    """The runs, with query ids in the place of query texts in those that know no id."""
+    frames: list[pl.DataFrame] = []
+    ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias("_id"))
+    for own in runs.partition_by(RUN, maintain_order=True):
+        if own.join(queries, on=QUERY_ID, how="semi").is_empty():
+            renamed = own.join(ids, on=QUERY_ID, how="left", maintain_order="left")
+            own = renamed.with_columns(pl.coalesce("_id", QUERY_ID).alias(QUERY_ID)).drop("_id")
+        frames.append(own.sort(QUERY_ID, RANK))
+    return pl.concat(frames)
+
+
+def _named_by_id(
+    runs: pl.DataFrame, passages: pl.DataFrame, corpus: Location, skip_bad: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The runs, with document ids in the place of texts of passages, and the passages of both."""
+    # Texts have spaces, and ids of TREC runs cannot: only for texts the corpus is read once more.
+    texts = runs.join(passages, on=DOC_ID, how="anti").filter(pl.col(DOC_ID).str.contains(r"\s"))
+    if texts.is_empty():
+        return runs, passages
+    wanted = texts[DOC_ID].unique().implode()
+    batches = scan_corpus(corpus, skip_bad=skip_bad)
+    found = pl.concat(batch.filter(pl.col(TEXT).is_in(wanted)) for batch in batches)
+    found = found.unique(TEXT, keep="first", maintain_order=True)
+    ids = found.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias("_id"))
+    renamed = runs.join(ids, on=DOC_ID, how="left", maintain_order="left")
+    runs = renamed.with_columns(pl.coalesce("_id", DOC_ID).alias(DOC_ID)).drop("_id")
+    return runs, pl.concat([passages, found]).unique(DOC_ID, maintain_order=True)
 
 
 def _read_judged(path: Location, query_table: pl.DataFrame, queries: Location) -> pl.DataFrame:
@@ -116,7 +167,7 @@ def _read_judged(path: Location, query_table: pl.DataFrame, queries: Location) -
 
 def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
     """Where a TREC file lists a document; only looked up to word an error."""
-    if suffix_of(path) == ".parquet":
+    if suffix_of(path) == ".parquet" or is_dictionary(path, "a run"):
         return None
     for number, line in read_lines(path, "a run"):
         columns = line.split()

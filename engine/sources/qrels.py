@@ -1,25 +1,32 @@
-"""Judgments (qrels): TREC text files and Parquet."""
+"""Judgments (qrels): TREC text files and Parquet, in and out; BEIR's files and JSON dictionaries, in."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.files import read_parquet
+from engine.sources.dictionaries import is_dictionary, read_dictionary
+from engine.sources.files import read_parquet, write_parquet, write_text
 from engine.sources.lines import read_lines
 from engine.sources.locations import Location, require_file, suffix_of
 from engine.tables import DOC_ID, LABEL, QUERY_ID
 
-_WHAT = 'qrels: TREC lines "query 0 document label", or Parquet'
+_WHAT = (
+    'qrels: TREC lines "query 0 document label", BEIR\'s "query-id corpus-id score", Parquet, or JSON '
+    "{query: {document: label}}"
+)
+_BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 
 def read_qrels(path: Location) -> pl.DataFrame:
     """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
 
-    Labels are numbers, whole ones in TREC's collections; below 0 means that a passage was pooled but
+    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; one that
+    begins with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Labels are numbers, whole ones in TREC's collections; below 0 means that a passage was pooled but
     not judged.
 
     Raises:
@@ -37,26 +44,71 @@ def read_qrels(path: Location) -> pl.DataFrame:
             )
         if not frame[LABEL].is_finite().all():
             raise InputError(path, None, "a label is not a finite number", "give every label one")
+    elif is_dictionary(path, _WHAT):
+        frame = _from_json(path)
     else:
-        frame = _from_trec(path)
+        frame = _from_lines(path)
     if frame.is_empty():
         raise InputError(path, None, "holds no judgments", f"give {_WHAT}")
     return frame
 
 
-def _from_trec(path: Location) -> pl.DataFrame:
+def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write judgments: Parquet if the name ends so, else TREC text.
+
+    Raises:
+        InputError: an id with white space or a label that is no whole number, which TREC's tools cannot
+            read (they cut 0.5 down to 0).
+    """
+    path = Path(path)
+    table = frame.select(list(tables.QRELS))
+    if path.suffix == ".parquet":
+        write_parquet(table, path)
+        return
+    lines: list[str] = []
+    for query_id, doc_id, label in table.iter_rows():
+        if any(part.split() != [part] for part in (query_id, doc_id)) or not label.is_integer():
+            raise InputError(
+                path,
+                None,
+                f"TREC qrels cannot hold {query_id!r}, {doc_id!r}, {label!r}",
+                "write the judgments as .parquet instead",
+            )
+        lines.append(f"{query_id} 0 {doc_id} {int(label)}\n")
+    write_text("".join(lines), path)
+
+
+def _from_json(path: Location) -> pl.DataFrame:
+    rows: list[tuple[str, str, float]] = []
+    for query_id, judged in read_dictionary(path, _WHAT).items():
+        if isinstance(judged, list):
+            raise InputError(path, None, f"query {query_id!r} has no labels", f"give {_WHAT}")
+        for doc_id, label in judged.items():
+            if not math.isfinite(label):
+                raise InputError(
+                    path, None, f"label {label} of document {doc_id!r}", "write a finite number"
+                )
+            rows.append((query_id, doc_id, float(label)))
+    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
+
+
+def _from_lines(path: Location) -> pl.DataFrame:
+    beir = False
     rows: list[tuple[str, str, float]] = []
     seen: dict[tuple[str, str], int] = {}
     for number, line in read_lines(path, _WHAT):
-        columns = line.split()
-        if len(columns) != 4:
+        columns = [c.strip() for c in line.split("\t")] if beir else line.split()
+        if not rows and columns == _BEIR_HEADER:
+            beir = True
+            continue
+        if len(columns) != (3 if beir else 4):
             raise InputError(
                 path,
                 number,
-                f"{len(columns)} columns, TREC qrels have 4",
-                'write "query 0 document label"',
+                f"{len(columns)} columns, {'BEIR' if beir else 'TREC'} qrels have {3 if beir else 4}",
+                f"give {_WHAT}" if beir else 'write "query 0 document label"',
             )
-        query_id, _, doc_id, written = columns
+        query_id, doc_id, written = columns[0], columns[-2], columns[-1]
         try:
             label = float(written)
         except ValueError:

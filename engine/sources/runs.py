@@ -1,4 +1,4 @@
-"""Runs (ranked lists): TREC text files and Parquet, in and out."""
+"""Runs (ranked lists): TREC text files and Parquet, in and out, and JSON dictionaries, in."""
 
 from __future__ import annotations
 
@@ -11,27 +11,34 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.dictionaries import is_dictionary, read_dictionary
 from engine.sources.files import read_parquet, write_parquet, write_text
 from engine.sources.lines import read_lines
 from engine.sources.locations import Location, name_of, require_file, suffix_of
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 
-_WHAT = 'a run: TREC lines "query Q0 document rank score name", or Parquet'
+_WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON {query: {document: score}}'
 
 
 def read_run(path: Location) -> pl.DataFrame:
     """Read one run as the run table, sorted by query and rank.
 
     Order in TREC files follows trec_eval: by score (in single precision, as it keeps them), equal
-    scores by document id, both descending; the rank column is not looked at. In Parquet the given
-    ranks count. Ranks come out as 1, 2, … without gaps.
+    scores by document id, both descending; the rank column is not looked at. JSON
+    ``{query: {document: score}}`` (pytrec_eval, ranx) is ordered likewise; in ``{query: [document, …]}``
+    (the eRAG package) the best document comes first, and scores count down to 1 as that package's do.
+    In Parquet the given ranks count. Ranks come out as 1, 2, … without gaps. A run without a name is
+    called after its file.
 
     Raises:
         InputError: unreadable, empty, a line that has not six columns, a score that is no number, a
             document listed twice for a query, ranks given twice, or more than one system name.
     """
     path = require_file(path, _WHAT)
-    frame = _from_parquet(path) if suffix_of(path) == ".parquet" else _from_trec(path)
+    if suffix_of(path) == ".parquet":
+        frame = _from_parquet(path)
+    else:
+        frame = _from_json(path) if is_dictionary(path, _WHAT) else _from_trec(path)
     if frame.is_empty():
         raise InputError(path, None, "the run is empty", f"give {_WHAT}")
     names = frame[RUN].unique()
@@ -107,7 +114,7 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
 def _from_parquet(path: Location) -> pl.DataFrame:
     frame = read_parquet(path)
     if RUN not in frame.columns:
-        frame = frame.with_columns(pl.lit(PurePosixPath(name_of(path)).stem).alias(RUN))
+        frame = frame.with_columns(pl.lit(_name(path)).alias(RUN))
     frame = tables.conform(frame, tables.RUNS, path)
     for columns, what in (([QUERY_ID, DOC_ID], "document"), ([QUERY_ID, RANK], "rank")):
         twice = frame.filter(pl.struct(columns).is_duplicated())
@@ -151,7 +158,28 @@ def _from_trec(path: Location) -> pl.DataFrame:
             )
         seen[query_id, doc_id] = number
         rows.append((query_id, doc_id, 0, score, name))
-    frame = pl.DataFrame(rows, schema=tables.RUNS, orient="row")
+    return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+
+
+def _from_json(path: Location) -> pl.DataFrame:
+    name = _name(path)
+    rows = [
+        (query_id, doc_id, 0, float(score), name)
+        for query_id, ranking in read_dictionary(path, _WHAT).items()
+        for doc_id, score in (
+            ranking.items()
+            if isinstance(ranking, dict)
+            else zip(ranking, range(len(ranking), 0, -1), strict=True)
+        )
+    ]
+    return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+
+
+def _name(path: Location) -> str:
+    return PurePosixPath(name_of(path).removesuffix(".gz")).stem
+
+
+def _by_score(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.sort(
         QUERY_ID,
         pl.col(SCORE).cast(pl.Float32),

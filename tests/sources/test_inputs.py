@@ -54,3 +54,39 @@ def test_a_limit_counts_queries_and_never_drops_a_run_quietly(files, tmp_path):
     assert inputs.ignored_queries == 1  # query 9 is in no file; query 2 was left out on request
     with pytest.raises(InputError, match=r"late\.trec: lists none of the 1 queries"):
         read_inputs(files[0], files[1], [files[2], late], k=2, limit=1)
+
+
+def test_runs_of_the_erag_package_go_by_texts(tmp_path):
+    queries = tmp_path / "q.csv"
+    queries.write_text("id,query,answers\n1,who is it,Ann\n2,who is it,Ann\n3,where,here\n")
+    corpus = tmp_path / "c.jsonl"
+    texts = [("a", "It is Ann."), ("b", "It is here."), ("c", "It is Ann."), ("d", "word")]
+    corpus.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in texts))
+    run = tmp_path / "mine.json"
+    run.write_text(
+        json.dumps({"who is it": ["It is here.", "It is Ann.", "d"], "where": [], "x": ["d"]})
+    )
+    inputs = read_inputs(queries, corpus, [run], k=2)
+    # Two queries have the text, both get the list; of two passages with one text the first is meant.
+    assert inputs.runs.select("query_id", "doc_id", "rank", "score", "run").rows() == [
+        ("1", "b", 1, 3.0, "mine"),
+        ("1", "a", 2, 2.0, "mine"),
+        ("2", "b", 1, 3.0, "mine"),
+        ("2", "a", 2, 2.0, "mine"),
+    ]
+    assert sorted(inputs.corpus["doc_id"]) == ["a", "b"]
+    assert (inputs.ignored_queries, inputs.cut_runs) == (1, ("mine",))
+    run.write_text(json.dumps({"where": ["It is nowhere."]}))
+    with pytest.raises(
+        InputError, match=r"mine\.json: document 'It is nowhere\.' of query '3' not in"
+    ):
+        read_inputs(queries, corpus, [run], k=2)
+
+
+def test_what_was_left_out_is_counted(files):
+    queries, corpus, run = files
+    with corpus.open("a") as stream:
+        stream.write('{"id": \n')
+    with pytest.raises(InputError, match="broken JSON"):
+        read_inputs(queries, corpus, [run], k=2)
+    assert read_inputs(queries, corpus, [run], k=2, skip_bad=1).skipped_records == 1

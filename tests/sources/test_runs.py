@@ -1,3 +1,6 @@
+import gzip
+import json
+
 import polars as pl
 import pytest
 import pytrec_eval
@@ -120,3 +123,46 @@ def test_ids_with_spaces_cannot_become_trec_text(tmp_path):
     with pytest.raises(InputError, match="white space"):
         write_run(frame, tmp_path / "r.trec")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_dictionaries_of_scores_are_ordered_as_trec_files_are(tmp_path):
+    scores = {"q2": {"a": 1, "b": 2.5}, "q1": {"x": 0.5, "y": 0.5, "z": -3}}
+    (tmp_path / "mine.json.gz").write_bytes(gzip.compress(json.dumps(scores).encode()))
+    trec = "".join(f"{q} Q0 {d} 0 {s} mine\n" for q in scores for d, s in scores[q].items())
+    (tmp_path / "mine.trec").write_text(trec)
+    run = read_run(tmp_path / "mine.json.gz")
+    assert run.equals(read_run(tmp_path / "mine.trec"))
+    assert run["doc_id"].to_list() == ["y", "x", "z", "b", "a"]
+
+
+def test_dictionaries_of_lists_hold_the_best_document_first(tmp_path):
+    (tmp_path / "mine.json").write_text('{"who is it": ["b", "c", "a"],\n "where": []}')
+    assert read_run(tmp_path / "mine.json").rows() == [
+        ("who is it", "b", 1, 3.0, "mine"),
+        ("who is it", "c", 2, 2.0, "mine"),
+        ("who is it", "a", 3, 1.0, "mine"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ('{"q": {"a": 1},\n"r": {"a" 2}}', 2, "broken JSON"),
+        ('{"q": {"a": 1}, "q": {"b": 1}}', None, "the key 'q' is given twice"),
+        ('{"q": {"a": 1, "a": 2}}', None, "the key 'a' is given twice"),
+        ('{"q": ["a", "b", "a"]}', None, "lists document 'a' twice"),
+        ('{"q": ["a", 3]}', None, "is no text"),
+        ('{"q": {"a": "1"}}', None, "is no number"),
+        ('{"q": {"a": true}}', None, "is no number"),
+        ('{"q": {"a": NaN}}', None, "is no number"),
+        ('{"q": {"a": 1' + "0" * 400 + "}}", None, "is no number"),
+        ('{"q": "a"}', None, "neither a dictionary nor a list"),
+        ('{"q": []}', None, "the run is empty"),
+    ],
+)
+def test_bad_dictionaries_are_refused(tmp_path, text, line, words):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        read_run(path)
+    assert caught.value.line == line
