@@ -28,7 +28,8 @@ BACK_MATTER = frozenset(
 class Article:
     """One article: its id in the source, its title and its text.
 
-    ``name`` is what questions name it by in their provenance; where empty, that is the title.
+    ``name`` is what questions name it by in their provenance; where empty, that is the title, and
+    the id where there is no title either.
     """
 
     page_id: str

@@ -30,7 +30,7 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     """
     page_id = _first(record, ID_FIELDS)
     text = next((record[name] for name in TEXT_FIELDS if record.get(name) is not None), None)
-    title = str(_first(record, TITLE_FIELDS) or page_id)
+    title = str(_first(record, TITLE_FIELDS) or "")
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         text = kilt_text(text, title)
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):

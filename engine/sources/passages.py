@@ -40,8 +40,8 @@ def article_passages(
         article_id: what identifies an article in provenance, its title or its page id; by default
             what its source says, which is the title nearly everywhere.
     """
-    name = article.name or article.title or article.page_id
-    if article_id is not None:
-        name = article.title if article_id == "title" else article.page_id
+    name = (article_id is None and article.name) or article.title or article.page_id
+    if article_id == "page":
+        name = article.page_id
     for number, text in enumerate(cut(article.text, cutting)):
         yield f"{article.page_id}-{number}", article.title, text, name

@@ -8,8 +8,8 @@ from engine.sources.json_articles import kilt_text, parse_record
 def test_articles_of_the_usual_layouts_are_understood():
     for record, expected in (
         ({"id": 1, "title": "T", "text": "x"}, Article("1", "T", "x")),
-        ({"_id": "a", "title": "", "text": "x", "metadata": {}}, Article("a", "a", "x")),
-        ({"doc_id": "d", "contents": "x", "article_id": "A"}, Article("d", "d", "x", "A")),
+        ({"_id": "a", "title": "", "text": "x", "metadata": {}}, Article("a", "", "x")),
+        ({"doc_id": "d", "contents": "x", "article_id": "A"}, Article("d", "", "x", "A")),
         (
             {"_id": "7", "wikipedia_id": "7", "wikipedia_title": "T", "text": ["T\n", "x\n"]},
             Article("7", "T", "x", "7"),
