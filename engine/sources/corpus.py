@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,9 @@ import pyarrow.parquet as pq
 from engine import tables
 from engine.errors import InputError
 from engine.sources.distinct import IdHashes, hash_ids
+from engine.sources.dpr import dpr_rows
 from engine.sources.files import is_text
-from engine.sources.lines import read_json_lines, read_lines
+from engine.sources.lines import read_json_lines
 from engine.sources.locations import (
     Location,
     is_directory,
@@ -34,7 +34,6 @@ BATCH_ROWS = 20_000
 _WHAT = "a corpus: JSONL or Parquet with doc_id, title, text (and article_id)"
 _ID_FIELDS = ("doc_id", "id", "_id")
 _TEXT_FIELDS = ("text", "contents")
-_DPR_HEADER = ["id", "text", "title"]
 
 _Row = tuple[str, str, str, str]
 
@@ -57,8 +56,8 @@ def scan_corpus(
 
     - ``.parquet``: the corpus table; a directory: its ``*.parquet`` files in the order of their
       names, or a BEIR data set by its ``corpus.jsonl`` (``.gz`` or plain);
-    - ``.tsv``, ``.tsv.gz``: DPR's ``psgs_w100.tsv``, a header ``id text title`` and a passage a line,
-      quoted as the csv module quotes; the article is the title;
+    - ``.tsv``, ``.tsv.gz``: DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages quoted as
+      the csv module quotes; the article is the title;
     - anything else is JSONL (``.gz`` or plain), with ``doc_id`` (or ``id``, ``_id``) and ``text``
       (or ``contents``); ``title`` is empty by default, and ``article_id`` is ``wikipedia_id``, else
       the title, else the document id.
@@ -191,42 +190,8 @@ def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
 
 
 def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
-    header = True
-    for number, line in read_lines(path, _WHAT, skip=skip):
-        try:
-            # A record a line, as DPR writes them: so one broken quote costs one line.
-            columns = next(csv.reader([line.rstrip("\r\n")], delimiter="\t", strict=True))
-            if header and columns != _DPR_HEADER:
-                raise _no_dpr_header(path, number)
-            if len(columns) != 3 or not columns[0]:
-                raise InputError(
-                    path,
-                    number,
-                    f"{len(columns)} columns, a passage has 3",
-                    "write id, text, title",
-                )
-        except csv.Error as error:
-            problem = f"broken quotes ({error})"
-            if header:
-                raise _no_dpr_header(path, number) from None
-            skip.tolerate(InputError(path, number, problem, 'double the quotes within "…"'))
-            continue
-        except InputError as error:
-            if header:
-                raise
-            skip.tolerate(error)
-            continue
-        if header:
-            header = False
-            continue
-        doc_id, text, title = columns
+    for number, (doc_id, text, title) in dpr_rows(path, _WHAT, skip=skip):
         yield number, (doc_id, title, text, title or doc_id)
-
-
-def _no_dpr_header(path: Location, number: int) -> InputError:
-    return InputError(
-        path, number, "not the header of DPR's passages", "begin the file with id, text, title"
-    )
 
 
 def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> None:

@@ -13,8 +13,8 @@ from engine.sources.skipping import SkipBad
 _BOM = b"\xef\xbb\xbf"
 
 
-def raw_lines(path: Location, what: str) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line) of a file, undecoded; blank lines left out.
+def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Yield (line number from 1, line) of a file, undecoded; ``blank`` lines only on request.
 
     Raises:
         InputError: no such file, or a broken ``.gz`` or ``.bz2``. One that ends early is broken, and
@@ -27,7 +27,7 @@ def raw_lines(path: Location, what: str) -> Iterator[tuple[int, bytes]]:
             for number, line in enumerate(stream, 1):
                 if number == 1:
                     line = line.removeprefix(_BOM)
-                if not line.isspace() and line:
+                if blank or (line and not line.isspace()):
                     yield number, line
     except DAMAGE as error:
         raise damaged(path, number + 1, error) from None
@@ -51,20 +51,21 @@ def decode_line(path: Location, number: int, line: bytes) -> str:
 
 
 def read_lines(
-    path: Location, what: str, *, skip: SkipBad | None = None
+    path: Location, what: str, *, skip: SkipBad | None = None, blank: bool = False
 ) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line) of a UTF-8 text file; blank lines left out.
+    """Yield (line number from 1, line) of a UTF-8 text file.
 
     Args:
         path: the file, plain, ``.gz`` or ``.bz2``.
         what: what it should be, for errors.
         skip: tolerates lines that are not UTF-8.
+        blank: whether to yield blank lines too.
 
     Raises:
         InputError: as ``raw_lines``, or a line is not UTF-8.
     """
     skip = skip or SkipBad()
-    for number, raw in raw_lines(path, what):
+    for number, raw in raw_lines(path, what, blank=blank):
         try:
             line = decode_line(path, number, raw)
         except InputError as error:

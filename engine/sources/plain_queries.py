@@ -71,12 +71,12 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
     numbers: list[int] = []
 
     def texts() -> Iterator[str]:
-        for number, line in read_lines(path, what):
+        for number, line in read_lines(path, what, blank=True):
             numbers.append(number)
             yield line
 
     lines = texts()
-    header = next(lines, "")
+    header = next(filter(str.strip, lines), "")
     delimiter = "\t" if "\t" in header else ","
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
     if not set(names) & set(QUERY_FIELDS):
@@ -94,6 +94,8 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
             row = next(rows, None)
             if row is None:
                 return
+            if not row:
+                continue
             line = numbers[before]
             if len(row) != len(names):
                 raise InputError(

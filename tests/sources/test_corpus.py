@@ -193,3 +193,18 @@ def test_a_file_cut_short_is_refused_however_many_bad_records_may_be_skipped(tmp
     with pytest.raises(InputError, match="cannot be read") as caught:
         read_corpus(path, skip_bad=10**6)
     assert caught.value.line > 1
+
+
+def test_dpr_texts_in_quotes_may_run_over_lines(tmp_path):
+    path = dpr(tmp_path / "c.tsv", '1\t"one\n\ntwo"\tT', "2\tb\u2028c\tT", '3\t"x\n""y"""\tT')
+    assert read_corpus(path)["text"].to_list() == ["one\n\ntwo", "b\u2028c", 'x\n"y"']
+
+
+def test_a_dpr_quote_left_open_costs_one_line(tmp_path):
+    rows = [f'{n}\t"say ""{n}"""\tT' for n in range(9)]
+    rows[2] = '2\t"left open\tT'
+    path = dpr(tmp_path / "c.tsv", *rows, '9\t"left open at the end\tT')
+    skip = SkipBad(2)
+    kept = [str(n) for n in (0, 1, 3, 4, 5, 6, 7, 8)]
+    assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == kept
+    assert [error.line for error in skip.first] == [4, 11]

@@ -66,10 +66,10 @@ def test_beir_directories_have_queries_without_answers(tmp_path):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_csv_and_tsv(tmp_path, packed):
-    text = 'id,question,answers,provenance\n1,"who, really",Ann|Bo,A|B\n\n2,"two\nlines","[""a|b"", ""c""]",\n'
+    text = 'id,question,answers,provenance\n1,"who, really",Ann|Bo,A|B\n\n2,"two\n\nlines","[""a|b"", ""c""]",\n'
     expected = [
         ("1", "who, really", ["Ann", "Bo"], ["A", "B"]),
-        ("2", "two\nlines", ["a|b", "c"], []),
+        ("2", "two\n\nlines", ["a|b", "c"], []),
     ]
     path = tmp_path / ("q.csv.gz" if packed else "q.csv")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
