@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from engine.errors import InputError
 from engine.sources.article import Article
+from engine.sources.files import open_parquet
 from engine.sources.json_articles import (
     ID_FIELDS,
     NAME_FIELDS,
@@ -26,7 +24,6 @@ from engine.sources.locations import (
     list_files,
     locate,
     name_of,
-    open_binary,
     open_decompressed,
     require_file,
 )
@@ -184,16 +181,10 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
 
 def _parquet_rows(path: Location) -> Iterator[list[tuple[int | None, dict[str, Any]]]]:
     known = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *NAME_FIELDS}
-    try:
-        with open_binary(path) as stream, pq.ParquetFile(stream) as file:
-            names = [name for name in file.schema_arrow.names if name in known]
-            for batch in file.iter_batches(_CHUNK_ROWS, columns=names):
-                yield [(None, row) for row in batch.to_pylist()]
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).split("\n")[0]
-        raise InputError(
-            path, None, f"not a readable Parquet file ({reason})", "check it"
-        ) from None
+    with open_parquet(path) as file:
+        names = [name for name in file.schema_arrow.names if name in known]
+        for batch in file.iter_batches(_CHUNK_ROWS, columns=names):
+            yield [(None, row) for row in batch.to_pylist()]
 
 
 def _unpacked(path: Location) -> str:

@@ -8,13 +8,12 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from engine import tables
 from engine.errors import InputError
 from engine.sources.distinct import IdHashes, hash_ids
 from engine.sources.dpr import dpr_rows
-from engine.sources.files import is_text
+from engine.sources.files import is_text, open_parquet
 from engine.sources.lines import read_json_lines
 from engine.sources.locations import (
     Location,
@@ -22,7 +21,6 @@ from engine.sources.locations import (
     list_files,
     locate,
     name_of,
-    open_binary,
     require_file,
     suffix_of,
 )
@@ -71,12 +69,13 @@ def scan_corpus(
         InputError: unreadable, empty, or more bad records than tolerated. A compressed file that ends
             early is never tolerated.
     """
+    path = locate(path)
     hashes = IdHashes()
     passages = 0
-    for batch in _batches(locate(path), tolerance(skip_bad)):
+    for batch in _batches(path, tolerance(skip_bad)):
         passages += batch.frame.height
         if distinct and len(suspects := hashes.add(batch.frame[DOC_ID])):
-            _refuse_duplicates(locate(path), pl.Series(suspects), upto=passages)
+            _refuse_duplicates(path, pl.Series(suspects), upto=passages)
         yield batch.frame
     if not passages:
         raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
@@ -141,22 +140,16 @@ def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
 
 def _parquet_batches(path: Location) -> Iterator[_Batch]:
     first_row = 0
-    try:
-        with open_binary(path) as stream, pq.ParquetFile(stream) as file:
-            names = file.schema_arrow.names
-            if any(name not in names for name in tables.CORPUS):
-                tables.conform(pl.DataFrame(schema=names), tables.CORPUS, path)  # says what lacks
-            for part in file.iter_batches(BATCH_ROWS, columns=list(tables.CORPUS)):
-                frame = pl.from_arrow(pa.Table.from_batches([part]))
-                assert isinstance(frame, pl.DataFrame)
-                frame = tables.conform(frame, tables.CORPUS, path, first_row=first_row)
-                first_row += frame.height
-                yield _Batch(path, frame, None)
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).split("\n")[0]
-        raise InputError(
-            path, None, f"not a readable Parquet file ({reason})", "check it"
-        ) from None
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        if any(name not in names for name in tables.CORPUS):
+            tables.conform(pl.DataFrame(schema=names), tables.CORPUS, path)  # says what lacks
+        for part in file.iter_batches(BATCH_ROWS, columns=list(tables.CORPUS)):
+            frame = pl.from_arrow(pa.Table.from_batches([part]))
+            assert isinstance(frame, pl.DataFrame)
+            frame = tables.conform(frame, tables.CORPUS, path, first_row=first_row)
+            first_row += frame.height
+            yield _Batch(path, frame, None)
 
 
 def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from engine.errors import InputError
-from engine.sources.locations import Location, has_scheme, open_binary
+from engine.sources.locations import Location, has_scheme, locate, open_binary
 
 
 @contextlib.contextmanager
@@ -79,10 +81,31 @@ def read_parquet(path: Location) -> pl.DataFrame:
         with open_binary(path) as stream:
             return pl.read_parquet(stream)
     except (pl.exceptions.PolarsError, OSError) as error:
-        reason = str(error).split("\n")[0]
-        raise InputError(
-            path, None, f"not a readable Parquet file ({reason})", "check it"
-        ) from None
+        raise _no_parquet(path, error) from None
+
+
+@contextlib.contextmanager
+def open_parquet(path: Location) -> Iterator[pq.ParquetFile]:
+    """A Parquet file to be read in batches.
+
+    Raises:
+        InputError: it, or what the block reads of it, is no Parquet.
+    """
+    path = locate(path)
+    try:
+        if isinstance(path, Path):  # by its path Arrow reads it without Python's lock
+            with pq.ParquetFile(path) as file:
+                yield file
+        else:
+            with open_binary(path) as stream, pq.ParquetFile(stream) as file:
+                yield file
+    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
+        raise _no_parquet(path, error) from None
+
+
+def _no_parquet(path: Location, error: Exception) -> InputError:
+    reason = str(error).split("\n")[0]
+    return InputError(path, None, f"not a readable Parquet file ({reason})", "check it")
 
 
 def is_text(*values: str | None) -> bool:
