@@ -86,18 +86,19 @@ def read_parquet(path: Location) -> pl.DataFrame:
 
 @contextlib.contextmanager
 def open_parquet(path: Location) -> Iterator[pq.ParquetFile]:
-    """A Parquet file to be read in batches.
+    """A Parquet file to be read in batches, in constant memory.
 
     Raises:
         InputError: it, or what the block reads of it, is no Parquet.
     """
     path = locate(path)
+    # Buffered ahead, as is Arrow's default, a file stays in memory whole until its last batch.
     try:
         if isinstance(path, Path):  # by its path Arrow reads it without Python's lock
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(path, pre_buffer=False) as file:
                 yield file
         else:
-            with open_binary(path) as stream, pq.ParquetFile(stream) as file:
+            with open_binary(path) as stream, pq.ParquetFile(stream, pre_buffer=False) as file:
                 yield file
     except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
         raise _no_parquet(path, error) from None

@@ -1,7 +1,9 @@
 import gzip
 import json
+import random
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from engine.errors import InputError
@@ -208,3 +210,18 @@ def test_a_dpr_quote_left_open_costs_one_line(tmp_path):
     kept = [str(n) for n in (0, 1, 3, 4, 5, 6, 7, 8)]
     assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == kept
     assert [error.line for error in skip.first] == [4, 11]
+
+
+def test_a_scan_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "BATCH_ROWS", 1000)
+    path = tmp_path / "c.parquet"
+    texts = [random.Random(n).randbytes(500).hex() for n in range(20_000)]
+    ids = [str(n) for n in range(20_000)]
+    table = pl.DataFrame({"doc_id": ids, "title": ids, "text": texts, "article_id": ids})
+    table.write_parquet(path, row_group_size=500)
+    before, most = pa.total_allocated_bytes(), 0
+    for batch in scan_corpus(path):
+        most = max(most, pa.total_allocated_bytes() - before)
+        del batch
+    # 20 batches; Arrow, left to itself, keeps the whole file.
+    assert 0 < most < path.stat().st_size / 2

@@ -38,12 +38,12 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small):
         source(tmp_path / "b.jsonl.gz", range(30, 41)),
     ]
     written = {}
-    for workers in (1, 3):
+    for workers in (1, 2):
         out = tmp_path / f"{workers}.parquet"
         done = write_passages(sources, out, cutting=Cutting(), workers=workers)
         assert done == Written(passages=41 * 3, articles=41, empty=0, files=1)
         written[workers] = out.read_bytes()
-    assert written[1] == written[3]
+    assert written[1] == written[2]
     table = read_corpus(tmp_path / "1.parquet")
     assert table["doc_id"].to_list() == [f"{n}-{i}" for n in range(41) for i in range(3)]
     joined = table.group_by("article_id", maintain_order=True).agg(pl.col("text").str.join(" "))
@@ -63,8 +63,7 @@ def test_a_directory_gets_shards_that_read_as_the_one_file(tmp_path, small):
         write_passages([articles_], tmp_path / "many", cutting=Cutting())
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("name", ["out.parquet", "out"])
+@pytest.mark.parametrize(("name", "workers"), [("out.parquet", 2), ("out", 1)])
 def test_nothing_is_left_of_a_failure(tmp_path, small, workers, name):
     path = source(tmp_path / "a.jsonl", range(40))
     with path.open("a") as stream:
@@ -74,7 +73,7 @@ def test_nothing_is_left_of_a_failure(tmp_path, small, workers, name):
         write_passages([path], out, cutting=Cutting(), workers=workers)
     assert list(out.parent.iterdir()) == []
     skip = SkipBad(1)
-    done = write_passages([path], out, cutting=Cutting(), workers=workers, skip_bad=skip)
+    done = write_passages([path], out, cutting=Cutting(), workers=1, skip_bad=skip)
     assert (done.articles, skip.count) == (40, 1)
     assert [p.name for p in out.parent.iterdir()] == [name]
 
