@@ -23,6 +23,7 @@ from engine.report import printed, summary
 from engine.settings import Settings, check
 from engine.sources.files import require_output, write_parquet, write_text
 from engine.sources.inputs import EvaluationInputs, read_inputs
+from engine.sources.locations import locate
 from engine.statistics.intervals import IntervalMethod
 from jobs._command import ConfigFile, run_command
 from jobs._progress import reading_progress
@@ -212,10 +213,10 @@ def evaluate(
         require_output(directory, directory=True)
     inputs = read_inputs(queries, corpus, run, k=k, limit=limit, qrels=qrels, skip_bad=skip_bad)
     files = {
-        "queries": str(queries),
-        "corpus": str(corpus),
-        "runs": [str(path) for path in run],
-        "qrels": None if qrels is None else str(qrels),
+        "queries": str(locate(queries)),
+        "corpus": str(locate(corpus)),
+        "runs": [str(locate(path)) for path in run],
+        "qrels": None if qrels is None else str(locate(qrels)),
     }
     evaluate_and_report(inputs, settings, files, out=out, store=store)
 

@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -34,6 +35,9 @@ def map_ordered(
         function: a function of a module, or a partial of one: it goes to other processes.
         items: what can be pickled; taken one by one.
         workers: processes.
+
+    Raises:
+        RuntimeError: a process was killed; otherwise whatever ``function`` raises.
     """
     stream = iter(items)
     first = list(itertools.islice(stream, _FEW)) if workers > 1 else []
@@ -51,5 +55,9 @@ def map_ordered(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "a worker process ended suddenly, probably for lack of memory; use fewer workers"
+        ) from None
     finally:
         pool.shutdown(cancel_futures=True)

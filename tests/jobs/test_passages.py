@@ -1,5 +1,7 @@
+import gzip
 import json
 
+import fsspec
 import pytest
 
 from engine.sources.corpus import read_corpus
@@ -76,3 +78,17 @@ def test_options_that_make_no_sense_are_refused(source, tmp_path, capsys, option
     assert erag("passages", source, *out, *options) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "c.parquet").exists()
+
+
+def test_sources_may_be_addresses(source, tmp_path, capsys):
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/wiki/a.jsonl.gz", gzip.compress(source.read_bytes()))
+    out = tmp_path / "c.parquet"
+    try:
+        for address in ("memory://wiki/a.jsonl.gz", "memory://wiki", f"file://{source}"):
+            assert erag("passages", address, "--out", out, "--words", 3) == 0
+            assert capsys.readouterr().out.startswith("4 passages of 2 articles")
+        assert erag("passages", "memory://wiki/none.xml", "--out", out) == 2
+        assert "memory://wiki/none.xml: no such file" in capsys.readouterr().err
+    finally:
+        memory.store.clear()

@@ -65,6 +65,7 @@ def test_queries_runs_and_qrels_are_read_from_addresses(memory, tmp_path):
     write_parquet(queries, tmp_path / "q.parquet")
     memory.pipe("/q.parquet", (tmp_path / "q.parquet").read_bytes())
     assert read_queries("memory://q.parquet").equals(queries)
+    assert read_queries(Path("memory://q.parquet")).equals(queries)
     assert read_run("memory://r.trec")["doc_id"].to_list() == ["d"]
     assert read_qrels("memory://j.trec")["label"].to_list() == [1.0]
 
@@ -117,6 +118,6 @@ def test_results_are_not_written_to_addresses(tmp_path):
 
 def test_a_broken_file_is_named_by_line(tmp_path):
     path = tmp_path / "c.txt.bz2"
-    path.write_bytes(bz2.compress(b"line\n" * 400_000)[:-30])
+    path.write_bytes(bz2.compress(b"line\n" * 40_000)[:-15])
     with pytest.raises(InputError, match=r":\d+: cannot be read"):
         list(read_lines(path, "lines"))

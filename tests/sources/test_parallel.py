@@ -1,4 +1,5 @@
 import operator
+import os
 
 import pytest
 
@@ -33,3 +34,8 @@ def test_items_are_taken_as_results_are_and_errors_come_through():
     results.close()
     with pytest.raises(TypeError):
         list(map_ordered(operator.neg, ["x"] * 9, workers=2))
+
+
+def test_a_killed_worker_ends_in_words():
+    with pytest.raises(RuntimeError, match="use fewer workers"):
+        list(map_ordered(os._exit, [3] * 9, workers=2))
