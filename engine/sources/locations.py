@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ Location = str | Path
 
 # Two letters or more, so that a drive is no scheme.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
+_BUFFER = 1 << 20
 # What reading a damaged file raises, whichever module decompresses it.
 DAMAGE = (EOFError, OSError, zlib.error)
 
@@ -115,11 +117,13 @@ def open_decompressed(path: Location) -> IO[bytes]:
         InputError: as ``open_binary``.
         OSError: as ``open_binary``.
     """
-    stream = open_binary(path)
-    suffix = suffix_of(path)
-    if suffix == ".gz":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=stream, mode="rb"))
-    return cast(IO[bytes], bz2.BZ2File(stream)) if suffix == ".bz2" else stream
+    path = locate(path)
+    unpack: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(suffix_of(path))
+    if isinstance(path, Path):
+        return cast(IO[bytes], unpack(path, "rb") if unpack else path.open("rb"))
+    # Streams of drivers look for ends of lines byte by byte.
+    stream: Any = io.BufferedReader(cast(io.RawIOBase, open_binary(path)), _BUFFER)
+    return cast(IO[bytes], unpack(stream, "rb") if unpack else stream)
 
 
 def _exists(path: Location) -> bool:

@@ -1,10 +1,11 @@
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.sources.distinct import IdHashes, hash_ids
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 60), max_size=30), max_size=12))
 def test_exactly_the_ids_met_before_are_suspected(batches):
     hashes, before = IdHashes(), set()

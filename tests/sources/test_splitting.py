@@ -8,6 +8,7 @@ from engine.sources.splitting import Cutting, cut, cut_characters, cut_words
 TEXTS = st.text(alphabet="ab \n.", max_size=400)
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(alphabet="abc", min_size=1, max_size=3), max_size=350))
 def test_pieces_joined_again_give_the_words(words):
     cut = cut_words(" \n".join(words), 100)
