@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -14,8 +15,8 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Items of a source for which it does not pay to start processes (half a second each).
-_FEW = 8
+# Seconds of work before processes are started, which takes more than a second.
+_PATIENCE = 5.0
 
 
 def usable_cpus() -> int:
@@ -28,8 +29,8 @@ def map_ordered(
 ) -> Iterator[_Result]:
     """Yield ``function(item)`` for every item, in order, whatever ``workers`` is.
 
-    At most three items per worker are on their way at any time. Fewer than eight items, and all items
-    of one worker, are done in this process.
+    At most three items per worker are on their way at any time. The first five seconds of work, and all
+    the work of one worker, are done in this process.
 
     Args:
         function: a function of a module, or a partial of one: it goes to other processes.
@@ -40,9 +41,14 @@ def map_ordered(
         RuntimeError: a process was killed; otherwise whatever ``function`` raises.
     """
     stream = iter(items)
-    first = list(itertools.islice(stream, _FEW)) if workers > 1 else []
-    if len(first) < _FEW:
-        yield from map(function, itertools.chain(first, stream))
+    start = time.monotonic()
+    for item in stream:
+        yield function(item)
+        if workers > 1 and time.monotonic() - start >= _PATIENCE:
+            break
+    # Whether anything is left, before anything is started for it.
+    first = list(itertools.islice(stream, 1))
+    if not first:
         return
     # Spawned: a fork of a process with threads (Polars, Arrow) may never end.
     context = multiprocessing.get_context("spawn")

@@ -63,7 +63,7 @@ def write_passages(
         out: a ``.parquet`` file, or a new directory for shards of a million passages each.
         cutting: how to cut.
         article_id: as in ``article_passages``.
-        workers: processes; by default one per CPU, and only this one for a source of a few megabytes.
+        workers: processes; by default one per CPU; sources of a few seconds of work are done in this one.
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
 
     Raises:

@@ -7,7 +7,18 @@ from engine.sources import parallel
 from engine.sources.parallel import map_ordered
 
 
-def test_results_come_in_order_from_processes_and_without():
+def _exit_elsewhere(pid):
+    if os.getpid() != pid:
+        os._exit(3)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Processes are started after the first item."""
+    monkeypatch.setattr(parallel, "_PATIENCE", 0)
+
+
+def test_results_come_in_order_from_processes_and_without(impatient):
     items = range(-40, 40)
     expected = [-n for n in items]
     assert list(map_ordered(operator.neg, items, workers=1)) == expected
@@ -15,12 +26,16 @@ def test_results_come_in_order_from_processes_and_without():
     assert list(map_ordered(operator.neg, [], workers=2)) == []
 
 
-def test_few_items_start_no_process(monkeypatch):
+def test_little_work_starts_no_process(monkeypatch):
     monkeypatch.setattr(parallel, "ProcessPoolExecutor", None)
-    assert list(map_ordered(operator.neg, range(7), workers=4)) == [-n for n in range(7)]
+    assert list(map_ordered(operator.neg, range(99), workers=4)) == [-n for n in range(99)]
+    monkeypatch.setattr(parallel, "_PATIENCE", 0)
+    assert list(map_ordered(operator.neg, [1], workers=4)) == [-1]
+    with pytest.raises(TypeError):
+        list(map_ordered(operator.neg, [1, 2], workers=4))
 
 
-def test_items_are_taken_as_results_are_and_errors_come_through():
+def test_items_are_taken_as_results_are_and_errors_come_through(impatient):
     taken = []
 
     def items():
@@ -29,13 +44,13 @@ def test_items_are_taken_as_results_are_and_errors_come_through():
             yield n
 
     results = map_ordered(operator.neg, items(), workers=2)
-    assert next(results) == 100
+    assert [next(results), next(results)] == [100, 99]
     assert len(taken) < 20
     results.close()
     with pytest.raises(TypeError):
         list(map_ordered(operator.neg, ["x"] * 9, workers=2))
 
 
-def test_a_killed_worker_ends_in_words():
+def test_a_killed_worker_ends_in_words(impatient):
     with pytest.raises(RuntimeError, match="use fewer workers"):
-        list(map_ordered(os._exit, [3] * 9, workers=2))
+        list(map_ordered(_exit_elsewhere, [os.getpid()] * 9, workers=2))

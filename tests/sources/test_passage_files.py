@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError
-from engine.sources import articles, passage_files
+from engine.sources import articles, parallel, passage_files
 from engine.sources.corpus import read_corpus
 from engine.sources.passage_files import Written, write_passages
 from engine.sources.skipping import SkipBad
@@ -28,6 +28,7 @@ def source(path, numbers, words=250):
 def small(monkeypatch):
     """Chunks, row groups and shards so small that a few articles fill several."""
     monkeypatch.setattr(articles, "_CHUNK_BYTES", 5000)
+    monkeypatch.setattr(parallel, "_PATIENCE", 0)
     monkeypatch.setattr(passage_files, "_GROUP_ROWS", 7)
     monkeypatch.setattr(passage_files, "SHARD_PASSAGES", 21)
 
