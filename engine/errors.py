@@ -35,3 +35,7 @@ class InputError(Exception):
 
 class ReadError(Exception):
     """Reads that could not be done; everything that could be done is in the store."""
+
+
+class EncodeError(Exception):
+    """Vectors that could not be made; those made so far are kept, and an index is not finished."""

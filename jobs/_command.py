@@ -12,7 +12,7 @@ import yaml
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Yaml
 
-from engine.errors import InputError, ReadError
+from engine.errors import EncodeError, InputError, ReadError
 from engine.sources.locations import require_file
 
 BAD_INPUT = 2
@@ -39,7 +39,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         _fail(error, BAD_INPUT)
     except CycloptsError as error:
         _fail(error, BAD_INPUT)
-    except ReadError as error:
+    except (ReadError, EncodeError) as error:
         _fail(error, 1)
     except KeyboardInterrupt:
         _fail("interrupted; reads done so far are in the store", 1)

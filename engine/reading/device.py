@@ -9,17 +9,27 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import ReadError
 from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
-from engine.reading.protocol import Dtype, ReaderSpec
+from engine.reading.protocol import Dtype
 
 if TYPE_CHECKING:
     import torch
 
 # What a process with torch and transformers holds before any weight.
 PROCESS_MEMORY = 768 * 2**20
+
+
+class Share(Protocol):
+    """What a model may take of a machine: readers' and encoders' specifications say it."""
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def memory(self) -> int: ...
 
 
 # Values of CUDA_VISIBLE_DEVICES by which GPUs are hidden.
@@ -75,8 +85,8 @@ def describe(*, gpu: bool) -> str:
     return ", ".join(filter(None, ["cpu", next(models, "")]))
 
 
-def prepare(spec: ReaderSpec) -> torch.device:
-    """Set this process up for a reader (threads, and on CUDA its memory limit); return the device."""
+def prepare(spec: Share) -> torch.device:
+    """Set this process up for a model (threads, and on CUDA its memory limit); return the device."""
     import torch
 
     if spec.threads:
@@ -99,7 +109,7 @@ def default_actor_memory(weights: int) -> int:
     return int(1.2 * weights) + 2 * 2**30
 
 
-def batch_memory(spec: ReaderSpec, device: torch.device, weights: int) -> float:
+def batch_memory(spec: Share, device: torch.device, weights: int) -> float:
     """Bytes left for a batch beside the weights.
 
     The whole is what the user gave; by default nine tenths of the GPU, or a quarter of the

@@ -74,8 +74,8 @@ def resolve(name: str) -> Weights:
         path = Path(name).resolve()
         source = str(path)
     else:
-        path = _from_hub_cache(name)
-    config = _read_config(path, name)
+        path = from_hub_cache(name, "reader")
+    config = read_config(path, name)
     _refuse_other_heads(config, name)
     if config.get("model_type") in _ENCODER_DECODERS and (
         files := conversion.checkpoint_files(path)
@@ -167,7 +167,12 @@ def bundled_file() -> Path:
     )
 
 
-def _from_hub_cache(name: str) -> Path:
+def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
+    """The directory of a model in the local Hugging Face cache; nothing is downloaded.
+
+    Raises:
+        InputError: it is not there.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -177,12 +182,14 @@ def _from_hub_cache(name: str) -> Path:
         raise InputError(
             None,
             None,
-            f"unknown reader {name!r}: no directory or file, and not in the Hugging Face cache",
-            f"use 'bundled', a directory, a .gguf file, or fetch it first: hf download {name}",
+            f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
+            f"use 'bundled', a directory{', a .gguf file' * (what == 'reader')}, "
+            f"or fetch it first: hf download {name}",
         ) from None
 
 
-def _read_config(path: Path, name: str) -> dict[str, Any]:
+def read_config(path: Path, name: str) -> dict[str, Any]:
+    """The ``config.json`` of a model's directory; ``name`` is what the user called it."""
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -218,7 +225,7 @@ def _converted(key: str, convert: Callable[[Path], None]) -> Path:
 
 
 def _from_gguf(source: Path) -> Path:
-    return _converted(_file_digest(source), lambda target: conversion.convert_gguf(source, target))
+    return _converted(file_digest(source), lambda target: conversion.convert_gguf(source, target))
 
 
 def _from_checkpoint(source: Path, files: Sequence[Path]) -> Path:
@@ -241,10 +248,10 @@ def _digest(path: Path) -> str:
 
 def _listing(files: Sequence[Path]) -> str:
     """Names and digests of files, a line each."""
-    return "".join(f"{file.name} {_file_digest(file)}\n" for file in files)
+    return "".join(f"{file.name} {file_digest(file)}\n" for file in files)
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """SHA-256 of a file, remembered by its path, size and time of change (weights can be many GiB)."""
     real = path.resolve()
     status = real.stat()

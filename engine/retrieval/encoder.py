@@ -1,0 +1,172 @@
+"""An encoder: texts to vectors, in batches of like length."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as functional
+from transformers import AutoModel, AutoTokenizer
+
+from engine.errors import EncodeError, InputError
+from engine.reading import device, weights
+from engine.reading.batching import MemoryCost, cut_batches, machine_memory, run_halving
+from engine.retrieval.encoders import EncoderSpec, locate
+
+Vectors = npt.NDArray[np.float32]
+
+# Tokens in a batch at most on a CPU: activations of this many stay in its caches.
+CPU_BATCH_TOKENS = 2048
+
+
+class Encoder:
+    """A loaded encoder.
+
+    Batches are a function of the texts of a call and of the specification alone, never of free
+    memory or of what was measured: the same call gives the same vectors, whoever makes it again.
+
+    Raises:
+        InputError: the model is not here, is not the one specified, or cannot be loaded.
+    """
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        spec = locate(spec)
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        self.spec = spec
+        self._device = device.prepare(spec)
+        self._tokenizer, self._model = _load(spec)
+        self._model.to(self._device).eval()
+        self._padding = self._tokenizer.pad_token_id or 0
+        self._cost, self._memory = _memory(spec, self._model.config, self._device)
+        self._tokens = spec.batch_tokens or (
+            device.GPU_BATCH_TOKENS if self._device.type == "cuda" else CPU_BATCH_TOKENS
+        )
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of queries, prefix added; (texts, dimensions)."""
+        return self.encode([self.spec.text.query_prefix + text for text in texts])
+
+    def encode(self, texts: Sequence[str]) -> Vectors:
+        """The vectors of texts that have their prefix already; (texts, dimensions), in their order.
+
+        Texts longer than the model reads are cut.
+
+        Raises:
+            EncodeError: a text does not fit into memory alone, or a vector is not finite.
+        """
+        vectors = np.empty((len(texts), self.spec.dimensions), dtype=np.float32)
+        if not texts:
+            return vectors
+        ids = self._ids(texts)
+        with torch.inference_mode():
+            for batch in cut_batches(
+                [len(i) for i in ids],
+                cost=self._cost,
+                memory=self._memory,
+                max_tokens=self._tokens,
+            ):
+                vectors[batch] = run_halving(
+                    batch,
+                    lambda part: self._forward([ids[i] for i in part]),
+                    _refuse,
+                    lambda: None,
+                )
+        if not np.isfinite(vectors).all():
+            raise EncodeError(
+                f"the encoder {self.spec.name!r} gives vectors that are no numbers in "
+                f"{self.spec.dtype}; use --dtype float32"
+            )
+        return vectors
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        if self.spec.text.lower_case:
+            texts = [text.lower() for text in texts]
+        return self._tokenizer(
+            list(texts),
+            truncation=True,
+            max_length=self.spec.text.max_tokens,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )["input_ids"]
+
+    def _forward(self, ids: Sequence[Sequence[int]]) -> Vectors:
+        """Vectors of one batch: (texts, dimensions) in fp32."""
+        length = max(1, max(map(len, ids)))
+        tokens = np.full((len(ids), length), self._padding, dtype=np.int64)
+        mask = np.zeros((len(ids), length), dtype=np.int64)
+        for row, one in enumerate(ids):
+            tokens[row, : len(one)] = one
+            mask[row, : len(one)] = 1
+        # Without padding no mask is needed, and attention runs on its fastest path.
+        whole = bool(mask.all())
+        attention = torch.from_numpy(mask).to(self._device)
+        states = self._model(
+            input_ids=torch.from_numpy(tokens).to(self._device),
+            attention_mask=None if whole else attention,
+        ).last_hidden_state.float()
+        if self.spec.text.pooling == "cls":
+            pooled = states[:, 0]
+        else:
+            weight = attention.unsqueeze(-1).float()
+            pooled = (states * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
+        if self.spec.text.normalize:
+            pooled = functional.normalize(pooled, dim=1)
+        return pooled.cpu().numpy()
+
+
+def _load(spec: EncoderSpec) -> tuple[Any, Any]:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
+        model, loading = AutoModel.from_pretrained(
+            spec.path,
+            dtype=getattr(torch, spec.dtype),
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except Exception as error:  # whatever a damaged file makes the libraries raise
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise InputError(
+            spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"
+        ) from error
+    # BERT's own pooler takes no part in the vectors; many encoders are saved without it.
+    missing = {key for key in loading.get("missing_keys", ()) if "pooler." not in str(key)}
+    weights.refuse_missing({**loading, "missing_keys": missing}, spec.name)
+    return tokenizer, model
+
+
+def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[MemoryCost, float]:
+    """What a batch costs, by the model's shape, and the bytes that batches may take.
+
+    Reckoned, not measured, so that batches are the same each time: a layer holds some ten states of
+    the hidden size, two of the inner one, and a mask of every pair; pooling holds two in fp32.
+    """
+    size = 4 if spec.dtype == "float32" else 2
+    inner = getattr(config, "intermediate_size", None) or 4 * spec.dimensions
+    cost = MemoryCost(
+        per_row=0.0,
+        per_token=float(size * (10 * spec.dimensions + 2 * inner) + 8 * spec.dimensions),
+        per_pair=float(size),
+    )
+    if spec.memory:
+        total = float(spec.memory)
+    elif where.type == "cuda":
+        total = 0.9 * torch.cuda.get_device_properties(0).total_memory
+    else:
+        total = max(machine_memory() / 4, 2.0 * 2**30)
+    held = device.least_memory(weights.parameters(Path(spec.path)), spec.dtype)
+    return cost, max(0.0, 0.9 * total - held)
+
+
+def _refuse(_: int, reason: str) -> Vectors:
+    raise EncodeError(f"a text does not fit into memory alone: {reason}; use more --memory")

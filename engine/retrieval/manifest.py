@@ -1,0 +1,132 @@
+"""What an index directory says of itself; written last, so that an unfinished one has none."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from engine.errors import InputError
+from engine.sources.files import write_text
+
+Kind = Literal["bm25", "dense"]
+FILE = "erag-index.json"
+_FORMAT = 2
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A finished index.
+
+    Attributes:
+        kind: what searches it.
+        passages: how many it holds, 1 or more.
+        corpus: fingerprint of the corpus that it was built from (``sources.fingerprint``).
+        settings: what it was built with, of its kind.
+        versions: of the libraries that wrote its files.
+        format: of the directory; another one is not read.
+    """
+
+    kind: Kind
+    passages: int
+    corpus: str
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    format: int = _FORMAT
+
+
+def versions(*packages: str) -> dict[str, str]:
+    return {package: importlib.metadata.version(package) for package in packages}
+
+
+def write(manifest: Manifest, directory: Path) -> None:
+    """Write the manifest, atomically: from then on the directory is an index."""
+    write_text(json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n", directory / FILE)
+
+
+def read(directory: str | Path) -> Manifest:
+    """The manifest of a finished index.
+
+    Raises:
+        InputError: the directory holds none, or one that cannot be read.
+    """
+    directory = Path(directory)
+    path = directory / FILE
+    if not path.is_file():
+        if is_unfinished(directory):
+            raise InputError(
+                directory,
+                None,
+                "is an index whose build was interrupted",
+                "run the same 'erag index' again; what is done is not done twice",
+            )
+        raise InputError(
+            directory, None, "is not an index", "build one with 'erag index bm25' or 'erag index dense'"
+        )
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(path, None, f"cannot be read ({error})", "build the index again") from None
+    names = {field.name for field in fields(Manifest)}
+    if (
+        not isinstance(value, dict)
+        or value.get("format") != _FORMAT
+        or not names <= value.keys()
+        or value["kind"] not in get_args(Kind)
+    ):
+        raise InputError(
+            path, None, "is not a manifest of this version of the engine", "build the index again"
+        )
+    return Manifest(**{name: value[name] for name in names})
+
+
+def is_unfinished(directory: Path) -> bool:
+    """Whether an index was begun here and not finished."""
+    return (directory / "shards").is_dir() and not (directory / FILE).exists()
+
+
+def require_place(directory: Path) -> None:
+    """Check that an index may be built in a directory: it is new, empty, or holds an index.
+
+    Raises:
+        InputError: something else is there.
+    """
+    if not directory.exists() or (directory / FILE).exists() or is_unfinished(directory):
+        return
+    if not directory.is_dir() or any(directory.iterdir()):
+        raise InputError(
+            directory, None, "exists and is not an index", "give another --out, or remove it"
+        )
+
+
+def require_corpus(
+    manifest: Manifest, fingerprint: str, *, directory: str | Path, corpus: str | Path
+) -> None:
+    """Refuse an index of another corpus.
+
+    Raises:
+        InputError: the fingerprints differ.
+    """
+    if manifest.corpus != fingerprint:
+        raise InputError(
+            directory,
+            None,
+            f"is an index of another corpus than {corpus} (its fingerprint is "
+            f"{manifest.corpus[:12]}, the corpus's {fingerprint[:12]})",
+            "build the index again from this corpus, or give the one that it was built from",
+        )
+
+
+def require_kind(manifest: Manifest, kinds: Iterable[Kind], directory: str | Path) -> None:
+    """Refuse an index of a kind that cannot be searched so.
+
+    Raises:
+        InputError: it is of another kind.
+    """
+    if manifest.kind not in (allowed := tuple(kinds)):
+        raise InputError(
+            directory, None, f"is a {manifest.kind} index", f"give a {' or '.join(allowed)} index"
+        )

@@ -1,0 +1,171 @@
+"""Shards of a dense index: a piece of a corpus, and the file that holds its vectors.
+
+A shard's name is a hash of its encoder, its form of storage, and its passages. A file is written
+whole or not at all and never changed. So a build that was killed finds what it had done, a corpus that
+grew at its end pays for the new shards alone, and no vector is ever taken for one of another text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.errors import InputError
+from engine.retrieval.encoders import EncoderSpec, Preset
+from engine.sources.files import atomic_path
+from engine.tables import DOC_ID, TEXT, TITLE
+
+Storage = Literal["fp32", "fp16"]
+Floats = npt.NDArray[np.floating]
+TYPES: dict[Storage, npt.DTypeLike] = {"fp32": np.float32, "fp16": np.float16}
+VECTOR = "vector"
+FOLDER = "shards"
+# Passages of a shard: some seconds of a laptop's core, some megabytes of vectors.
+SHARD = 2048
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive passages of a corpus.
+
+    Attributes:
+        key: name of the file that holds, or is to hold, their vectors.
+        doc_ids: their ids.
+        texts: what the encoder is given for them.
+    """
+
+    key: str
+    doc_ids: list[str]
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Vectors in memory: ``vectors`` is (passages, dimensions) in fp32, ``doc_ids`` their ids."""
+
+    doc_ids: pl.Series
+    vectors: npt.NDArray[np.float32]
+
+
+def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
+    """What an encoder is given for passages: prefix, title, separator, text.
+
+    Args:
+        corpus: ``title`` and ``text``; an empty title is left out with its separator.
+        form: how the encoder wants it.
+    """
+    title, text = pl.col(TITLE), pl.col(TEXT)
+    joined = pl.when(title == "").then(text).otherwise(title + form.separator + text)
+    return corpus.select((form.passage_prefix + joined).alias(TEXT))[TEXT].to_list()
+
+
+def cut(
+    batches: Iterable[pl.DataFrame], spec: EncoderSpec, storage: Storage, *, size: int = SHARD
+) -> Iterator[Shard]:
+    """Cut a streamed corpus into shards of ``size`` passages, the last one shorter.
+
+    Shards do not depend on how the corpus came in batches.
+    """
+    rest: list[pl.DataFrame] = []
+    held = 0
+    for batch in batches:
+        rest.append(batch.select(DOC_ID, TITLE, TEXT))
+        held += batch.height
+        if held < size:
+            continue
+        table = pl.concat(rest)
+        whole = held - held % size
+        for start in range(0, whole, size):
+            yield _shard(table.slice(start, size), spec, storage)
+        rest, held = [table.slice(whole)], held - whole
+    if held:
+        yield _shard(pl.concat(rest), spec, storage)
+
+
+def _shard(table: pl.DataFrame, spec: EncoderSpec, storage: Storage) -> Shard:
+    doc_ids, texts = table[DOC_ID].to_list(), passage_texts(table, spec.text)
+    content = json.dumps([spec.fingerprint, storage, doc_ids, texts], ensure_ascii=False)
+    return Shard(hashlib.sha256(content.encode()).hexdigest()[:40], doc_ids, texts)
+
+
+def path(directory: Path, key: str) -> Path:
+    return directory / FOLDER / f"{key}.parquet"
+
+
+def write(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> None:
+    """Write a shard's file, atomically; ``vectors`` is (passages, dimensions) in its storage type."""
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    table = pa.table(
+        {
+            DOC_ID: pa.array(doc_ids, type=pa.string()),
+            VECTOR: pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
+        }
+    )
+    with atomic_path(path(directory, key)) as temporary:
+        # Vectors hardly compress, and have no value twice: plain, they are read fastest.
+        pq.write_table(table, temporary, compression="none", use_dictionary=False)
+
+
+def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
+    """Read a shard's file; vectors are widened to fp32.
+
+    Raises:
+        InputError: it is missing, broken, or holds something else.
+    """
+    file = path(directory, key)
+    try:
+        table = pq.read_table(file, columns=[DOC_ID, VECTOR], memory_map=True)
+        column = table.column(VECTOR).combine_chunks()
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        vectors = values.astype(np.float32, copy=False).reshape(-1, dimensions)
+        if values.dtype != TYPES[storage] or len(vectors) != table.num_rows:
+            raise ValueError("other vectors than the index says")
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            file, None, f"broken shard ({reason})", "run the same 'erag index dense' again"
+        ) from None
+    doc_ids = pl.from_arrow(table.column(DOC_ID))
+    assert isinstance(doc_ids, pl.Series)
+    return Block(doc_ids.cast(pl.String), vectors)
+
+
+def blocks(
+    directory: Path, keys: Iterable[str], storage: Storage, dimensions: int, *, size: int
+) -> Iterator[Block]:
+    """Read shards one after another, joined to blocks of ``size`` vectors or a shard more."""
+    held: list[Block] = []
+    for key in keys:
+        held.append(read(directory, key, storage, dimensions))
+        if sum(len(block.vectors) for block in held) >= size:
+            yield _join(held)
+            held = []
+    if held:
+        yield _join(held)
+
+
+def _join(held: list[Block]) -> Block:
+    if len(held) == 1:
+        return held[0]
+    return Block(
+        pl.concat([block.doc_ids for block in held]),
+        np.concatenate([block.vectors for block in held]),
+    )
+
+
+def prune(directory: Path, keys: Iterable[str]) -> None:
+    """Remove the files of shards that an index does not hold: of an older corpus or encoder."""
+    wanted = {path(directory, key).name for key in keys}
+    for file in (directory / FOLDER).iterdir():
+        if file.name not in wanted:
+            file.unlink()
