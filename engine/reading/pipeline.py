@@ -236,28 +236,14 @@ def execute(
     Raises:
         InputError: more GPU actors than the cluster has GPUs.
     """
-    resources = ray.cluster_resources()
-    gpus = int(resources.get("GPU", 0))
-    if gpus and actors > gpus:
-        raise InputError(
-            None, None, f"{actors} actors on {gpus} GPUs", "use at most one actor per GPU"
-        )
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_errored_blocks = 0
-    context.max_consecutive_actor_init_deaths = 2
+    hosting = pool_of(actors)
     ledger = ray.remote(num_cpus=0)(Ledger).remote()
     inputs = ray.put(plan.select(INPUTS).to_arrow().column(0))
     rows = [asdict(unit) for unit in units]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         actor_class,
-        batch_size=1,
-        batch_format="pyarrow",
         fn_constructor_kwargs={"spec": spec, "inputs": inputs, "ledger": ledger},
-        compute=ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
-        num_cpus=0 if gpus else _cpus_per_actor(actors),
-        num_gpus=1 if gpus else 0,
+        **hosting,
     )
     try:
         for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -270,10 +256,38 @@ def execute(
                     stats=row["stats"],
                 )
     except ray.exceptions.RayError as error:
-        raise ReadError(f"reading on Ray failed: {_cause(error)}") from error
+        raise ReadError(f"reading on Ray failed: {cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):
             ray.kill(ledger)
+
+
+def pool_of(actors: int) -> dict[str, Any]:
+    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
+
+    Also sets this process's Ray Data to be quiet, to lose nothing, and to survive an actor that dies
+    while it loads.
+
+    Raises:
+        InputError: more actors than the cluster has GPUs, where it has any.
+    """
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if gpus and actors > gpus:
+        raise InputError(
+            None, None, f"{actors} actors on {gpus} GPUs", "use at most one actor per GPU"
+        )
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.max_errored_blocks = 0
+    context.max_consecutive_actor_init_deaths = 2
+    return {
+        "batch_size": 1,
+        "batch_format": "pyarrow",
+        "compute": ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
+        "num_cpus": 0 if gpus else _cpus_per_actor(actors),
+        "num_gpus": 1 if gpus else 0,
+    }
 
 
 def _cpus_per_actor(actors: int) -> float:
@@ -290,7 +304,7 @@ def _cpus_per_actor(actors: int) -> float:
     )
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """The last line of a remote traceback: what went wrong, without how Ray got there."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next(

@@ -207,7 +207,7 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
     Raises:
         InputError: the model is not here, or its files are not those that the specification names.
     """
-    here = Path(spec.path).is_dir()
+    here = bool(spec.path) and Path(spec.path).is_dir()
     path, _ = _locate(spec.path if here else spec.source)
     if digest(path) != spec.digest:
         raise InputError(

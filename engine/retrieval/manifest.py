@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 from collections.abc import Iterable
@@ -39,7 +40,12 @@ class Manifest:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    return {package: importlib.metadata.version(package) for package in packages}
+    """Versions of those packages that are installed."""
+    found: dict[str, str] = {}
+    for package in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
 
 
 def write(manifest: Manifest, directory: Path) -> None:

@@ -1,0 +1,183 @@
+"""Approximate search: an index that FAISS makes by a factory string, and how much of the exact lists it finds.
+
+Factory strings (https://github.com/facebookresearch/faiss/wiki/The-index-factory): ``IVF1024,Flat``
+looks into the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` keeps 32 bytes
+a vector. Such an index is in memory as a whole, and its scores are FAISS's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+
+from engine.errors import InputError
+from engine.retrieval import shards
+from engine.retrieval.flat import QUERY_ROW, Singles
+from engine.retrieval.manifest import Manifest
+from engine.retrieval.shards import Block
+from engine.sources.files import atomic_path
+from engine.tables import DOC_ID, QUERY_ID, SCORE
+
+_SUFFIX = ".faiss"
+# FAISS learns from no more than 256 vectors a cell; this many do for 1,024 cells.
+_TRAINING = 262_144
+
+
+def require_factory(factory: str, dimensions: int) -> None:
+    """Check a factory string, before anything is encoded for it.
+
+    Raises:
+        InputError: FAISS does not know it, or not for vectors of this length.
+    """
+    _empty_index(factory, dimensions)
+
+
+def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]]) -> None:
+    """Make the approximate index of a dense index, unless it is there.
+
+    Args:
+        directory: of the index.
+        index: its manifest, which need not be written yet.
+        blocks: begins the vectors, in the order of the index's shards.
+
+    Raises:
+        InputError: too few passages to learn the cells or codes from.
+    """
+    import faiss
+
+    path = _file(directory, index)
+    if path is None or path.exists():
+        return
+    factory, dimensions = index.settings["factory"], index.settings["encoder"]["dimensions"]
+    made = _empty_index(factory, dimensions)
+    if not made.is_trained:
+        stride = -(-index.passages // _TRAINING)
+        sample = np.concatenate([vectors for vectors in _strided(blocks(), stride)])
+        try:
+            made.train(sample)
+        except RuntimeError as error:
+            raise InputError(
+                None,
+                None,
+                f"--factory {factory} cannot learn from {len(sample)} passages ({_reason(error)})",
+                "use fewer cells, or leave --factory out",
+            ) from None
+    for block in blocks():
+        made.add(block.vectors)
+    with atomic_path(path) as temporary:
+        faiss.write_index(made, str(temporary))
+
+
+def search(
+    directory: Path, index: Manifest, queries: Singles, *, k: int, parameters: str = ""
+) -> pl.DataFrame:
+    """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as ``flat.search`` gives them.
+
+    Args:
+        parameters: such as ``nprobe=16`` or ``efSearch=64``.
+
+    Raises:
+        InputError: the index was built without a factory, or parameters that it does not have.
+    """
+    import faiss
+
+    path = _file(directory, index)
+    if path is None or not path.exists():
+        raise InputError(
+            directory,
+            None,
+            "has no approximate index",
+            "build it with --factory, or search exactly",
+        )
+    made = faiss.read_index(str(path))
+    if parameters:
+        try:
+            faiss.ParameterSpace().set_index_parameters(made, parameters)
+        except RuntimeError as error:
+            raise InputError(
+                None,
+                None,
+                f"FAISS refuses the parameters {parameters!r} ({_reason(error)})",
+                "write them like nprobe=16, as its index has them",
+            ) from None
+    scores, places = made.search(np.ascontiguousarray(queries), min(k, index.passages))
+    there = places >= 0  # a cell may hold fewer than k
+    return pl.DataFrame(
+        {
+            QUERY_ROW: np.nonzero(there)[0],
+            DOC_ID: _doc_ids(directory, index, places[there]),
+            SCORE: scores[there].astype(np.float64),
+        }
+    )
+
+
+def recall(run: pl.DataFrame, exact: pl.DataFrame) -> float:
+    """Share of the passages of exact lists that a run's lists for the same queries hold, in [0, 1]."""
+    found = exact.join(run, on=[QUERY_ID, DOC_ID], how="semi").height
+    return found / exact.height if exact.height else 1.0
+
+
+def prune(directory: Path, index: Manifest) -> None:
+    """Remove approximate indexes that are not this index's."""
+    kept = _file(directory, index)
+    for path in directory.glob(f"*{_SUFFIX}"):
+        if path != kept:
+            path.unlink()
+
+
+def _file(directory: Path, index: Manifest) -> Path | None:
+    """Named by what is in it, so that a rebuild never meets another one's."""
+    factory = index.settings["factory"]
+    if not factory:
+        return None
+    content = json.dumps([factory, index.settings["shards"]])
+    return directory / f"{hashlib.sha256(content.encode()).hexdigest()[:20]}{_SUFFIX}"
+
+
+def _empty_index(factory: str, dimensions: int) -> Any:
+    import faiss
+
+    try:
+        return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        raise InputError(
+            None,
+            None,
+            f"FAISS makes no index {factory!r} of {dimensions} dimensions ({_reason(error)})",
+            "use a factory string like IVF1024,Flat or HNSW32",
+        ) from None
+
+
+def _strided(blocks: Iterator[Block], stride: int) -> Iterator[Singles]:
+    start = 0
+    for block in blocks:
+        yield block.vectors[start::stride]
+        start = (start - len(block.vectors)) % stride
+
+
+def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
+    """The ids at positions in the index; reads the shards that hold them, ids alone."""
+    keys, size = index.settings["shards"], index.settings["shard"]
+    wanted = pl.DataFrame({"place": places, "row": np.arange(len(places))}).with_columns(
+        (pl.col("place") // size).alias("shard")
+    )
+    parts: list[pl.DataFrame] = []
+    for (number,), part in wanted.group_by("shard"):
+        column = pq.read_table(shards.path(directory, keys[number]), columns=[DOC_ID])
+        ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)
+        parts.append(part.select("row", ids.gather(part["place"] % size).alias(DOC_ID)))
+    if not parts:
+        return pl.Series(DOC_ID, [], dtype=pl.String)
+    return pl.concat(parts).sort("row")[DOC_ID]
+
+
+def _reason(error: RuntimeError) -> str:
+    """What FAISS says, without the C++ around it."""
+    return str(error).rsplit(": ", 1)[-1].strip()[:200]

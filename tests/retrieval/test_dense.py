@@ -1,0 +1,354 @@
+"""Dense retrieval: against brute force over sentence-transformers' vectors, and however it is cut."""
+
+import json
+import os
+import random
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+import ray
+
+from engine import tables
+from engine.errors import EncodeError, InputError
+from engine.retrieval import approximate, dense, distribute, encode, manifest
+from engine.retrieval.encoders import specify
+from engine.tables import DOC_ID, QUERY_ID
+from tests.retrieval.tiny_encoder import WORDS, save_tiny_encoder
+
+K = 7
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return save_tiny_encoder(tmp_path_factory.mktemp("tiny-encoder"))
+
+
+@pytest.fixture(scope="module")
+def spec(tiny):
+    return specify(str(tiny), dtype="float32", threads=1)
+
+
+def texts(count, seed, low=1, high=30):
+    draw = random.Random(seed)
+    return [
+        " ".join(f"w{draw.randrange(WORDS)}" for _ in range(draw.randint(low, high)))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """300 passages, 40 of them the same text: equal scores."""
+    written = texts(260, 1) + ["w5 w6 w7"] * 40
+    random.Random(3).shuffle(written)
+    return pl.DataFrame(
+        {
+            "doc_id": [f"d{i}" for i in range(len(written))],
+            "title": [f"w{i % 3}" if i % 4 else "" for i in range(len(written))],
+            "text": written,
+            "article_id": ["a"] * len(written),
+        },
+        schema=tables.CORPUS,
+    )
+
+
+@pytest.fixture(scope="module")
+def queries():
+    asked = [*texts(12, 2, high=6), "w5 w6 w7"]
+    return pl.DataFrame({"query_id": [f"q{i}" for i in range(len(asked))], "query": asked})
+
+
+def build(corpus, directory, spec, *, step=50, actors=0, **options):
+    return dense.build_index(
+        lambda: corpus.iter_slices(step), directory, spec, actors=actors, **options
+    )
+
+
+@pytest.fixture(scope="module")
+def index(corpus, spec, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("dense") / "index"
+    build(corpus, directory, spec, shard=64)
+    return directory
+
+
+def lists(run):
+    return dict(run.group_by(QUERY_ID, maintain_order=True).agg(DOC_ID).iter_rows())
+
+
+def brute_force(encoder, corpus, queries, k):
+    """Lists of (document, score) by a NumPy product over sentence-transformers' vectors."""
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(encoder), device="cpu")
+    passages = [f"{title} {text}" if title else text for _, title, text, _ in corpus.iter_rows()]
+    vectors, asked = model.encode(passages), model.encode(queries["query"].to_list())
+    scores = asked.astype(np.float64) @ vectors.astype(np.float64).T
+    found = {}
+    for query_id, row in zip(queries["query_id"], scores, strict=True):
+        order = sorted(range(len(row)), key=lambda i: (-row[i], corpus["doc_id"][i]))
+        found[query_id] = [(corpus["doc_id"][i], row[i]) for i in order[:k]]
+    return found
+
+
+def assert_same_but_for_ties(run, reference, corpus, tolerance=1e-6):
+    """Rank by rank the same document, or one whose score does not differ from it."""
+    for query_id, ours in run.group_by(QUERY_ID, maintain_order=True):
+        theirs = reference[query_id[0]]
+        assert np.allclose(ours["score"], [score for _, score in theirs], atol=tolerance)
+        scores = dict(theirs)
+        for (doc_id, score), mine in zip(theirs, ours[DOC_ID], strict=True):
+            if mine != doc_id:
+                assert abs(scores.get(mine, theirs[-1][1]) - score) <= tolerance
+
+
+def test_the_same_lists_as_brute_force_over_sentence_transformers(
+    index, tiny, corpus, queries
+):
+    run = dense.search(index, queries, k=K)
+    assert run.columns == list(tables.RUNS)
+    assert_same_but_for_ties(run, brute_force(tiny, corpus, queries, K), corpus)
+
+
+def test_the_bundled_encoder_gives_sentence_transformers_vectors(bundled_corpus, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    from engine.retrieval.encoder import Encoder
+    from engine.retrieval.shards import passage_texts
+
+    bundled = specify("bundled", dtype="float32")
+    assert bundled.text.max_tokens == 256
+    written = passage_texts(bundled_corpus.head(24), bundled.text)
+    ours = Encoder(bundled).encode([*written, "", "long " * 400])
+    theirs = SentenceTransformer(bundled.path, device="cpu").encode([*written, "", "long " * 400])
+    assert np.abs(ours - theirs).max() < 1e-6
+
+
+def test_cls_pooling_prefixes_and_no_normalization(tmp_path, corpus):
+    from sentence_transformers import SentenceTransformer
+
+    from engine.retrieval.encoder import Encoder
+
+    path = save_tiny_encoder(tmp_path / "cls", pooling="cls", normalize=False)
+    spec = specify(str(path), dtype="float32", query_prefix="w1 w2 ")
+    ours = Encoder(spec).queries(corpus["text"].head(20).to_list())
+    model = SentenceTransformer(str(path), device="cpu")
+    theirs = model.encode([f"w1 w2 {text}" for text in corpus["text"].head(20)])
+    assert np.abs(ours - theirs).max() < 1e-5
+    assert np.abs(np.linalg.norm(ours, axis=1) - 1).max() > 0.1
+
+
+def test_lists_are_the_same_however_the_vectors_are_cut(index, corpus, queries):
+    """Bit for bit, ids and scores, although BLAS adds in another order for every shape."""
+    whole = dense.search(index, queries, k=K)
+    for block in (1, 100, 200):
+        assert dense.search(index, queries, k=K, block=block).equals(whole)
+
+
+def test_an_index_of_other_shards_gives_the_same_lists(index, corpus, queries, spec, tmp_path):
+    """Of the same vectors: those that an encoder makes differ in their last bit with their batch."""
+    known = {}
+    for block in dense.read_blocks(index, manifest.read(index)):
+        known |= dict(zip(block.doc_ids, block.vectors, strict=True))
+
+    def copied(shards, count, spec, storage):
+        for shard in shards():
+            vectors = np.stack([known[doc_id] for doc_id in shard.doc_ids])
+            yield encode.Encoded(shard.key, shard.doc_ids, vectors)
+
+    whole = dense.search(index, queries, k=K)
+    for size in (1, 37, 1000):
+        build(corpus, tmp_path / "i", spec, step=300, shard=size, executor=copied)
+        for block in (1, 90, 1000):
+            assert dense.search(tmp_path / "i", queries, k=K, block=block).equals(whole)
+
+
+def test_equal_scores_are_ordered_by_document_id(index, corpus, queries):
+    """The forty equal passages, with their titles: the best of the last query, in order of ids."""
+    best = dense.search(index, queries.tail(1), k=corpus.height)
+    assert best.height == corpus.height
+    tied = best.group_by("score", maintain_order=True).agg(DOC_ID)
+    assert tied[DOC_ID].list.len().max() > 3
+    assert all(ids == sorted(ids) for ids in tied[DOC_ID].to_list())
+
+
+def test_k_beyond_the_corpus_gives_all(index, corpus, queries):
+    run = dense.search(index, queries, k=10_000)
+    assert run.group_by(QUERY_ID).len()["len"].unique().to_list() == [corpus.height]
+    assert run["rank"].max() == corpus.height
+
+
+def test_half_precision_takes_half_the_space_and_finds_nearly_the_same(
+    index, corpus, queries, spec, tmp_path
+):
+    build(corpus, tmp_path / "half", spec, shard=64, storage="fp16")
+    half = dense.search(tmp_path / "half", queries, k=K)
+    assert approximate.recall(half, dense.search(index, queries, k=K)) > 0.9
+    block = next(dense.read_blocks(tmp_path / "half", manifest.read(tmp_path / "half")))
+    assert np.array_equal(block.vectors, block.vectors.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("factory", ["IVF4,Flat", "HNSW16", "PQ8x4"])
+def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, tmp_path):
+    build(corpus, tmp_path / "i", spec, shard=64, factory=factory)
+    exact = dense.search(tmp_path / "i", queries, k=K)
+    found = dense.search(tmp_path / "i", queries, k=K, exact=False)
+    recall = approximate.recall(found, exact)
+    assert 0.3 < recall <= 1
+    if factory.startswith("IVF"):
+        every = dense.search(
+            tmp_path / "i", queries, k=K, exact=False, parameters="nprobe=4"
+        )
+        assert_same_scores = np.abs(every["score"] - exact["score"]).max()
+        assert assert_same_scores < 1e-5
+        with pytest.raises(InputError, match="refuses the parameters"):
+            dense.search(tmp_path / "i", queries, k=K, exact=False, parameters="nonsense=4")
+
+
+def test_factory_strings_are_checked_before_anything_is_encoded(corpus, spec, tmp_path):
+    with pytest.raises(InputError, match="FAISS makes no index 'XYZ'"):
+        build(corpus, tmp_path / "i", spec, factory="XYZ", executor=never)
+    with pytest.raises(InputError, match="cannot learn from 300 passages"):
+        build(corpus, tmp_path / "i", spec, factory="IVF500,Flat")
+
+
+def never(*_):
+    raise AssertionError("nothing was to be encoded")
+
+
+class Counting:
+    """Encodes in this process, and fails at the shard of a number."""
+
+    def __init__(self, fail_at=None):
+        self.fail_at = fail_at
+        self.keys = []
+
+    def __call__(self, shards, count, spec, storage):
+        for done in encode.execute(shards, count, spec, storage):
+            if len(self.keys) == self.fail_at:
+                raise EncodeError("killed")
+            self.keys.append(done.key)
+            yield done
+
+
+def test_a_killed_build_goes_on_and_encodes_no_shard_twice(corpus, queries, spec, tmp_path, index):
+    first, second = Counting(fail_at=2), Counting()
+    with pytest.raises(EncodeError):
+        build(corpus, tmp_path / "i", spec, shard=64, executor=first)
+    with pytest.raises(InputError, match="build was interrupted"):
+        dense.search(tmp_path / "i", queries, k=K)
+    build(corpus, tmp_path / "i", spec, shard=64, executor=second)
+    assert len(first.keys) == 2
+    assert len(second.keys) == 3  # five shards of 64 hold 300 passages
+    assert not set(first.keys) & set(second.keys)
+    assert dense.search(tmp_path / "i", queries, k=K).equals(dense.search(index, queries, k=K))
+    build(corpus, tmp_path / "i", spec, shard=64, executor=never)
+
+
+def test_a_corpus_that_grew_pays_for_its_new_shards_and_old_files_go(corpus, spec, tmp_path):
+    build(corpus.head(128), tmp_path / "i", spec, shard=64)
+    more = Counting()
+    build(corpus.head(200), tmp_path / "i", spec, shard=64, executor=more)
+    assert len(more.keys) == 2
+    build(corpus.head(64), tmp_path / "i", spec, shard=64, executor=never)
+    assert len(list((tmp_path / "i" / "shards").iterdir())) == 1
+
+
+def test_a_corpus_that_changes_between_the_passes_is_refused(corpus, spec, tmp_path):
+    passes = iter([corpus, corpus.reverse()])
+    with pytest.raises(InputError, match="corpus changed while"):
+        dense.build_index(lambda: iter([next(passes)]), tmp_path / "i", spec, shard=64, actors=0)
+    assert not (tmp_path / "i" / manifest.FILE).exists()
+
+
+def test_another_encoder_is_refused(corpus, queries, tmp_path, spec, tiny):
+    other = save_tiny_encoder(tmp_path / "encoder", seed=8)
+    build(corpus, tmp_path / "i", specify(str(other), dtype="float32"), shard=64)
+    moved = shutil.copytree(other, tmp_path / "moved")
+    there = dense.search(tmp_path / "i", queries, k=K, encoder=str(moved))
+    assert there.equals(dense.search(tmp_path / "i", queries, k=K))
+    with pytest.raises(InputError, match="is not the encoder"):
+        dense.search(tmp_path / "i", queries, k=K, encoder=str(tiny))
+    save_tiny_encoder(other, seed=9)
+    with pytest.raises(InputError, match="is not the encoder"):
+        dense.search(tmp_path / "i", queries, k=K)
+
+
+def test_manifests_say_what_an_index_is(index, corpus, tmp_path):
+    found = manifest.read(index)
+    assert (found.kind, found.passages) == ("dense", corpus.height)
+    assert found.settings["encoder"]["text"]["pooling"] == "mean"
+    with pytest.raises(InputError, match="index of another corpus than c.parquet"):
+        manifest.require_corpus(found, "0" * 64, directory=index, corpus="c.parquet")
+    manifest.require_corpus(found, found.corpus, directory=index, corpus="c.parquet")
+    (tmp_path / manifest.FILE).write_text(json.dumps({"kind": "bm25", "passages": 3}))
+    with pytest.raises(InputError, match="not a manifest of this version"):
+        manifest.read(tmp_path)
+
+
+def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
+    build(corpus, tmp_path / "i", spec, shard=64)
+    file = sorted((tmp_path / "i" / "shards").iterdir())[0]
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(InputError, match=f"{file.name}: broken shard"):
+        dense.search(tmp_path / "i", queries, k=K)
+
+
+def test_nothing_of_anybody_elses_is_overwritten(corpus, spec, tmp_path):
+    (tmp_path / "precious.txt").write_text("x")
+    with pytest.raises(InputError, match="exists and is not an index"):
+        build(corpus, tmp_path, spec, executor=never)
+
+
+class DyingActor(distribute.EncoderActor):
+    """Dies once, at its first shard, as a process does that the system kills."""
+
+    def __call__(self, batch):
+        marker = os.path.join(os.environ["ERAG_CACHE"], "died")
+        if not os.path.exists(marker):
+            open(marker, "w").close()
+            os._exit(9)
+        return super().__call__(batch)
+
+
+class AlwaysDyingActor(distribute.EncoderActor):
+    def __call__(self, batch):
+        taken = ray.get(self._desk.take.remote(batch.to_pylist()[0]["ticket"]))
+        os._exit(9) if taken else None
+
+
+def on_ray(actor_class):
+    return lambda shards, count, spec, storage: distribute.execute(
+        shards, count, spec, storage, actors=1, actor_class=actor_class
+    )
+
+
+def test_actors_on_ray_give_the_same_index_though_one_dies(
+    ray_session, index, corpus, queries, spec, tmp_path
+):
+    made = build(corpus, tmp_path / "i", spec, shard=64, executor=on_ray(DyingActor))
+    assert os.path.exists(os.path.join(os.environ["ERAG_CACHE"], "died"))
+    assert made == manifest.read(index)
+    assert dense.search(tmp_path / "i", queries, k=K).equals(dense.search(index, queries, k=K))
+
+
+def test_a_shard_that_kills_every_actor_ends_the_build(ray_session, corpus, spec, tmp_path):
+    with pytest.raises(EncodeError, match="died 3 times in the shard"):
+        build(corpus.head(40), tmp_path / "i", spec, executor=on_ray(AlwaysDyingActor))
+
+
+def test_a_corpus_that_cannot_be_read_a_second_time_is_told(ray_session, corpus, spec, tmp_path):
+    passes = iter([None, InputError("c.jsonl", 7, "broken JSON", "mend it")])
+
+    def scan():
+        problem = next(passes)
+        yield corpus.head(64)
+        if problem:
+            raise problem
+        yield corpus.slice(64)
+
+    with pytest.raises(InputError, match="c.jsonl:7: broken JSON"):
+        dense.build_index(
+            scan, tmp_path / "i", spec, shard=64, executor=on_ray(distribute.EncoderActor)
+        )
