@@ -52,7 +52,7 @@ from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.corpus import read_corpus
 from engine.sources.passages import passages
 from engine.sources.queries import read_queries
-from jobs.evaluate import parse_bytes
+from jobs._sizes import parse_bytes
 
 Read = Callable[[list[str]], list[str]]
 DEPTH = 10  # passages of a query that are read

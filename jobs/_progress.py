@@ -1,4 +1,4 @@
-"""The progress of reads: a bar on a terminal, a line now and then elsewhere."""
+"""Progress: a bar on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -25,30 +25,35 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 class _Rate(ProgressColumn):
-    """Reads per second of the last while."""
+    """Things done per second of the last while."""
+
+    def __init__(self, things: str) -> None:
+        super().__init__()
+        self._things = things
 
     def render(self, task: Task) -> Text:
-        return Text("- reads/s" if task.speed is None else f"{task.speed:.1f} reads/s")
+        speed = "-" if task.speed is None else f"{task.speed:.1f}"
+        return Text(f"{speed} {self._things}/s")
 
 
 @contextlib.contextmanager
-def reading_progress() -> Iterator[OnProgress]:
-    """Give a function that is told of reads done and wanted, and shows them on standard error."""
+def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
+    """Give a function that is told of things done and wanted, and shows them on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines()
+        yield _Lines(doing, things)
         return
     with Progress(
-        TextColumn("reading"),
+        TextColumn(doing),
         BarColumn(),
         MofNCompleteColumn(),
-        _Rate(),
+        _Rate(things),
         TextColumn("left"),
         TimeRemainingColumn(),
         console=console,
         speed_estimate_period=60,
     ) as progress:
-        task = progress.add_task("reading", total=None)
+        task = progress.add_task(doing, total=None)
 
         def on_progress(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
@@ -59,7 +64,9 @@ def reading_progress() -> Iterator[OnProgress]:
 class _Lines:
     """Plain lines for logs: at the start, every so many seconds, and at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, doing: str, things: str) -> None:
+        self._doing = doing
+        self._things = things
         self._start = time.monotonic()
         self._first: int | None = None
         self._last = 0.0
@@ -73,5 +80,9 @@ class _Lines:
         self._last = now
         rate = (done - self._first) / max(1e-9, now - self._start)
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
-        speed = f", {rate:.1f} reads/s" if rate > 0 else ""
-        print(f"reading: {done}/{total} reads{speed}{left}", file=sys.stderr, flush=True)
+        speed = f", {rate:.1f} {self._things}/s" if rate > 0 else ""
+        print(
+            f"{self._doing}: {done}/{total} {self._things}{speed}{left}",
+            file=sys.stderr,
+            flush=True,
+        )

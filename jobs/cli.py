@@ -19,6 +19,7 @@ for name, path, summary in (
     ("passages", "jobs.passages:passages", "Cut articles into passages."),
     ("index", "jobs.index:app", "Build an index of a corpus."),
     ("retrieve", "jobs.retrieve:retrieve", "Retrieve passages for queries."),
+    ("fuse", "jobs.fuse:fuse", "Fuse runs by reciprocal ranks."),
     ("evaluate", "jobs.evaluate:evaluate", "Evaluate runs with the LLM that reads them."),
     (
         "conformance",

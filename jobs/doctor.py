@@ -17,6 +17,8 @@ from rich.text import Text
 from engine.errors import InputError
 from engine.reading import device, weights
 from engine.reading.batching import machine_memory
+from engine.retrieval.encoders import bundled_directory
+from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
 from engine.sources.bundled import wikipedia_dump
 from jobs._command import run_command
@@ -37,6 +39,8 @@ def doctor() -> None:
         ("ray", _ray),
         ("java for bm25", _java),
         ("pyserini", lambda: importlib.metadata.version("pyserini")),
+        ("faiss", _faiss),
+        ("bundled encoder", _bundled_encoder),
         ("bundled reader", _bundled_reader),
         ("bundled articles", lambda: wikipedia_dump().name),
         ("cache", _cache),
@@ -96,6 +100,19 @@ def _ray() -> str:
 def _java() -> str:
     java = find_java()
     return f"Java {java.version} from {java.source} ({java.home})"
+
+
+def _faiss() -> str:
+    import faiss
+
+    gpus = gpu_count()
+    where = f"{gpus} GPUs" if gpus else "searches on the CPU"
+    return f"{faiss.__version__}, {where}"
+
+
+def _bundled_encoder() -> str:
+    file = bundled_directory() / "model.safetensors"
+    return f"all-MiniLM-L6-v2, {file.stat().st_size / 2**20:.0f} MiB"
 
 
 def _bundled_reader() -> str:

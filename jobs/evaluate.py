@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 from rich.console import Console
 
 from engine import evaluation as evaluating
@@ -26,29 +25,11 @@ from engine.sources.inputs import EvaluationInputs, read_inputs
 from engine.sources.locations import locate
 from engine.statistics.intervals import IntervalMethod
 from jobs._command import ConfigFile, run_command
-from jobs._progress import reading_progress
+from jobs._progress import shown_progress
+from jobs._sizes import convert_bytes
 
 # Reads that --certify repeats where it is given no number.
 _CERTIFIED = 64
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6}
-_UNITS |= {"gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}
-
-
-def parse_bytes(text: str) -> int:
-    """A size in bytes: 1.5GiB, 800MB, 1000000.
-
-    Raises:
-        InputError: not a size above 0.
-    """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    size = int(float(found[1]) * _UNITS.get(found[2].lower(), 0)) if found else 0
-    if size < 1:
-        raise InputError(None, None, f"{text!r} is no size", "write it like 1.5GiB or 800MB")
-    return size
-
-
-def _convert_bytes(kind: type, tokens: tuple[Token, ...]) -> int:
-    return parse_bytes(tokens[0].value)
 
 
 def evaluate(
@@ -74,7 +55,7 @@ def evaluate(
     end_to_end: bool = Settings.end_to_end,
     engine: Engine = Settings.engine,
     dtype: Dtype | None = Settings.dtype,
-    memory: Annotated[int, Parameter(converter=_convert_bytes)] = Settings.memory,
+    memory: Annotated[int, Parameter(converter=convert_bytes)] = Settings.memory,
     actors: int | None = Settings.actors,
     failed_reads: Literal["error", "zero", "skip"] = Settings.failed_reads,
     missing: Missing = Settings.missing,
@@ -230,7 +211,7 @@ def evaluate_and_report(
     store: Path,
 ) -> Evaluation:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary."""
-    with reading_progress() as on_progress:
+    with shown_progress() as on_progress:
         result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
     # Removed first and written last: a summary means that everything it speaks of is there.
     (out / "summary.json").unlink(missing_ok=True)

@@ -2,32 +2,150 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+import polars as pl
+from cyclopts import App, Parameter
 
-from engine.retrieval.bm25 import build_index
-from engine.sources.corpus import read_corpus
+from engine.errors import InputError
+from engine.reading.protocol import Dtype
+from engine.retrieval import bm25 as lexical
+from engine.retrieval import dense as vectors
+from engine.retrieval.encoders import BUNDLED, Pooling, specify
+from engine.retrieval.morphemes import Tokenizer
+from engine.retrieval.shards import Storage
+from engine.sources.corpus import scan_corpus
 from engine.sources.files import require_output
 from jobs._command import ConfigFile, run_app
+from jobs._progress import shown_progress
+from jobs._sizes import convert_bytes
 
 app = App(name="index", help="Build an index of a corpus.")
 
 
 @app.command
-def bm25(*, corpus: Path, out: Path, config: ConfigFile = None) -> None:
+def bm25(
+    *,
+    corpus: str,
+    out: Path,
+    language: str = "en",
+    tokenizer: Tokenizer | None = None,
+    threads: int | None = None,
+    skip_bad: int = 0,
+    config: ConfigFile = None,
+) -> None:
     """Index a corpus for BM25 with Lucene.
 
     Parameters
     ----------
     corpus
-        The passages: Parquet, or JSONL with doc_id, title and text.
+        The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
     out
         Directory of the index; an index that stands there is replaced.
+    language
+        Whose analyzer cuts texts into words: ar bn da de en es fa fi fr hi hu id it ja ko nl no pl pt
+        ru sv te th tr uk zh.
+    tokenizer
+        Cuts texts instead; kiwi cuts Korean into morphemes (needs the extra korean).
+    threads
+        Indexing threads; all CPUs by default.
+    skip_bad
+        Bad records to tolerate.
     """
     require_output(out, directory=True)
-    index = build_index(read_corpus(corpus), out)
+    _require_positive(threads=threads)
+    index = lexical.build_index(
+        _scan(corpus, skip_bad), out, language=language, tokenizer=tokenizer, threads=threads
+    )
     print(f"{index.passages} passages indexed -> {out}")
+
+
+@app.command
+def dense(
+    *,
+    corpus: str,
+    out: Path,
+    encoder: str = BUNDLED,
+    preset: str | None = None,
+    pooling: Pooling | None = None,
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
+    dtype: Dtype | None = None,
+    storage: Storage = "fp32",
+    factory: str | None = None,
+    actors: int | None = None,
+    memory: Annotated[int, Parameter(converter=convert_bytes)] = 0,
+    skip_bad: int = 0,
+    config: ConfigFile = None,
+) -> None:
+    """Encode a corpus into vectors and index them with FAISS; an interrupted build goes on.
+
+    Parameters
+    ----------
+    corpus
+        The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
+    out
+        Directory of the index; one that stands there keeps what is still of use.
+    encoder
+        A Hugging Face id that is in the cache, a directory, or "bundled" (all-MiniLM-L6-v2).
+    preset
+        How it is used: contriever, e5, bge, minilm; mean or cls for others. By default what its own
+        sentence-transformers files say.
+    pooling
+        mean or cls, instead of the preset's.
+    query_prefix
+        Written before queries, instead of the preset's.
+    passage_prefix
+        Written before passages, instead of the preset's.
+    dtype
+        The encoder's precision; by default the fastest of this machine.
+    storage
+        Precision in which vectors are kept.
+    factory
+        FAISS's factory string for approximate search beside the exact one (IVF1024,Flat; HNSW32).
+    actors
+        Actors that encode, on Ray: by default one a GPU, or as many as CPUs and memory allow. 0
+        encodes in this process.
+    memory
+        What one actor may take (1.5GiB).
+    skip_bad
+        Bad records to tolerate.
+    """
+    require_output(out, directory=True)
+    if actors is not None and actors < 0:
+        raise InputError(None, None, f"--actors is {actors}", "use 0 or more")
+    spec = specify(
+        encoder,
+        preset=preset,
+        pooling=pooling,
+        query_prefix=query_prefix,
+        passage_prefix=passage_prefix,
+        dtype=dtype,
+        memory=memory,
+    )
+    with shown_progress("encoding", "shards") as on_progress:
+        index = vectors.build_index(
+            lambda: _scan(corpus, skip_bad),
+            out,
+            spec,
+            storage=storage,
+            factory=factory,
+            actors=actors,
+            on_progress=on_progress,
+        )
+    print(f"{index.passages} passages indexed ({spec.dimensions} dimensions, {storage}) -> {out}")
+
+
+def _scan(corpus: str, skip_bad: int) -> Iterator[pl.DataFrame]:
+    return scan_corpus(corpus, skip_bad=skip_bad, distinct=True)
+
+
+def _require_positive(**options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise InputError(None, None, f"--{name} is {value}", "use 1 or more")
 
 
 if __name__ == "__main__":

@@ -1,65 +1,189 @@
-"""``erag retrieve``: search an index for every query."""
+"""``erag retrieve``: search indexes for every query."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
+
+import polars as pl
+from cyclopts import Parameter
 
 from engine.errors import InputError
-from engine.retrieval.bm25 import search
+from engine.retrieval import approximate as approximating
+from engine.retrieval import bm25, dense, manifest
+from engine.retrieval.fusion import reciprocal_rank
+from engine.retrieval.manifest import Manifest
+from engine.sources.corpus import scan_corpus
 from engine.sources.files import require_output
+from engine.sources.fingerprint import Fingerprint
 from engine.sources.queries import read_queries
 from engine.sources.runs import write_run
-from engine.tables import QUERY_ID
+from engine.tables import QUERY_ID, RUN
 from jobs._command import ConfigFile, run_command
+
+# A path with one of these endings is a file; another one is a directory, where several runs go.
+_FILES = frozenset({".parquet", ".trec", ".txt", ".run", ".tsv"})
+_FUSED = "rrf"
+# Queries whose exact lists approximate ones are compared with.
+_RECALL_QUERIES = 100
 
 
 def retrieve(
     *,
-    index: Path,
+    index: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],
     queries: Path,
     out: Path,
     k: int = 10,
-    name: str = "bm25",
+    name: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    fuse: Literal["rrf"] | None = None,
+    corpus: str | None = None,
+    encoder: str | None = None,
+    approximate: str | None = None,
     k1: float = 0.9,
     b: float = 0.4,
+    threads: int | None = None,
     limit: int | None = None,
     config: ConfigFile = None,
 ) -> None:
-    """Retrieve passages for queries and write them as a run.
+    """Retrieve passages for queries and write them as runs.
 
     Parameters
     ----------
     index
-        Directory of an index.
+        Directory of an index; several may be given.
     queries
         KILT JSONL, or Parquet with query_id and query.
     out
-        The run to write: .parquet, else TREC text.
+        Of one index, the run: .parquet, else TREC text. Of several, a directory, with a TREC file
+        named as its system for each run; or with --fuse a file (.trec, .txt, .run, .tsv, .parquet)
+        for the fused run alone.
     k
         Passages per query.
     name
-        The system's name in the run.
+        The system's name in the run, one for each index. By default its kind, bm25 or dense; where
+        several are of a kind, the names of their directories.
+    fuse
+        Also fuse the runs of several indexes: rrf, by reciprocal ranks.
+    corpus
+        The passages; an index of another corpus is then refused.
+    encoder
+        Where the encoder of a dense index is now, if it is not where the index was built.
+    approximate
+        Search the approximate index that --factory made, with FAISS's parameters ("nprobe=16"; ""
+        for its own), and print how much of the exact lists it finds.
     k1
         BM25's saturation of term frequency.
     b
         BM25's normalization by length, from 0 to 1.
+    threads
+        CPU threads; all by default.
     limit
         Only the first so many queries.
     """
-    for option, value in (("--k", k), ("--limit", limit)):
+    for option, value in (("--k", k), ("--limit", limit), ("--threads", threads)):
         if value is not None and value < 1:
             raise InputError(None, None, f"{option} is {value}", "use 1 or more")
     if k1 < 0 or not 0 <= b <= 1:
         raise InputError(None, None, f"--k1 {k1} --b {b}", "use k1 of 0 or more and b from 0 to 1")
-    require_output(out, directory=False)
+    if fuse and len(index) < 2:
+        raise InputError(None, None, "--fuse with one index", "give another --index")
+    several = len(index) > 1
+    to_directory = several and out.suffix not in _FILES
+    if several and not (to_directory or fuse):
+        raise InputError(
+            out, None, "is a file, for the runs of several indexes", "give a directory, or --fuse"
+        )
+    require_output(out, directory=to_directory)
+    found = [manifest.read(directory) for directory in index]
+    names = _names(index, found, name)
+    if several and fuse and _FUSED in names:
+        raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
+    if corpus is not None:
+        _require_corpus(corpus, index, found)
     table = read_queries(queries, need_answers=False)
     if limit is not None:
         table = table.head(limit)
-    run = search(index, table, k=k, name=name, k1=k1, b=b)
-    write_run(run, out)
-    empty = table.height - run[QUERY_ID].n_unique()
+    runs: list[pl.DataFrame] = []
+    for directory, one, system in zip(index, found, names, strict=True):
+        if one.kind == "bm25":
+            run = bm25.search(directory, table, k=k, name=system, k1=k1, b=b, threads=threads)
+        else:
+            run = _dense(directory, table, k, system, encoder, approximate, threads or 0)
+        runs.append(run)
+    if fuse:
+        runs.append(reciprocal_rank(pl.concat(runs), k=k, name=_FUSED))
+        names.append(_FUSED)
+    for system, run in zip(names, runs, strict=True):
+        if to_directory or not several:
+            _write(run, table, system, out / f"{system}.trec" if several else out)
+    if several and not to_directory:
+        _write(runs[-1], table, _FUSED, out)
+
+
+def _names(index: Sequence[Path], found: Sequence[Manifest], given: list[str] | None) -> list[str]:
+    if given is None:
+        kinds = Counter(one.kind for one in found)
+        given = [
+            one.kind if kinds[one.kind] == 1 else path.resolve().name
+            for path, one in zip(index, found, strict=True)
+        ]
+    if len(given) != len(index):
+        raise InputError(
+            None, None, f"{len(given)} names for {len(index)} indexes", "give one --name for each"
+        )
+    if len(set(given)) < len(given):
+        raise InputError(None, None, "two runs of the same name", "give each a --name of its own")
+    if odd := [name for name in given if not name or "/" in name or name.startswith(".")]:
+        raise InputError(None, None, f"{odd[0]!r} cannot name a file", "give another --name")
+    return list(given)
+
+
+def _require_corpus(corpus: str, index: Sequence[Path], found: Sequence[Manifest]) -> None:
+    fingerprint = Fingerprint()
+    for batch in scan_corpus(corpus):
+        fingerprint.update(batch)
+    for directory, one in zip(index, found, strict=True):
+        manifest.require_corpus(one, fingerprint.hexdigest(), directory=directory, corpus=corpus)
+
+
+def _dense(
+    directory: Path,
+    queries: pl.DataFrame,
+    k: int,
+    name: str,
+    encoder: str | None,
+    parameters: str | None,
+    threads: int,
+) -> pl.DataFrame:
+    def search(table: pl.DataFrame, *, exact: bool) -> pl.DataFrame:
+        return dense.search(
+            directory,
+            table,
+            k=k,
+            name=name,
+            encoder=encoder,
+            exact=exact,
+            parameters=parameters or "",
+            threads=threads,
+        )
+
+    if parameters is None:
+        return search(queries, exact=True)
+    run = search(queries, exact=False)
+    sample = queries.head(_RECALL_QUERIES)
+    recall = approximating.recall(run, search(sample, exact=True))
+    print(f"{name}: recall@{k} of the exact lists {recall:.4f} (of {sample.height} queries)")
+    return run
+
+
+def _write(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> None:
+    write_run(run, path)
+    empty = queries.height - run[QUERY_ID].n_unique()
     without = f", {empty} queries without any hit" if empty else ""
-    print(f"{run.height} results for {table.height} queries{without} -> {out}")
+    assert run.is_empty() or run[RUN][0] == name
+    print(f"{name}: {run.height} results for {queries.height} queries{without} -> {path}")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
     made = _empty_index(factory, dimensions)
     if not made.is_trained:
         stride = -(-index.passages // _TRAINING)
-        sample = np.concatenate([vectors for vectors in _strided(blocks(), stride)])
+        sample = np.concatenate(list(_strided(blocks(), stride)))
         try:
             made.train(sample)
         except RuntimeError as error:

@@ -1,55 +1,84 @@
-"""BM25 with Pyserini on Lucene: building an index from a corpus table, and searching it."""
+"""BM25 with Pyserini on Lucene: building an index from a streamed corpus, and searching it."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import polars as pl
 
 from engine.errors import InputError
-from engine.retrieval import lucene
-from engine.sources.files import write_text
-from engine.tables import DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
+from engine.retrieval import lucene, manifest, morphemes
+from engine.retrieval.manifest import Manifest
+from engine.retrieval.morphemes import Tokenizer
+from engine.sources.fingerprint import Fingerprint
+from engine.tables import DOC_ID, QUERY, TEXT, TITLE
 
-_MANIFEST = "erag-index.json"
-
-
-@dataclass(frozen=True)
-class Bm25Index:
-    """What an index directory holds: its kind, the number of passages, and its directory of files."""
-
-    kind: str
-    passages: int
+# The languages that Anserini 1.6 has an analyzer of Lucene for (io.anserini.analysis.AnalyzerMap).
+LANGUAGES = (
+    *("ar", "bn", "da", "de", "en", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja"),
+    *("ko", "nl", "no", "pl", "pt", "ru", "sv", "te", "th", "tr", "uk", "zh"),
+)
 
 
-def build_index(corpus: pl.DataFrame, directory: str | Path) -> Bm25Index:
-    """Index title and text of every passage with Lucene's English analyzer (Pyserini's default).
+def build_index(
+    corpus: pl.DataFrame | Iterable[pl.DataFrame],
+    directory: str | Path,
+    *,
+    language: str = "en",
+    tokenizer: Tokenizer | None = None,
+    threads: int | None = None,
+) -> Manifest:
+    """Index title and text of every passage, as Pyserini does by default.
 
     The index appears in ``directory`` when it is complete; an index that stands there is replaced.
+    A corpus given in batches is indexed in constant memory.
+
+    Args:
+        corpus: the corpus table, or batches of it.
+        directory: of the index.
+        language: whose analyzer of Lucene cuts texts into words, one of ``LANGUAGES``.
+        tokenizer: cuts texts instead, queries too; ``kiwi`` is for Korean.
+        threads: indexing threads; None for every CPU. Searches do not depend on them.
 
     Raises:
-        InputError: ``directory`` holds something that is no index of ours, or there is no Java 21.
+        InputError: ``directory`` holds something that is no index of ours, there is no Java 21, an
+            unknown language, or the corpus cannot be read.
     """
     directory = Path(directory)
-    if (
-        directory.exists()
-        and not (directory / _MANIFEST).exists()
-        and (not directory.is_dir() or any(directory.iterdir()))
-    ):
+    manifest.require_place(directory)
+    if language not in LANGUAGES:
         raise InputError(
-            directory, None, "exists and is not an index", "give another --out, or remove it"
+            None, None, f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}"
         )
+    cut = morphemes.Kiwi() if tokenizer else None
+    fingerprint = Fingerprint()
+    batches = [corpus] if isinstance(corpus, pl.DataFrame) else corpus
     directory.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
-        lucene.run("index", corpus.select(DOC_ID, TITLE, TEXT), directory=str(work))
-        index = Bm25Index(kind="bm25", passages=corpus.height)
-        write_text(json.dumps(asdict(index)), work / _MANIFEST)
+        lucene.index(
+            _contents(batches, fingerprint, cut),
+            work,
+            language=language,
+            pretokenized=tokenizer is not None,
+            threads=threads or os.cpu_count() or 1,
+        )
+        index = Manifest(
+            kind="bm25",
+            passages=fingerprint.passages,
+            corpus=fingerprint.hexdigest(),
+            settings={
+                "language": language,
+                "tokenizer": tokenizer,
+                "tokenizer_version": morphemes.version() if tokenizer else None,
+            },
+            versions=manifest.versions("pyserini"),
+        )
+        manifest.write(index, work)
         if directory.exists():
             shutil.rmtree(directory)
         os.replace(work, directory)
@@ -68,9 +97,10 @@ def search(
     b: float = 0.4,
     threads: int | None = None,
 ) -> pl.DataFrame:
-    """The run table of the best ``k`` passages for each query; queries without any hit have no rows.
+    """The run table of the best ``k`` passages for each query.
 
-    Equal scores are ordered by document id, as Anserini does.
+    Queries without any hit, such as those of nothing but stop words, have no rows. Equal scores are
+    ordered by document id, as Anserini does.
 
     Args:
         directory: an index made by ``build_index``.
@@ -81,23 +111,46 @@ def search(
         threads: search threads; None for every CPU.
 
     Raises:
-        InputError: ``directory`` is not an index.
+        InputError: ``directory`` is no BM25 index, or Kiwi is not the one that cut its texts.
     """
     directory = Path(directory)
-    if not (directory / _MANIFEST).is_file():
-        raise InputError(
-            directory,
-            None,
-            "is not an index",
-            "build one with 'erag index bm25 --corpus C --out DIR'",
-        )
-    return lucene.run(
-        "search",
-        queries.select(QUERY_ID, QUERY),
-        directory=str(directory),
+    found = manifest.read(directory)
+    manifest.require_kind(found, ["bm25"], directory)
+    settings = found.settings
+    if settings["tokenizer"]:
+        cut = morphemes.Kiwi()
+        if settings["tokenizer_version"] != (here := morphemes.version()):
+            raise InputError(
+                directory,
+                None,
+                f"was cut into morphemes by {settings['tokenizer_version']}, here is {here}",
+                "install that version, or build the index again",
+            )
+        texts = cut.cut(queries[QUERY].to_list())
+        queries = queries.with_columns(pl.Series(QUERY, texts, dtype=pl.String))
+    return lucene.search(
+        queries,
+        directory,
         k=k,
         name=name,
         k1=k1,
         b=b,
         threads=threads or os.cpu_count() or 1,
+        language=settings["language"],
+        pretokenized=settings["tokenizer"] is not None,
     )
+
+
+def _contents(
+    batches: Iterable[pl.DataFrame], fingerprint: Fingerprint, cut: morphemes.Kiwi | None
+) -> Iterator[pl.DataFrame]:
+    """Title and text on a line each, as Pyserini's own collections have them."""
+    title, text = pl.col(TITLE), pl.col(TEXT)
+    for batch in batches:
+        fingerprint.update(batch)
+        joined = pl.when(title == "").then(text).otherwise(title + "\n" + text)
+        frame = batch.select(DOC_ID, joined.alias(lucene.CONTENTS))
+        if cut is not None:
+            words = cut.cut(frame[lucene.CONTENTS].to_list())
+            frame = frame.with_columns(pl.Series(lucene.CONTENTS, words, dtype=pl.String))
+        yield frame

@@ -160,9 +160,7 @@ def search(
     return _as_run(best, queries, name)
 
 
-def read_blocks(
-    directory: Path, index: Manifest, *, block: int = BLOCK
-) -> Iterator[shards.Block]:
+def read_blocks(directory: Path, index: Manifest, *, block: int = BLOCK) -> Iterator[shards.Block]:
     """The vectors of an index, ``block`` or a shard more at a time."""
     settings = index.settings
     return shards.blocks(

@@ -15,7 +15,13 @@ from transformers import AutoModel, AutoTokenizer
 
 from engine.errors import EncodeError, InputError
 from engine.reading import device, weights
-from engine.reading.batching import MemoryCost, cut_batches, machine_memory, run_halving
+from engine.reading.batching import (
+    GPU_BATCH_TOKENS,
+    MemoryCost,
+    cut_batches,
+    machine_memory,
+    run_halving,
+)
 from engine.retrieval.encoders import EncoderSpec, locate
 
 Vectors = npt.NDArray[np.float32]
@@ -44,7 +50,7 @@ class Encoder:
         self._padding = self._tokenizer.pad_token_id or 0
         self._cost, self._memory = _memory(spec, self._model.config, self._device)
         self._tokens = spec.batch_tokens or (
-            device.GPU_BATCH_TOKENS if self._device.type == "cuda" else CPU_BATCH_TOKENS
+            GPU_BATCH_TOKENS if self._device.type == "cuda" else CPU_BATCH_TOKENS
         )
 
     def queries(self, texts: Sequence[str]) -> Vectors:
@@ -72,7 +78,7 @@ class Encoder:
             ):
                 vectors[batch] = run_halving(
                     batch,
-                    lambda part: self._forward([ids[i] for i in part]),
+                    lambda part: list(self._forward([ids[i] for i in part])),
                     _refuse,
                     lambda: None,
                 )

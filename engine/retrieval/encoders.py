@@ -303,7 +303,11 @@ def _pooling(file: Path) -> Pooling:
     config = _object(file)
     named = config.get("pooling_mode")  # what newer versions write; older ones, one flag a mode
     modes = (
-        {named} if isinstance(named, str) else {*named} if isinstance(named, (list, tuple)) else set()
+        {named}
+        if isinstance(named, str)
+        else {*named}
+        if isinstance(named, (list, tuple))
+        else set()
     ) or {
         key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
         for key, value in config.items()

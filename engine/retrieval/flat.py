@@ -80,9 +80,7 @@ def _each(
                 yield done.result()
             gpu = free.pop()
             nearest = nearest_on_gpu(gpu)
-            running[
-                pool.submit(candidates, block, queries, k, floor, nearest, _GPU_ROUNDOFF)
-            ] = gpu
+            running[pool.submit(candidates, block, queries, k, floor, nearest, _GPU_ROUNDOFF)] = gpu
         for done in running:
             yield done.result()
 
@@ -192,7 +190,9 @@ def _best(found: pl.DataFrame, k: int) -> pl.DataFrame:
 
 
 def _raise_floor(floor: Doubles, best: pl.DataFrame, k: int) -> None:
-    full = best.group_by(QUERY_ROW).agg(pl.len().alias("n"), pl.col(SCORE).min()).filter(
-        pl.col("n") == k
+    full = (
+        best.group_by(QUERY_ROW)
+        .agg(pl.len().alias("n"), pl.col(SCORE).min())
+        .filter(pl.col("n") == k)
     )
     floor[full[QUERY_ROW].to_numpy()] = full[SCORE].to_numpy()

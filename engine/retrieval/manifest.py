@@ -70,7 +70,10 @@ def read(directory: str | Path) -> Manifest:
                 "run the same 'erag index' again; what is done is not done twice",
             )
         raise InputError(
-            directory, None, "is not an index", "build one with 'erag index bm25' or 'erag index dense'"
+            directory,
+            None,
+            "is not an index",
+            "build one with 'erag index bm25' or 'erag index dense'",
         )
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

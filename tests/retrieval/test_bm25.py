@@ -8,8 +8,9 @@ import sys
 import polars as pl
 import pytest
 
+from engine import tables
 from engine.errors import InputError
-from engine.retrieval import bm25, java
+from engine.retrieval import bm25, java, manifest
 from engine.sources.bundled import questions
 from engine.sources.queries import read_queries
 
@@ -111,6 +112,59 @@ def test_no_jvm_and_no_placeholder_key_in_the_driver(index):
 
 
 def test_a_failure_of_the_other_process_is_told(queries, tmp_path):
-    (tmp_path / "erag-index.json").write_text("{}")
+    index = manifest.Manifest("bm25", 1, "0" * 64, {"language": "en", "tokenizer": None}, {})
+    manifest.write(index, tmp_path)
     with pytest.raises(RuntimeError, match="Lucene failed"):
         bm25.search(tmp_path, queries, k=3)
+
+
+def test_an_index_does_not_depend_on_threads_or_batches(bundled_corpus, queries, index, tmp_path):
+    batches = bundled_corpus.iter_slices(700)
+    made = bm25.build_index(batches, tmp_path / "i", threads=3)
+    assert made == manifest.read(index)
+    assert bm25.search(tmp_path / "i", queries, k=K).equals(bm25.search(index, queries, k=K))
+
+
+def test_a_query_of_stop_words_alone_finds_nothing(index):
+    odd = pl.DataFrame({"query_id": ["1", "2"], "query": ["to be or not to be", "the aruba"]})
+    assert bm25.search(index, odd, k=3)["query_id"].unique().to_list() == ["2"]
+
+
+def test_a_corpus_that_ends_in_an_error_leaves_no_index(bundled_corpus, tmp_path):
+    def batches():
+        yield bundled_corpus.head(50)
+        raise InputError("c.jsonl", 51, "broken JSON", "mend it")
+
+    with pytest.raises(InputError, match="c.jsonl:51"):
+        bm25.build_index(batches(), tmp_path / "i")
+    assert list(tmp_path.iterdir()) == []
+
+
+def korean(texts):
+    return pl.DataFrame(
+        {"doc_id": [f"d{i}" for i in range(len(texts))], "title": "", "text": texts,
+         "article_id": "a"},
+        schema=tables.CORPUS,
+    )  # fmt: skip
+
+
+def test_korean_is_found_by_its_morphemes(tmp_path):
+    """Bare words of the query carry other particles in the passages, or none."""
+    corpus = korean(["학교에서 점심을 먹었다.", "병원은 언덕 위에 있다.", "고양이가 잠을 잔다."])
+    asked = pl.DataFrame({"query_id": ["1", "2"], "query": ["학교는 어디?", "고양이"]})
+    bm25.build_index(corpus, tmp_path / "kiwi", language="ko", tokenizer="kiwi")
+    best = bm25.search(tmp_path / "kiwi", asked, k=1)
+    assert dict(best.select("query_id", "doc_id").iter_rows()) == {"1": "d0", "2": "d2"}
+    bm25.build_index(corpus, tmp_path / "default")
+    assert bm25.search(tmp_path / "default", asked, k=1).is_empty()
+
+
+def test_analyzers_of_other_languages(tmp_path):
+    """German plurals are one word to the German analyzer, two to the English one."""
+    corpus = korean(["Die Häuser am See", "Der Wald"])
+    asked = pl.DataFrame({"query_id": ["1"], "query": ["Haus"]})
+    for language, hits in (("en", 0), ("de", 1)):
+        bm25.build_index(corpus, tmp_path / language, language=language)
+        assert bm25.search(tmp_path / language, asked, k=2).height == hits
+    with pytest.raises(InputError, match="unknown language 'xx'"):
+        bm25.build_index(corpus, tmp_path / "xx", language="xx")

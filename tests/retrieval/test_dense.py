@@ -103,9 +103,7 @@ def assert_same_but_for_ties(run, reference, corpus, tolerance=1e-6):
                 assert abs(scores.get(mine, theirs[-1][1]) - score) <= tolerance
 
 
-def test_the_same_lists_as_brute_force_over_sentence_transformers(
-    index, tiny, corpus, queries
-):
+def test_the_same_lists_as_brute_force_over_sentence_transformers(index, tiny, corpus, queries):
     run = dense.search(index, queries, k=K)
     assert run.columns == list(tables.RUNS)
     assert_same_but_for_ties(run, brute_force(tiny, corpus, queries, K), corpus)
@@ -197,9 +195,7 @@ def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, 
     recall = approximate.recall(found, exact)
     assert 0.3 < recall <= 1
     if factory.startswith("IVF"):
-        every = dense.search(
-            tmp_path / "i", queries, k=K, exact=False, parameters="nprobe=4"
-        )
+        every = dense.search(tmp_path / "i", queries, k=K, exact=False, parameters="nprobe=4")
         assert_same_scores = np.abs(every["score"] - exact["score"]).max()
         assert assert_same_scores < 1e-5
         with pytest.raises(InputError, match="refuses the parameters"):

@@ -14,9 +14,7 @@ def save_tiny_encoder(directory, *, seed=7, pooling="mean", normalize=True):
     """The directory, made: 32 dimensions, words w0 … w199, texts of 64 tokens at most."""
     directory = Path(directory)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"w{i}" for i in range(WORDS))]
-    tokenizer = Tokenizer(
-        models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]")
-    )
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]

@@ -1,0 +1,30 @@
+"""Sizes in bytes, as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from cyclopts import Token
+
+from engine.errors import InputError
+
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6}
+_UNITS |= {"gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+def parse_bytes(text: str) -> int:
+    """A size in bytes: 1.5GiB, 800MB, 1000000.
+
+    Raises:
+        InputError: not a size above 0.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    size = int(float(found[1]) * _UNITS.get(found[2].lower(), 0)) if found else 0
+    if size < 1:
+        raise InputError(None, None, f"{text!r} is no size", "write it like 1.5GiB or 800MB")
+    return size
+
+
+def convert_bytes(kind: type, tokens: tuple[Token, ...]) -> int:
+    """``parse_bytes`` as a converter of cyclopts."""
+    return parse_bytes(tokens[0].value)

@@ -1,0 +1,52 @@
+"""``erag fuse``: one run from several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from engine.errors import InputError
+from engine.retrieval.fusion import RRF_K, reciprocal_rank
+from engine.sources.files import require_output
+from engine.sources.runs import read_runs, write_run
+from engine.tables import QUERY_ID
+from jobs._command import ConfigFile, run_command
+
+
+def fuse(
+    *,
+    run: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],
+    out: Path,
+    k: int = 100,
+    name: str = "rrf",
+    constant: int = RRF_K,
+    config: ConfigFile = None,
+) -> None:
+    """Fuse runs by reciprocal ranks.
+
+    Parameters
+    ----------
+    run
+        A run of each system; two or more.
+    out
+        The run to write: .parquet, else TREC text.
+    k
+        Passages per query.
+    name
+        The fused system's name.
+    constant
+        Added to every rank.
+    """
+    for option, value, least in (("--k", k, 1), ("--constant", constant, 0)):
+        if value < least:
+            raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
+    require_output(out, directory=False)
+    fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)
+    write_run(fused, out)
+    print(f"{fused.height} results for {fused[QUERY_ID].n_unique()} queries -> {out}")
+
+
+if __name__ == "__main__":
+    run_command(fuse)

@@ -1,0 +1,70 @@
+"""Reciprocal-rank fusion: by hand, and against ranx."""
+
+import random
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError
+from engine.retrieval.fusion import reciprocal_rank
+from tests.conftest import make_run
+
+
+def test_sums_of_reciprocal_ranks_by_hand():
+    """a: 1/61 + 1/62, b: 1/62 + 1/61, c: 1/63; a and b are equal, a comes first by its id."""
+    one = make_run([("q", "a", 1), ("q", "b", 2), ("q", "c", 3)], "one")
+    two = make_run([("q", "b", 1), ("q", "a", 2)], "two")
+    fused = reciprocal_rank(pl.concat([one, two]), k=10)
+    assert fused["doc_id"].to_list() == ["a", "b", "c"]
+    assert fused["score"].to_list() == pytest.approx([1 / 61 + 1 / 62, 1 / 61 + 1 / 62, 1 / 63])
+    assert fused["rank"].to_list() == [1, 2, 3]
+    assert fused["run"].unique().to_list() == ["rrf"]
+
+
+def some_runs(seed, systems=3):
+    draw = random.Random(seed)
+    rows = {}
+    for name in range(systems):
+        rows[f"s{name}"] = [
+            (f"q{q}", f"d{d}", rank)
+            for q in range(20)
+            for rank, d in enumerate(draw.sample(range(30), draw.randint(1, 15)), 1)
+        ]
+    return [make_run(rows[name], name) for name in rows]
+
+
+def test_the_order_of_runs_changes_nothing():
+    runs = some_runs(1)
+    forward = reciprocal_rank(pl.concat(runs), k=10)
+    assert forward.equals(reciprocal_rank(pl.concat(runs[::-1]), k=10))
+    assert forward["rank"].max() == 10
+
+
+def test_a_query_of_one_run_only_is_kept():
+    runs = pl.concat([make_run([("q1", "a", 1)], "one"), make_run([("q2", "b", 1)], "two")])
+    assert reciprocal_rank(runs, k=5)["query_id"].to_list() == ["q1", "q2"]
+
+
+def test_one_run_is_not_fused():
+    with pytest.raises(InputError, match="two systems or more"):
+        reciprocal_rank(make_run([("q", "a", 1)]), k=5)
+
+
+def test_scores_are_those_of_ranx():
+    from ranx import Run, fuse
+
+    runs = some_runs(2)
+    theirs = fuse(
+        runs=[
+            Run({
+                query_id[0]: dict(group.select("doc_id", "score").iter_rows())
+                for query_id, group in run.group_by("query_id")
+            })
+            for run in runs
+        ],
+        norm=None,
+        method="rrf",
+        params={"k": 60},
+    ).to_dict()  # fmt: skip
+    for query_id, doc_id, _, score, _ in reciprocal_rank(pl.concat(runs), k=100).iter_rows():
+        assert score == pytest.approx(theirs[query_id][doc_id])
