@@ -3,7 +3,7 @@
 A JVM in the driver would share its signals with Ray: both install a handler for SIGSEGV, which the
 JVM raises and catches in normal work. A test process with both died of a fatal signal once; since they
 are apart, none has. A process of its own also gives the JVM's memory back, and keeps Pyserini's many
-imports, and what it takes to get them through (see ``java``), out of the driver.
+imports, and what stands in for some of them (see ``java``), out of the driver.
 
 A corpus passes as a stream of Arrow batches through standard input, so that neither side ever holds
 more than a few of them; queries and results pass as Parquet files, options as one JSON argument.
@@ -25,7 +25,7 @@ import polars as pl
 import pyarrow as pa
 
 from engine import tables
-from engine.retrieval.java import find_java, pyserini
+from engine.retrieval.java import find_java, pyserini, whitespace_analyzer
 from engine.tables import DOC_ID, QUERY, QUERY_ID
 
 CONTENTS = "contents"
@@ -153,7 +153,7 @@ def _search(
     searcher = lucene.LuceneSearcher(directory)
     searcher.set_bm25(k1, b)
     if pretokenized:
-        searcher.set_analyzer(pyserini("pyserini.analysis").JWhiteSpaceAnalyzer())
+        searcher.set_analyzer(whitespace_analyzer())
     elif language != _ENGLISH:
         searcher.set_language(language)
     ids = queries[QUERY_ID].to_list()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -37,8 +38,8 @@ class Kiwi:
             )
         import kiwipiepy
 
-        # Not -1, Kiwi's word for all: then results would come in its own order of batches.
-        self._kiwi: Any = kiwipiepy.Kiwi(num_workers=threads or 0)
+        # A number, since what 0 and -1 mean changed between versions.
+        self._kiwi: Any = kiwipiepy.Kiwi(num_workers=threads or os.cpu_count() or 1)
 
     def cut(self, texts: Iterable[str]) -> list[str]:
         """Morphemes of each text, between spaces; an empty text stays empty."""

@@ -327,7 +327,7 @@ def test_a_killed_evaluation_finishes_from_where_it_was(tmp_path):
 
 
 def test_every_command_runs_as_a_module():
-    for name in ("demo", "passages", "index", "retrieve", "evaluate", "doctor"):
+    for name in ("demo", "passages", "index", "retrieve", "fuse", "evaluate", "doctor"):
         done = subprocess.run(
             [sys.executable, "-m", f"jobs.{name}", "--help"], capture_output=True, text=True
         )
@@ -338,7 +338,7 @@ def test_every_command_runs_as_a_module():
 def test_doctor_finds_what_the_demo_needs(capsys):
     assert erag("doctor") == 0
     printed = capsys.readouterr().out
-    for part in ("java for bm25", "bundled reader", "bundled articles", "memory"):
+    for part in ("java for bm25", "faiss", "bundled encoder", "bundled reader", "bundled articles"):
         assert part in printed
     assert "missing" not in printed
 

@@ -1,5 +1,6 @@
 """Dense retrieval: against brute force over sentence-transformers' vectors, and however it is cut."""
 
+import asyncio
 import json
 import os
 import random
@@ -8,12 +9,12 @@ import shutil
 import numpy as np
 import polars as pl
 import pytest
-import ray
 
 from engine import tables
 from engine.errors import EncodeError, InputError
 from engine.retrieval import approximate, dense, distribute, encode, manifest
 from engine.retrieval.encoders import specify
+from engine.retrieval.shards import cut
 from engine.tables import DOC_ID, QUERY_ID
 from tests.retrieval.tiny_encoder import WORDS, save_tiny_encoder
 
@@ -308,12 +309,6 @@ class DyingActor(distribute.EncoderActor):
         return super().__call__(batch)
 
 
-class AlwaysDyingActor(distribute.EncoderActor):
-    def __call__(self, batch):
-        taken = ray.get(self._desk.take.remote(batch.to_pylist()[0]["ticket"]))
-        os._exit(9) if taken else None
-
-
 def on_ray(actor_class):
     return lambda shards, count, spec, storage: distribute.execute(
         shards, count, spec, storage, actors=1, actor_class=actor_class
@@ -329,9 +324,22 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
     assert dense.search(tmp_path / "i", queries, k=K).equals(dense.search(index, queries, k=K))
 
 
-def test_a_shard_that_kills_every_actor_ends_the_build(ray_session, corpus, spec, tmp_path):
-    with pytest.raises(EncodeError, match="died 3 times in the shard"):
-        build(corpus.head(40), tmp_path / "i", spec, executor=on_ray(AlwaysDyingActor))
+def test_a_shard_that_kills_every_actor_ends_the_build(corpus, spec):
+    """Ray hands a ticket out again and again; the desk counts, and says which shard it is."""
+    desk = distribute.Desk(room=2)
+    first, second = cut(corpus.iter_slices(50), spec, "fp32", size=150)
+
+    async def story():
+        await desk.offer(first)
+        await desk.offer(second)
+        await desk.close()
+        assert [(await desk.take(8)).key for _ in range(3)] == [first.key] * 3
+        assert (await desk.take(9)).key == second.key
+        with pytest.raises(EncodeError, match="died 3 times in the shard.*'d0'"):
+            await desk.take(8)
+        assert await desk.take(10) is None
+
+    asyncio.run(story())
 
 
 def test_a_corpus_that_cannot_be_read_a_second_time_is_told(ray_session, corpus, spec, tmp_path):

@@ -50,6 +50,7 @@ def test_one_run_is_not_fused():
         reciprocal_rank(make_run([("q", "a", 1)]), k=5)
 
 
+@pytest.mark.slow  # ranx compiles for half a minute
 def test_scores_are_those_of_ranx():
     from ranx import Run, fuse
 

@@ -1,0 +1,95 @@
+"""Indexes, retrieval and fusion as a user runs them."""
+
+import json
+
+import pytest
+
+from engine.sources.runs import read_run
+from tests.jobs.test_commands import erag
+from tests.retrieval.tiny_encoder import save_tiny_encoder
+
+
+@pytest.fixture
+def files(tmp_path):
+    passages = [
+        {"id": "a", "title": "Aruba", "text": "The capital of Aruba is Oranjestad."},
+        {"id": "b", "title": "Animal Farm", "text": "Animal Farm is a novella by George Orwell."},
+        {"id": "c", "title": "Abacus", "text": "The abacus is a calculating tool."},
+    ]
+    corpus, queries = tmp_path / "c.jsonl", tmp_path / "q.jsonl"
+    corpus.write_text("".join(json.dumps(p) + "\n" for p in passages))
+    asked = ["what is the capital of aruba", "who wrote animal farm", "to be or not to be"]
+    queries.write_text(
+        "".join(json.dumps({"id": str(i), "input": q}) + "\n" for i, q in enumerate(asked, 1))
+    )
+    return {
+        "corpus": corpus,
+        "queries": queries,
+        "bm25": tmp_path / "bm25",
+        "dense": tmp_path / "d",
+    }
+
+
+def index(files, kind, *more):
+    options = ["--corpus", files["corpus"], "--out", files[kind], *more]
+    return erag("index", kind, *options)
+
+
+def retrieve(files, out, *indexes, more=()):
+    given = [part for name in indexes for part in ("--index", files[name])]
+    return erag("retrieve", *given, "--queries", files["queries"], "--k", 2, "--out", out, *more)
+
+
+def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, capsys):
+    assert index(files, "bm25") == 0
+    assert index(files, "dense", "--actors", 0, "--factory", "HNSW8") == 0
+    assert "3 passages indexed (384 dimensions, fp32)" in capsys.readouterr().out
+    out = tmp_path / "runs"
+    more = ["--fuse", "rrf", "--corpus", files["corpus"], "--approximate", "efSearch=32"]
+    assert retrieve(files, out, "bm25", "dense", more=more) == 0
+    printed = capsys.readouterr().out
+    assert "bm25: 2 results for 3 queries, 1 queries without any hit" in printed
+    assert "dense: recall@2 of the exact lists 1.0000 (of 3 queries)" in printed
+    runs = {name: read_run(out / f"{name}.trec") for name in ("bm25", "dense", "rrf")}
+    assert runs["dense"].height == runs["rrf"].height == 6
+    assert runs["dense"].filter(rank=1)["doc_id"].to_list()[:2] == ["a", "b"]
+    given = ["--run", out / "bm25.trec", "--run", out / "dense.trec", "--k", 2]
+    assert erag("fuse", *given, "--out", tmp_path / "fused.trec") == 0
+    assert read_run(tmp_path / "fused.trec").equals(runs["rrf"])
+    assert retrieve(files, tmp_path / "one.trec", "bm25", "dense", more=["--fuse", "rrf"]) == 0
+    assert read_run(tmp_path / "one.trec").equals(runs["rrf"])
+
+
+def test_indexes_that_do_not_fit_are_refused_in_one_line(files, tmp_path, capsys):
+    encoder = save_tiny_encoder(tmp_path / "encoder")
+    assert index(files, "bm25") == 0
+    assert index(files, "dense", "--actors", 0, "--encoder", encoder) == 0
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"id": "a", "text": "Something else."}) + "\n")
+    save_tiny_encoder(tmp_path / "another", seed=8)
+    bare = save_tiny_encoder(tmp_path / "bare")
+    (bare / "modules.json").unlink()
+    new = files | {"dense": tmp_path / "new"}
+    capsys.readouterr()
+
+    def refused(status, words):
+        assert status == 2, words
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line
+
+    r = tmp_path / "r"
+    refused(retrieve(files, r, "bm25", more=["--corpus", other]), "of another corpus")
+    more = ["--encoder", tmp_path / "another"]
+    refused(retrieve(files, r, "dense", more=more), "is not the encoder")
+    refused(retrieve(files, tmp_path / "r.trec", "bm25", "dense"), "give a directory, or --fuse")
+    refused(retrieve(files, r, "bm25", more=["--fuse", "rrf"]), "--fuse with one index")
+    refused(retrieve(files, r, "bm25", "bm25"), "two runs of the same name")
+    more = ["--approximate", "nprobe=2"]
+    refused(retrieve(files, r, "dense", more=more), "has no approximate index")
+    refused(index(new, "dense", "--encoder", bare), "give a --preset")
+    contrary = ["--encoder", encoder, "--preset", "bge"]
+    refused(index(new, "dense", *contrary), "the preset 'bge' by 'cls'")
+    refused(index(new, "dense", "--preset", "best"), "unknown preset 'best'")
+    refused(index(new, "dense", "--memory", "1MiB"), "cannot hold the encoder")
+    refused(index(files, "bm25", "--language", "xx"), "unknown language")
+    assert retrieve(files, tmp_path / "r", "bm25", more=["--corpus", files["corpus"]]) == 0
