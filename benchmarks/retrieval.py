@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ import polars as pl
 
 from benchmarks import _scale
 from engine.reading.device import best_dtype
+from engine.reading.protocol import Dtype
 from engine.retrieval import bm25, flat, shards
 from engine.retrieval.encoders import specify
 from engine.retrieval.java import find_java
@@ -176,7 +178,8 @@ def compare_encoding(
     texts = shards.passage_texts(corpus, spec.text)
     asked = queries[QUERY].to_list()
     fast = best_dtype()
-    ours = {kind: Encoder(replace(spec, dtype=kind)) for kind in sorted({"float32", fast})}
+    kinds: list[Dtype] = ["float32"] if fast == "float32" else ["float32", fast]
+    ours = {kind: Encoder(replace(spec, dtype=kind)) for kind in kinds}
     theirs = {
         kind: SentenceTransformer(
             spec.path, device="cpu", model_kwargs={"dtype": getattr(torch, kind)}
@@ -184,7 +187,7 @@ def compare_encoding(
         for kind in ours
     }
 
-    def peer(kind: str) -> npt.NDArray[np.float32]:
+    def peer(kind: Dtype) -> npt.NDArray[np.float32]:
         return np.asarray(theirs[kind].encode(texts, show_progress_bar=False), dtype=np.float32)
 
     mine, reference = ours["float32"].encode(texts), peer("float32")
@@ -197,8 +200,8 @@ def compare_encoding(
     )  # fmt: skip
     sides: dict[str, Callable[[], Any]] = {}
     for kind in ours:
-        sides[f"sentence-transformers, {kind}"] = lambda kind=kind: peer(kind)
-        sides[f"engine, {kind}"] = lambda kind=kind: ours[kind].encode(texts)
+        sides[f"sentence-transformers, {kind}"] = partial(peer, kind)
+        sides[f"engine, {kind}"] = partial(ours[kind].encode, texts)
     best = in_turn(sides, rounds)
     print(f"encoding {len(texts)} passages with the bundled encoder, {threads} threads")
     print(f"  in fp32 vectors differ by {apart:.1e} at most; top {DEPTH} of {len(asked)} queries:")

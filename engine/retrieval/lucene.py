@@ -117,9 +117,9 @@ def _run(task: str, feed: Callable[[IO[bytes]], None], **options: Any) -> None:
 
 def _index(*, directory: str, language: str, pretokenized: bool, threads: int) -> None:
     lucene = pyserini("pyserini.index.lucene")
-    arguments = ["-index", directory, "-language", language]
-    if pretokenized:
-        arguments.append("-pretokenized")
+    # One or the other: Anserini looks at the language first, and would cut morphemes once more.
+    how = ["-pretokenized"] if pretokenized else ["-language", language]
+    arguments = ["-index", directory, *how]
     indexer = lucene.LuceneIndexer(args=arguments, threads=threads)
     for batch in _batches():
         indexer.add_batch_dict(batch)
