@@ -1,4 +1,4 @@
-"""How a dense index grows: synthetic passages, streamed through a tiny encoder into flat search."""
+"""How a dense index grows: synthetic articles, streamed as passages through a tiny encoder into flat search."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from engine import tables
 from engine.retrieval import dense
 from engine.retrieval.encoders import specify
-from engine.tables import ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
+from engine.sources.article import Article
+from engine.sources.passages import passages
+from engine.sources.splitting import Cutting
+from engine.tables import DOC_ID, QUERY, QUERY_ID, TEXT
 
 _WORDS = 200
 _PASSAGE_WORDS = 12
@@ -64,20 +66,17 @@ def _one(size: int, encoder: str, directory: str) -> dict[str, float]:
 
 
 def synthetic(size: int, *, seed: int = 0) -> Iterator[pl.DataFrame]:
-    """Batches of the corpus table: ``size`` passages of 12 random words each."""
+    """Batches of the corpus table: ``size`` passages of 12 random words, cut from articles of ten."""
     vocabulary = np.array([f"w{i}" for i in range(_WORDS)])
+    cutting = Cutting(words=_PASSAGE_WORDS)
     for start in range(0, size, _BATCH):
         count = min(_BATCH, size - start)
         draw = np.random.default_rng([seed, start])
-        words = vocabulary[draw.integers(_WORDS, size=(count, _PASSAGE_WORDS))]
-        yield pl.DataFrame(
-            {
-                DOC_ID: [f"d{i}" for i in range(start, start + count)],
-                TITLE: "",
-                TEXT: [" ".join(row) for row in words.tolist()],
-                ARTICLE_ID: "a",
-            },
-            schema=tables.CORPUS,
+        words = vocabulary[draw.integers(_WORDS, size=(count, _PASSAGE_WORDS))].reshape(-1)
+        length = 10 * _PASSAGE_WORDS
+        texts = [" ".join(words[at : at + length]) for at in range(0, len(words), length)]
+        yield passages(
+            (Article(f"{start}-{i}", "", text) for i, text in enumerate(texts)), cutting=cutting
         )
 
 

@@ -46,9 +46,10 @@ from engine.reading.protocol import Dtype
 from engine.retrieval import bm25, flat, shards
 from engine.retrieval.encoders import specify
 from engine.retrieval.java import find_java
+from engine.sources.articles import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.corpus import read_corpus
-from engine.sources.passages import passages, read_source
+from engine.sources.passages import passages
 from engine.sources.queries import read_queries
 from engine.tables import (
     ARTICLE_ID,

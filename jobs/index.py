@@ -18,6 +18,7 @@ from engine.retrieval.morphemes import Tokenizer
 from engine.retrieval.shards import Storage
 from engine.sources.corpus import scan_corpus
 from engine.sources.files import require_output
+from engine.sources.skipping import SkipBad
 from jobs._command import ConfigFile, run_app
 from jobs._progress import shown_progress
 from jobs._sizes import convert_bytes
@@ -55,11 +56,18 @@ def bm25(
         Bad records to tolerate.
     """
     require_output(out, directory=True)
-    _require_positive(threads=threads)
+    _require_least("threads", threads, 1)
+    _require_least("skip-bad", skip_bad, 0)
+    skipped = SkipBad(skip_bad)
     index = lexical.build_index(
-        _scan(corpus, skip_bad), out, language=language, tokenizer=tokenizer, threads=threads
+        scan_corpus(corpus, skip_bad=skipped, distinct=True),
+        out,
+        language=language,
+        tokenizer=tokenizer,
+        threads=threads,
     )
     print(f"{index.passages} passages indexed -> {out}")
+    _tell(skipped)
 
 
 @app.command
@@ -114,8 +122,8 @@ def dense(
         Bad records to tolerate.
     """
     require_output(out, directory=True)
-    if actors is not None and actors < 0:
-        raise InputError(None, None, f"--actors is {actors}", "use 0 or more")
+    _require_least("actors", actors, 0)
+    _require_least("skip-bad", skip_bad, 0)
     spec = specify(
         encoder,
         preset=preset,
@@ -125,9 +133,16 @@ def dense(
         dtype=dtype,
         memory=memory,
     )
+    skipped = SkipBad(skip_bad)
+
+    def scan() -> Iterator[pl.DataFrame]:
+        nonlocal skipped
+        skipped = SkipBad(skip_bad)  # each time the corpus is read, its bad records count anew
+        return scan_corpus(corpus, skip_bad=skipped, distinct=True)
+
     with shown_progress("encoding", "shards") as on_progress:
         index = vectors.build_index(
-            lambda: _scan(corpus, skip_bad),
+            scan,
             out,
             spec,
             storage=storage,
@@ -136,16 +151,17 @@ def dense(
             on_progress=on_progress,
         )
     print(f"{index.passages} passages indexed ({spec.dimensions} dimensions, {storage}) -> {out}")
+    _tell(skipped)
 
 
-def _scan(corpus: str, skip_bad: int) -> Iterator[pl.DataFrame]:
-    return scan_corpus(corpus, skip_bad=skip_bad, distinct=True)
+def _tell(skipped: SkipBad) -> None:
+    if skipped.count:
+        print(skipped.described())
 
 
-def _require_positive(**options: int | None) -> None:
-    for name, value in options.items():
-        if value is not None and value < 1:
-            raise InputError(None, None, f"--{name} is {value}", "use 1 or more")
+def _require_least(name: str, value: int | None, least: int) -> None:
+    if value is not None and value < least:
+        raise InputError(None, None, f"--{name} is {value}", f"use {least} or more")
 
 
 if __name__ == "__main__":

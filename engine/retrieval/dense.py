@@ -27,8 +27,8 @@ Progress = Callable[[int, int], None]
 # Shards that are encoded in this process unless told otherwise: Ray takes longer to start.
 _FEW = 4
 
-# Vectors that are searched at a time: 100 MB of 384 dimensions.
-BLOCK = 65_536
+# Numbers of vectors that are in memory at a time in a search: 128 MiB.
+_BLOCK_NUMBERS = 2**25
 
 
 def build_index(
@@ -68,6 +68,10 @@ def build_index(
     """
     directory = Path(directory)
     manifest.require_place(directory)
+    if (directory / manifest.FILE).exists() and not (directory / shards.FOLDER).is_dir():
+        raise InputError(
+            directory, None, "holds an index of another kind", "give another --out, or remove it"
+        )
     if factory:
         approximate.require_factory(factory, spec.dimensions)
     (directory / shards.FOLDER).mkdir(parents=True, exist_ok=True)
@@ -128,7 +132,7 @@ def search(
     exact: bool = True,
     parameters: str = "",
     threads: int = 0,
-    block: int = BLOCK,
+    block: int | None = None,
 ) -> pl.DataFrame:
     """The run table of the ``k`` passages of highest inner product for each query.
 
@@ -143,7 +147,7 @@ def search(
         exact: False searches the approximate index that the build's ``factory`` made.
         parameters: FAISS's own string of settings for approximate search (``nprobe=16``).
         threads: CPU threads of the encoder; 0 for all.
-        block: vectors in memory at a time.
+        block: vectors in memory at a time; None for 128 MiB of them.
 
     Raises:
         InputError: no dense index, another encoder than it was built by, or no approximate index.
@@ -160,15 +164,18 @@ def search(
     return _as_run(best, queries, name)
 
 
-def read_blocks(directory: Path, index: Manifest, *, block: int = BLOCK) -> Iterator[shards.Block]:
+def read_blocks(
+    directory: Path, index: Manifest, *, block: int | None = None
+) -> Iterator[shards.Block]:
     """The vectors of an index, ``block`` or a shard more at a time."""
     settings = index.settings
+    dimensions = settings["encoder"]["dimensions"]
     return shards.blocks(
         directory,
         settings["shards"],
         settings["storage"],
-        settings["encoder"]["dimensions"],
-        size=block,
+        dimensions,
+        size=block or max(1, _BLOCK_NUMBERS // dimensions),
     )
 
 

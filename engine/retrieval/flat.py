@@ -54,6 +54,8 @@ def search(blocks: Iterable[Block], queries: Singles, *, k: int, gpus: int = 0) 
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
     best = pl.DataFrame(schema=_CANDIDATES)
+    if not len(queries):
+        return best
     floor = np.full(len(queries), -np.inf)
     for found in _each(blocks, queries, k, gpus, floor):
         best = _best(pl.concat([best, found]), k)
