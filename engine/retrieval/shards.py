@@ -120,7 +120,7 @@ def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     """Read a shard's file; vectors are widened to fp32.
 
     Raises:
-        InputError: it is missing, broken, or holds something else.
+        InputError: it is missing, broken, or holds something else than the index says.
     """
     file = path(directory, key)
     try:
@@ -133,7 +133,7 @@ def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(
-            file, None, f"broken shard ({reason})", "run the same 'erag index dense' again"
+            file, None, f"broken shard ({reason})", "delete it, and run the same 'erag index' again"
         ) from None
     doc_ids = pl.from_arrow(table.column(DOC_ID))
     assert isinstance(doc_ids, pl.Series)
