@@ -99,7 +99,8 @@ def search(
     made = faiss.read_index(str(path))
     if parameters:
         try:
-            faiss.ParameterSpace().set_index_parameters(made, parameters)
+            space: Any = faiss.ParameterSpace()  # its stub knows one of two forms of the next call
+            space.set_index_parameters(made, parameters)
         except RuntimeError as error:
             raise InputError(
                 None,
