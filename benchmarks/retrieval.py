@@ -239,18 +239,19 @@ def _same_lists(
 
 
 def compare_sizes(sizes: list[int]) -> list[dict[str, float]]:
-    rows = _scale.measure(sizes)
-    first = rows[0]
+    rows: list[dict[str, float]] = []
     print("growth (12 words a passage, 64 dimensions, one thread)")
-    print(f"  {'passages':>9} {'corpus':>8} {'index':>8} {'peak':>8} {'µs/passage':>11} {'ratio':>6}"
+    print(f"  {'passages':>9} {'corpus':>8} {'index':>8} {'peak':>8} {'CPU µs each':>11} {'ratio':>6}"
           f" {'search ms/query':>16}")  # fmt: skip
-    for row in rows:
+    for row in _scale.measure(sizes):
+        rows.append(row)
         cost = row["build_seconds"] / row["passages"]
-        ratio = cost / (first["build_seconds"] / first["passages"])
+        ratio = cost / (rows[0]["build_seconds"] / rows[0]["passages"])
         print(
             f"  {row['passages']:9.0f} {row['corpus_bytes'] / 2**20:6.0f}Mi"
             f" {row['index_bytes'] / 2**20:6.0f}Mi {row['peak_bytes'] / 2**20:6.0f}Mi"
-            f" {cost * 1e6:11.1f} {ratio:6.2f} {row['search_seconds'] * 10:16.2f}"
+            f" {cost * 1e6:11.1f} {ratio:6.2f} {row['search_seconds'] * 10:16.2f}",
+            flush=True,
         )
     return rows
 

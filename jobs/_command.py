@@ -42,7 +42,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     except (ReadError, EncodeError) as error:
         _fail(error, 1)
     except KeyboardInterrupt:
-        _fail("interrupted; reads done so far are in the store", 1)
+        _fail("interrupted; what was done is kept, and not done again", 1)
     except BrokenPipeError:
         # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,8 +27,8 @@ Progress = Callable[[int, int], None]
 # Shards that are encoded in this process unless told otherwise: Ray takes longer to start.
 _FEW = 4
 
-# Numbers of vectors that are in memory at a time in a search: 128 MiB.
-_BLOCK_NUMBERS = 2**25
+# Numbers of vectors that are in memory at a time in a search: 32 MiB.
+_BLOCK_NUMBERS = 2**23
 
 
 def build_index(
@@ -147,7 +147,7 @@ def search(
         exact: False searches the approximate index that the build's ``factory`` made.
         parameters: FAISS's own string of settings for approximate search (``nprobe=16``).
         threads: CPU threads of the encoder; 0 for all.
-        block: vectors in memory at a time; None for 128 MiB of them.
+        block: vectors in memory at a time; None for 32 MiB of them.
 
     Raises:
         InputError: no dense index, another encoder than it was built by, or no approximate index.

@@ -1,9 +1,13 @@
 """Indexes, retrieval and fusion as a user runs them."""
 
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 
+from engine.retrieval import manifest
 from engine.sources.runs import read_run
 from tests.jobs.test_commands import erag
 from tests.retrieval.tiny_encoder import save_tiny_encoder
@@ -93,3 +97,30 @@ def test_indexes_that_do_not_fit_are_refused_in_one_line(files, tmp_path, capsys
     refused(index(new, "dense", "--memory", "1MiB"), "cannot hold the encoder")
     refused(index(files, "bm25", "--language", "xx"), "unknown language")
     assert retrieve(files, tmp_path / "r", "bm25", more=["--corpus", files["corpus"]]) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_build_finishes_from_where_it_was(tmp_path):
+    """SIGKILL the encoding once some shards are there; the next run leaves these alone."""
+    encoder = save_tiny_encoder(tmp_path / "encoder")
+    corpus, out = tmp_path / "c.jsonl", tmp_path / "i"
+    texts = (" ".join(f"w{(i * j) % 200}" for j in range(1, 40)) for i in range(40_000))
+    corpus.write_text("".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(texts)))
+    options = ["--corpus", corpus, "--out", out, "--encoder", encoder, "--actors", 0]
+    command = [sys.executable, "-m", "jobs.index", "dense", *map(str, options)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while len(list(out.glob("shards/[!.]*"))) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    kept = {file: file.stat().st_mtime_ns for file in out.glob("shards/[!.]*")}
+    assert 3 <= len(kept) < 20
+    assert not (out / manifest.FILE).exists()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    files = {file.stem for file in out.glob("shards/*")}
+    assert files == set(manifest.read(out).settings["shards"])
+    assert len(files) == 20
