@@ -45,6 +45,7 @@ def retrieve(
     b: float = 0.4,
     threads: int | None = None,
     limit: int | None = None,
+    skip_bad: int = 0,
     config: ConfigFile = None,
 ) -> None:
     """Retrieve passages for queries and write them as runs.
@@ -81,10 +82,14 @@ def retrieve(
         CPU threads; all by default.
     limit
         Only the first so many queries.
+    skip_bad
+        Bad records of --corpus to tolerate, as when the index was built.
     """
     for option, value in (("--k", k), ("--limit", limit), ("--threads", threads)):
         if value is not None and value < 1:
             raise InputError(None, None, f"{option} is {value}", "use 1 or more")
+    if skip_bad < 0:
+        raise InputError(None, None, f"--skip-bad is {skip_bad}", "use 0 or more")
     if k1 < 0 or not 0 <= b <= 1:
         raise InputError(None, None, f"--k1 {k1} --b {b}", "use k1 of 0 or more and b from 0 to 1")
     if fuse and len(index) < 2:
@@ -101,7 +106,7 @@ def retrieve(
     if several and fuse and _FUSED in names:
         raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
     if corpus is not None:
-        _require_corpus(corpus, index, found)
+        _require_corpus(corpus, skip_bad, index, found)
     table = read_queries(queries, need_answers=False)
     if limit is not None:
         table = table.head(limit)
@@ -140,9 +145,11 @@ def _names(index: Sequence[Path], found: Sequence[Manifest], given: list[str] | 
     return list(given)
 
 
-def _require_corpus(corpus: str, index: Sequence[Path], found: Sequence[Manifest]) -> None:
+def _require_corpus(
+    corpus: str, skip_bad: int, index: Sequence[Path], found: Sequence[Manifest]
+) -> None:
     fingerprint = Fingerprint()
-    for batch in scan_corpus(corpus):
+    for batch in scan_corpus(corpus, skip_bad=skip_bad):
         fingerprint.update(batch)
     for directory, one in zip(index, found, strict=True):
         manifest.require_corpus(one, fingerprint.hexdigest(), directory=directory, corpus=corpus)
