@@ -10,6 +10,9 @@ with prefix caching (``--vllm`` names an interpreter that has it; ``make vllm`` 
 first: in fp32 the outputs must be ``generate``'s; in bf16 the share that differs is printed, between
 the sides, and for the engine between one read at a time and all together.
 
+The engine is timed twice: one reader with all threads, and as many readers as threads with one each,
+in processes of their own, which is how the pipeline uses a machine without a GPU.
+
 Floor: 2 operations for each weight of the layers and each prompt token that is not shared, at the rate
 of the layers' matrix products, measured in the same run. Expectation: half of it and more; what is above
 it is attention, the element-wise operations, and one pass of the weights for each token written.
@@ -23,6 +26,7 @@ process of its own, and reports the peak. ``--data`` is a directory with ``queri
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import platform
@@ -56,7 +60,7 @@ from jobs._sizes import parse_bytes
 
 Read = Callable[[list[str]], list[str]]
 DEPTH = 10  # passages of a query that are read
-GENERATE, ENGINE, VLLM = "transformers generate", "engine", "vLLM"
+GENERATE, ENGINE, ACTORS, VLLM = "transformers generate", "engine", "engine, apart", "vLLM"
 
 
 def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
@@ -111,6 +115,43 @@ def generate(spec: ReaderSpec, batch: int) -> Read:
 def engine(spec: ReaderSpec) -> tuple[Read, Any]:
     reader = readers.load(spec)
     return lambda prompts: [r.output for r in reader.read([[p] for p in prompts])], reader
+
+
+@contextlib.contextmanager
+def engine_apart(spec: ReaderSpec, processes: int) -> Iterator[Read]:
+    """Readers of one thread each that share the prompts, every ``processes``-th to the same one."""
+    context = multiprocessing.get_context("spawn")
+    with contextlib.ExitStack() as stack:
+        arguments = (replace(spec, threads=1),)
+        pools = [
+            stack.enter_context(context.Pool(1, _load_reader, arguments)) for _ in range(processes)
+        ]
+
+        def read(prompts: list[str]) -> list[str]:
+            parts = [prompts[i::processes] for i in range(processes)]
+            asked = [
+                pool.apply_async(_read_here, (part,))
+                for pool, part in zip(pools, parts, strict=True)
+            ]
+            outputs = [""] * len(prompts)
+            for i, answer in enumerate(asked):
+                outputs[i::processes] = answer.get()
+            return outputs
+
+        yield read
+
+
+_reader: Read | None = None  # of a process of ``engine_apart``
+
+
+def _load_reader(spec: ReaderSpec) -> None:
+    global _reader
+    _reader, _ = engine(spec)
+
+
+def _read_here(prompts: list[str]) -> list[str]:
+    assert _reader is not None
+    return _reader(prompts)
 
 
 def vllm(python: str, spec: ReaderSpec, prompts: list[str], rounds: int) -> dict[str, Any]:
@@ -229,23 +270,27 @@ def main() -> None:
 
     ours, reader = engine(spec)
     sides: dict[str, Read] = {GENERATE: generate(spec, arguments.batch), ENGINE: ours}
-    best = dict.fromkeys(sides, float("inf"))
-    outputs: dict[str, list[str]] = {}
-    for read in sides.values():
-        read(prompts[:4])
-    before = reader.stats.prompt_tokens
-    for _ in range(arguments.rounds):
-        for name, read in sides.items():
-            start = time.perf_counter()
-            outputs[name] = read(prompts)
-            best[name] = min(best[name], time.perf_counter() - start)
-    computed = (reader.stats.prompt_tokens - before) / arguments.rounds
-    if arguments.vllm:
-        peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
-        best[VLLM], outputs[VLLM] = min(peer["seconds"]), peer["outputs"]
-        start = time.perf_counter()  # once more after it, should the machine have changed meanwhile
-        ours(prompts)
-        best[ENGINE] = min(best[ENGINE], time.perf_counter() - start)
+    with contextlib.ExitStack() as stack:
+        if not torch.cuda.is_available():
+            sides[ACTORS] = stack.enter_context(engine_apart(spec, arguments.threads))
+        best = dict.fromkeys(sides, float("inf"))
+        outputs: dict[str, list[str]] = {}
+        for read in sides.values():
+            read(prompts[:4])
+        before = reader.stats.prompt_tokens
+        for _ in range(arguments.rounds):
+            for name, read in sides.items():
+                start = time.perf_counter()
+                outputs[name] = read(prompts)
+                best[name] = min(best[name], time.perf_counter() - start)
+        computed = (reader.stats.prompt_tokens - before) / arguments.rounds
+        if arguments.vllm:
+            peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
+            best[VLLM], outputs[VLLM] = min(peer["seconds"]), peer["outputs"]
+            for name, read in sides.items():  # once more, should the machine have changed meanwhile
+                start = time.perf_counter()
+                read(prompts)
+                best[name] = min(best[name], time.perf_counter() - start)
     model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=getattr(torch, spec.dtype))
     if torch.cuda.is_available():
         model = model.to("cuda")
@@ -260,7 +305,8 @@ def main() -> None:
         print(f"{name:24}{len(prompts) / seconds:8.2f}{base / seconds:7.2f}")
     print(
         f"floor: {computed / len(prompts):.0f} tokens a read at {rate / 1e9:.0f} GFLOP/s, "
-        f"{len(prompts) / floor:.2f} reads/s; the engine reaches {floor / best[ENGINE]:.0%} of it"
+        f"{len(prompts) / floor:.2f} reads/s; of it the engine reaches "
+        + ", ".join(f"{floor / best[name]:.0%} ({name})" for name in best if "engine" in name)
     )
     print(f"outputs equal in fp32 on {len(sample)} reads; in {spec.dtype} differ:")
     print(f"  engine, one read at a time against all together: {batched:.1%}")
@@ -276,7 +322,7 @@ def main() -> None:
         "dtype": spec.dtype,
         "reads_per_second": {n: len(prompts) / s for n, s in best.items()},
         "matmul_flops": rate,
-        "share_of_floor": floor / best[ENGINE],
+        "share_of_floor": {name: floor / seconds for name, seconds in best.items()},
         "differing_batch_of_one": batched,
     }
     if arguments.memory:
