@@ -6,7 +6,8 @@ Everything costly happens in one place (``get_reads``) and only for reads never 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
@@ -71,6 +72,7 @@ class Evaluation:
         spec, prompt, costs: of the reader that eRAG's labels and the end-to-end score come from;
             None, and no costs, where neither was asked for.
         judge: the same of the annotator ``judge``.
+        certificates: by who read, where certificates were asked for.
     """
 
     labels: pl.DataFrame
@@ -85,7 +87,7 @@ class Evaluation:
     judge: Reading | None
     counts: Counts
     seconds: float
-    certificate: Certificate | None = None
+    certificates: Mapping[Role, Certificate] = field(default_factory=dict)
 
 
 def evaluate(
@@ -153,21 +155,13 @@ def evaluate(
     readings = read_lists(
         asked, inputs, settings, store=store, on_progress=on_progress, executor=executor
     )
-    certificate: Certificate | None = None
+    certificates = {
+        role: _certify(role, reading, inputs, settings, executor)
+        for role, reading in readings.items()
+        if settings.certify
+    }
     left_out: dict[str, list[str]] = {}  # by annotator: queries with a failed read
     if reading := readings.get("reader"):
-        if settings.certify:
-            certificate = certify(
-                reading.wanted,
-                reading.reads,
-                reading.spec,
-                sample=settings.certify,
-                seed=settings.seed,
-                score=lambda outputs: score_outputs(outputs, queries, settings.metric),
-                sha256={"prompt": reading.prompt.digest, **inputs_sha256(inputs)},
-                actors=settings.actors,
-                executor=executor,
-            )
         # The output of a failed read is empty, which scores 0.
         scored = score_outputs(reading.reads, queries, settings.metric)
         if erag.NAME in settings.annotators:
@@ -199,7 +193,32 @@ def evaluate(
         judge=judging,
         counts=_counts(inputs, all_labels, all_reads, len(skipped)),
         seconds=time.perf_counter() - start,
-        certificate=certificate,
+        certificates=certificates,
+    )
+
+
+def _certify(
+    role: Role,
+    reading: Reading,
+    inputs: EvaluationInputs,
+    settings: Settings,
+    executor: Executor | None,
+) -> Certificate:
+    def score(reads: pl.DataFrame) -> pl.Series:
+        if role == "judge":
+            return judge.label(reads, settings.judge_labels)[LABEL]
+        return score_outputs(reads, inputs.queries, settings.metric)[VALUE]
+
+    return certify(
+        reading.wanted,
+        reading.reads,
+        reading.spec,
+        sample=settings.certify,
+        seed=settings.seed,
+        score=score,
+        sha256={"prompt": reading.prompt.digest, **inputs_sha256(inputs)},
+        actors=settings.actors,
+        executor=executor,
     )
 
 

@@ -142,12 +142,13 @@ def check(settings: Settings) -> None:
     ):
         if value is not None and value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
-    if settings.certify and not settings.end_to_end and erag.NAME not in settings.annotators:
+    read = settings.end_to_end or not {erag.NAME, judge.NAME}.isdisjoint(settings.annotators)
+    if settings.certify and not read:
         raise InputError(
             None,
             None,
-            "--certify repeats what the reader reads, and it is asked for nothing",
-            "use --end-to-end or the annotator erag, or leave --certify out",
+            "--certify repeats reads, and nothing is read",
+            "use --end-to-end or the annotators erag or judge, or leave --certify out",
         )
     measures = settings.parsed_measures()
     for measure in measures:

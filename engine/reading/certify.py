@@ -21,13 +21,14 @@ from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.reading.reads import FAILURE, Executor, executor_for
-from engine.tables import CONFIDENCE, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY, VALUE
+from engine.tables import CONFIDENCE, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY
 
 # Changed reads that a certificate lists.
 _LISTED = 10
 # Reads that are repeated together in one unit of work, at most.
 _TOGETHER = 256
 _AGAIN = "output_repeated"
+_CONFIDENCE_AGAIN = "confidence_repeated"
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Certificate:
         alone: of these, in a batch of one; the others were read together, in random order.
         failed: reads that could not be done again; they are in no other count.
         changed_outputs: reads whose output differs to the letter.
-        changed_labels: (query, read) pairs whose downstream value differs.
+        changed_labels: (query, read) pairs whose downstream value, or judge's label, differs.
         largest_confidence_difference: between the probabilities of the first choice, where the
             reader chooses; None where it writes.
         changes: the first changed reads.
@@ -92,7 +93,7 @@ def certify(
     *,
     sample: int,
     seed: int,
-    score: Callable[[pl.DataFrame], pl.DataFrame],
+    score: Callable[[pl.DataFrame], pl.Series],
     sha256: Mapping[str, str],
     actors: int | None,
     executor: Executor | None = None,
@@ -104,7 +105,8 @@ def certify(
         reads: their outputs, as ``get_reads`` gives them, failures included.
         sample: reads to repeat; all where there are fewer. Failed ones are left out.
         seed: of the sample and its order.
-        score: adds the column ``value`` to a table of ``query_id`` and ``output``.
+        score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
+            ``confidence``.
         sha256: digests of what else the job's figures depend on, for the record.
         actors: as in ``get_reads``; one actor does the repetition, or with 0 this process.
         executor: does the reads instead of the reader (tests).
@@ -199,9 +201,7 @@ def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: list[ReadOutput]) ->
     """
     repeated = plan.select(READ_KEY).with_columns(
         pl.Series(_AGAIN, [output.output for output in again], dtype=pl.String),
-        pl.Series(
-            f"{CONFIDENCE}_repeated", [output.confidence for output in again], dtype=pl.Float64
-        ),
+        pl.Series(_CONFIDENCE_AGAIN, [output.confidence for output in again], dtype=pl.Float64),
         pl.Series(FAILURE, [output.failure for output in again], dtype=pl.String),
     )
     return (
@@ -212,14 +212,19 @@ def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: list[ReadOutput]) ->
     )
 
 
-def _changed_labels(compared: pl.DataFrame, score: Callable[[pl.DataFrame], pl.DataFrame]) -> int:
-    before, after = (
-        score(compared.select(QUERY_ID, pl.col(column).alias(OUTPUT)))[VALUE]
-        for column in (OUTPUT, _AGAIN)
+def _changed_labels(compared: pl.DataFrame, score: Callable[[pl.DataFrame], pl.Series]) -> int:
+    before = score(compared.select(QUERY_ID, DOC_IDS, OUTPUT, CONFIDENCE))
+    after = score(
+        compared.select(
+            QUERY_ID,
+            DOC_IDS,
+            pl.col(_AGAIN).alias(OUTPUT),
+            pl.col(_CONFIDENCE_AGAIN).alias(CONFIDENCE),
+        )
     )
     return int((before != after).sum())
 
 
 def _confidence_difference(compared: pl.DataFrame) -> float | None:
-    difference = (compared[CONFIDENCE] - compared[f"{CONFIDENCE}_repeated"]).abs().max()
+    difference = (compared[CONFIDENCE] - compared[_CONFIDENCE_AGAIN]).abs().max()
     return None if difference is None else float(difference)  # type: ignore[arg-type]

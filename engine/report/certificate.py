@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from engine.reading.certify import Certificate
+from engine.readings import Role
 
 
 def content(certificate: Certificate, versions: Mapping[str, str | None]) -> dict[str, Any]:
@@ -14,10 +15,10 @@ def content(certificate: Certificate, versions: Mapping[str, str | None]) -> dic
     return {**asdict(certificate), "versions": dict(versions)}
 
 
-def line(certificate: Certificate) -> str:
+def line(certificate: Certificate, role: Role) -> str:
     """The certificate in a line: what was repeated, and how much of it changed."""
     failed = f", {certificate.failed} failed" if certificate.failed else ""
     return (
-        f"certificate: {certificate.repeated} reads repeated{failed}, "
+        f"certificate{' of the judge' if role == 'judge' else ''}: {certificate.repeated} reads repeated{failed}, "
         f"{certificate.changed_outputs} outputs and {certificate.changed_labels} labels changed"
     )

@@ -203,8 +203,7 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         shown.append(
             f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
         )
-    if evaluation.certificate is not None:
-        shown.append(certificate.line(evaluation.certificate))
+    shown += [certificate.line(found, role) for role, found in evaluation.certificates.items()]
     for amount, what in (
         (
             sum(costs.failed for costs in readings.values()),

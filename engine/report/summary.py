@@ -57,9 +57,10 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
             "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
-            "certificate": None
-            if evaluation.certificate is None
-            else certificate.content(evaluation.certificate, versions),
+            "certificates": {
+                role: certificate.content(found, versions)
+                for role, found in evaluation.certificates.items()
+            },
             "versions": versions,
         }
     )

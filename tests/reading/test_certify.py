@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
+from engine.errors import InputError, ReadError
 from engine.evaluation import evaluate
 from engine.reading.certify import certify, cut, draw
 from engine.reading.execute import UnitResult
@@ -61,7 +61,7 @@ def says(text):
 def certificate(executor, wanted, reads, sample=20, seed=3, score=None):
     def one_if_even(outputs):
         digits = [int(text.split()[1]) for text in outputs["output"]]
-        return outputs.with_columns(pl.Series("value", [float(d % 2 == 0) for d in digits]))
+        return pl.Series([float(d % 2 == 0) for d in digits])
 
     return certify(
         wanted,
@@ -119,8 +119,8 @@ def test_a_reader_that_does_not_depend_on_batches_changes_nothing():
     assert (found.changed_outputs, found.changed_labels, found.changes) == (0, 0, [])
     assert len(set(executor.asked)) == 20
     assert sorted(executor.lengths) == [1] * 10 + [10]
-    # a CPU's default is 8192 padded tokens
-    assert (found.batches.tokens, found.repeated_batches.tokens) == (8192, 4096)
+    # a CPU's default is 16384 padded tokens
+    assert (found.batches.tokens, found.repeated_batches.tokens) == (16384, 8192)
     assert found.repeated_batches.memory == SPEC.memory
     assert [spec.batch_tokens for spec in executor.specs] == [4096]
     assert executor.specs[0].fingerprint == SPEC.fingerprint
@@ -223,7 +223,7 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
     )
     inputs = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0)
     first = evaluate(inputs, settings, store=tmp_path)
-    found = first.certificate
+    found = first.certificates["reader"]
     assert found.repeated == first.costs.wanted == 6 * 3 + 6
     assert (found.changed_outputs, found.changed_labels, found.failed) == (0, 0, 0)
     assert first.reads["output"].n_unique() > 6
@@ -234,16 +234,65 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
         store=tmp_path,
     )
     assert again.costs.done == 0
-    assert again.certificate == found
+    assert again.certificates == {"reader": found}
     for file in (tmp_path / first.spec.fingerprint).glob("*.parquet"):
         pl.read_parquet(file).with_columns(output=pl.lit("w1")).write_parquet(file)
-    third = evaluate(inputs, settings, store=tmp_path).certificate
+    third = evaluate(inputs, settings, store=tmp_path).certificates["reader"]
     assert third.changed_outputs == 24 - (first.reads["output"] == "w1").sum()
     assert third.changed_labels > 0
 
 
+@pytest.mark.parametrize(("labels", "changed"), [("binary", 1), ("graded", 2)])
+def test_the_judge_has_a_certificate_of_its_own(tiny_t5, tmp_path, labels, changed):
+    chances = {"d0": (0.75, 0.25), "d1": (0.75, 0.625), "d2": (0.25, 0.25)}
+
+    def judging(plan, units, spec):
+        again = spec.batch_tokens > 0
+        for unit in units:
+            docs = [ids[0] for ids in plan["doc_ids"].slice(unit.offset, unit.length)]
+            outputs = [ReadOutput("Yes", 2, 0, False, confidence=chances[d][again]) for d in docs]
+            yield UnitResult(unit, outputs, "w", 0.0, STATS)
+
+    inputs = EvaluationInputs(
+        QUERIES.head(1), CORPUS, make_run([("q0", f"d{i}", i + 1) for i in range(3)]), 0, 0
+    )
+    settings = Settings(
+        reader=str(tiny_t5),
+        k=3,
+        annotators=("judge",),
+        judge_labels=labels,
+        end_to_end=False,
+        resamples=0,
+        certify=64,
+    )
+    done = evaluate(inputs, settings, store=tmp_path, executor=judging)
+    assert list(done.certificates) == ["judge"]
+    found = done.certificates["judge"]
+    # d0 falls below a half and d1 does not: one label of yes or no changes, two probabilities do
+    assert (found.repeated, found.changed_outputs, found.changed_labels) == (3, 0, changed)
+    assert found.largest_confidence_difference == 0.5
+
+
+def test_a_choice_without_a_probability_is_refused(tiny_t5, tmp_path):
+    def answer(confidence):
+        def judging(plan, units, spec):
+            for unit in units:
+                output = ReadOutput("Yes", 2, 0, False, confidence=confidence)
+                yield UnitResult(unit, [output] * unit.length, "w", 0.0, STATS)
+
+        return judging
+
+    inputs = EvaluationInputs(QUERIES.head(1), CORPUS, make_run([("q0", "d0", 1)]), 0, 0)
+    settings = Settings(
+        reader=str(tiny_t5), k=1, annotators=("judge",), end_to_end=False, resamples=0
+    )
+    for number, confidence in enumerate([None, float("nan")]):
+        with pytest.raises(ReadError, match="1 of 1 reads .* are no choice between"):
+            evaluate(inputs, settings, store=tmp_path / str(number), executor=answer(confidence))
+
+
 def test_certify_needs_something_that_is_read():
-    with pytest.raises(InputError, match="--certify repeats what the reader reads"):
+    with pytest.raises(InputError, match="--certify repeats reads, and nothing is read"):
         check(Settings(certify=8, end_to_end=False, annotators=("containment",)))
     with pytest.raises(InputError, match="--certify is -1"):
         check(Settings(certify=-1))

@@ -28,11 +28,11 @@ CERTIFICATE = Certificate(
 
 
 def test_the_line_says_what_was_repeated_and_what_changed():
-    assert certificate.line(CERTIFICATE) == (
+    assert certificate.line(CERTIFICATE, "reader") == (
         "certificate: 64 reads repeated, 2 outputs and 1 labels changed"
     )
-    assert certificate.line(replace(CERTIFICATE, failed=3)).startswith(
-        "certificate: 64 reads repeated, 3 failed, 2 outputs"
+    assert certificate.line(replace(CERTIFICATE, failed=3), "judge").startswith(
+        "certificate of the judge: 64 reads repeated, 3 failed, 2 outputs"
     )
 
 
@@ -61,13 +61,14 @@ def test_the_command_prints_it_and_writes_it(tiny_t5, tmp_path, capsys, option, 
     arguments += ["--k", 1, "--actors", 0, "--dtype", "float32", "--resamples", 0, "--seed", 5]
     # a list of one passage is the same read as the passage alone: two distinct ones
     run_app(cli.app, [str(argument) for argument in arguments])
-    found = json.loads((tmp_path / "out" / "summary.json").read_text())["certificate"]
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())["certificates"]
     printed = [line for line in capsys.readouterr().out.splitlines() if "certificate:" in line]
     if repeated is None:
-        assert found is None
+        assert found == {}
         assert printed == []
         return
     assert printed == [f"certificate: {repeated} reads repeated, 0 outputs and 0 labels changed"]
+    found = found["reader"]
     assert (found["repeated"], found["seed"], found["dtype"]) == (repeated, 5, "float32")
     assert {"weights", "reader", "reads", "prompt", "queries", "corpus", "runs"} == set(
         found["sha256"]
