@@ -101,7 +101,8 @@ def test_long_prompts_are_cut_alike(load, bundled_spec, inputs):
     limit = 200
     got = load(max_input_tokens=limit).read(inputs)
     reference = CausalReader(replace(bundled_spec, max_input_tokens=limit))
-    assert got == [reference.read([["".join(pieces)]])[0] for pieces in inputs]
+    # what stands in a piece before the last is kept, so the pieces have to be the same
+    assert got == [reference.read([pieces])[0] for pieces in inputs]
     assert any(o.truncated and o.prompt_tokens == limit for o in got)
     nothing = load(max_input_tokens=5).read(inputs[:2])
     assert all("even without passages" in o.failure and o.output == "" for o in nothing)
@@ -120,7 +121,7 @@ def test_one_of_the_choices_is_chosen_and_the_first_ones_share_is_given(load, sp
         ids = tokenizer("".join(pieces), return_tensors="pt")
         with torch.inference_mode():
             shares = model(**ids).logits[0, -1, first].softmax(-1)
-        assert output.output == choices[int(shares.argmax())]
+        assert output.output == choices[int(shares.argmax())].strip()
         assert output.confidence == pytest.approx(float(shares[0]), rel=1e-3)
         assert output.output_tokens == 0
 
