@@ -18,7 +18,7 @@ from engine.retrieval.manifest import Manifest
 from engine.sources.corpus import scan_corpus
 from engine.sources.files import require_output
 from engine.sources.fingerprint import Fingerprint
-from engine.sources.queries import read_queries
+from engine.sources.queries import read_query_set
 from engine.sources.runs import write_run
 from engine.tables import QUERY_ID, RUN
 from jobs._command import ConfigFile, run_command
@@ -55,7 +55,7 @@ def retrieve(
     index
         Directory of an index; several may be given.
     queries
-        KILT JSONL, or Parquet with query_id and query.
+        Queries in any layout (docs/formats.md); answers are not needed.
     out
         Of one index, the run: .parquet, else TREC text. Of several, a directory, with a TREC file
         named as its system for each run; or with --fuse a file (.trec, .txt, .run, .tsv, .parquet)
@@ -107,9 +107,8 @@ def retrieve(
         raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
     if corpus is not None:
         _require_corpus(corpus, skip_bad, index, found)
-    table = read_queries(queries, need_answers=False)
-    if limit is not None:
-        table = table.head(limit)
+    asked = read_query_set(queries, need_answers=False)
+    table = asked.table if limit is None else asked.table.head(limit)
     runs: list[pl.DataFrame] = []
     for directory, one, system in zip(index, found, names, strict=True):
         if one.kind == "bm25":
@@ -117,6 +116,8 @@ def retrieve(
         else:
             run = _dense(directory, table, k, system, encoder, approximate, threads or 0)
         runs.append(run)
+    if asked.unanswerable:
+        print(f"{asked.unanswerable} unanswerable questions left out")
     if fuse:
         runs.append(reciprocal_rank(pl.concat(runs), k=k, name=_FUSED))
         names.append(_FUSED)

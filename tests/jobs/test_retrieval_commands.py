@@ -64,6 +64,22 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     assert read_run(tmp_path / "one.trec").equals(runs["rrf"])
 
 
+def test_questions_that_have_no_answer_are_left_out_and_counted(files, tmp_path, capsys):
+    asked = [
+        {"id": "1", "question": "who wrote animal farm", "answers": [{"text": "Orwell"}]},
+        {"id": "2", "question": "who wrote nothing", "answers": [], "is_impossible": True},
+    ]
+    paragraph = {"context": "Animal Farm is by George Orwell.", "qas": asked}
+    document = {"data": [{"title": "Animal Farm", "paragraphs": [paragraph]}]}
+    files["queries"] = tmp_path / "squad.json"
+    files["queries"].write_text(json.dumps(document))
+    assert index(files, "bm25") == 0
+    assert retrieve(files, tmp_path / "run.trec", "bm25") == 0
+    printed = capsys.readouterr().out
+    assert "1 unanswerable questions left out\nbm25: 1 results for 1 queries ->" in printed
+    assert read_run(tmp_path / "run.trec")["query_id"].to_list() == ["1"]
+
+
 def test_indexes_that_do_not_fit_are_refused_in_one_line(files, tmp_path, capsys):
     encoder = save_tiny_encoder(tmp_path / "encoder")
     assert index(files, "bm25") == 0
