@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Yaml
 
 from engine.errors import EncodeError, InputError, ReadError
@@ -24,6 +24,27 @@ ConfigFile = Annotated[
         help="YAML file with any of these options (end-to-end-k: 5); the command line wins over it.",
     ),
 ]
+
+
+class _Options(Yaml):
+    """Options of a file, for whatever command is run.
+
+    cyclopts has a form for this, which leaves out options that are named like a command: ``index`` and
+    ``fuse`` of ``erag retrieve``. So they are given as if they stood under the command's name.
+    """
+
+    _commands: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        options: dict[str, Any] = super().config
+        for command in reversed(self._commands):
+            options = {command: options}
+        return options
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        self._commands = commands
+        super().__call__(app, commands, arguments)
 
 
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
@@ -84,7 +105,7 @@ def _options_from(path: Path | None) -> list[Yaml]:
         ) from None
     if options is not None and not isinstance(options, dict):
         raise InputError(path, None, "holds no options", 'write "option: value", one a line')
-    return [Yaml(str(path), must_exist=True, use_commands_as_keys=False)]
+    return [_Options(str(path), must_exist=True)]
 
 
 def _fail(error: object, status: int) -> None:

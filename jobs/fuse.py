@@ -42,6 +42,8 @@ def fuse(
     for option, value, least in (("--k", k, 1), ("--constant", constant, 0)):
         if value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
+    if len(run) < 2:
+        raise InputError(None, None, "--run with one run", "give another --run")
     require_output(out, directory=False)
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)
     write_run(fused, out)

@@ -20,7 +20,7 @@ from engine.sources.files import require_output
 from engine.sources.fingerprint import Fingerprint
 from engine.sources.queries import read_query_set
 from engine.sources.runs import write_run
-from engine.tables import QUERY_ID, RUN
+from engine.tables import DOC_ID, QUERY_ID, RUN
 from jobs._command import ConfigFile, run_command
 
 # A path with one of these endings is a file; another one is a directory, where several runs go.
@@ -58,7 +58,7 @@ def retrieve(
         Queries in any layout (docs/formats.md); answers are not needed.
     out
         Of one index, the run: .parquet, else TREC text. Of several, a directory, with a TREC file
-        named as its system for each run; or with --fuse a file (.trec, .txt, .run, .tsv, .parquet)
+        named as its system for each run (Parquet where ids hold white space); or with --fuse a file (.trec, .txt, .run, .tsv, .parquet)
         for the fused run alone.
     k
         Passages per query.
@@ -105,6 +105,12 @@ def retrieve(
     names = _names(index, found, name)
     if several and fuse and _FUSED in names:
         raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
+    if not any(one.kind == "dense" for one in found):
+        for option, given in (("--encoder", encoder), ("--approximate", approximate)):
+            if given is not None:
+                raise InputError(
+                    None, None, f"{option} without a dense index", "leave it out, or give one"
+                )
     if corpus is not None:
         _require_corpus(corpus, skip_bad, index, found)
     asked = read_query_set(queries, need_answers=False)
@@ -118,14 +124,12 @@ def retrieve(
         runs.append(run)
     if asked.unanswerable:
         print(f"{asked.unanswerable} unanswerable questions left out")
-    if fuse:
-        runs.append(reciprocal_rank(pl.concat(runs), k=k, name=_FUSED))
-        names.append(_FUSED)
     for system, run in zip(names, runs, strict=True):
         if to_directory or not several:
-            _write(run, table, system, out / f"{system}.trec" if several else out)
-    if several and not to_directory:
-        _write(runs[-1], table, _FUSED, out)
+            _write(run, table, system, _file(out, system, run) if several else out)
+    if fuse:
+        fused = reciprocal_rank(pl.concat(runs), k=k, name=_FUSED)
+        _write(fused, table, _FUSED, _file(out, _FUSED, fused) if to_directory else out)
 
 
 def _names(index: Sequence[Path], found: Sequence[Manifest], given: list[str] | None) -> list[str]:
@@ -184,6 +188,12 @@ def _dense(
     recall = approximating.recall(run, search(sample, exact=True))
     print(f"{name}: recall@{k} of the exact lists {recall:.4f} (of {sample.height} queries)")
     return run
+
+
+def _file(directory: Path, system: str, run: pl.DataFrame) -> Path:
+    """TREC text, unless it cannot hold the ids."""
+    spaced = run[DOC_ID].str.contains(r"\s").any()
+    return directory / f"{system}{'.parquet' if spaced else '.trec'}"
 
 
 def _write(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -48,8 +48,8 @@ def build_index(
         InputError: ``directory`` holds something that is no index of ours, there is no Java 21, an
             unknown language, or the corpus cannot be read.
     """
-    directory = Path(directory)
-    manifest.require_place(directory)
+    directory = Path(directory).resolve()
+    manifest.require_place(directory, "bm25")
     if language not in LANGUAGES:
         raise InputError(
             None, None, f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}"
@@ -57,8 +57,8 @@ def build_index(
     cut = morphemes.Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
     batches = [corpus] if isinstance(corpus, pl.DataFrame) else corpus
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    work = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+    work.mkdir(parents=True)
     try:
         lucene.index(
             _contents(batches, fingerprint, cut),
@@ -79,11 +79,14 @@ def build_index(
             versions=manifest.versions("pyserini"),
         )
         manifest.write(index, work)
+        # Moved aside in one step: a kill leaves the old index, none, or the new one, never a part.
+        before = work.with_suffix(".old")
         if directory.exists():
-            shutil.rmtree(directory)
+            os.replace(directory, before)
         os.replace(work, directory)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work.with_suffix(".old"), ignore_errors=True)
     return index
 
 
@@ -131,7 +134,7 @@ def search(
     return lucene.search(
         queries,
         directory,
-        k=k,
+        k=min(k, found.passages),
         name=name,
         k1=k1,
         b=b,

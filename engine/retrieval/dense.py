@@ -66,15 +66,13 @@ def build_index(
             meanwhile, or a factory string that FAISS does not know.
         EncodeError: vectors could not be made.
     """
-    directory = Path(directory)
-    manifest.require_place(directory)
-    if (directory / manifest.FILE).exists() and not (directory / shards.FOLDER).is_dir():
-        raise InputError(
-            directory, None, "holds an index of another kind", "give another --out, or remove it"
-        )
+    directory = Path(directory).resolve()
+    manifest.require_place(directory, "dense")
     if factory:
         approximate.require_factory(factory, spec.dimensions)
     (directory / shards.FOLDER).mkdir(parents=True, exist_ok=True)
+    if not (directory / manifest.FILE).exists():
+        (directory / manifest.UNFINISHED).touch()
     fingerprint = Fingerprint()
     keys = [one.key for one in shards.cut(_watched(scan, fingerprint), spec, storage, size=shard)]
     missing = {key for key in keys if not shards.path(directory, key).exists()}
@@ -117,6 +115,7 @@ def build_index(
     if factory:
         approximate.build(directory, made, lambda: read_blocks(directory, made))
     manifest.write(made, directory)
+    (directory / manifest.UNFINISHED).unlink(missing_ok=True)
     shards.prune(directory, keys)
     approximate.prune(directory, made)
     return made
@@ -187,7 +186,7 @@ def encoder_of(index: Manifest, *, encoder: str | None = None, threads: int = 0)
     """
     known = index.settings["encoder"]
     return EncoderSpec(
-        name=encoder or known["name"],
+        name=known["name"],
         source=encoder or known["source"],
         path="",
         digest=known["digest"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 
 RRF_K = 60
@@ -20,16 +19,12 @@ def reciprocal_rank(
     order in which runs are given changes nothing: terms are added from the smallest up.
 
     Args:
-        runs: the run table of two or more systems; a query may be missing in some.
+        runs: the run table of several systems; a query may be missing in some, or in all but one.
         k: passages per query that are kept.
         name: the fused system's name.
         constant: the literature's k; 60 (Cormack, Clarke & Büttcher 2009). 0 or more.
 
-    Raises:
-        InputError: fewer than two systems.
     """
-    if runs[RUN].n_unique() < 2:
-        raise InputError(None, None, "fusion needs runs of two systems or more", "give another run")
     share = (1 / (constant + pl.col(RANK))).alias(SCORE)
     return (
         runs.select(QUERY_ID, DOC_ID, share)

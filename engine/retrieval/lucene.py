@@ -33,6 +33,7 @@ _CORPUS = pa.schema({DOC_ID: pa.large_string(), CONTENTS: pa.large_string()})
 # Passages that cross over at a time.
 _BATCH = 10_000
 _ENGLISH = "en"
+_LONGEST_QUERY = 2**20
 
 
 def index(
@@ -149,9 +150,13 @@ def _search(
 ) -> None:
     """Search, and leave the run in ``work``."""
     lucene = pyserini("pyserini.search.lucene")
+    from jnius import autoclass  # which starts the JVM: only once its options are set
+
     queries = pl.read_parquet(Path(work) / "in.parquet")
     searcher = lucene.LuceneSearcher(directory)
     searcher.set_bm25(k1, b)
+    # Lucene refuses queries of more than 1,024 distinct words unless it is told otherwise.
+    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_LONGEST_QUERY)
     if pretokenized:
         searcher.set_analyzer(whitespace_analyzer())
     elif language != _ENGLISH:

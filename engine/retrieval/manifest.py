@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -12,10 +13,18 @@ from typing import Any, Literal, get_args
 
 from engine.errors import InputError
 from engine.sources.files import write_text
+from engine.sources.locations import locate
 
 Kind = Literal["bm25", "dense"]
 FILE = "erag-index.json"
+# Stands in a directory while an index is built in it for the first time.
+UNFINISHED = "erag-index.unfinished"
 _FORMAT = 2
+# Names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the like.
+_OURS: dict[Kind, re.Pattern[str]] = {
+    "bm25": re.compile(r"erag-index\.json|segments_\w+|_\w+\.\w+|write\.lock"),
+    "dense": re.compile(r"erag-index\.(json|unfinished)|shards|\w+\.faiss|\..*\.tmp\..*"),
+}
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,8 @@ def read(directory: str | Path) -> Manifest:
         InputError: the directory holds none, or one that cannot be read.
     """
     directory = Path(directory)
+    if locate(directory) != directory:
+        raise InputError(directory, None, "is an address", "give an index on a local disk")
     path = directory / FILE
     if not path.is_file():
         if is_unfinished(directory):
@@ -94,20 +105,35 @@ def read(directory: str | Path) -> Manifest:
 
 def is_unfinished(directory: Path) -> bool:
     """Whether an index was begun here and not finished."""
-    return (directory / "shards").is_dir() and not (directory / FILE).exists()
+    return (directory / UNFINISHED).exists() and not (directory / FILE).exists()
 
 
-def require_place(directory: Path) -> None:
-    """Check that an index may be built in a directory: it is new, empty, or holds an index.
+def require_place(directory: Path, kind: Kind) -> None:
+    """Check that an index may be built in a directory: it is new, empty, or holds such an index.
 
     Raises:
-        InputError: something else is there.
+        InputError: something else is there, were it a single file: building anew removes files.
     """
-    if not directory.exists() or (directory / FILE).exists() or is_unfinished(directory):
+    if not directory.exists():
         return
-    if not directory.is_dir() or any(directory.iterdir()):
+    if not directory.is_dir():
+        raise InputError(directory, None, "is a file", "give a directory")
+    there = sorted(path.name for path in directory.iterdir())
+    if not there:
+        return
+    remedy = "give another --out, or remove it"
+    if (directory / FILE).exists():
+        found = read(directory).kind
+        if found != kind:
+            raise InputError(directory, None, f"holds an index of another kind, {found}", remedy)
+    elif kind != "dense" or not is_unfinished(directory):
+        raise InputError(directory, None, "exists and is not an index", remedy)
+    if others := [name for name in there if not _OURS[kind].fullmatch(name)]:
         raise InputError(
-            directory, None, "exists and is not an index", "give another --out, or remove it"
+            directory,
+            None,
+            f"holds {others[0]!r} beside an index",
+            "move it, or give another --out",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ Floats = npt.NDArray[np.floating]
 TYPES: dict[Storage, npt.DTypeLike] = {"fp32": np.float32, "fp16": np.float16}
 VECTOR = "vector"
 FOLDER = "shards"
+# A shard's file, or what a killed build left of one.
+_NAME = re.compile(r"[0-9a-f]{40}\.parquet|\.[0-9a-f]{40}\.[0-9a-f]+\.tmp\.parquet")
 # Passages of a shard: some seconds of a laptop's core, some megabytes of vectors.
 SHARD = 2048
 
@@ -167,5 +170,5 @@ def prune(directory: Path, keys: Iterable[str]) -> None:
     """Remove the files of shards that an index does not hold: of an older corpus or encoder."""
     wanted = {path(directory, key).name for key in keys}
     for file in (directory / FOLDER).iterdir():
-        if file.name not in wanted:
+        if file.name not in wanted and _NAME.fullmatch(file.name):
             file.unlink()

@@ -71,7 +71,11 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
             files.append(require_file(source, WHAT))
             continue
         inside = list_files(source)
-        beir = [f for f in inside if name_of(f) in ("corpus.jsonl", "corpus.jsonl.gz")]
+        beir = [
+            f
+            for f in inside
+            if name_of(f) in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2")
+        ]
         known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
         if not known:
             raise InputError(source, None, "a directory without articles", f"give {WHAT}")

@@ -54,7 +54,7 @@ def scan_corpus(
 
     - ``.parquet``: the corpus table; a directory: its ``*.parquet`` files in the order of their
       names, or a BEIR data set by its ``corpus.jsonl`` (``.gz`` or plain);
-    - ``.tsv``, ``.tsv.gz``: DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages quoted as
+    - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages quoted as
       the csv module quotes; the article is the title;
     - anything else is JSONL (``.gz`` or plain), with ``doc_id`` (or ``id``, ``_id``) and ``text``
       (or ``contents``); ``title`` is empty by default, and ``article_id`` is ``wikipedia_id``, else
@@ -108,7 +108,11 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
         yield from _file_batches(require_file(path, _WHAT), skip)
         return
     files = list_files(path)
-    beir = [file for file in files if name_of(file) in ("corpus.jsonl", "corpus.jsonl.gz")]
+    beir = [
+        file
+        for file in files
+        if name_of(file) in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2")
+    ]
     shards = [file for file in files if suffix_of(file) == ".parquet"]
     if not beir and not shards:
         raise InputError(
@@ -125,7 +129,7 @@ def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
         yield from _parquet_batches(path)
         return
-    tsv = name_of(path).endswith((".tsv", ".tsv.gz"))
+    tsv = name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2"))
     lines: list[int] = []
     rows: list[_Row] = []
     for number, row in _dpr_rows(path, skip) if tsv else _json_rows(path, skip):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.errors import InputError
-from engine.sources.locations import Location, has_scheme, locate, open_binary
+from engine.sources.locations import Location, locate, open_binary
 
 
 @contextlib.contextmanager
@@ -126,9 +126,11 @@ def require_output(path: str | Path, *, directory: bool) -> None:
     Raises:
         InputError: something else stands there or above it, or it may not be written.
     """
-    if has_scheme(path):
+    if locate(path) != Path(path):
         raise InputError(path, None, "results are written to local files", "give a path")
     path = Path(path)
+    if not directory and path.suffix in (".gz", ".bz2"):
+        raise InputError(path, None, "results are written unpacked", "leave out the last suffix")
     if path.exists() and path.is_dir() != directory:
         kind = "a file" if directory else "a directory"
         raise InputError(path, None, f"is {kind}", f"give a {'directory' if directory else 'file'}")

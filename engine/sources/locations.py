@@ -37,11 +37,6 @@ def locate(path: Location) -> Location:
     return Path("/", rest) if found[1] == "file" else f"{found[1]}://{rest}"
 
 
-def has_scheme(path: Location) -> bool:
-    """Whether this is an address other than ``file://``."""
-    return isinstance(locate(path), str)
-
-
 def name_of(path: Location) -> str:
     """The last part of a path or address."""
     return PurePosixPath(str(path)).name

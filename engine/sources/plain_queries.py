@@ -94,7 +94,7 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
             row = next(rows, None)
             if row is None:
                 return
-            if not row:
+            if not any(field.strip() for field in row):
                 continue
             line = numbers[before]
             if len(row) != len(names):
@@ -110,7 +110,10 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
             )
     except csv.Error as error:
         raise InputError(
-            path, numbers[-1], f"broken quotes ({error})", 'double the quotes within "…"'
+            path,
+            numbers[before],
+            f"broken quotes from this line on ({error})",
+            'double the quotes within "…"',
         ) from None
 
 

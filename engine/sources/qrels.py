@@ -26,8 +26,9 @@ def read_qrels(path: Location) -> pl.DataFrame:
     """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
 
     A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; one that
-    begins with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Labels are numbers, whole ones in TREC's collections; below 0 means that a passage was pooled but
-    not judged.
+    begins with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Labels
+    are numbers, whole ones in TREC's collections; below 0 means that a passage was pooled but not
+    judged.
 
     Raises:
         InputError: unreadable, empty, a line that has not four columns, a label that is no finite

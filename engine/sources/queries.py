@@ -118,7 +118,7 @@ def layout_of(path: Location) -> Layout:
 def _file(path: Location) -> Location:
     if is_directory(path):
         for file in list_files(path):
-            if name_of(file) in ("queries.jsonl", "queries.jsonl.gz"):
+            if name_of(file) in ("queries.jsonl", "queries.jsonl.gz", "queries.jsonl.bz2"):
                 return file
         raise InputError(
             path, None, "is a directory without queries.jsonl", "give BEIR's directory, or a file"

@@ -176,7 +176,7 @@ def _from_json(path: Location) -> pl.DataFrame:
 
 
 def _name(path: Location) -> str:
-    return PurePosixPath(name_of(path).removesuffix(".gz")).stem
+    return PurePosixPath(name_of(path).removesuffix(".gz").removesuffix(".bz2")).stem
 
 
 def _by_score(frame: pl.DataFrame) -> pl.DataFrame:

@@ -53,7 +53,8 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
     """Yield the contexts of a document with their questions.
 
     The article of a context is named by the title of its entry in ``data``, where there is none by the
-    entry's number from 0; its page id is ``entry.context``, both numbers from 0.
+    entry's number from 0; its page id is ``file-entry.context``, the file's name without suffixes and
+    both numbers from 0, so that the parts of a data set can make one corpus.
 
     Raises:
         InputError: not such a document; where its JSON is broken, the line is named.
@@ -62,6 +63,7 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise InputError(path, None, 'JSON without a list "data"', _REMEDY)
+    stem = "_".join(name_of(path).split(".json")[0].split())
     for number, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
         if not isinstance(paragraphs, list):
@@ -75,7 +77,7 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
                 raise InputError(path, None, f"{where}.qas is no list of objects", _REMEDY)
-            article = Article(f"{number}.{place}", title, context, title or str(number))
+            article = Article(f"{stem}-{number}.{place}", title, context, title or str(number))
             yield Paragraph(article, questions)
 
 

@@ -43,8 +43,9 @@ def squad_rows(path: Location) -> tuple[list[QueryRow], int]:
 
 def _answers(path: Location, query_id: str | int, question: dict[str, Any]) -> list[str]:
     answers = question.get("answers") or []
-    texts = [a.get("text") if isinstance(a, dict) else None for a in answers]
-    if not isinstance(answers, list) or not all(isinstance(text, str) for text in texts):
+    listed = answers if isinstance(answers, list) else [answers]
+    texts = [a.get("text") if isinstance(a, dict) else None for a in listed]
+    if not all(isinstance(text, str) for text in texts):
         raise InputError(
             path,
             None,

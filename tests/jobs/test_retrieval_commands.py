@@ -64,6 +64,87 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     assert read_run(tmp_path / "one.trec").equals(runs["rrf"])
 
 
+def test_options_named_like_commands_may_stand_in_a_yaml_file(files, tmp_path, capsys):
+    assert index(files, "bm25") == 0
+    options = {"index": [str(files["bm25"])] * 2, "name": ["one", "two"], "fuse": "rrf"}
+    options |= {"queries": str(files["queries"]), "out": str(tmp_path / "runs"), "k": 2}
+    (tmp_path / "o.yaml").write_text(json.dumps(options))  # JSON is YAML
+    assert erag("retrieve", "--config", tmp_path / "o.yaml") == 0
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "one.trec",
+        "two.trec",
+        "rrf.trec",
+    }
+    (tmp_path / "i.yaml").write_text(f"corpus: {files['corpus']}\nout: {tmp_path / 'again'}\n")
+    assert erag("index", "bm25", "--config", tmp_path / "i.yaml") == 0
+    assert manifest.read(tmp_path / "again").passages == 3
+
+
+def test_a_system_without_any_hit_is_fused_all_the_same(files, tmp_path, capsys):
+    assert index(files, "bm25") == 0
+    assert index(files, "dense", "--actors", 0) == 0
+    files["queries"].write_text('{"id": "1", "input": "to be or not to be"}\n')
+    assert retrieve(files, tmp_path / "runs", "bm25", "dense", more=["--fuse", "rrf"]) == 0
+    assert "bm25: 0 results for 1 queries, 1 queries without any hit" in capsys.readouterr().out
+    fused, dense = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("rrf", "dense"))
+    assert fused["doc_id"].to_list() == dense["doc_id"].to_list()
+
+
+def test_an_index_never_takes_the_place_of_other_files(files, tmp_path, capsys):
+    (tmp_path / "mine" / "shards").mkdir(parents=True)
+    (tmp_path / "mine" / "shards" / "a.txt").write_text("kept")
+    for kind in ("bm25", "dense"):
+        assert index(files | {kind: tmp_path / "mine"}, kind) == 2
+        assert "exists and is not an index" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "shards" / "a.txt").read_text() == "kept"
+    assert index(files, "bm25") == 0
+    assert index(files | {"dense": files["bm25"]}, "dense") == 2
+    assert "holds an index of another kind, bm25" in capsys.readouterr().err
+    (files["bm25"] / "notes.md").write_text("kept")
+    assert index(files, "bm25") == 2
+    assert "holds 'notes.md' beside an index" in capsys.readouterr().err
+    (files["bm25"] / "notes.md").unlink()
+    assert index(files, "bm25") == 0
+    assert not list(tmp_path.glob(".*"))  # nothing of the old one is left beside it
+    assert index(files, "dense", "--actors", 0) == 0
+    assert index(files | {"bm25": files["dense"]}, "bm25") == 2
+    assert "holds an index of another kind, dense" in capsys.readouterr().err
+    assert manifest.read(files["dense"]).kind == "dense"
+
+
+def test_odd_queries_cutoffs_and_outputs(files, tmp_path, capsys):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    files["bm25"] = tmp_path / "link"
+    assert index(files, "bm25") == 0
+    words = " ".join(f"word{i}" for i in range(3000))
+    files["queries"].write_text(json.dumps({"id": "1", "input": f"{words} abacus"}) + "\n")
+    out = tmp_path / "run.trec"
+    given = ["--index", files["bm25"], "--queries", files["queries"], "--out", out]
+    assert erag("retrieve", *given, "--k", 3_000_000_000) == 0
+    assert read_run(out)["doc_id"].to_list() == ["c"]
+    capsys.readouterr()
+    for more, words in (
+        (["--out", f"file://{tmp_path}/x.trec"], "results are written to local files"),
+        (["--out", tmp_path / "x.trec.gz"], "results are written unpacked"),
+        (["--index", f"file://{tmp_path}/link"], "is an address; give an index on a local disk"),
+        (["--encoder", "bundled"], "--encoder without a dense index"),
+    ):
+        given = {"--index": files["bm25"], "--queries": files["queries"], "--out": out}
+        given |= {more[0]: more[1]}
+        assert erag("retrieve", *[part for pair in given.items() for part in pair]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_ids_with_spaces_are_written_as_parquet(files, tmp_path):
+    files["corpus"].write_text('{"id": "United States", "text": "animal farm"}\n')
+    assert index(files, "bm25") == 0
+    out = tmp_path / "runs"
+    more = ["--name", "one", "two"]
+    assert retrieve(files, out, "bm25", "bm25", more=more) == 0
+    assert read_run(out / "one.parquet")["doc_id"].to_list() == ["United States"]
+
+
 def test_questions_that_have_no_answer_are_left_out_and_counted(files, tmp_path, capsys):
     asked = [
         {"id": "1", "question": "who wrote animal farm", "answers": [{"text": "Orwell"}]},

@@ -5,7 +5,6 @@ import random
 import polars as pl
 import pytest
 
-from engine.errors import InputError
 from engine.retrieval.fusion import reciprocal_rank
 from tests.conftest import make_run
 
@@ -43,11 +42,6 @@ def test_the_order_of_runs_changes_nothing():
 def test_a_query_of_one_run_only_is_kept():
     runs = pl.concat([make_run([("q1", "a", 1)], "one"), make_run([("q2", "b", 1)], "two")])
     assert reciprocal_rank(runs, k=5)["query_id"].to_list() == ["q1", "q2"]
-
-
-def test_one_run_is_not_fused():
-    with pytest.raises(InputError, match="two systems or more"):
-        reciprocal_rank(make_run([("q", "a", 1)]), k=5)
 
 
 @pytest.mark.slow  # ranx compiles for half a minute

@@ -10,7 +10,7 @@ from engine.errors import InputError
 from engine.sources.corpus import read_corpus
 from engine.sources.files import require_output, write_parquet
 from engine.sources.lines import read_lines
-from engine.sources.locations import has_scheme, list_files, locate, name_of, suffix_of
+from engine.sources.locations import list_files, locate, name_of, suffix_of
 from engine.sources.qrels import read_qrels
 from engine.sources.queries import read_queries
 from engine.sources.runs import read_run
@@ -105,9 +105,7 @@ def test_what_is_an_address(tmp_path):
     assert locate(Path("s3://b/c.d.gz")) == "s3://b/c.d.gz"
     assert locate(Path("file:///a/b")) == locate("file:///a/b") == Path("/a/b")
     assert (name_of("s3://b/c.d.gz"), suffix_of("s3://b/c.d.gz")) == ("c.d.gz", ".gz")
-    assert has_scheme("s3://b/c")
-    assert not has_scheme("file:///b/c")
-    assert not has_scheme("a/b:c/d")
+    assert locate("a/b:c/d") == Path("a/b:c/d")
 
 
 def test_results_are_not_written_to_addresses(tmp_path):
