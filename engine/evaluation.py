@@ -236,8 +236,8 @@ def _labels_without_reading(
     inputs: EvaluationInputs, pairs: pl.DataFrame, settings: Settings
 ) -> dict[str, pl.DataFrame]:
     labels: dict[str, pl.DataFrame] = {}
-    if containment.NAME in settings.annotators:
-        labels[containment.NAME] = containment.label(pairs, inputs.queries, inputs.corpus)
+    for name in (name for name in containment.NAMES if name in settings.annotators):
+        labels[name] = containment.label(pairs, inputs.queries, inputs.corpus, name=name)
     if provenance.NAME in settings.annotators:
         labels[provenance.NAME] = provenance.label(pairs, inputs.queries, inputs.corpus)
     if inputs.qrels is not None and qrels.NAME in settings.annotators:

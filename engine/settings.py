@@ -18,7 +18,13 @@ from engine.statistics.intervals import IntervalMethod
 
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
-ANNOTATORS = (erag.NAME, containment.NAME, provenance.NAME, judge.NAME, qrels.NAME)
+ANNOTATORS = (erag.NAME, *containment.NAMES, provenance.NAME, judge.NAME, qrels.NAME)
+# Annotators that look for answers in passages, and tasks whose answers stand in none.
+_SEARCHING = containment.NAMES
+_NOT_SEARCHABLE = {
+    "claims": "its answers are verdicts, which a passage need not contain to decide the claim",
+    "dialogue": "its answers are whole utterances, which a passage need not contain to inform them",
+}
 # Metrics whose values lie between 0 and 1, so that eRAG's labels are graded.
 _GRADED_METRICS = frozenset({"f1", "rouge-l", "rouge-l-kilt"})
 
@@ -177,14 +183,15 @@ def check(settings: Settings) -> None:
             f"--end-to-end-k {settings.end_to_end_k} exceeds --k {settings.k}",
             "the reader of the whole list gets at most the passages that are labelled",
         )
-    if containment.NAME in settings.annotators and settings.task != "short-answer":
-        raise InputError(
-            None,
-            None,
-            f"containment has no meaning for the task {settings.task}: "
-            "a passage need not contain such an answer",
-            "leave containment out of --annotators",
-        )
+    for name in _SEARCHING:
+        if name in settings.annotators and settings.task in _NOT_SEARCHABLE:
+            raise InputError(
+                None,
+                None,
+                f"{name} has no meaning for the task {settings.task}: "
+                f"{_NOT_SEARCHABLE[settings.task]}",
+                f"leave {name} out of --annotators",
+            )
     if judge.NAME not in settings.annotators:
         for option, given in (
             ("--judge", settings.judge is not None),

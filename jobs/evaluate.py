@@ -104,7 +104,8 @@ def evaluate(
         Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k
         (P, nDCG, Success where labels lie between 0 and 1).
     annotators
-        Who labels, separated by commas: erag, containment, provenance, judge, qrels.
+        Who labels, separated by commas: erag, containment, containment-substring, provenance, judge,
+        qrels.
     judge
         The model that judges relevance, named as --reader is; by default the reader itself.
     judge_prompt

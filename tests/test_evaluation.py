@@ -362,7 +362,14 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
         (Settings(actors=-1), "--actors is -1"),
         (Settings(seed=-1), "--seed is -1"),
         (Settings(metric="f1", measures="AP@5"), "AP@5 is not defined on eRAG's graded labels"),
-        (Settings(task="claims", annotators=("containment",)), "containment has no meaning"),
+        (
+            Settings(task="claims", annotators=("containment",)),
+            "containment has no meaning for the task claims: its answers are verdicts",
+        ),
+        (
+            Settings(task="dialogue", annotators=("containment-substring",)),
+            "containment-substring has no meaning for the task dialogue: .* leave containment-substring",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_any_read(settings, words):

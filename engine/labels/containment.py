@@ -1,16 +1,25 @@
-"""Containment labels: a passage is relevant if it holds an answer (DPR's ``has_answer``)."""
+"""Containment labels: a passage is relevant if it holds an answer, in either of the field's two ways.
+
+``containment`` is DPR's ``has_answer``: tokens in a row. ``containment-substring`` looks for the answer
+in the text as a string, both after KILT's normalization.
+"""
 
 from __future__ import annotations
 
+import functools
 import unicodedata
+from collections.abc import Callable, Sequence
 
 import polars as pl
 import regex
 
 from engine import tables
-from engine.tables import ANNOTATOR, ANSWERS, DOC_ID, LABEL, QUERY_ID, TEXT
+from engine.normalize import normalize_answer
+from engine.tables import ANNOTATOR, ANSWER, ANSWERS, DOC_ID, LABEL, QUERY_ID, TEXT
 
 NAME = "containment"
+SUBSTRING = "containment-substring"
+NAMES = (NAME, SUBSTRING)
 
 # DPR's SimpleTokenizer: runs of letters, digits and marks, or single other visible characters.
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -27,24 +36,85 @@ def contains_answer(text: str, answers: list[list[str]]) -> bool:
     "art" does not occur in "party", nor "US" in "U.S.". An answer without tokens occurs nowhere
     (in DPR's own code it occurs everywhere).
     """
-    tokens = f" {' '.join(tokenize(text))} "
-    return any(f" {' '.join(answer)} " in tokens for answer in answers if answer)
+    return _first_token_match(text, answers) is not None
 
 
-def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.DataFrame:
-    """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.
+def contains_substring(text: str, answers: Sequence[str]) -> bool:
+    """Whether some normalized answer is a substring of the normalized text.
+
+    "art" occurs in "party", and "US" in "U.S." as in "thus". An answer that normalizes to nothing
+    occurs nowhere (as a string it would occur everywhere).
+    """
+    return _first_substring(text, [normalize_answer(answer) for answer in answers]) is not None
+
+
+def find_answers(
+    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, *, name: str = NAME
+) -> pl.DataFrame:
+    """``query_id``, ``doc_id``, ``answer``: the first answer that the passage holds; null for none.
 
     The passage's text is searched, its title is not, as DPR does.
+
+    Args:
+        pairs: ``query_id`` and ``doc_id``; the rows come out in this order.
+        name: ``containment`` or ``containment-substring``.
     """
-    answers = {
-        query_id: [tokenize(answer) for answer in listed]
-        for query_id, listed in queries.select(QUERY_ID, ANSWERS).iter_rows()
-    }
+    find: Callable[[str, list[str]], str | None] = (
+        _holds_substring if name == SUBSTRING else _holds_tokens
+    )
+    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
     texts = pairs.join(corpus.select(DOC_ID, TEXT), on=DOC_ID, how="left", maintain_order="left")
-    hits = [
-        float(contains_answer(text, answers[query_id]))
-        for query_id, text in texts.select(QUERY_ID, TEXT).iter_rows()
+    found = [
+        find(text, answers[query_id]) for query_id, text in texts.select(QUERY_ID, TEXT).iter_rows()
     ]
-    return texts.with_columns(
-        pl.lit(NAME).alias(ANNOTATOR), pl.Series(LABEL, hits, dtype=pl.Float64)
-    ).select(list(tables.LABELS))
+    return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, found, dtype=pl.String))
+
+
+def label(
+    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, *, name: str = NAME
+) -> pl.DataFrame:
+    """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.
+
+    Args:
+        name: ``containment`` or ``containment-substring``; also the annotator's name.
+    """
+    return (
+        find_answers(pairs, queries, corpus, name=name)
+        .with_columns(
+            pl.lit(name).alias(ANNOTATOR),
+            pl.col(ANSWER).is_not_null().cast(pl.Float64).alias(LABEL),
+        )
+        .select(list(tables.LABELS))
+    )
+
+
+def _first_token_match(text: str, answers: Sequence[Sequence[str]]) -> int | None:
+    tokens = f" {' '.join(tokenize(text))} "
+    found = (i for i, a in enumerate(answers) if a and f" {' '.join(a)} " in tokens)
+    return next(found, None)
+
+
+def _first_substring(text: str, answers: Sequence[str]) -> int | None:
+    normalized = normalize_answer(text)
+    return next((i for i, a in enumerate(answers) if a and a in normalized), None)
+
+
+def _holds_tokens(text: str, answers: Sequence[str]) -> str | None:
+    place = _first_token_match(text, [_tokens(answer) for answer in answers])
+    return None if place is None else answers[place]
+
+
+def _holds_substring(text: str, answers: Sequence[str]) -> str | None:
+    place = _first_substring(text, [_normalized(answer) for answer in answers])
+    return None if place is None else answers[place]
+
+
+# A query's answers meet every one of its passages.
+@functools.lru_cache(maxsize=4096)
+def _tokens(answer: str) -> tuple[str, ...]:
+    return tuple(tokenize(answer))
+
+
+@functools.lru_cache(maxsize=4096)
+def _normalized(answer: str) -> str:
+    return normalize_answer(answer)

@@ -4,7 +4,7 @@ from pyserini.eval.evaluate_dpr_retrieval import SimpleTokenizer, has_answers
 
 from engine import tables
 from engine.labels import containment, erag, judge, provenance
-from engine.labels.containment import contains_answer, tokenize
+from engine.labels.containment import contains_answer, contains_substring, tokenize
 
 QUERIES = pl.DataFrame(
     [("1", "q", ["Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])], schema=tables.QUERIES, orient="row"
@@ -52,6 +52,31 @@ def test_containment_agrees_with_dpr(text, answer, found):
 
 def test_an_answer_without_tokens_is_nowhere():
     assert not contains_answer("some text", [tokenize(" ")])
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "found"),
+    [
+        ("a party", "art", True),
+        ("thus", "U.S.", True),
+        ("the New  York\nCity", "new york, a city", True),  # the article and the comma are no part
+        ("Cafe noir", "Café", False),
+        ("some text", "The!", False),  # normalizes to nothing
+    ],
+)
+def test_containment_by_substring(text, answer, found):
+    assert contains_substring(text, [answer]) is found
+
+
+def test_the_two_ways_of_containment_by_name():
+    queries = QUERIES.with_columns(pl.Series("answers", [["a", "ann l"], ["knows"]]))
+    tokens = containment.label(PAIRS, queries, CORPUS)
+    substring = containment.label(PAIRS, queries, CORPUS, name="containment-substring")
+    assert tokens["label"].to_list() == [0, 0, 1, 0]
+    assert substring["label"].to_list() == [1, 0, 1, 0]
+    assert set(substring["annotator"]) == {"containment-substring"}
+    found = containment.find_answers(PAIRS, queries, CORPUS, name="containment-substring")
+    assert found["answer"].to_list() == ["ann l", None, "knows", None]
 
 
 def test_a_judges_labels_are_its_probabilities_or_whether_they_exceed_a_half():
