@@ -20,6 +20,7 @@ from engine.reading.template import Task
 from engine.reading.weights import cache_directory
 from engine.report import printed, summary
 from engine.settings import Settings, check
+from engine.sources.exports import write_exports
 from engine.sources.files import require_output, write_parquet, write_text
 from engine.sources.inputs import EvaluationInputs, read_inputs
 from engine.sources.locations import locate
@@ -220,6 +221,7 @@ def evaluate_and_report(
         write_parquet(getattr(result, name), out / f"{name}.parquet")
     for name in ("correlations", "comparisons", "systems", "run_pairs"):
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
+    write_exports(result.labels, inputs.runs, out / "exported")
     content = summary.summarize(result, settings, files)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
     # A log has no width of its own; the default of 80 would cut figures short.

@@ -1,8 +1,9 @@
-"""Judgments (qrels): TREC text files and Parquet, in and out; BEIR's files and JSON dictionaries, in."""
+"""Judgments (qrels): TREC text, BEIR's TSV and Parquet, in and out; JSON dictionaries, in."""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import polars as pl
@@ -55,27 +56,41 @@ def read_qrels(path: Location) -> pl.DataFrame:
 
 
 def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
-    """Write judgments: Parquet if the name ends so, else TREC text.
+    """Write judgments: Parquet or BEIR's TSV if the name ends so, else TREC text.
+
+    BEIR's labels are written as the shortest decimals that give the same number again, whole ones
+    without a point.
 
     Raises:
-        InputError: an id with white space or a label that is no whole number, which TREC's tools cannot
-            read (they cut 0.5 down to 0).
+        InputError: for TREC text an id with white space, or a label that is no whole number, which
+            TREC's tools cannot read (they cut 0.5 down to 0); for TSV an id with a tab or a line's
+            end, or with white space around it.
     """
     path = Path(path)
     table = frame.select(list(tables.QRELS))
     if path.suffix == ".parquet":
         write_parquet(table, path)
         return
-    lines: list[str] = []
+    beir = path.suffix == ".tsv"
+    lines = ["\t".join(_BEIR_HEADER) + "\n"] if beir else []
     for query_id, doc_id, label in table.iter_rows():
-        if any(part.split() != [part] for part in (query_id, doc_id)) or not label.is_integer():
+        ids = (query_id, doc_id)
+        if beir:
+            # The reader splits lines where Python does, and strips what stands around tabs.
+            held = all(part and [part.strip()] == re.split(r"\t|\n|\r", part) for part in ids)
+        else:
+            held = all(part.split() == [part] for part in ids) and label.is_integer()
+        if not held:
             raise InputError(
                 path,
                 None,
-                f"TREC qrels cannot hold {query_id!r}, {doc_id!r}, {label!r}",
+                f"{'BEIR' if beir else 'TREC'} qrels cannot hold {query_id!r}, {doc_id!r}, {label!r}",
                 "write the judgments as .parquet instead",
             )
-        lines.append(f"{query_id} 0 {doc_id} {int(label)}\n")
+        written = int(label) if label.is_integer() else label
+        lines.append(
+            f"{query_id}\t{doc_id}\t{written!r}\n" if beir else f"{query_id} 0 {doc_id} {written}\n"
+        )
     write_text("".join(lines), path)
 
 
