@@ -35,6 +35,13 @@ TRUNCATED = "truncated"
 CONFIDENCE = "confidence"
 ANNOTATOR = "annotator"
 LABEL = "label"
+DOCUMENT_LABEL = "document_label"
+WORD_LABEL = "word_label"
+METRIC = "metric"
+SHOWN = "shown"
+BEST = "best"
+TIMES_SHOWN = "times_shown"
+TIMES_CHOSEN = "times_chosen"
 MEASURE = "measure"
 VALUE = "value"
 K = "k"
@@ -82,6 +89,48 @@ LABELS: Schema = {
 QRELS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
+    LABEL: pl.Float64(),
+}
+TRACES: Schema = {
+    # What is behind a label; null where a column says nothing of its annotator.
+    QUERY_ID: pl.String(),
+    DOC_ID: pl.String(),
+    ANNOTATOR: pl.String(),
+    LABEL: pl.Float64(),
+    READ_KEY: pl.String(),
+    OUTPUT: pl.String(),
+    METRIC: pl.String(),
+    ANSWER: pl.String(),  # the answer that the output matched, or that the passage holds
+    ARTICLE_ID: pl.String(),  # the gold article that the passage is of
+    CONFIDENCE: pl.Float64(),  # the probability that a judge gave to relevance
+}
+DUAL_LABELS: Schema = {
+    QUERY_ID: pl.String(),
+    DOC_ID: pl.String(),
+    DOCUMENT_LABEL: pl.Boolean(),
+    WORD_LABEL: pl.Boolean(),
+}
+DUAL: Schema = {
+    RUN: pl.String(),
+    K: pl.Int64(),  # any passage within this cutoff counts
+    N: pl.Int64(),
+    "probability": pl.String(),
+    VALUE: pl.Float64(),  # NaN where the condition never occurs
+    "low": pl.Float64(),
+    "high": pl.Float64(),
+    "note": pl.String(),
+}
+PREFERENCES: Schema = {
+    # Passages shown side by side, and the one that a person found best.
+    QUERY_ID: pl.String(),
+    SHOWN: pl.List(pl.String()),
+    BEST: pl.String(),  # null for none of them
+}
+PREFERENCE_LABELS: Schema = {
+    QUERY_ID: pl.String(),
+    DOC_ID: pl.String(),
+    TIMES_SHOWN: pl.Int64(),
+    TIMES_CHOSEN: pl.Int64(),
     LABEL: pl.Float64(),
 }
 QUERY_SCORES: Schema = {
@@ -161,7 +210,7 @@ RUN_PAIRS: Schema = {
 }
 
 
-_NULLABLE = frozenset({CONFIDENCE})
+_NULLABLE = frozenset({CONFIDENCE, BEST})
 
 
 def empty(schema: Schema) -> pl.DataFrame:

@@ -1,0 +1,113 @@
+"""The five probabilities of document and word labels: by hand, and what must hold of any."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import tables
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.dual import PROBABILITIES, dual_probabilities, dual_table
+from tests.conftest import make_run
+
+NONE = Bootstrap(resamples=0)
+
+
+def values(found):
+    return {p.name: p.value for p in found}
+
+
+def events(*pairs):
+    return np.array([d for d, _ in pairs], dtype=bool), np.array([w for _, w in pairs], dtype=bool)
+
+
+def test_probabilities_by_hand():
+    # 5 queries: both, both, document only, word only, neither
+    document, word = events((1, 1), (1, 1), (1, 0), (0, 1), (0, 0))
+    assert values(dual_probabilities(document, word, NONE)) == pytest.approx(
+        {
+            "P(Doc)": 3 / 5,
+            "P(Word)": 3 / 5,
+            "P(Doc ∩ Word)": 2 / 5,
+            "P(Doc | Word)": 2 / 3,
+            "P(Word | Doc)": 2 / 3,
+        }
+    )
+
+
+def test_a_condition_that_never_occurs_leaves_the_probability_undefined():
+    document, word = events((1, 0), (0, 0))
+    found = {p.name: p for p in dual_probabilities(document, word, Bootstrap(resamples=200))}
+    given_word = found["P(Doc | Word)"]
+    assert math.isnan(given_word.value)
+    assert math.isnan(given_word.low)
+    assert "the condition never occurs" in given_word.note
+    assert found["P(Word | Doc)"].value == 0
+    assert "the condition never occurs in" in found["P(Word | Doc)"].note  # in some resamples
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=40))
+def test_identities(pairs):
+    p = values(dual_probabilities(*events(*pairs), NONE))
+    both = p["P(Doc ∩ Word)"]
+    for marginal, conditional in (("P(Doc)", "P(Word | Doc)"), ("P(Word)", "P(Doc | Word)")):
+        if p[marginal]:
+            assert p[marginal] * p[conditional] == pytest.approx(both, abs=1e-12)
+        else:
+            assert math.isnan(p[conditional])
+            assert both == 0
+        assert both <= p[marginal] <= 1
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans()), min_size=3, max_size=30),
+    st.sampled_from(["percentile", "bca"]),
+)
+def test_intervals_lie_within_0_and_1_and_do_not_depend_on_order_of_threads(pairs, method):
+    one, many = (
+        dual_probabilities(*events(*pairs), Bootstrap(200, method, threads=threads))
+        for threads in (1, 4)
+    )
+    assert repr(one) == repr(many)
+    for p in one:
+        assert math.isnan(p.low) or 0 <= p.low <= p.high <= 1
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_intervals_are_about_as_wide_as_theory_has_them(method):
+    # 400 queries, P(Doc) = 1/2: a standard error of sqrt(0.25 / 400) = 0.025
+    document, word = events(*[(1, 1)] * 100, *[(1, 0)] * 100, *[(0, 1)] * 50, *[(0, 0)] * 150)
+    found = {p.name: p for p in dual_probabilities(document, word, Bootstrap(4000, method))}
+    width = 2 * 1.96 * 0.025
+    assert found["P(Doc)"].high - found["P(Doc)"].low == pytest.approx(width, rel=0.1)
+    # P(Doc | Word) = 2/3 over 150 queries
+    width = 2 * 1.96 * math.sqrt(2 / 9 / 150)
+    given_word = found["P(Doc | Word)"]
+    assert given_word.high - given_word.low == pytest.approx(width, rel=0.1)
+
+
+def labelled(*rows):
+    return pl.DataFrame(rows, schema=tables.DUAL_LABELS, orient="row")
+
+
+def test_at_a_cutoff_any_passage_within_it_counts():
+    run = make_run([("1", "x", 1), ("1", "y", 2), ("2", "y", 1), ("2", "z", 2)])
+    both = labelled(
+        ("1", "x", True, False), ("1", "y", False, True),
+        ("2", "y", False, True), ("2", "z", False, False),
+    )  # fmt: skip
+    table = dual_table(run, both, ["3", "1", "2"], [1, 2], NONE)
+    assert table.schema == tables.DUAL
+    assert table["probability"].to_list() == [*PROBABILITIES] * 2
+    found = {(row["k"], row["probability"]): row["value"] for row in table.to_dicts()}
+    # at 1: Doc for query 1, Word for query 2; at 2: query 1 has both, in two passages; query 3 nothing
+    assert [found[1, p] for p in PROBABILITIES] == pytest.approx([1 / 3, 1 / 3, 0, 0, 0])
+    assert [found[2, p] for p in PROBABILITIES] == pytest.approx([1 / 3, 2 / 3, 1 / 3, 1 / 2, 1])
+    assert set(table["n"]) == {3}
+    skipped = dual_table(run, both, ["3", "1", "2"], [1], NONE, skip_missing=True)
+    assert set(skipped["n"]) == {2}
+    assert skipped["value"].to_list() == pytest.approx([1 / 2, 1 / 2, 0, 0, 0])
