@@ -1,0 +1,114 @@
+"""Where each label comes from: the output, answer, article or probability behind it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from engine import tables
+from engine.labels import containment
+from engine.scoring.metrics import get_metric
+from engine.tables import (
+    ANSWER,
+    ANSWERS,
+    ARTICLE_ID,
+    CONFIDENCE,
+    DOC_ID,
+    LABEL,
+    METRIC,
+    OUTPUT,
+    PROVENANCE,
+    QUERY_ID,
+    READ_KEY,
+)
+
+
+def trace_erag(
+    labels: pl.DataFrame, reads: pl.DataFrame, queries: pl.DataFrame, metric: str
+) -> pl.DataFrame:
+    """Traces of eRAG's labels: the read, its output, the metric, and the answer that gave the label.
+
+    ``answer`` is the first whose value under the metric is the label; null where the label is 0.
+
+    Args:
+        labels: eRAG's labels, in the order of ``reads``.
+        reads: the reads table, one passage each.
+        queries: ``query_id`` and ``answers``.
+        metric: the downstream metric's name.
+    """
+    function = get_metric(metric)
+    answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
+    found: dict[tuple[str, str], str | None] = {}
+
+    def matched(query_id: str, output: str, label: float) -> str | None:
+        if label <= 0:
+            return None
+        key = (query_id, output)
+        if key not in found:
+            # The metric is a maximum over answers, so one of them alone gives the label.
+            alone = (answer for answer in answers[query_id] if function(output, [answer]) == label)
+            found[key] = next(alone, None)
+        return found[key]
+
+    values = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
+    return _complete(
+        labels.with_columns(
+            reads[READ_KEY],
+            reads[OUTPUT],
+            pl.lit(metric).alias(METRIC),
+            pl.Series(ANSWER, [matched(*row) for row in values], dtype=pl.String),
+        )
+    )
+
+
+def trace_containment(
+    labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, name: str
+) -> pl.DataFrame:
+    """Traces of containment labels: the first answer that the passage holds; null for none."""
+    found = containment.find_answers(labels, queries, corpus, name=name)
+    return _complete(labels.with_columns(found[ANSWER]))
+
+
+def trace_provenance(
+    labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
+) -> pl.DataFrame:
+    """Traces of provenance labels: the gold article that the passage is of; null for none."""
+    return _complete(labels.with_columns(_gold_article(labels, queries, corpus)))
+
+
+def trace_dual(labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.DataFrame:
+    """Traces of dual labels: the gold article, and the answer found, whether or not both are."""
+    found = containment.find_answers(labels, queries, corpus)
+    return _complete(labels.with_columns(_gold_article(labels, queries, corpus), found[ANSWER]))
+
+
+def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
+    """Traces of a judge's labels: the read and the probability of relevance; null if it failed.
+
+    Args:
+        labels: the judge's labels, in the order of ``reads``.
+        reads: the reads table, one passage each.
+    """
+    return _complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
+
+
+def trace_given(labels: pl.DataFrame) -> pl.DataFrame:
+    """Traces of labels that come from outside: they have nothing behind them here."""
+    return _complete(labels)
+
+
+def _gold_article(labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
+    rows = labels.join(
+        corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left"
+    ).join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
+    is_gold = pl.col(PROVENANCE).list.contains(pl.col(ARTICLE_ID)).fill_null(False)
+    return rows.select(pl.when(is_gold).then(ARTICLE_ID).alias(ARTICLE_ID))[ARTICLE_ID]
+
+
+def _complete(traces: pl.DataFrame) -> pl.DataFrame:
+    """The traces table, with nulls in the columns that say nothing of this annotator."""
+    missing = [
+        pl.lit(None, dtype=kind).alias(name)
+        for name, kind in tables.TRACES.items()
+        if name not in traces.columns
+    ]
+    return traces.with_columns(missing).select(list(tables.TRACES))

@@ -1,0 +1,78 @@
+"""What is behind a label, by hand."""
+
+import polars as pl
+
+from engine import tables
+from engine.labels import containment, dual, erag, judge, provenance, traces
+
+QUERIES = pl.DataFrame(
+    [("1", "q", ["Bo", "Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])],
+    schema=tables.QUERIES,
+    orient="row",
+)
+CORPUS = pl.DataFrame(
+    [("x", "", "with Ann Lee.", "A"), ("y", "", "Bo knows", "B")],
+    schema=tables.CORPUS,
+    orient="row",
+)
+PAIRS = pl.DataFrame({"query_id": ["1", "1", "2"], "doc_id": ["x", "y", "x"]})
+
+
+def reads(outputs, confidence=(None, None, None)):
+    rows = zip("abc", ["1", "1", "2"], [["x"], ["y"], ["x"]], outputs, confidence, strict=True)
+    return pl.DataFrame(
+        [(key, q, d, output, 1, 1, False, c) for key, q, d, output, c in rows],
+        schema=tables.READS,
+        orient="row",
+    )
+
+
+def columns(table, *names):
+    assert table.schema == tables.TRACES
+    assert table.select("query_id", "doc_id").equals(PAIRS)
+    return table.select(names).rows()
+
+
+def test_an_erag_label_leads_to_its_read_metric_and_answer():
+    # token F1: "the lee" has one of the two words of "Ann Lee" (2/3), "bo" all of "Bo", "x" nothing
+    read = reads(["the lee", "bo", "x"]).with_columns(value=pl.Series([2 / 3, 1.0, 0.0]))
+    labels = erag.label(read)
+    traced = traces.trace_erag(labels, read, QUERIES, "f1")
+    assert columns(traced, "read_key", "output", "metric", "answer") == [
+        ("a", "the lee", "f1", "Ann Lee"),
+        ("b", "bo", "f1", "Bo"),
+        ("c", "x", "f1", None),
+    ]
+    assert traced["label"].to_list() == [2 / 3, 1.0, 0.0]
+
+
+def test_a_containment_label_leads_to_the_answer_found():
+    for name in containment.NAMES:
+        labels = containment.label(PAIRS, QUERIES, CORPUS, name=name)
+        traced = traces.trace_containment(labels, QUERIES, CORPUS, name)
+        assert columns(traced, "answer", "label") == [("Ann Lee", 1), ("Bo", 1), (None, 0)]
+
+
+def test_a_provenance_label_leads_to_the_gold_article():
+    labels = provenance.label(PAIRS, QUERIES, CORPUS)
+    traced = traces.trace_provenance(labels, QUERIES, CORPUS)
+    assert columns(traced, "article_id", "label") == [("A", 1), (None, 0), (None, 0)]
+
+
+def test_a_dual_label_leads_to_both_halves():
+    both = dual.label_both(PAIRS, QUERIES, CORPUS)
+    assert both.select("document_label", "word_label").rows() == [
+        (True, True), (False, True), (False, False),
+    ]  # fmt: skip
+    traced = traces.trace_dual(dual.label(both), QUERIES, CORPUS)
+    assert columns(traced, "article_id", "answer", "label") == [
+        ("A", "Ann Lee", 1), (None, "Bo", 0), (None, None, 0),
+    ]  # fmt: skip
+
+
+def test_a_judges_label_leads_to_its_probability():
+    read = reads([" Yes", " No", ""], [0.75, 0.25, None])
+    traced = traces.trace_judge(judge.label(read, "binary"), read)
+    assert columns(traced, "read_key", "confidence", "label") == [
+        ("a", 0.75, 1), ("b", 0.25, 0), ("c", None, 0),
+    ]  # fmt: skip
