@@ -6,15 +6,16 @@ Everything costly happens in one place (``get_reads``) and only for reads never 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
-from engine.labels import containment, erag, judge, provenance, qrels
+from engine.labelling import label_without_reading, refuse_without_inputs
+from engine.labels import dual, erag, judge, provenance, traces
+from engine.labels.function import Annotator
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.reading.certify import Certificate, certify
@@ -26,6 +27,7 @@ from engine.scoring.metrics import score_outputs
 from engine.settings import Settings, check
 from engine.sources.digest import inputs_sha256
 from engine.sources.inputs import EvaluationInputs
+from engine.statistics.dual import dual_table
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
     ANNOTATOR,
@@ -72,6 +74,9 @@ class Evaluation:
         spec, prompt, costs: of the reader that eRAG's labels and the end-to-end score come from;
             None, and no costs, where neither was asked for.
         judge: the same of the annotator ``judge``.
+        traces: what is behind every label.
+        dual, dual_labels: of the annotator ``dual``; empty without it.
+        preference_labels: of the annotator ``preference``; empty without it.
         certificates: by who read, where certificates were asked for.
     """
 
@@ -87,6 +92,10 @@ class Evaluation:
     judge: Reading | None
     counts: Counts
     seconds: float
+    traces: pl.DataFrame
+    dual: pl.DataFrame
+    dual_labels: pl.DataFrame
+    preference_labels: pl.DataFrame
     certificates: Mapping[Role, Certificate] = field(default_factory=dict)
 
 
@@ -95,6 +104,7 @@ def evaluate(
     settings: Settings,
     *,
     store: Path,
+    own: Sequence[Annotator] = (),
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
 ) -> Evaluation:
@@ -104,26 +114,22 @@ def evaluate(
         inputs: queries, passages and runs (``sources.inputs.read_inputs``).
         settings: what to do; checked here.
         store: directory of the read store.
+        own: annotators of one's own (``engine.labels.from_function``), beside those of the settings.
         on_progress: called with the distinct reads done and wanted.
         executor: does the reads instead of the reader (tests).
 
     Raises:
-        InputError: settings that do not fit, see ``check``.
+        InputError: settings that do not fit, see ``check``; a label that is out of range.
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     start = time.perf_counter()
     check(settings)
     queries, runs = inputs.queries, inputs.runs
-    if provenance.NAME in settings.annotators and queries[PROVENANCE].list.len().sum() == 0:
-        raise InputError(
-            None, None, "no query has provenance", "leave provenance out of --annotators"
-        )
-    if qrels.NAME in settings.annotators and inputs.qrels is None:
-        raise InputError(None, None, "no judgments for the annotator qrels", "give --qrels FILE")
+    refuse_without_inputs(inputs, settings, own)
     query_ids = queries[QUERY_ID].to_list()
     if settings.missing == "error":
         refuse_missing_results(runs, query_ids)
-    relevant = settings.judged(runs[RUN].n_unique())
+    relevant = settings.judged(runs[RUN].n_unique(), alone=not own)
     pairs = runs.select(QUERY_ID, DOC_ID).unique(maintain_order=True)
     lists = _whole_lists(runs, queries, settings.end_to_end_k or settings.k)
     if settings.missing == "skip":
@@ -140,7 +146,9 @@ def evaluate(
         )
 
     # What needs no reading comes first: labels that the measures do not fit are refused before it.
-    labels = _labels_without_reading(inputs, pairs, settings)
+    names = [*settings.annotators, *(annotator.name for annotator in own)]
+    without_reading = label_without_reading(inputs, pairs, settings, own)
+    labels, behind = without_reading.labels, without_reading.traces
     scores = {name: score(table) for name, table in labels.items()}
     score(tables.empty(tables.LABELS))
     downstream = tables.empty(tables.DOWNSTREAM)
@@ -166,16 +174,20 @@ def evaluate(
         scored = score_outputs(reading.reads, queries, settings.metric)
         if erag.NAME in settings.annotators:
             labels[erag.NAME] = erag.label(scored.head(labelled.height))
+            behind[erag.NAME] = traces.trace_erag(
+                labels[erag.NAME], reading.reads.head(labelled.height), queries, settings.metric
+            )
             left_out[erag.NAME] = queries_left_out(reading.reads.head(labelled.height), settings)
         if settings.end_to_end:
             downstream = _downstream(lists, scored.tail(lists.height), settings)
     if judging := readings.get("judge"):
         labels[judge.NAME] = judge.label(judging.reads, settings.judge_labels)
+        behind[judge.NAME] = traces.trace_judge(labels[judge.NAME], judging.reads)
         left_out[judge.NAME] = queries_left_out(judging.reads, settings)
     for name, missing in left_out.items():
         scores[name] = score(labels[name]).filter(~pl.col(QUERY_ID).is_in(missing))
-    all_labels = pl.concat([labels[name] for name in settings.annotators])
-    query_scores = pl.concat([scores[name] for name in settings.annotators])
+    all_labels = pl.concat([labels[name] for name in names])
+    query_scores = pl.concat([scores[name] for name in names])
     all_reads = pl.concat(
         [tables.empty(tables.READS), *(r.reads.drop(FAILURE) for r in readings.values())]
     )
@@ -193,6 +205,10 @@ def evaluate(
         judge=judging,
         counts=_counts(inputs, all_labels, all_reads, len(skipped)),
         seconds=time.perf_counter() - start,
+        traces=pl.concat([behind[name] for name in names]),
+        dual=_dual(runs, without_reading.dual_labels, query_ids, settings),
+        dual_labels=without_reading.dual_labels,
+        preference_labels=without_reading.preference_labels,
         certificates=certificates,
     )
 
@@ -232,17 +248,19 @@ def _downstream(lists: pl.DataFrame, scored: pl.DataFrame, settings: Settings) -
     return scores.filter(scored[FAILURE].is_null()) if settings.failed_reads == "skip" else scores
 
 
-def _labels_without_reading(
-    inputs: EvaluationInputs, pairs: pl.DataFrame, settings: Settings
-) -> dict[str, pl.DataFrame]:
-    labels: dict[str, pl.DataFrame] = {}
-    for name in (name for name in containment.NAMES if name in settings.annotators):
-        labels[name] = containment.label(pairs, inputs.queries, inputs.corpus, name=name)
-    if provenance.NAME in settings.annotators:
-        labels[provenance.NAME] = provenance.label(pairs, inputs.queries, inputs.corpus)
-    if inputs.qrels is not None and qrels.NAME in settings.annotators:
-        labels[qrels.NAME] = qrels.label(inputs.qrels)
-    return labels
+def _dual(
+    runs: pl.DataFrame, both: pl.DataFrame, query_ids: Sequence[str], settings: Settings
+) -> pl.DataFrame:
+    if dual.NAME not in settings.annotators:
+        return tables.empty(tables.DUAL)
+    return dual_table(
+        runs,
+        both,
+        query_ids,
+        sorted({1, settings.k}),
+        settings.bootstrap(),
+        skip_missing=settings.missing == "skip",
+    )
 
 
 def _whole_lists(runs: pl.DataFrame, queries: pl.DataFrame, k: int) -> pl.DataFrame:

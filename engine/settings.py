@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.errors import InputError
-from engine.labels import containment, erag, judge, provenance, qrels
+from engine.labels import containment, dual, erag, judge, preference, provenance, qrels
 from engine.labels.judge import JudgeLabels
+from engine.labels.preference import PreferenceLabels
 from engine.ranking.measures import Measure, parse_measures, undefined_on_graded
 from engine.ranking.scores import Missing, Relevant
 from engine.reading.protocol import Augmentation, Dtype, Engine
@@ -18,9 +19,17 @@ from engine.statistics.intervals import IntervalMethod
 
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
-ANNOTATORS = (erag.NAME, *containment.NAMES, provenance.NAME, judge.NAME, qrels.NAME)
+ANNOTATORS = (
+    erag.NAME,
+    *containment.NAMES,
+    provenance.NAME,
+    dual.NAME,
+    judge.NAME,
+    qrels.NAME,
+    preference.NAME,
+)
 # Annotators that look for answers in passages, and tasks whose answers stand in none.
-_SEARCHING = containment.NAMES
+_SEARCHING = (*containment.NAMES, dual.NAME)
 _NOT_SEARCHABLE = {
     "claims": "its answers are verdicts, which a passage need not contain to decide the claim",
     "dialogue": "its answers are whole utterances, which a passage need not contain to inform them",
@@ -47,6 +56,7 @@ class Settings:
         judge: the model that the annotator ``judge`` asks, named as ``reader`` is; None for the reader.
         judge_prompt: what it is asked, named as ``prompt`` is; None for the usual one.
         judge_labels: 1 or 0, or the probability of relevance.
+        preference_labels: what becomes of human preferences (see ``engine.labels.preference``).
         relevant: what counts as judged (see ``engine.ranking.scores``); None means ``qrels`` where
             these alone label, else ``pool`` for several runs and ``list`` for one.
         missing: what becomes of queries that a run lists nothing for (``engine.ranking.scores``);
@@ -77,6 +87,7 @@ class Settings:
     judge: str | None = None
     judge_prompt: str | None = None
     judge_labels: JudgeLabels = "binary"
+    preference_labels: PreferenceLabels = "share"
     relevant: Relevant | None = None
     missing: Missing = "zero"
     end_to_end: bool = True
@@ -109,13 +120,18 @@ class Settings:
             graded[erag.NAME] = f"eRAG's graded labels under {self.metric}"
         if self.judge_labels == "graded":
             graded[judge.NAME] = "the judge's graded labels"
+        graded[preference.NAME] = "the shares and probabilities that preferences give"
         return {name: why for name, why in graded.items() if name in self.annotators}
 
-    def judged(self, runs: int) -> Relevant:
-        """What counts as judged with so many runs."""
+    def judged(self, runs: int, *, alone: bool = True) -> Relevant:
+        """What counts as judged with so many runs.
+
+        Args:
+            alone: whether nobody but ``annotators`` labels.
+        """
         if self.relevant is not None:
             return self.relevant
-        if self.annotators == (qrels.NAME,):
+        if alone and self.annotators == (qrels.NAME,):
             return "qrels"
         return "pool" if runs > 1 else "list"
 
@@ -202,6 +218,13 @@ def check(settings: Settings) -> None:
                 raise InputError(
                     None, None, f"{option} without the annotator judge", "add judge to --annotators"
                 )
+    if preference.NAME not in settings.annotators and settings.preference_labels != "share":
+        raise InputError(
+            None,
+            None,
+            f"--preference-labels {settings.preference_labels} without the annotator preference",
+            "add preference to --annotators",
+        )
     if not settings.end_to_end and erag.NAME not in settings.annotators:
         for option, given in (
             ("--prompt", settings.prompt is not None),

@@ -14,6 +14,7 @@ from engine import evaluation as evaluating
 from engine.errors import InputError
 from engine.evaluation import Evaluation
 from engine.labels.judge import JudgeLabels
+from engine.labels.preference import PreferenceLabels
 from engine.ranking.scores import Missing, Relevant
 from engine.reading.protocol import Augmentation, Dtype, Engine
 from engine.reading.template import Task
@@ -53,6 +54,8 @@ def evaluate(
     judge_labels: JudgeLabels = Settings.judge_labels,
     relevant: Relevant | None = Settings.relevant,
     qrels: Path | None = None,
+    preferences: Path | None = None,
+    preference_labels: PreferenceLabels = Settings.preference_labels,
     end_to_end: bool = Settings.end_to_end,
     engine: Engine = Settings.engine,
     dtype: Dtype | None = Settings.dtype,
@@ -105,8 +108,8 @@ def evaluate(
         Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k
         (P, nDCG, Success where labels lie between 0 and 1).
     annotators
-        Who labels, separated by commas: erag, containment, containment-substring, provenance, judge,
-        qrels.
+        Who labels, separated by commas: erag, containment, containment-substring, provenance, dual,
+        judge, qrels, preference.
     judge
         The model that judges relevance, named as --reader is; by default the reader itself.
     judge_prompt
@@ -119,6 +122,10 @@ def evaluate(
         there are several runs and list where there is one.
     qrels
         Judgments: TREC text, BEIR's, Parquet or JSON; for the annotator qrels.
+    preferences
+        Which of two or three passages people found best, in JSONL; for the annotator preference.
+    preference_labels
+        Times chosen over times shown, or Bradley-Terry, for few judgments.
     end_to_end
         Whether to read whole lists too, and correlate.
     engine
@@ -163,6 +170,7 @@ def evaluate(
         judge=judge,
         judge_prompt=judge_prompt,
         judge_labels=judge_labels,
+        preference_labels=preference_labels,
         relevant=relevant,
         end_to_end=end_to_end,
         engine=engine,
@@ -178,15 +186,17 @@ def evaluate(
         seed=seed,
     )
     check(settings)
-    if (qrels is None) == ("qrels" in settings.annotators):
-        raise InputError(
-            None,
-            None,
-            "--qrels without the annotator qrels"
-            if qrels
-            else "the annotator qrels without --qrels",
-            "use both or neither",
-        )
+    for name, given in (("qrels", qrels), ("preference", preferences)):
+        option = f"--{'preferences' if name == 'preference' else name}"
+        if (given is None) == (name in settings.annotators):
+            raise InputError(
+                None,
+                None,
+                f"{option} without the annotator {name}"
+                if given
+                else f"the annotator {name} without {option}",
+                "use both or neither",
+            )
     if limit is not None and limit < 1:
         raise InputError(None, None, f"--limit is {limit}", "use 1 or more")
     if skip_bad < 0:
@@ -194,12 +204,22 @@ def evaluate(
     store = store or cache_directory() / "reads"
     for directory in (out, store):
         require_output(directory, directory=True)
-    inputs = read_inputs(queries, corpus, run, k=k, limit=limit, qrels=qrels, skip_bad=skip_bad)
+    inputs = read_inputs(
+        queries,
+        corpus,
+        run,
+        k=k,
+        limit=limit,
+        qrels=qrels,
+        preferences=preferences,
+        skip_bad=skip_bad,
+    )
     files = {
         "queries": str(locate(queries)),
         "corpus": str(locate(corpus)),
         "runs": [str(locate(path)) for path in run],
         "qrels": None if qrels is None else str(locate(qrels)),
+        "preferences": None if preferences is None else str(locate(preferences)),
     }
     evaluate_and_report(inputs, settings, files, out=out, store=store)
 
@@ -217,8 +237,14 @@ def evaluate_and_report(
         result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
     # Removed first and written last: a summary means that everything it speaks of is there.
     (out / "summary.json").unlink(missing_ok=True)
-    for name in ("labels", "query_scores", "downstream", "reads"):
+    for name in ("labels", "query_scores", "downstream", "reads", "traces"):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
+    for name in ("dual", "dual_labels", "preference_labels"):
+        frame = getattr(result, name)
+        if frame.is_empty():  # nobody asked; an earlier evaluation's would speak of other labels
+            (out / f"{name}.parquet").unlink(missing_ok=True)
+        else:
+            write_parquet(frame, out / f"{name}.parquet")
     for name in ("correlations", "comparisons", "systems", "run_pairs"):
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     write_exports(result.labels, inputs.runs, out / "exported")

@@ -13,6 +13,7 @@ ORDER = [
     "report",
     "conformance",
     "evaluation",
+    "labelling",
     "readings",
     "settings",
     "statistics",

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from engine import tables
 from engine.evaluation import Evaluation, means
-from engine.report import certificate
+from engine.report import certificate, dual
 from engine.settings import Settings
 from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, RUN, RUN_B, VALUE
 
@@ -39,6 +39,8 @@ def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
             shown.append(_differences(rows, compared, other, evaluation, settings))
     if not found.systems.is_empty():
         shown.append(_systems(evaluation, settings))
+    if not evaluation.dual.is_empty():
+        shown.append(dual.shown(evaluation.dual, _level(settings)))
     return shown
 
 
@@ -230,7 +232,7 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
             "queries of the runs are not in the queries file and were left out",
         ),
         (counts.queries_without_provenance, "queries have no provenance")
-        if "provenance" in settings.annotators
+        if not {"provenance", "dual"}.isdisjoint(settings.annotators)
         else (0, ""),
         (
             int(counts.no_gold_article_listed) * counts.passages,

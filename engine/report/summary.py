@@ -57,6 +57,7 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
             "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
+            "dual": evaluation.dual.to_dicts(),
             "certificates": {
                 role: certificate.content(found, versions)
                 for role, found in evaluation.certificates.items()

@@ -15,7 +15,8 @@ from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
 
 
 def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
-    """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, ``qrels`` if any.
+    """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and ``qrels`` and
+    ``preferences`` if any.
 
     Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
     not used, and scores only count through the ranks that they give.
@@ -27,6 +28,8 @@ def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
     }
     if inputs.qrels is not None:
         found["qrels"] = table_sha256(inputs.qrels, [QUERY_ID, DOC_ID, LABEL])
+    if inputs.preferences is not None:
+        found["preferences"] = table_sha256(inputs.preferences, list(tables.PREFERENCES))
     return found
 
 

@@ -12,6 +12,7 @@ from engine.sources.corpus import read_corpus, scan_corpus
 from engine.sources.dictionaries import is_dictionary
 from engine.sources.lines import read_lines
 from engine.sources.locations import Location, suffix_of
+from engine.sources.preferences import read_preferences
 from engine.sources.qrels import read_qrels
 from engine.sources.queries import read_query_set
 from engine.sources.runs import read_runs
@@ -33,6 +34,7 @@ class EvaluationInputs:
         cut_runs: names of runs that list more passages than the cutoff keeps.
         unanswerable_queries: questions that the queries file calls unanswerable; left out.
         skipped_records: bad records of the corpus that were left out.
+        preferences: human preferences of the queries evaluated (the preferences table); None without.
     """
 
     queries: pl.DataFrame
@@ -44,6 +46,7 @@ class EvaluationInputs:
     cut_runs: tuple[str, ...] = ()
     unanswerable_queries: int = 0
     skipped_records: int = 0
+    preferences: pl.DataFrame | None = None
 
 
 def read_inputs(
@@ -54,6 +57,7 @@ def read_inputs(
     k: int,
     limit: int | None = None,
     qrels: Location | None = None,
+    preferences: Location | None = None,
     skip_bad: int = 0,
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
@@ -69,11 +73,12 @@ def read_inputs(
         k: passages per query at most.
         limit: evaluate only the first so many queries.
         qrels: judgments.
+        preferences: human preferences.
         skip_bad: bad records of the corpus that may be left out.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
-            that the corpus lacks, or the qrels judge none of the queries.
+            that the corpus lacks, or the qrels or preferences judge none of the queries.
     """
     asked = read_query_set(queries)
     query_table = asked.table if limit is None else asked.table.head(limit)
@@ -107,7 +112,11 @@ def read_inputs(
             f"not in the corpus {corpus}",
             "give the corpus that the run was made from",
         )
-    judged = None if qrels is None else _read_judged(qrels, query_table, queries)
+    judged = preferred = None
+    if qrels is not None:
+        judged = _of_queries(qrels, read_qrels(qrels), query_table, queries)
+    if preferences is not None:
+        preferred = _of_queries(preferences, read_preferences(preferences), query_table, queries)
     return EvaluationInputs(
         queries=query_table,
         corpus=passages,
@@ -118,6 +127,7 @@ def read_inputs(
         cut_runs=tuple(known.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
         unanswerable_queries=asked.unanswerable,
         skipped_records=skip.count,
+        preferences=preferred,
     )
 
 
@@ -151,8 +161,9 @@ def _named_by_id(
     return runs, pl.concat([passages, found]).unique(DOC_ID, maintain_order=True)
 
 
-def _read_judged(path: Location, query_table: pl.DataFrame, queries: Location) -> pl.DataFrame:
-    table = read_qrels(path)
+def _of_queries(
+    path: Location, table: pl.DataFrame, query_table: pl.DataFrame, queries: Location
+) -> pl.DataFrame:
     judged = table.join(query_table, on=QUERY_ID, how="semi", maintain_order="left")
     if judged.is_empty():
         raise InputError(

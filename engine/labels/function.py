@@ -1,0 +1,77 @@
+"""Labels from a function of one's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.tables import ANNOTATOR, ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
+
+# Takes a query, its answers, and a passage's title and text.
+LabelFunction = Callable[[str, list[str], str, str], float]
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """Who labels passages, by name.
+
+    Attributes:
+        name: of the annotator, in every table.
+        label: makes a labels table of pairs (``query_id``, ``doc_id``), queries and corpus.
+    """
+
+    name: str
+    label: Callable[[pl.DataFrame, pl.DataFrame, pl.DataFrame], pl.DataFrame]
+
+
+def from_function(name: str, function: LabelFunction) -> Annotator:
+    """An annotator whose labels are the values of a function.
+
+    Args:
+        name: of the annotator; none of the engine's own.
+        function: takes a query, its answers, and a passage's title and text, and gives how useful
+            the passage is, in [0, 1] (a bool is 0 or 1). It is called once for every passage that
+            some run lists for the query, in one process.
+
+    Returns:
+        the annotator, for ``engine.evaluation.evaluate(…, own=[…])``. Labelling raises InputError for
+        a value that is no number in [0, 1], naming query and passage.
+    """
+
+    def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.DataFrame:
+        rows = pairs.join(
+            queries.select(QUERY_ID, QUERY, ANSWERS),
+            on=QUERY_ID,
+            how="left",
+            maintain_order="left",
+        ).join(corpus.select(DOC_ID, TITLE, TEXT), on=DOC_ID, how="left", maintain_order="left")
+        columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
+        values = [
+            _checked(name, query_id, doc_id, function(query, answers, title, text))
+            for query_id, doc_id, query, answers, title, text in rows.select(columns).iter_rows()
+        ]
+        return rows.with_columns(
+            pl.lit(name).alias(ANNOTATOR), pl.Series(LABEL, values, dtype=pl.Float64)
+        ).select(list(tables.LABELS))
+
+    return Annotator(name, label)
+
+
+def _checked(name: str, query_id: str, doc_id: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # whatever the function gave
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number <= 1:
+        raise InputError(
+            None,
+            None,
+            f"{name!r} labels passage {doc_id!r} of query {query_id!r} with {value!r}",
+            "give a number from 0 to 1",
+        )
+    return number

@@ -1,0 +1,95 @@
+"""Functions of one's own as annotators, alone, in an evaluation, and as the README shows it."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation import evaluate
+from engine.labels import from_function
+from engine.settings import Settings
+from engine.sources.inputs import EvaluationInputs
+from tests.conftest import make_run
+
+QUERIES = pl.DataFrame(
+    [("1", "red fox", ["Ann"], ["A"]), ("2", "blue", ["Bo"], [])],
+    schema=tables.QUERIES,
+    orient="row",
+)
+CORPUS = pl.DataFrame(
+    [("x", "Fox", "a red one", "A"), ("y", "", "Bo knows", "B")],
+    schema=tables.CORPUS,
+    orient="row",
+)
+RUN = make_run([("1", "x", 1), ("1", "y", 2), ("2", "y", 1)])
+INPUTS = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0)
+READING_NOTHING = Settings(
+    k=2, measures="P@2", annotators=("containment",), end_to_end=False, resamples=0
+)
+
+
+def test_a_function_is_given_query_answers_title_and_text():
+    asked = []
+
+    def half(*given):
+        asked.append(given)
+        return 0.5
+
+    labels = from_function("mine", half).label(RUN.select("query_id", "doc_id"), QUERIES, CORPUS)
+    assert labels.rows() == [
+        ("1", "x", "mine", 0.5),
+        ("1", "y", "mine", 0.5),
+        ("2", "y", "mine", 0.5),
+    ]
+    assert asked == [
+        ("red fox", ["Ann"], "Fox", "a red one"),
+        ("red fox", ["Ann"], "", "Bo knows"),
+        ("blue", ["Bo"], "", "Bo knows"),
+    ]
+
+
+@pytest.mark.parametrize("value", [1.01, -0.1, math.nan, math.inf, None, "good"])
+def test_values_that_are_no_labels_are_refused_with_their_pair(value):
+    mine = from_function("mine", lambda query, *_: value if query == "blue" else 1)
+    with pytest.raises(InputError, match="'mine' labels passage 'y' of query '2' with "):
+        mine.label(RUN.select("query_id", "doc_id"), QUERIES, CORPUS)
+
+
+def test_own_annotators_stand_beside_the_engines(tmp_path):
+    own = [from_function("red", lambda query, answers, title, text: "red" in text)]
+    result = evaluate(INPUTS, READING_NOTHING, store=tmp_path, own=own)
+    values = {(a, q): v for _, a, _, q, v in result.query_scores.iter_rows()}
+    # of two passages: x is red; y says Bo, the answer of 2
+    assert values == {
+        ("containment", "1"): 0, ("containment", "2"): 0.5, ("red", "1"): 0.5, ("red", "2"): 0,
+    }  # fmt: skip
+    assert set(result.traces["annotator"]) == {"containment", "red"}
+
+
+def test_a_name_stands_for_one_annotator(tmp_path):
+    for names in (["erag"], ["mine", "mine"]):
+        own = [from_function(name, lambda *_: 1.0) for name in names]
+        with pytest.raises(InputError, match="two annotators are called"):
+            evaluate(INPUTS, READING_NOTHING, store=tmp_path, own=own)
+
+
+def test_the_example_in_the_readme_runs(tmp_path, monkeypatch, capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", readme, re.S) if "from_function" in c)
+    monkeypatch.chdir(tmp_path)
+    question = {"id": "1", "input": "red fox", "output": [{"answer": "Ann"}]}
+    Path("questions.jsonl").write_text(json.dumps(question) + "\n")
+    Path("passages.jsonl").write_text(
+        json.dumps({"id": "x", "title": "", "text": "a red one"}) + "\n"
+    )
+    Path("mine.trec").write_text("1 Q0 x 1 1.0 mine\n")
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    shared = names["result"].labels.filter(annotator="shared")
+    assert shared["label"].to_list() == [0.5]
+    assert "shared" in capsys.readouterr().out
