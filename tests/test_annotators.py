@@ -1,0 +1,128 @@
+"""Annotators of an evaluation that are more than a column of labels."""
+
+import json
+import math
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation import evaluate
+from engine.labels import from_function
+from engine.settings import Settings, check
+from engine.sources.inputs import EvaluationInputs
+from tests.conftest import ScriptedReader
+from tests.jobs.test_commands import evaluate as evaluate_files
+from tests.jobs.test_commands import files  # noqa: F401  (a fixture)
+from tests.test_evaluation import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
+
+
+def test_every_label_can_be_traced(tmp_path):
+    settings = Settings(
+        k=3,
+        annotators=("erag", "containment", "provenance", "qrels"),
+        measures="P@3",
+        resamples=0,
+        dtype="float32",
+    )
+    own = [from_function("mine", lambda *_: 1.0)]
+    given = with_qrels(("q1", "d1", 1.0))
+    result = evaluate(given, settings, store=tmp_path, own=own, executor=ScriptedReader(say_last))
+    assert result.traces.schema == tables.TRACES
+    assert result.traces.select(list(tables.LABELS)).equals(result.labels)
+    rows = {(r["annotator"], r["query_id"], r["doc_id"]): r for r in result.traces.to_dicts()}
+    traced = rows["erag", "q1", "d1"]
+    assert (traced["output"], traced["metric"], traced["answer"]) == ("Ann", "em", "Ann")
+    assert (rows["erag", "q1", "d2"]["output"], rows["erag", "q1", "d2"]["answer"]) == ("Bo", None)
+    keys = dict(
+        result.reads.filter(pl.col("doc_ids").list.len() == 1).select("read_key", "output").rows()
+    )
+    assert keys[traced["read_key"]] == "Ann"
+    assert rows["containment", "q2", "d2"]["answer"] == "Bo"
+    assert rows["provenance", "q1", "d4"]["article_id"] == "A1"
+    assert rows["qrels", "q1", "d1"]["label"] == rows["mine", "q1", "d1"]["label"] == 1
+
+
+def test_dual_labels_and_probabilities_of_an_evaluation(tmp_path):
+    settings = Settings(
+        k=3, annotators=("dual",), measures="Success@3", end_to_end=False, resamples=0
+    )
+    result = evaluate(inputs(), settings, store=tmp_path)
+    both = {(q, d): (doc, word) for q, d, doc, word in result.dual_labels.iter_rows()}
+    assert both == {
+        ("q1", "d4"): (True, False), ("q1", "d1"): (True, True), ("q1", "d2"): (False, False),
+        ("q2", "d2"): (True, True), ("q2", "d3"): (False, False),
+        ("q3", "d2"): (False, False), ("q3", "d3"): (False, True),
+    }  # fmt: skip
+    found = {(r["k"], r["probability"]): r["value"] for r in result.dual.to_dicts()}
+    # at 1: Doc for q1 and q2, Word for q2; at 3 Doc for q1 and q2, Word for all
+    assert found[1, "P(Doc)"] == found[3, "P(Doc)"] == pytest.approx(2 / 3)
+    assert (found[1, "P(Word | Doc)"], found[3, "P(Word | Doc)"]) == (1 / 2, 1)
+    assert found[3, "P(Doc | Word)"] == pytest.approx(2 / 3)
+    assert result.query_scores["value"].to_list() == [1, 1, 0]  # q3 has no passage that is both
+
+
+def test_preferences_of_an_evaluation(tmp_path):
+    preferences = pl.DataFrame(
+        [("q1", ["d1", "d2"], "d1"), ("q1", ["d1", "d9"], None), ("q2", ["d2", "d3"], "d2")],
+        schema=tables.PREFERENCES,
+        orient="row",
+    )
+    given = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0, preferences=preferences)
+    settings = Settings(k=3, annotators=("preference",), end_to_end=False)
+    result = evaluate(given, settings, store=tmp_path)
+    values = {(m, q): v for _, _, m, q, v in result.query_scores.iter_rows()}
+    # q1 lists d4, d1, d2: d1 was chosen once of twice shown; q3 was never judged
+    assert values["P@3", "q1"] == pytest.approx(0.5 / 3)
+    assert values["nDCG@3", "q1"] == pytest.approx(1 / math.log2(3))
+    assert values["P@3", "q3"] == 0
+    assert result.preference_labels.filter(doc_id="d1")["times_shown"].to_list() == [2]
+    with pytest.raises(InputError, match="give --preferences FILE"):
+        evaluate(inputs(), settings, store=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (Settings(task="claims", annotators=("dual",)), "dual has no meaning for the task claims"),
+        (Settings(annotators=("preference",), measures="AP@5"), "not defined on the shares"),
+        (Settings(preference_labels="bradley-terry"), "without the annotator preference"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, words):
+    with pytest.raises(InputError, match=words):
+        check(settings)
+
+
+def test_own_annotators_are_not_judged_by_qrels_alone(tmp_path):
+    settings = Settings(k=3, annotators=("qrels",), measures="R@3", end_to_end=False, resamples=0)
+    given = with_qrels(("q1", "d1", 1.0))
+    assert evaluate(given, settings, store=tmp_path).relevant == "qrels"
+    own = [from_function("mine", lambda *_: 1.0)]
+    assert evaluate(given, settings, store=tmp_path, own=own).relevant == "list"
+
+
+def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path, capsys):  # noqa: F811
+    preferences = tmp_path / "p.jsonl"
+    preferences.write_text('{"query_id": "1", "shown": ["a", "c"], "best": "a"}\n')
+    more = ["--k", 2, "--no-end-to-end", "--measures", "P@2", "--resamples", 100]
+    more += ["--store", tmp_path / "store", "--annotators"]
+    named = [*more, "dual,preference", "--preferences", preferences]
+    assert evaluate_files(files, *named, "--preference-labels", "bradley-terry") == 0
+    printed = capsys.readouterr().out
+    assert "P(Doc ∩ Word)" in printed
+    out = files["out"]
+    for name in ("traces", "dual", "dual_labels", "preference_labels"):
+        assert pl.read_parquet(out / f"{name}.parquet").schema == getattr(tables, name.upper())
+    summary = json.loads((out / "summary.json").read_text())
+    assert {row["k"] for row in summary["dual"]} == {1, 2}
+    exported = {str(p.relative_to(out / "exported")) for p in (out / "exported").rglob("*.*")}
+    assert exported == {
+        "qrels/dual.txt", "qrels/preference.tsv", "qrels/preference.parquet", "runs/mine.trec",
+    }  # fmt: skip
+    # nothing of it is left to be taken for a later evaluation's
+    assert evaluate_files(files, *more, "containment") == 0
+    assert not (out / "dual.parquet").exists()
+    assert evaluate_files(files, *more, "preference") == 2
+    assert "the annotator preference without --preferences" in capsys.readouterr().err
