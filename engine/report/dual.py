@@ -22,9 +22,7 @@ def shown(dual: pl.DataFrame, level: str) -> Table:
         level: what to say of the intervals, as in `` [95%]``; empty for none.
     """
     result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
-    result.title = Text(
-        f"Gold documents (Doc) and answers in passages (Word){level}", style="table.title"
-    )
+    result.title = Text(f"Gold documents (Doc), answers held (Word){level}", style="table.title")
     result.add_column(Text("probability"), no_wrap=True)
     columns = dual.select(RUN, K).unique(maintain_order=True).rows()
     several = dual[RUN].n_unique() > 1
