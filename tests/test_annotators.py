@@ -11,8 +11,12 @@ from engine.errors import InputError
 from engine.evaluation import evaluate
 from engine.labels import from_function
 from engine.settings import Settings, check
-from engine.sources.inputs import EvaluationInputs
-from tests.conftest import ScriptedReader
+from engine.sources.articles import read_source
+from engine.sources.files import write_parquet
+from engine.sources.inputs import EvaluationInputs, read_inputs
+from engine.sources.passages import passages
+from engine.sources.runs import write_run
+from tests.conftest import ScriptedReader, make_run
 from tests.jobs.test_commands import evaluate as evaluate_files
 from tests.jobs.test_commands import files  # noqa: F401  (a fixture)
 from tests.test_evaluation import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
@@ -126,3 +130,34 @@ def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path,
     assert not (out / "dual.parquet").exists()
     assert evaluate_files(files, *more, "preference") == 2
     assert "the annotator preference without --preferences" in capsys.readouterr().err
+
+
+def test_dual_labels_of_a_squad_document(tmp_path):
+    # Two contexts under one title and one under another; the answer stands in both titles.
+    def context(text, *questions):
+        return {"context": text, "qas": list(questions)}
+
+    question = {
+        "guid": "s1",
+        "question": "수도는?",
+        "answers": [{"text": "서울", "answer_start": 0}],
+    }
+    squad = tmp_path / "squad.json"
+    data = [
+        {
+            "title": "한국",
+            "paragraphs": [context("서울 은 수도이다", question), context("부산 은 항구다")],
+        },
+        {"title": "음악", "paragraphs": [context("노래 서울 이 있다")]},
+    ]
+    squad.write_text(json.dumps({"data": data}, ensure_ascii=False))
+    corpus = passages(read_source(squad))
+    write_parquet(corpus, tmp_path / "corpus.parquet")
+    ranked = ["부산", "노래", "서울 은"]  # what the passages begin with, in the order of the list
+    ids = [corpus.filter(pl.col("text").str.starts_with(t))["doc_id"].item() for t in ranked]
+    write_run(make_run([("s1", d, r) for r, d in enumerate(ids, 1)]), tmp_path / "run.trec")
+    given = read_inputs(squad, tmp_path / "corpus.parquet", [tmp_path / "run.trec"], k=3)
+    settings = Settings(k=3, annotators=("dual",), end_to_end=False, resamples=0)
+    result = evaluate(given, settings, store=tmp_path)
+    both = {d: (doc, word) for _, d, doc, word in result.dual_labels.iter_rows()}
+    assert [both[d] for d in ids] == [(True, False), (False, True), (True, True)]
