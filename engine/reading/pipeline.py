@@ -112,14 +112,15 @@ def default_actors(actor_bytes: int) -> int:
 
 
 def end_at_exit() -> None:
-    """Have this process end without Ray's native exit handlers.
+    """Have this process end without Ray's native exit handlers, if it is an actor's.
 
     Ray 2.60's core worker can wait for itself for ever while it is taken down (seen once in some
     twenty runs: its publisher posts to the event loop that is being destroyed). The process then
     outlives its node with the model, and a GPU, in its hands. Everything of ours is committed by
-    the driver, so nothing is lost by ending at once.
+    the driver, so nothing is lost by ending at once. Any other process has an exit status to keep.
     """
-    atexit.register(os._exit, 0)
+    if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
+        atexit.register(os._exit, 0)
 
 
 class Ledger:

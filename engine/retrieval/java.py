@@ -26,6 +26,8 @@ from typing import Any
 from engine.errors import InputError
 
 JAVA_VERSION = 21
+# Distinct words of a query at most, counted and no more.
+_LONGEST_QUERY = 2**20
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Java:
     home: Path
     source: str
     version: int | None
+
 
 
 def find_java() -> Java:
@@ -129,6 +132,13 @@ def whitespace_analyzer() -> Any:
     from jnius import autoclass
 
     return autoclass("org.apache.lucene.analysis.core.WhitespaceAnalyzer")()
+
+
+def allow_long_queries() -> None:
+    """Let Lucene take queries of more than 1,024 distinct words; to be called after ``pyserini``."""
+    from jnius import autoclass
+
+    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_LONGEST_QUERY)
 
 
 def _quiet_lucene() -> None:

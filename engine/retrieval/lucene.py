@@ -25,7 +25,12 @@ import polars as pl
 import pyarrow as pa
 
 from engine import tables
-from engine.retrieval.java import find_java, pyserini, whitespace_analyzer
+from engine.retrieval.java import (
+    allow_long_queries,
+    find_java,
+    pyserini,
+    whitespace_analyzer,
+)
 from engine.tables import DOC_ID, QUERY, QUERY_ID
 
 CONTENTS = "contents"
@@ -33,7 +38,6 @@ _CORPUS = pa.schema({DOC_ID: pa.large_string(), CONTENTS: pa.large_string()})
 # Passages that cross over at a time.
 _BATCH = 10_000
 _ENGLISH = "en"
-_LONGEST_QUERY = 2**20
 
 
 def index(
@@ -150,13 +154,10 @@ def _search(
 ) -> None:
     """Search, and leave the run in ``work``."""
     lucene = pyserini("pyserini.search.lucene")
-    from jnius import autoclass  # which starts the JVM: only once its options are set
-
     queries = pl.read_parquet(Path(work) / "in.parquet")
     searcher = lucene.LuceneSearcher(directory)
     searcher.set_bm25(k1, b)
-    # Lucene refuses queries of more than 1,024 distinct words unless it is told otherwise.
-    autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_LONGEST_QUERY)
+    allow_long_queries()
     if pretokenized:
         searcher.set_analyzer(whitespace_analyzer())
     elif language != _ENGLISH:

@@ -122,7 +122,7 @@ def test_a_reader_that_does_not_depend_on_batches_changes_nothing():
     # a CPU's default is 16384 padded tokens
     assert (found.batches.tokens, found.repeated_batches.tokens) == (16384, 8192)
     assert found.repeated_batches.memory == SPEC.memory
-    assert [spec.batch_tokens for spec in executor.specs] == [4096]
+    assert [spec.batch_tokens for spec in executor.specs] == [8192]
     assert executor.specs[0].fingerprint == SPEC.fingerprint
     assert (found.seed, found.dtype, found.sha256["reader"]) == (3, "bfloat16", SPEC.fingerprint)
     assert found.device.startswith("cpu")

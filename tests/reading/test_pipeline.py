@@ -6,6 +6,7 @@ import signal
 
 import polars as pl
 import pytest
+import ray
 
 from engine.errors import ReadError
 from engine.reading import execute as in_process
@@ -17,6 +18,25 @@ from engine.reading.readers import specify
 SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
 
 pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
+    registered = []
+    monkeypatch.setattr(pipeline.atexit, "register", lambda *call: registered.append(call))
+    pipeline.end_at_exit()  # as when its classes are used in a driver, or in a test
+    assert registered == []
+
+    class Ending:
+        def registered(self):
+            import atexit
+
+            before = atexit._ncallbacks()
+            pipeline.end_at_exit()
+            return atexit._ncallbacks() - before
+
+    ending = ray.remote(num_cpus=0)(Ending).remote()
+    assert ray.get(ending.registered.remote()) == 1
+    ray.kill(ending)
 
 
 def plan_of(texts, size=3):
