@@ -123,8 +123,8 @@ def require_place(directory: Path, kind: Kind) -> None:
         return
     remedy = "give another --out, or remove it"
     if (directory / FILE).exists():
-        found = read(directory).kind
-        if found != kind:
+        found = _kind_of(directory)
+        if found not in (kind, None):
             raise InputError(directory, None, f"holds an index of another kind, {found}", remedy)
     elif kind != "dense" or not is_unfinished(directory):
         raise InputError(directory, None, "exists and is not an index", remedy)
@@ -135,6 +135,15 @@ def require_place(directory: Path, kind: Kind) -> None:
             f"holds {others[0]!r} beside an index",
             "move it, or give another --out",
         )
+
+
+def _kind_of(directory: Path) -> str | None:
+    """The kind of an index, of whatever version; None where its manifest does not say."""
+    try:
+        value = json.loads((directory / FILE).read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return None
+    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else None
 
 
 def require_corpus(

@@ -105,6 +105,13 @@ def test_an_index_never_takes_the_place_of_other_files(files, tmp_path, capsys):
     assert "holds 'notes.md' beside an index" in capsys.readouterr().err
     (files["bm25"] / "notes.md").unlink()
     assert index(files, "bm25") == 0
+    # of an earlier version, or broken: to be built again is its remedy
+    for text in ('{"kind": "bm25", "passages": 3}', "{"):
+        (files["bm25"] / manifest.FILE).write_text(text)
+        assert retrieve(files, tmp_path / "run.trec", "bm25") == 2
+        assert "build the index again" in capsys.readouterr().err
+        assert index(files, "bm25") == 0
+    assert retrieve(files, tmp_path / "run.trec", "bm25") == 0
     assert not list(tmp_path.glob(".*"))  # nothing of the old one is left beside it
     assert index(files, "dense", "--actors", 0) == 0
     assert index(files | {"bm25": files["dense"]}, "bm25") == 2
