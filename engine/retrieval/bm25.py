@@ -79,15 +79,24 @@ def build_index(
             versions=manifest.versions("pyserini"),
         )
         manifest.write(index, work)
-        # Moved aside in one step: a kill leaves the old index, none, or the new one, never a part.
-        before = work.with_suffix(".old")
-        if directory.exists():
-            os.replace(directory, before)
-        os.replace(work, directory)
+        _put(work, directory)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        shutil.rmtree(work.with_suffix(".old"), ignore_errors=True)
     return index
+
+
+def _put(work: Path, directory: Path) -> None:
+    """Put a finished index in its place; a kill leaves the old one, none, or the new one, never a part."""
+    before = work.with_suffix(".old")
+    if directory.exists():
+        os.replace(directory, before)
+    try:
+        os.replace(work, directory)
+    except OSError:
+        if before.exists():
+            os.replace(before, directory)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def search(
