@@ -13,18 +13,17 @@ from pathlib import Path
 import polars as pl
 
 from engine import tables
-from engine.labelling import label_without_reading, refuse_without_inputs
-from engine.labels import dual, erag, judge, provenance, traces
+from engine.labelling import label_by_reading, label_without_reading, refuse_without_inputs
+from engine.labels import dual, judge, provenance, utility
 from engine.labels.function import Annotator
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
+from engine.ranking.udcg import score_utility
 from engine.reading.certify import Certificate, certify
-from engine.reading.prompts import Prompt
-from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts
-from engine.readings import Reading, Role, queries_left_out, read_lists
+from engine.reading.reads import FAILURE, Executor, Progress
+from engine.readings import Reading, Role, ask, read_lists
 from engine.scoring.metrics import score_outputs
-from engine.settings import Settings, check
+from engine.settings import Settings, check, refuse_without_measure
 from engine.sources.digest import inputs_sha256
 from engine.sources.inputs import EvaluationInputs
 from engine.statistics.dual import dual_table
@@ -34,6 +33,8 @@ from engine.tables import (
     DOC_ID,
     DOC_IDS,
     LABEL,
+    MEASURE,
+    NOTE,
     OUTPUT,
     PROVENANCE,
     QUERY_ID,
@@ -71,9 +72,8 @@ class Evaluation:
     """All tables of an evaluation, and what they cost (see ``engine.tables``).
 
     Attributes:
-        spec, prompt, costs: of the reader that eRAG's labels and the end-to-end score come from;
-            None, and no costs, where neither was asked for.
-        judge: the same of the annotator ``judge``.
+        undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
+        readings: what was read, by who read it (``engine.readings.Role``).
         traces: what is behind every label.
         dual, dual_labels: of the annotator ``dual``; empty without it.
         preference_labels: of the annotator ``preference``; empty without it.
@@ -85,11 +85,9 @@ class Evaluation:
     downstream: pl.DataFrame
     statistics: Statistics
     reads: pl.DataFrame
+    undefined: pl.DataFrame
     relevant: Relevant
-    spec: ReaderSpec | None
-    prompt: Prompt | None
-    costs: ReadingCosts
-    judge: Reading | None
+    readings: Mapping[Role, Reading]
     counts: Counts
     seconds: float
     traces: pl.DataFrame
@@ -123,7 +121,7 @@ def evaluate(
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     start = time.perf_counter()
-    check(settings)
+    check(settings, [annotator.name for annotator in own])
     queries, runs = inputs.queries, inputs.runs
     refuse_without_inputs(inputs, settings, own)
     query_ids = queries[QUERY_ID].to_list()
@@ -135,74 +133,82 @@ def evaluate(
     if settings.missing == "skip":
         lists = lists.filter(pl.col(DOC_IDS).list.len() > 0)
 
-    def score(labels: pl.DataFrame) -> pl.DataFrame:
+    measures = settings.parsed_measures()
+    undefined: list[dict[str, str]] = []
+
+    def score(name: str, labels: pl.DataFrame) -> pl.DataFrame:
+        """Scores by the measures that the labels of ``name`` have; the others are noted."""
+        counted = labels.filter(pl.col(LABEL) >= 0)[LABEL].to_numpy()
+        reasons = [
+            settings.why_undefined(measure, name, real_valued=is_real_valued(counted))
+            for measure in measures
+        ]
+        undefined.extend(
+            {ANNOTATOR: name, MEASURE: str(measure), NOTE: why}
+            for measure, why in zip(measures, reasons, strict=True)
+            if why
+        )
+        refuse_without_measure(name, reasons)
+        defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
+        if name == utility.NAME:
+            return score_utility(runs, labels, query_ids, defined, missing=settings.missing)
         return score_runs(
-            runs,
-            labels,
-            query_ids,
-            settings.parsed_measures(),
-            relevant=relevant,
-            missing=settings.missing,
+            runs, labels, query_ids, defined, relevant=relevant, missing=settings.missing
         )
 
-    # What needs no reading comes first: labels that the measures do not fit are refused before it.
+    # What needs no reading comes first: labels that cannot be scored are refused before it.
     names = [*settings.annotators, *(annotator.name for annotator in own)]
     without_reading = label_without_reading(inputs, pairs, settings, own)
     labels, behind = without_reading.labels, without_reading.traces
-    scores = {name: score(table) for name, table in labels.items()}
-    score(tables.empty(tables.LABELS))
-    downstream = tables.empty(tables.DOWNSTREAM)
-    alone = pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
-    labelled = alone if erag.NAME in settings.annotators else alone.clear()
-    whole = lists.select(QUERY_ID, DOC_IDS) if settings.end_to_end else alone.clear()
-    asked: dict[Role, pl.DataFrame] = {}
-    if settings.end_to_end or erag.NAME in settings.annotators:
-        asked["reader"] = pl.concat([labelled, whole])
-    if judge.NAME in settings.annotators:
-        asked["judge"] = alone
+    scores = {name: score(name, table) for name, table in labels.items()}
+    score_runs(
+        runs,
+        tables.empty(tables.LABELS),
+        query_ids,
+        measures,
+        relevant=relevant,
+        missing=settings.missing,
+    )
     readings = read_lists(
-        asked, inputs, settings, store=store, on_progress=on_progress, executor=executor
+        ask(pairs, lists, settings),
+        inputs,
+        settings,
+        store=store,
+        on_progress=on_progress,
+        executor=executor,
     )
     certificates = {
         role: _certify(role, reading, inputs, settings, executor)
         for role, reading in readings.items()
         if settings.certify
     }
-    left_out: dict[str, list[str]] = {}  # by annotator: queries with a failed read
-    if reading := readings.get("reader"):
-        # The output of a failed read is empty, which scores 0.
-        scored = score_outputs(reading.reads, queries, settings.metric)
-        if erag.NAME in settings.annotators:
-            labels[erag.NAME] = erag.label(scored.head(labelled.height))
-            behind[erag.NAME] = traces.trace_erag(
-                labels[erag.NAME], reading.reads.head(labelled.height), queries, settings.metric
-            )
-            left_out[erag.NAME] = queries_left_out(reading.reads.head(labelled.height), settings)
-        if settings.end_to_end:
-            downstream = _downstream(lists, scored.tail(lists.height), settings)
-    if judging := readings.get("judge"):
-        labels[judge.NAME] = judge.label(judging.reads, settings.judge_labels)
-        behind[judge.NAME] = traces.trace_judge(labels[judge.NAME], judging.reads)
-        left_out[judge.NAME] = queries_left_out(judging.reads, settings)
-    for name, missing in left_out.items():
-        scores[name] = score(labels[name]).filter(~pl.col(QUERY_ID).is_in(missing))
+    by_reading, traced, left_out = label_by_reading(readings, inputs, pairs, settings)
+    for name in by_reading:
+        if name in names:
+            labels[name], behind[name] = by_reading[name], traced[name]
+            scores[name] = score(name, labels[name]).filter(~pl.col(QUERY_ID).is_in(left_out[name]))
+    downstream = tables.empty(tables.DOWNSTREAM)
+    if settings.end_to_end:
+        whole = readings["reader"].reads.tail(lists.height)
+        downstream = _downstream(
+            lists, score_outputs(whole, inputs.queries, settings.metric), settings
+        )
     all_labels = pl.concat([labels[name] for name in names])
     query_scores = pl.concat([scores[name] for name in names])
     all_reads = pl.concat(
         [tables.empty(tables.READS), *(r.reads.drop(FAILURE) for r in readings.values())]
     )
-    skipped = {query_id for missing in left_out.values() for query_id in missing}
+    skipped = {query_id for name in names for query_id in left_out.get(name, [])}
+    no_meaning = pl.DataFrame(undefined, schema=tables.UNDEFINED)
     return Evaluation(
         labels=all_labels,
         query_scores=query_scores,
         downstream=downstream,
-        statistics=analyse(query_scores, downstream, settings.bootstrap()),
+        statistics=analyse(query_scores, downstream, settings.bootstrap(), no_meaning),
+        undefined=no_meaning,
         reads=all_reads,
         relevant=relevant,
-        spec=reading.spec if reading else None,
-        prompt=reading.prompt if reading else None,
-        costs=reading.costs if reading else ReadingCosts(),
-        judge=judging,
+        readings=readings,
         counts=_counts(inputs, all_labels, all_reads, len(skipped)),
         seconds=time.perf_counter() - start,
         traces=pl.concat([behind[name] for name in names]),
@@ -223,6 +229,8 @@ def _certify(
     def score(reads: pl.DataFrame) -> pl.Series:
         if role == "judge":
             return judge.label(reads, settings.judge_labels)[LABEL]
+        if role == "abstain":
+            return utility.weigh(reads)
         return score_outputs(reads, inputs.queries, settings.metric)[VALUE]
 
     return certify(
@@ -299,7 +307,7 @@ def _counts(
         real_valued_annotators=tuple(
             str(name)
             for (name,), own in labels.group_by([ANNOTATOR], maintain_order=True)
-            if is_real_valued(own[LABEL].to_numpy())
+            if name != utility.NAME and is_real_valued(own[LABEL].to_numpy())
         ),
         cut_runs=inputs.cut_runs,
         skipped_queries=skipped,

@@ -9,16 +9,21 @@ from typing import Literal
 import polars as pl
 
 from engine.errors import ReadError
+from engine.labels import judge, utility
 from engine.reading.plan import wanted_reads
 from engine.reading.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts, get_reads
+from engine.reading.template import ABSTAIN, JUDGE
+from engine.reading.weights import resolve
 from engine.settings import Settings
 from engine.sources.inputs import EvaluationInputs
-from engine.tables import CONFIDENCE, QUERY_ID, READ_KEY
+from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, QUERY_ID, READ_KEY
 
-Role = Literal["reader", "judge"]
+# Who reads: the reader of whole lists, and of single passages where no other does (``erag``); the judge;
+# and the reader of single passages once more, where it may decline.
+Role = Literal["reader", "erag", "judge", "abstain"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,14 @@ def read_lists(
     on_progress: Progress,
     executor: Executor | None,
 ) -> dict[Role, Reading]:
-    """Have the reads that are asked of the reader, of the judge, or of both.
+    """Have the reads that are asked of the reader, of the judge, or of others.
 
-    Both are found, and given their prompts, before either reads.
+    All are found, and given their prompts, before any of them reads.
 
     Args:
         asked: ``query_id`` and ``doc_ids``, by who reads them.
         store: directory of the read store.
-        on_progress: called with the distinct reads done and wanted, of both together.
+        on_progress: called with the distinct reads done and wanted, of all together.
         executor: does the reads instead of the readers (tests).
 
     Raises:
@@ -96,25 +101,52 @@ def _shifted(on_progress: Progress, before: int, total: int) -> Progress:
 
 
 def _specify(role: Role, settings: Settings) -> tuple[ReaderSpec, Prompt]:
-    if role == "judge":
-        return specify(
-            settings.judge or settings.reader,
-            augmentation="in-prompt",
-            task="judge",
-            prompt=settings.judge_prompt,
-            dtype=settings.dtype,
-            memory=settings.memory,
-            engine=settings.engine,
-        )
+    alone = settings.erag_reader or settings.reader
+    name, task, prompt = {
+        "reader": (settings.reader, settings.task, settings.prompt),
+        "erag": (alone, settings.task, settings.prompt),
+        "judge": (settings.judge or settings.reader, JUDGE, settings.judge_prompt),
+        "abstain": (alone, ABSTAIN, settings.abstain_prompt),
+    }[role]
+    augmentation = settings.augmentation
+    # One passage is the same prompt to a decoder-only reader, however whole lists are read.
+    if task in (JUDGE, ABSTAIN) or (role == "erag" and resolve(name).architecture == "causal"):
+        augmentation = "in-prompt"
     return specify(
-        settings.reader,
-        augmentation=settings.augmentation,
-        task=settings.task,
-        prompt=settings.prompt,
+        name,
+        augmentation=augmentation,
+        task=task,
+        prompt=prompt,
         dtype=settings.dtype,
         memory=settings.memory,
         engine=settings.engine,
     )
+
+
+def ask(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> dict[Role, pl.DataFrame]:
+    """What is asked of whom: ``query_id`` and ``doc_ids`` of each read, by who reads.
+
+    The reads of single passages come first, in the order of ``pairs``; then those of whole lists.
+
+    Args:
+        pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
+        lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
+    """
+    alone = pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+    single = alone if settings.reads_alone() else alone.clear()
+    whole = lists.select(QUERY_ID, DOC_IDS) if settings.end_to_end else alone.clear()
+    asked: dict[Role, pl.DataFrame] = {}
+    if settings.erag_reader is not None:
+        asked["erag"] = single
+    elif settings.end_to_end or settings.reads_alone():
+        asked["reader"] = pl.concat([single, whole])
+    if settings.erag_reader is not None and settings.end_to_end:
+        asked["reader"] = whole
+    if judge.NAME in settings.annotators:
+        asked["judge"] = alone
+    if utility.NAME in settings.annotators:
+        asked["abstain"] = alone
+    return asked
 
 
 def _refuse_failures(reads: pl.DataFrame, settings: Settings) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from engine.errors import InputError
-from engine.labels import containment, dual, erag, judge, preference, provenance, qrels
+from engine.labels import containment, dual, erag, judge, preference, provenance, qrels, utility
 from engine.labels.judge import JudgeLabels
 from engine.labels.preference import PreferenceLabels
-from engine.ranking.measures import Measure, parse_measures, undefined_on_graded
+from engine.labels.utility import HELPFUL, Helpful
+from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.scores import Missing, Relevant
 from engine.reading.protocol import Augmentation, Dtype, Engine
-from engine.reading.template import Task, read_template
+from engine.reading.template import ABSTAIN, Task, read_template
 from engine.scoring.metrics import get_metric
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import IntervalMethod
@@ -27,6 +29,7 @@ ANNOTATORS = (
     judge.NAME,
     qrels.NAME,
     preference.NAME,
+    utility.NAME,
 )
 # Annotators that look for answers in passages, and tasks whose answers stand in none.
 _SEARCHING = (*containment.NAMES, dual.NAME)
@@ -56,6 +59,10 @@ class Settings:
         judge: the model that the annotator ``judge`` asks, named as ``reader`` is; None for the reader.
         judge_prompt: what it is asked, named as ``prompt`` is; None for the usual one.
         judge_labels: 1 or 0, or the probability of relevance.
+        erag_reader: the model that eRAG's labels (and utilities) come from, named as ``reader`` is;
+            None for the reader of whole lists.
+        helpful: whose labels say which passages help, for utilities.
+        abstain_prompt: what lets the reader decline, for utilities; named as ``prompt`` is.
         preference_labels: what becomes of human preferences (see ``engine.labels.preference``).
         relevant: what counts as judged (see ``engine.ranking.scores``); None means ``qrels`` where
             these alone label, else ``pool`` for several runs and ``list`` for one.
@@ -87,6 +94,9 @@ class Settings:
     judge: str | None = None
     judge_prompt: str | None = None
     judge_labels: JudgeLabels = "binary"
+    erag_reader: str | None = None
+    helpful: Helpful = "erag"
+    abstain_prompt: str | None = None
     preference_labels: PreferenceLabels = "share"
     relevant: Relevant | None = None
     missing: Missing = "zero"
@@ -103,15 +113,31 @@ class Settings:
     seed: int = 0
 
     def parsed_measures(self) -> tuple[Measure, ...]:
-        """The measures named, or the usual ones: those that take the labels as they come."""
-        kinds = ["P", "nDCG", "Success"]
-        if not self.has_graded_labels():
+        """The measures named, or the usual ones: those that some annotator's labels have."""
+        others = set(self.annotators) - {utility.NAME}
+        kinds = ["P", "nDCG", "Success"] if others else []
+        if others - set(self.graded_annotators()):
             kinds = ["P", "nDCG", "AP", "RR", "R", "Success"]
+        if utility.NAME in self.annotators:
+            kinds.append(UTILITY_KIND)
         return parse_measures(self.measures or " ".join(f"{kind}@{self.k}" for kind in kinds))
 
-    def has_graded_labels(self) -> bool:
-        """Whether some annotator's labels can lie between 0 and 1."""
-        return bool(self.graded_annotators())
+    def why_undefined(self, measure: Measure, annotator: str, *, real_valued: bool = False) -> str:
+        """Why a measure has no meaning on an annotator's labels; empty where it has one.
+
+        Args:
+            real_valued: whether some label lies between whole numbers, where that is known.
+        """
+        graded = self.graded_annotators().get(
+            annotator, "real-valued labels" if real_valued else ""
+        )
+        return why_undefined(measure, utilities=annotator == utility.NAME, graded=graded)
+
+    def reads_alone(self) -> bool:
+        """Whether passages are read one at a time, for eRAG's labels or for what these are used for."""
+        return erag.NAME in self.annotators or (
+            utility.NAME in self.annotators and self.helpful == erag.NAME
+        )
 
     def graded_annotators(self) -> dict[str, str]:
         """The annotators whose labels can lie between 0 and 1, and what makes them so."""
@@ -139,8 +165,11 @@ class Settings:
         return Bootstrap(self.resamples, self.interval, self.confidence, self.seed)
 
 
-def check(settings: Settings) -> None:
+def check(settings: Settings, own: Sequence[str] = ()) -> None:
     """Refuse settings that cannot work, before anything is read.
+
+    Args:
+        own: names of annotators beside those of the settings.
 
     Raises:
         InputError: an unknown name, a value out of range, a prompt template that cannot be used, or
@@ -164,13 +193,14 @@ def check(settings: Settings) -> None:
     ):
         if value is not None and value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
-    read = settings.end_to_end or not {erag.NAME, judge.NAME}.isdisjoint(settings.annotators)
+    reading = {erag.NAME, judge.NAME, utility.NAME}
+    read = settings.end_to_end or not reading.isdisjoint(settings.annotators)
     if settings.certify and not read:
         raise InputError(
             None,
             None,
             "--certify repeats reads, and nothing is read",
-            "use --end-to-end or the annotators erag or judge, or leave --certify out",
+            "use --end-to-end or the annotators erag, judge or utility, or leave --certify out",
         )
     measures = settings.parsed_measures()
     for measure in measures:
@@ -199,14 +229,18 @@ def check(settings: Settings) -> None:
             f"--end-to-end-k {settings.end_to_end_k} exceeds --k {settings.k}",
             "the reader of the whole list gets at most the passages that are labelled",
         )
+    searching = {*settings.annotators}
+    if utility.NAME in settings.annotators:
+        searching.add(settings.helpful)
     for name in _SEARCHING:
-        if name in settings.annotators and settings.task in _NOT_SEARCHABLE:
+        if name in searching and settings.task in _NOT_SEARCHABLE:
             raise InputError(
                 None,
                 None,
                 f"{name} has no meaning for the task {settings.task}: "
                 f"{_NOT_SEARCHABLE[settings.task]}",
-                f"leave {name} out of --annotators",
+                f"leave {name} out"
+                + (" of --annotators" if name in settings.annotators else " of --helpful"),
             )
     if judge.NAME not in settings.annotators:
         for option, given in (
@@ -225,7 +259,12 @@ def check(settings: Settings) -> None:
             f"--preference-labels {settings.preference_labels} without the annotator preference",
             "add preference to --annotators",
         )
-    if not settings.end_to_end and erag.NAME not in settings.annotators:
+    _check_utility(settings)
+    if settings.erag_reader is not None and not settings.reads_alone():
+        raise InputError(
+            None, None, "--erag-reader without the annotator erag", "add erag to --annotators"
+        )
+    if not settings.end_to_end and not settings.reads_alone():
         for option, given in (
             ("--prompt", settings.prompt is not None),
             ("--augmentation fid", settings.augmentation == "fid"),
@@ -256,11 +295,59 @@ def check(settings: Settings) -> None:
             "Judged is 1 by definition under --relevant list",
             "use --relevant pool, or leave Judged out",
         )
-    for why in settings.graded_annotators().values():
-        for measure in undefined_on_graded(measures):
+    _check_measures(settings, measures, own)
+
+
+def _check_utility(settings: Settings) -> None:
+    if settings.helpful not in HELPFUL:
+        raise InputError(
+            None, None, f"--helpful is {settings.helpful!r}", f"use {', '.join(HELPFUL)}"
+        )
+    if utility.NAME in settings.annotators:
+        if settings.abstain_prompt is not None:
+            read_template(settings.abstain_prompt, ABSTAIN)
+        return
+    for option, given in (
+        (f"--helpful {settings.helpful}", settings.helpful != Settings.helpful),
+        ("--abstain-prompt", settings.abstain_prompt is not None),
+    ):
+        if given:
             raise InputError(
-                None,
-                None,
-                f"{measure} is not defined on {why}",
-                f"give a threshold, as in {Measure(measure.kind, measure.cutoff, rel=0.5)}",
+                None, None, f"{option} without the annotator utility", "add utility to --annotators"
             )
+
+
+def _check_measures(settings: Settings, measures: Sequence[Measure], own: Sequence[str]) -> None:
+    """Refuse measures that nobody's labels have, and annotators that none of the measures fits."""
+    reasons = {
+        (name, measure): settings.why_undefined(measure, name)
+        for name in (*settings.annotators, *own)
+        for measure in measures
+    }
+    for measure in measures:
+        whys = [why for (_, asked), why in reasons.items() if asked == measure]
+        if all(whys):
+            raise InputError(None, None, f"{measure} is {whys[0]}", "leave it out, or use others")
+    for name in settings.annotators:
+        refuse_without_measure(
+            name, [why for (annotator, _), why in reasons.items() if annotator == name]
+        )
+
+
+def refuse_without_measure(annotator: str, reasons: Sequence[str]) -> None:
+    """Refuse an annotator that none of the measures fits.
+
+    Args:
+        reasons: why each measure has no meaning on its labels; empty for one that has.
+
+    Raises:
+        InputError: no measure has.
+    """
+    if all(reasons):
+        fitting = UTILITY_KIND if annotator == utility.NAME else "P, nDCG or Success"
+        raise InputError(
+            None,
+            None,
+            f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})",
+            f"add {fitting}",
+        )

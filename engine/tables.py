@@ -46,9 +46,11 @@ MEASURE = "measure"
 VALUE = "value"
 K = "k"
 N = "n"
+NOTE = "note"
 # The second of two that are compared.
 RUN_B = "run_b"
 ANNOTATOR_B = "annotator_b"
+MEASURE_B = "measure_b"
 
 CORPUS: Schema = {
     DOC_ID: pl.String(),
@@ -84,7 +86,8 @@ LABELS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
     ANNOTATOR: pl.String(),
-    LABEL: pl.Float64(),  # in [0, 1]; those of qrels are grades
+    # In [0, 1]; those of qrels are grades, utilities lie in [-1/3, 1].
+    LABEL: pl.Float64(),
 }
 QRELS: Schema = {
     QUERY_ID: pl.String(),
@@ -102,7 +105,8 @@ TRACES: Schema = {
     METRIC: pl.String(),
     ANSWER: pl.String(),  # the answer that the output matched, or that the passage holds
     ARTICLE_ID: pl.String(),  # the gold article that the passage is of
-    CONFIDENCE: pl.Float64(),  # the probability that a judge gave to relevance
+    # The probability that a judge gave to relevance; of utilities: that the reader declines.
+    CONFIDENCE: pl.Float64(),
 }
 DUAL_LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -140,6 +144,12 @@ QUERY_SCORES: Schema = {
     QUERY_ID: pl.String(),
     VALUE: pl.Float64(),
 }
+UNDEFINED: Schema = {
+    # Cells that have no meaning.
+    ANNOTATOR: pl.String(),
+    MEASURE: pl.String(),
+    NOTE: pl.String(),
+}
 DOWNSTREAM: Schema = {
     RUN: pl.String(),
     QUERY_ID: pl.String(),
@@ -169,6 +179,8 @@ COMPARISONS: Schema = {
     RUN_B: pl.String(),
     ANNOTATOR_B: pl.String(),
     MEASURE: pl.String(),
+    # The same, but for utilities, which have a measure of their own.
+    MEASURE_B: pl.String(),
     K: pl.Int64(),
     N: pl.Int64(),
     "tau_difference": pl.Float64(),

@@ -15,6 +15,7 @@ from engine.errors import InputError
 from engine.evaluation import Evaluation
 from engine.labels.judge import JudgeLabels
 from engine.labels.preference import PreferenceLabels
+from engine.labels.utility import Helpful
 from engine.ranking.scores import Missing, Relevant
 from engine.reading.protocol import Augmentation, Dtype, Engine
 from engine.reading.template import Task
@@ -52,6 +53,9 @@ def evaluate(
     judge: str | None = Settings.judge,
     judge_prompt: str | None = Settings.judge_prompt,
     judge_labels: JudgeLabels = Settings.judge_labels,
+    erag_reader: str | None = Settings.erag_reader,
+    helpful: Helpful = Settings.helpful,
+    abstain_prompt: str | None = Settings.abstain_prompt,
     relevant: Relevant | None = Settings.relevant,
     qrels: Path | None = None,
     preferences: Path | None = None,
@@ -106,16 +110,23 @@ def evaluate(
         Passages that the end-to-end reader is given; by default as many as are labelled.
     measures
         Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success at k
-        (P, nDCG, Success where labels lie between 0 and 1).
+        (P, nDCG, Success where all labels lie between 0 and 1), and UDCG for utility.
     annotators
         Who labels, separated by commas: erag, containment, containment-substring, provenance, dual,
-        judge, qrels, preference.
+        judge, qrels, preference, utility.
     judge
         The model that judges relevance, named as --reader is; by default the reader itself.
     judge_prompt
         Its prompt template: 'completion', 'chat', 't5', 'monot5', or a file.
     judge_labels
         Relevant or not, or the probability of relevance (graded).
+    erag_reader
+        A model, named as --reader is, that reads single passages in the reader's stead: can a cheaper
+        one stand in for it?
+    helpful
+        For utility: whose labels say which passages help.
+    abstain_prompt
+        For utility: the prompt that lets the reader decline: 'completion', 'chat', 't5', or a file.
     relevant
         What recall and ideal rankings are taken over: the query's own list, the pool of all runs,
         or all judgments of --qrels. By default qrels where these alone label, else pool where
@@ -170,6 +181,9 @@ def evaluate(
         judge=judge,
         judge_prompt=judge_prompt,
         judge_labels=judge_labels,
+        erag_reader=erag_reader,
+        helpful=helpful,
+        abstain_prompt=abstain_prompt,
         preference_labels=preference_labels,
         relevant=relevant,
         end_to_end=end_to_end,

@@ -110,7 +110,7 @@ def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
         pytest.approx(1), pytest.approx(1), 3, 2
     )  # fmt: skip
     # q2 and q3 have the same text: their reads are the same, their labels are not
-    assert (result.costs.wanted, len(reader.asked)) == (3 + 2 + 2, 7)
+    assert (result.readings["reader"].costs.wanted, len(reader.asked)) == (3 + 2 + 2, 7)
     assert result.reads.height == 7 + 3
 
 
@@ -177,7 +177,7 @@ def test_without_erag_and_end_to_end_nothing_is_read(tmp_path):
     settings = Settings(k=3, end_to_end=False, annotators=("containment",), reader="none/such")
     result, reader = run_evaluation(tmp_path, settings)
     assert reader.asked == []
-    assert result.spec is None
+    assert not result.readings
 
 
 def failing_where(fails):
@@ -209,8 +209,8 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
     result = evaluate(
         inputs(), Settings(k=3, resamples=0, failed_reads="zero"), store=tmp_path, executor=failing
     )
-    assert result.costs.failed == 1
-    assert result.costs.reused == 6  # the first attempt kept what succeeded
+    assert result.readings["reader"].costs.failed == 1
+    assert result.readings["reader"].costs.reused == 6  # the first attempt kept what succeeded
     labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
     assert labels["q1", "d1"] == 0
     # Or its query is left out of eRAG's scores, and stays in what else was computed.
@@ -307,7 +307,7 @@ def test_labels_that_the_measures_do_not_fit_are_refused_before_any_read(tmp_pat
     reader = ScriptedReader(say_last)
     settings = Settings(k=3, annotators=("erag", "qrels"), measures="AP@3")
     with pytest.raises(
-        InputError, match="AP@3 is not defined on the real-valued labels of 'qrels'"
+        InputError, match="labels of qrels .the first is not defined on real-valued"
     ):
         evaluate(with_qrels(("q1", "d1", 0.5)), settings, store=tmp_path, executor=reader)
     # one run and no --relevant: judged is the own list
@@ -361,7 +361,10 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
         (Settings(confidence=95), "--confidence is 95"),
         (Settings(actors=-1), "--actors is -1"),
         (Settings(seed=-1), "--seed is -1"),
-        (Settings(metric="f1", measures="AP@5"), "AP@5 is not defined on eRAG's graded labels"),
+        (
+            Settings(metric="f1", measures="AP@5"),
+            "AP@5 is not defined on eRAG's graded labels under f1, which need a threshold",
+        ),
         (
             Settings(task="claims", annotators=("containment",)),
             "containment has no meaning for the task claims: its answers are verdicts",

@@ -71,10 +71,9 @@ def test_judges_read_each_passage_once_and_label_it_by_the_first_choice(tmp_path
         assert first.endswith(("Query: first question\n", "Query: same question\n"))
         assert second.startswith("Passage: ")
         assert second.endswith("\nRelevant:")
-    assert result.judge.spec.choices == (" Yes", " No")
-    assert (result.judge.costs.wanted, result.judge.costs.done) == (5, 5)
-    assert result.spec is None
-    assert result.costs.wanted == 0
+    assert result.readings["judge"].spec.choices == (" Yes", " No")
+    assert (result.readings["judge"].costs.wanted, result.readings["judge"].costs.done) == (5, 5)
+    assert "reader" not in result.readings
     assert result.reads["confidence"].to_list() == [*JUDGED.values()]
     # P@3 of q1: d1 of three; of q2 and q3: d3
     assert means(result)[0]["value"].to_list() == [pytest.approx(1 / 3)]
@@ -105,12 +104,12 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     assert labels_of(result) == labels_of(alone)
     assert labels_of(result, "erag")["q1", "d1"] == 1
     # q2 and q3 ask the same of the same: 3 + 2 passages alone, 1 + 1 whole lists
-    assert (result.costs.wanted, result.judge.costs.wanted) == (7, 5)
+    assert (result.readings["reader"].costs.wanted, result.readings["judge"].costs.wanted) == (7, 5)
     assert told[0] == (0, 12)
     assert told[-1] == (12, 12)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert {total for _, total in told} == {12}
-    assert result.spec.fingerprint != result.judge.spec.fingerprint
+    assert result.readings["reader"].spec.fingerprint != result.readings["judge"].spec.fingerprint
     assert result.reads.height == 7 + 3 + 7
     assert set(result.statistics.correlations["annotator"]) == {"erag", "judge"}
     shown = lines(result, settings)
@@ -131,19 +130,19 @@ def test_another_prompt_and_another_model_may_judge(tiny_t5, tmp_path):
     )
     judged = [pieces for choosing, pieces in reader.asked if choosing]
     assert ["Passage: A1. says Ann\nIs it? first question"] in judged
-    assert result.spec.name == "bundled"
-    assert (result.judge.spec.name, result.judge.spec.architecture) == (
+    assert result.readings["reader"].spec.name == "bundled"
+    assert (result.readings["judge"].spec.name, result.readings["judge"].spec.architecture) == (
         str(tiny_t5), "encoder-decoder"
     )  # fmt: skip
     written = json.loads(json.dumps(summarize(result, settings, {})))
     assert written["judge"]["name"] == str(tiny_t5)
     assert written["judge"]["prompt"] == str(prompt)
-    assert written["judge"]["prompt_sha256"] == result.judge.prompt.digest
+    assert written["judge"]["prompt_sha256"] == result.readings["judge"].prompt.digest
     assert written["judge"]["choices"] == ["useful", "useless"]
     assert written["judge"]["labels"] == "binary"
     assert written["judge"]["reading"]["done"] == 5
     assert written["reader"]["prompt"] == "completion"
-    assert written["reader"]["prompt_sha256"] == result.prompt.digest
+    assert written["reader"]["prompt_sha256"] == result.readings["reader"].prompt.digest
     assert written["configuration"]["judge_prompt"] == str(prompt)
 
 
@@ -168,7 +167,7 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
     result, again, _ = judge(tmp_path, reader(), annotators=both, failed_reads="zero")
     assert len([1 for choosing, _ in again.asked if choosing]) == 1  # the others were kept
     assert labels_of(result)["q1", "d1"] == 0
-    assert result.judge.costs.failed == 1
+    assert result.readings["judge"].costs.failed == 1
     assert result.counts.skipped_queries == 0
     result, _, settings = judge(tmp_path, reader(), annotators=both, failed_reads="skip")
     scored = {(a, q) for _, a, _, q, _ in result.query_scores.iter_rows()}

@@ -91,6 +91,22 @@ def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
     return _complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
 
 
+def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
+    """Traces of utilities: the read that could decline, and what says that the passage helps.
+
+    Args:
+        labels: utilities, in the order of ``reads``.
+        reads: the reads that could decline, one passage each.
+        helpful: traces of the labels that say what helps, of the same pairs.
+    """
+    behind = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
+    return _complete(
+        labels.with_columns(reads[READ_KEY], reads[CONFIDENCE]).join(
+            behind, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
+        )
+    )
+
+
 def trace_given(labels: pl.DataFrame) -> pl.DataFrame:
     """Traces of labels that come from outside: they have nothing behind them here."""
     return _complete(labels)

@@ -13,7 +13,8 @@ from typing import Literal, cast, get_args
 from engine.errors import InputError
 
 _NAME = re.compile(r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d+))?")
-KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success", "Rprec", "Judged")
+UTILITY_KIND = "UDCG"
+KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success", "Rprec", "Judged", UTILITY_KIND)
 Discounted = Literal["log2", "exp-log2"]
 _GAINS = frozenset({"DCG", "nDCG"})
 # Measures that take real-valued labels as they are where no threshold is given.
@@ -91,7 +92,7 @@ def parse_measure(text: str) -> Measure:
         name, _, value = (part.strip() for part in option.partition("="))
         if kind in _GAINS and name == "dcg":
             dcg = _discounted(value.strip("'\""), text)
-        elif name != "rel" or kind in _GAINS or kind == "Judged":
+        elif name != "rel" or kind in _GAINS or kind in ("Judged", UTILITY_KIND):
             raise InputError(
                 None, None, f"{kind} has no option {name!r} (in {text!r})", _options(kind)
             )
@@ -103,7 +104,7 @@ def parse_measure(text: str) -> Measure:
 def _options(kind: str) -> str:
     if kind in _GAINS:
         return f"{kind} takes labels as gains; its option is dcg='exp-log2'"
-    return "Judged has none" if kind == "Judged" else "the option is rel=…"
+    return f"{kind} has none" if kind in ("Judged", UTILITY_KIND) else "the option is rel=…"
 
 
 def _discounted(value: str, text: str) -> Discounted:
@@ -141,3 +142,20 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
 def undefined_on_graded(measures: Sequence[Measure]) -> list[Measure]:
     """The measures that count relevant passages and have no threshold to tell which they are."""
     return [m for m in measures if m.rel is None and m.kind not in GRADED_KINDS]
+
+
+def why_undefined(measure: Measure, *, utilities: bool, graded: str) -> str:
+    """Why a measure has no meaning on some labels, as "not defined on …"; empty where it has one.
+
+    Args:
+        utilities: whether the labels are utilities, which may be negative.
+        graded: what labels these are, where they can lie between whole numbers; else empty.
+    """
+    if utilities and measure.kind != UTILITY_KIND:
+        return f"not defined on utilities, which may be negative: {UTILITY_KIND} sums them up"
+    if not utilities and measure.kind == UTILITY_KIND:
+        return "not defined on labels that are no utilities"
+    if not utilities and graded and undefined_on_graded([measure]):
+        advice = Measure(measure.kind, measure.cutoff, rel=0.5)
+        return f"not defined on {graded}, which need a threshold to tell what is relevant, as in {advice}"
+    return ""

@@ -23,7 +23,7 @@ from engine.reading.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.t5 import T5
 from engine.reading.weights import refuse_missing
-from engine.reading.writing import first_tokens, refuse_nan
+from engine.reading.writing import choose, first_tokens, refuse_nan
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
 # what lies between two of them to stay in its caches.
@@ -217,10 +217,10 @@ class EncoderDecoderReader:
         if self._choices:
             logits = decoding.step([self._start] * len(reads))
             refuse_nan(logits)
-            chances = logits[:, self._choices].float().softmax(1)
+            chosen = choose(logits, self._spec.choices, self._choices)
             return [
-                _output(read, self._spec.choices[int(row.argmax())].strip(), 0, float(row[0]))
-                for read, row in zip(reads, chances.cpu(), strict=True)
+                _output(read, text.strip(), 0, confidence)
+                for read, (text, confidence) in zip(reads, chosen, strict=True)
             ]
         written: list[list[int]] = [[] for _ in reads]
         alive = list(range(len(reads)))

@@ -14,6 +14,7 @@ from engine.reading.template import (
     QUERY,
     TEXT,
     TITLE,
+    Purpose,
     Task,
     Template,
     read_template,
@@ -108,7 +109,7 @@ class Prompt:
 
 def make_prompt(
     template: Template,
-    task: Task | Literal["judge"],
+    task: Purpose,
     architecture: Architecture,
     augmentation: Augmentation,
     *,
@@ -130,7 +131,7 @@ def make_prompt(
     most = template.max_new_tokens
     if most is None:
         # A choice is made without decoding; other prompts do as the task's own.
-        chooses = template.choices or task == "judge"
+        chooses = template.choices or task in ("judge", "abstain")
         own = None if chooses else read_template(DEFAULT_STYLE[architecture], task)
         most = (own and own.max_new_tokens) or 1
     prompt = Prompt(

@@ -38,7 +38,8 @@ class ReaderSpec:
         special_tokens: whether the tokenizer adds its own (a begin-of-text token); False where the
             prompt has them in its text, as chat templates do.
         choices: none, and the reader writes; or the texts one of which it chooses as its answer, by
-            the probabilities of their first tokens, in one forward pass without decoding.
+            the probabilities of their first tokens, in one forward pass without decoding. Of a single
+            one the probability is taken among all tokens.
         path: the local directory of the model.
         name: what the user called it, for messages and reports.
         source: what leads to the same weights on a machine that has no ``path``; the name if empty.
@@ -93,8 +94,8 @@ class ReadOutput:
     """What one read gave.
 
     Where the reader chooses between given answers (``ReaderSpec.choices``), ``output`` is the one it
-    chose and ``confidence`` the probability of the first choice, over those of all choices; else
-    ``confidence`` is None. ``failure`` is None for a read that succeeded; else the reason why it could
+    chose and ``confidence`` the probability of the first choice, over those of all choices (of a
+    single one, over those of all tokens); else ``confidence`` is None. ``failure`` is None for a read that succeeded; else the reason why it could
     not be done, and ``output`` is empty.
     """
 

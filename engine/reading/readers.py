@@ -6,13 +6,12 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from engine.errors import InputError, ReadError
 from engine.reading import chat, device, vllm_support, weights
 from engine.reading.prompts import DEFAULT_STYLE, Prompt, make_prompt
 from engine.reading.protocol import Augmentation, Dtype, Engine, Reader, ReaderSpec
-from engine.reading.template import Task, read_template
+from engine.reading.template import Purpose, read_template
 
 # FiD encodes each passage with the question in at most so many tokens (Izacard & Grave 2021).
 FID_INPUT_TOKENS = 250
@@ -22,7 +21,7 @@ def specify(
     name: str,
     *,
     augmentation: Augmentation,
-    task: Task | Literal["judge"],
+    task: Purpose,
     prompt: str | None = None,
     dtype: Dtype | None = None,
     memory: int = 0,

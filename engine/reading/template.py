@@ -21,7 +21,10 @@ from engine.sources.files import is_text
 from engine.sources.locations import require_file
 
 Task = Literal["short-answer", "claims", "dialogue"]
+# What else a reader is asked: whether a passage is relevant, and whether it would decline to answer.
+Purpose = Task | Literal["judge", "abstain"]
 JUDGE: Literal["judge"] = "judge"
+ABSTAIN: Literal["abstain"] = "abstain"
 Order = Literal["best-first", "best-last"]
 
 QUERY, PASSAGES, TITLE, TEXT, NUMBER = "query", "passages", "title", "text", "number"
@@ -76,7 +79,8 @@ class Template:
         max_input_tokens: longest input; 0 for the reader's own limit.
         chat: whether the prompt is a user's message in the model's own chat template.
         system: the system message of a chat; empty for none.
-        choices: none, or the answers one of which the reader chooses.
+        choices: none; the answers one of which the reader chooses; or a single one, of which it is
+            asked how likely it is to begin so.
     """
 
     name: str
@@ -107,17 +111,18 @@ _KEYS = (
 )
 
 
-def styles(task: Task | Literal["judge"]) -> list[str]:
+def styles(task: Purpose) -> list[str]:
     """The names of the templates that come with the engine."""
     return sorted(path.stem for path in (_SHIPPED / task).glob("*.txt"))
 
 
-def read_template(name: str, task: Task | Literal["judge"]) -> Template:
+def read_template(name: str, task: Purpose) -> Template:
     """Read a template.
 
     Args:
         name: one of ``styles(task)``, or a path.
-        task: what the prompt is for; a judge's prompt needs ``choices``.
+        task: what the prompt is for; a judge's prompt needs ``choices``, one that lets the reader
+            decline needs a single one: how it declines.
 
     Raises:
         InputError: no such file, or something in it cannot be used.
@@ -159,6 +164,18 @@ def read_template(name: str, task: Task | Literal["judge"]) -> Template:
         raise fault("system", "a system message and no chat", "add chat: true")
     if task == JUDGE and not template.choices:
         raise fault("choices", "a judge's prompt without choices", 'add choices: [" Yes", " No"]')
+    if task == ABSTAIN and len(template.choices) != 1:
+        raise fault(
+            "choices",
+            f"choices is {list(template.choices)} where the reader may decline",
+            'give the one text that declines: choices: [" NO-RESPONSE"]',
+        )
+    if task != ABSTAIN and len(template.choices) == 1:
+        raise fault(
+            "choices",
+            f"choices is {list(template.choices)}",
+            "give two or more different texts",
+        )
     return template
 
 
@@ -305,6 +322,6 @@ def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:
     values = _texts(settings, "choices", fault)
     # Told apart without the spaces around them, which the tokenizer needs and outputs lack.
     different = {value.strip() for value in values} - {""}
-    if values and (len(values) < 2 or len(different) < len(values)):
+    if values and len(different) < len(values):
         raise fault("choices", f"choices is {list(values)}", "give two or more different texts")
     return values

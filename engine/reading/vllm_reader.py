@@ -132,6 +132,10 @@ class VllmReader:
         (completion,) = result.outputs
         if self._first:
             scores = [completion.logprobs[0][token].logprob for token in self._first]
+            if len(scores) == 1:  # among all tokens, see _start
+                confidence = math.exp(scores[0])
+                chosen = self._spec.choices[0].strip() if confidence > 0.5 else ""
+                return ReadOutput(chosen, prompt.length, 0, prompt.truncated, confidence=confidence)
             shares = [math.exp(score - max(scores)) for score in scores]
             best = max(range(len(shares)), key=shares.__getitem__)
             confidence = shares[0] / sum(shares)
@@ -183,7 +187,8 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
                 dtype=spec.dtype,
                 max_model_len=-1,  # as long as the model's positions and the cache allow
                 enable_prefix_caching=True,
-                logprobs_mode="raw_logits",
+                # Choices are weighed among themselves, a single one among all tokens.
+                logprobs_mode="raw_logprobs" if len(spec.choices) == 1 else "raw_logits",
                 # the files that transformers would read, and never a pickle
                 config_format="hf",
                 tokenizer_mode="hf",

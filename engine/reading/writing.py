@@ -66,6 +66,28 @@ def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> lis
     return first
 
 
+def choose(
+    logits: torch.Tensor, choices: Sequence[str], first: Sequence[int]
+) -> list[tuple[str, float]]:
+    """The choice made in each row, and the probability of the first choice.
+
+    Args:
+        logits: (rows, vocabulary), of the next token.
+        choices: two or more, told apart by the probabilities of their first tokens among
+            themselves; or one, whose first token's probability is taken among all tokens. It is
+            chosen where that exceeds 1/2, else nothing is.
+        first: their first tokens.
+    """
+    if len(choices) == 1:
+        alone = logits.float().softmax(-1)[:, first[0]].tolist()
+        return [(choices[0] if share > 0.5 else "", share) for share in alone]
+    shares = logits[:, list(first)].float().softmax(-1)
+    best = shares.argmax(-1).tolist()
+    return [
+        (choices[place], share) for place, share in zip(best, shares[:, 0].tolist(), strict=True)
+    ]
+
+
 def refuse_nan(logits: torch.Tensor) -> None:
     """Refuse to answer where a model's arithmetic overflowed: any token would do.
 
@@ -103,10 +125,9 @@ class Writer:
         """
         refuse_nan(logits)
         if self._choices:
-            shares = logits[:, self._first].float().softmax(-1)
-            best = shares.argmax(-1).tolist()
-            for answer, place, share in zip(answers, best, shares[:, 0].tolist(), strict=True):
-                answer.text, answer.confidence = self._choices[place], share
+            chosen = choose(logits, self._choices, self._first)
+            for answer, (text, confidence) in zip(answers, chosen, strict=True):
+                answer.text, answer.confidence = text, confidence
             return []
         chosen = logits.float().argmax(-1).tolist()  # in bf16 it is several times as slow
         return [

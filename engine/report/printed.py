@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import polars as pl
@@ -13,11 +14,18 @@ from rich.text import Text
 
 from engine import tables
 from engine.evaluation import Evaluation, means
+from engine.readings import Role
 from engine.report import certificate, dual
 from engine.settings import Settings
-from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, RUN, RUN_B, VALUE
+from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
 
 _MIB = 2**20
+_READS: dict[Role, str] = {
+    "reader": "reads",
+    "erag": "reads of the reader for eRAG",
+    "judge": "reads of the judge",
+    "abstain": "reads that may decline",
+}
 
 
 def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
@@ -78,7 +86,7 @@ def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table
         for row in evaluation.statistics.correlations.iter_rows(named=True)
     }
     # Where not every figure is over all queries, each says over how many.
-    counts = [*scores[tables.N], *(cell[tables.N] for cell in cells.values())]
+    counts = [*scores[tables.N], *(cell[tables.N] for cell in cells.values() if cell[tables.N])]
     counted = any(n != evaluation.counts.queries for n in counts)
     level = _level(settings)
     title = "Means of ranking measures over queries"
@@ -88,14 +96,18 @@ def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table
     if settings.end_to_end:
         columns += [f"Kendall's tau{level}", f"Spearman's rho{level}", *(["n"] if counted else [])]
     result = _table(title, (["run"] if several else []) + ["annotator", "measure"], columns)
+    found = {(row[RUN], row[ANNOTATOR], row[MEASURE]): row for row in scores.to_dicts()}
+    annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
+    named = [str(measure) for measure in settings.parsed_measures()]
     rows = []
-    for row in scores.sort(RUN, maintain_order=True).iter_rows(named=True):
-        key = (row[RUN], row[ANNOTATOR], row[MEASURE])
-        cell = cells.get(key)
-        values = [f"{row[VALUE]:.3f}"] + ([str(row[tables.N])] if counted else [])
-        if settings.end_to_end:
-            values += [_interval(cell, name) for name in ("tau", "rho")]
-            values += [str(cell[tables.N] if cell else 0)] if counted else []
+    for key in product(scores[RUN].unique().sort(), annotators, named):
+        row, cell = found.get(key), cells.get(key)
+        values = [""] * len(columns)  # of cells that have no meaning; the notes say why
+        if row is not None:
+            values = [f"{row[VALUE]:.3f}"] + ([str(row[tables.N])] if counted else [])
+            if settings.end_to_end:
+                values += [_interval(cell, name) for name in ("tau", "rho")]
+                values += [str(cell[tables.N] if cell else 0)] if counted else []
         rows.append((key[0 if several else 1 :], values))
     _add_rows(result, rows)
     return result
@@ -136,6 +148,8 @@ def _differences(
     )
     rows = []
     for row in comparisons.sort(keys[:-1], maintain_order=True).iter_rows(named=True):
+        if row[MEASURE_B] != row[MEASURE]:
+            row[MEASURE] += f" ({row[MEASURE_B]})"
         values = [_difference(row)]
         values += [_p(row["tau_p_holm"])] if settings.resamples else []
         values += [str(row[tables.N])] if counted else []
@@ -185,8 +199,8 @@ def _systems(evaluation: Evaluation, settings: Settings) -> Table:
 
 def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
     """What stands around the table: end-to-end scores, reads, and everything that deserves a warning."""
-    counts, judge = evaluation.counts, evaluation.judge
-    readings = {"reads": evaluation.costs} | ({"reads of the judge": judge.costs} if judge else {})
+    counts = evaluation.counts
+    readings = {_READS[role]: reading.costs for role, reading in evaluation.readings.items()}
     _, end_to_end = means(evaluation)
     shown = [f"{counts.queries} queries, {counts.passages} passages; judged: {evaluation.relevant}"]
     for row in end_to_end.iter_rows(named=True):
@@ -254,8 +268,12 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         if amount:
             shown.append(f"note: {amount} {what}")
     shown += [f"note: {note}" for note in _remarks(evaluation, settings)]
+    shown += _empty_cells(evaluation.undefined)
     for statistics, names in (
-        (evaluation.statistics.correlations, "{run}{annotator} {measure}"),
+        (
+            evaluation.statistics.correlations.filter(pl.col(tables.N) > 0),
+            "{run}{annotator} {measure}",
+        ),
         (evaluation.statistics.systems, "order of runs by {annotator} {measure}"),
     ):
         shown += _notes(statistics, names)
@@ -294,6 +312,14 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
                 f"below {least:.2g}; --resamples {needed} would let one reach "
                 f"{1 - settings.confidence:.2g}"
             )
+
+
+def _empty_cells(undefined: pl.DataFrame) -> Iterator[str]:
+    """Why cells are empty, a line for each reason."""
+    for (annotator, _), cells in undefined.group_by(
+        [ANNOTATOR, pl.col(tables.NOTE).str.split(",").list.first()], maintain_order=True
+    ):
+        yield f"note: {', '.join(cells[MEASURE])} of {annotator}: {cells[tables.NOTE][0]}"
 
 
 def _notes(statistics: pl.DataFrame, names: str) -> list[str]:

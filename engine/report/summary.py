@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from engine import __version__
 from engine.evaluation import Evaluation, means
-from engine.reading.prompts import Prompt
-from engine.reading.protocol import ReaderSpec
+from engine.reading.reads import ReadingCosts
+from engine.readings import Reading, Role
 from engine.report import certificate
 from engine.settings import Settings
 
@@ -25,7 +26,8 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
         files: what was evaluated: paths of queries, corpus and runs.
     """
     scores, end_to_end = means(evaluation)
-    spec, judge = evaluation.spec, evaluation.judge
+    readings = evaluation.readings
+    reading = readings.get("reader")
     versions = {
         "erag-engine": __version__,
         "python": platform.python_version(),
@@ -40,19 +42,16 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
                 "relevant": evaluation.relevant,
                 "end_to_end_k": settings.end_to_end_k or settings.k,
             },
-            "reader": None if spec is None else _reader(spec, evaluation.prompt),
-            "judge": None
-            if judge is None
-            else {
-                **_reader(judge.spec, judge.prompt),
-                "labels": settings.judge_labels,
-                "reading": asdict(judge.costs),
-            },
+            "reader": reading and _reader(reading),
+            "erag_reader": _other("erag", readings, {}),
+            "judge": _other("judge", readings, {"labels": settings.judge_labels}),
+            "abstain": _other("abstain", readings, {"helpful": settings.helpful}),
             "counts": asdict(evaluation.counts),
-            "reading": asdict(evaluation.costs),
+            "reading": asdict(reading.costs if reading else ReadingCosts()),
             "seconds": evaluation.seconds,
             "means": scores.to_dicts(),
             "end_to_end": end_to_end.to_dicts(),
+            "undefined": evaluation.undefined.to_dicts(),
             "correlations": evaluation.statistics.correlations.to_dicts(),
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
@@ -67,14 +66,24 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
     )
 
 
-def _reader(spec: ReaderSpec, prompt: Prompt | None) -> dict[str, Any]:
+def _other(
+    role: Role, readings: Mapping[Role, Reading], more: dict[str, Any]
+) -> dict[str, Any] | None:
+    """A reader beside that of whole lists, with what its reads cost; None where there is none."""
+    if (reading := readings.get(role)) is None:
+        return None
+    return {**_reader(reading), **more, "reading": asdict(reading.costs)}
+
+
+def _reader(reading: Reading) -> dict[str, Any]:
+    spec, prompt = reading.spec, reading.prompt
     return {
         "name": spec.name,
         "weights_sha256": spec.weights,
         "architecture": spec.architecture,
         "dtype": spec.dtype,
-        "prompt": prompt and prompt.template.name,
-        "prompt_sha256": prompt and prompt.digest,
+        "prompt": prompt.template.name,
+        "prompt_sha256": prompt.digest,
         "choices": spec.choices,
         "max_new_tokens": spec.max_new_tokens,
         "max_input_tokens": spec.max_input_tokens,

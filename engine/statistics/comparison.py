@@ -13,11 +13,12 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
+from engine.ranking.measures import UTILITY_KIND, parse_measure
 from engine.statistics.cells import Cell, only, replicate_cells
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
 from engine.statistics.intervals import holm, interval, p_value
 from engine.statistics.resampling import Replicates
-from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, RUN, RUN_B, K, N
+from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, MEASURE_B, RUN, RUN_B, K, N
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,15 +62,17 @@ def compare_cells(
 ) -> pl.DataFrame:
     """The comparisons table: every two cells that differ in the annotator or in the run alone.
 
+    Utilities, which have a measure of their own, are compared with every measure of the same cutoff.
+
     Differences are resampled on the same queries. ``tau_p_holm`` and ``rho_p_holm`` are corrected for
     all rows of the table, each statistic for itself.
     """
     alike: list[tuple[int, int]] = []
     for a, b in combinations(range(len(cells)), 2):
         one, other = cells[a], cells[b]
-        same = one.measure == other.measure and one.k == other.k
         # Not the same cell twice, nor two differences at once.
-        if same and (one.run == other.run) != (one.annotator == other.annotator):
+        apart = (one.run == other.run) != (one.annotator == other.annotator)
+        if apart and one.k == other.k and _alike(one, other):
             alike.append((a, b))
     found: dict[tuple[int, int], dict[str, Any]] = {}
     for queries, pairs in _by_shared_queries(cells, alike).items():
@@ -90,6 +93,7 @@ def compare_cells(
             RUN_B: cells[b].run,
             ANNOTATOR_B: cells[b].annotator,
             MEASURE: cells[a].measure,
+            MEASURE_B: cells[b].measure,
             K: cells[a].k,
         }
         | found[a, b]
@@ -99,6 +103,16 @@ def compare_cells(
         for row, corrected in zip(rows, holm([row[f"{name}_p"] for row in rows]), strict=True):
             row[f"{name}_p_holm"] = corrected
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
+
+
+def _alike(one: Cell, other: Cell) -> bool:
+    if one.measure == other.measure:
+        return True
+    if one.run != other.run:
+        return False
+    first, second = parse_measure(one.measure), parse_measure(other.measure)
+    utilities = (first.kind == UTILITY_KIND) != (second.kind == UTILITY_KIND)
+    return utilities and first.cutoff == second.cutoff
 
 
 def _by_shared_queries(

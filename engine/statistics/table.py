@@ -29,7 +29,10 @@ class Statistics:
 
 
 def analyse(
-    query_scores: pl.DataFrame, downstream: pl.DataFrame, bootstrap: Bootstrap
+    query_scores: pl.DataFrame,
+    downstream: pl.DataFrame,
+    bootstrap: Bootstrap,
+    undefined: pl.DataFrame | None = None,
 ) -> Statistics:
     """Every statistic of an evaluation.
 
@@ -40,6 +43,10 @@ def analyse(
 
     Queries are matched by ``query_id``; those that one side lacks are left out (``n`` tells). ``k`` is
     the number of passages that the end-to-end reader was given.
+
+    Args:
+        undefined: cells without a meaning (``tables.UNDEFINED``); they stand in ``correlations`` with their
+            reason, n = 0 and no figures.
     """
     cells = list(read_cells(query_scores, downstream))
     results = correlate_cells(cells, bootstrap)
@@ -50,10 +57,32 @@ def analyse(
     ]
     systems, run_pairs = _systems(cells, bootstrap)
     return Statistics(
-        pl.DataFrame(correlations, schema=tables.CORRELATIONS),
+        pl.concat(
+            [
+                pl.DataFrame(correlations, schema=tables.CORRELATIONS),
+                _empty_cells(undefined, downstream),
+            ]
+        ),
         compare_cells(cells, results, bootstrap),
         pl.DataFrame(systems, schema=tables.SYSTEMS),
         pl.DataFrame(run_pairs, schema=tables.RUN_PAIRS),
+    )
+
+
+def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl.DataFrame:
+    if undefined is None:
+        return tables.empty(tables.CORRELATIONS)
+    figures = [
+        pl.lit(float("nan")).alias(name)
+        for name in tables.CORRELATIONS
+        if name.startswith(("tau", "rho"))
+    ]
+    return (
+        downstream.select(RUN, K)
+        .unique(maintain_order=True)
+        .join(undefined, how="cross")
+        .with_columns(pl.lit(0, pl.Int64).alias(tables.N), *figures)
+        .select(list(tables.CORRELATIONS))
     )
 
 

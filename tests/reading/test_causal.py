@@ -142,6 +142,21 @@ def test_a_choice_is_made_by_the_probabilities_of_first_tokens(bundled_spec, pro
         assert output.output_tokens == 0
 
 
+def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(bundled_spec, prompts):
+    spec = replace(bundled_spec, choices=(" Oranjestad",))
+    outputs = CausalReader(spec).read(prompts)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    first = tokenizer.encode(spec.choices[0])[0]
+    for (prompt,), output in zip(prompts, outputs, strict=True):
+        with torch.no_grad():
+            logits = model(**tokenizer(prompt, return_tensors="pt")).logits[0, -1]
+        share = float(logits.softmax(-1)[first])
+        assert output.confidence == pytest.approx(share, abs=1e-5)
+        assert output.output == ("Oranjestad" if share > 0.5 else "")
+    assert len({output.confidence for output in outputs}) == len(prompts)
+
+
 def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts):
     limit = 150
     reader = CausalReader(replace(bundled_spec, max_input_tokens=limit))

@@ -109,6 +109,9 @@ def test_a_choice_is_made_by_the_probabilities_of_first_tokens(any_spec):
         assert result.output_tokens == 0
         chosen.add(result.output)
     assert len(chosen) > 1
+    alone = EncoderDecoderReader(replace(any_spec, choices=choices[:1])).read(READS[-1:])
+    share = float(logits[0, 0].softmax(0)[3 + 5])  # of the last read, among all tokens
+    assert alone[0].confidence == pytest.approx(share, abs=1e-3)
 
 
 def test_choices_that_begin_alike_are_refused(spec):

@@ -129,11 +129,22 @@ def test_a_judge_needs_choices(tmp_path):
         read(tmp_path, "{query} {passages}", "judge")
 
 
-@pytest.mark.parametrize("task", ["short-answer", "claims", "dialogue", "judge"])
+@pytest.mark.parametrize("choices", ["", 'choices: [" No", " Yes"]'])
+def test_where_a_reader_may_decline_there_is_one_way_to(tmp_path, choices):
+    with pytest.raises(InputError, match="give the one text that declines"):
+        read(tmp_path, f"---\n{choices}\n---\n{{query}} {{passages}}", "abstain")
+
+
+def test_elsewhere_a_choice_is_between_two(tmp_path):
+    with pytest.raises(InputError, match=":2: choices is .' Yes'.; give two or more"):
+        read(tmp_path, '---\nchoices: [" Yes"]\n---\n{query} {passages}')
+
+
+@pytest.mark.parametrize("task", ["short-answer", "claims", "dialogue", "judge", "abstain"])
 def test_what_comes_with_the_engine_can_be_read(task):
     assert {"chat", "completion", "t5"} <= set(styles(task))
     for style in styles(task):
         template = read_template(style, task)
         assert template.name == style
         assert template.chat == (style == "chat")
-        assert bool(template.choices) == (task == "judge")
+        assert len(template.choices) == {"judge": 2, "abstain": 1}.get(task, 0)

@@ -126,6 +126,22 @@ def test_one_of_the_choices_is_chosen_and_the_first_ones_share_is_given(load, sp
         assert output.output_tokens == 0
 
 
+def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(load, spec, inputs):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    chosen = load(choices=(" The",)).read(inputs[:4])
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    first = tokenizer.encode(" The", add_special_tokens=False)[0]
+    for pieces, output in zip(inputs[:4], chosen, strict=True):
+        ids = tokenizer("".join(pieces), return_tensors="pt")
+        with torch.inference_mode():
+            share = float(model(**ids).logits[0, -1].softmax(-1)[first])
+        assert output.confidence == pytest.approx(share, rel=1e-3)
+        assert output.output == ("The" if share > 0.5 else "")
+
+
 def test_an_error_leaves_nothing_behind(reader, inputs, expected, monkeypatch):
     step = reader._engine.step
 

@@ -82,6 +82,19 @@ def test_choices_compare_first_tokens_only():
     assert writer.most == 0
 
 
+def test_a_single_choice_is_weighed_against_all_tokens():
+    writer = Writer(spec(choices=("no",)), Letters(), frozenset({0}))
+    logits = torch.zeros(2, 128)
+    logits[0, ord("n")] = 10.0
+    logits[1, ord("x")] = 10.0
+    answers = [Written(), Written()]
+    assert writer.write(answers, logits) == []
+    assert [answer.text for answer in answers] == ["no", ""]
+    most, other = torch.tensor([10.0, 0.0]).exp()
+    below = most + 127 * other
+    assert [a.confidence for a in answers] == pytest.approx([float(most / below), float(1 / below)])
+
+
 @pytest.mark.parametrize("choices", [("yes", "yesterday"), ("yes", "")])
 def test_choices_that_first_tokens_do_not_tell_apart_are_refused(choices):
     with pytest.raises(InputError, match="same token, or one with none"):
