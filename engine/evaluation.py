@@ -128,10 +128,7 @@ def evaluate(
     if settings.missing == "error":
         refuse_missing_results(runs, query_ids)
     relevant = settings.judged(runs[RUN].n_unique(), alone=not own)
-    pairs = runs.select(QUERY_ID, DOC_ID).unique(maintain_order=True)
-    lists = _whole_lists(runs, queries, settings.end_to_end_k or settings.k)
-    if settings.missing == "skip":
-        lists = lists.filter(pl.col(DOC_IDS).list.len() > 0)
+    pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
 
     measures = settings.parsed_measures()
     undefined: list[dict[str, str]] = []
@@ -271,21 +268,31 @@ def _dual(
     )
 
 
-def _whole_lists(runs: pl.DataFrame, queries: pl.DataFrame, k: int) -> pl.DataFrame:
-    """``run``, ``query_id``, ``doc_ids``: the first k passages; no passages where a run lists none."""
+def pairs_to_label(inputs: EvaluationInputs) -> pl.DataFrame:
+    """``query_id`` and ``doc_id`` of every passage that some run lists."""
+    return inputs.runs.select(QUERY_ID, DOC_ID).unique(maintain_order=True)
+
+
+def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
+    """``run``, ``query_id``, ``doc_ids``: the passages that the reader of whole lists is given.
+
+    No passages where a run lists none, unless ``missing`` leaves these queries out.
+    """
+    runs, queries = inputs.runs, inputs.queries
     listed = (
-        runs.filter(pl.col(RANK) <= k)
+        runs.filter(pl.col(RANK) <= (settings.end_to_end_k or settings.k))
         .sort(RUN, QUERY_ID, RANK)
         .group_by(RUN, QUERY_ID, maintain_order=True)
         .agg(pl.col(DOC_ID).alias(DOC_IDS))
     )
-    return (
+    lists = (
         runs.select(RUN)
         .unique(maintain_order=True)
         .join(queries.select(QUERY_ID), how="cross", maintain_order="left_right")
         .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         .with_columns(pl.col(DOC_IDS).fill_null([]))
     )
+    return lists.filter(pl.col(DOC_IDS).list.len() > 0) if settings.missing == "skip" else lists
 
 
 def _counts(

@@ -47,6 +47,10 @@ VALUE = "value"
 K = "k"
 N = "n"
 NOTE = "note"
+READER = "reader"
+AUGMENTATION = "augmentation"
+LABELS_BY = "labels_by"
+LABELS_BY_B = "labels_by_b"
 # The second of two that are compared.
 RUN_B = "run_b"
 ANNOTATOR_B = "annotator_b"
@@ -194,6 +198,27 @@ COMPARISONS: Schema = {
     "rho_p": pl.Float64(),
     "rho_p_holm": pl.Float64(),
     "note": pl.String(),
+}
+# Of a study: the correlations under each condition.
+CONDITIONS: Schema = {READER: pl.String(), AUGMENTATION: pl.String(), **CORRELATIONS}
+# eRAG's labels by one reader, against the end-to-end score of ``reader``.
+READERS: Schema = {
+    READER: pl.String(),
+    AUGMENTATION: pl.String(),
+    LABELS_BY: pl.String(),
+    **{name: kind for name, kind in CORRELATIONS.items() if name != ANNOTATOR},
+}
+# The correlation of the reader's own labels less that of another's, on the same queries.
+READER_COMPARISONS: Schema = {
+    READER: pl.String(),
+    AUGMENTATION: pl.String(),
+    LABELS_BY: pl.String(),
+    LABELS_BY_B: pl.String(),
+    **{
+        name: kind
+        for name, kind in COMPARISONS.items()
+        if name not in (ANNOTATOR, ANNOTATOR_B, RUN_B)
+    },
 }
 SYSTEMS: Schema = {
     # How a measure orders the runs, against the end-to-end score.

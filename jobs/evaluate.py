@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from engine import evaluation as evaluating
 from engine.errors import InputError
@@ -20,15 +18,15 @@ from engine.ranking.scores import Missing, Relevant
 from engine.reading.protocol import Augmentation, Dtype, Engine
 from engine.reading.template import Task
 from engine.reading.weights import cache_directory
-from engine.report import printed, summary
 from engine.settings import Settings, check
-from engine.sources.exports import write_exports
-from engine.sources.files import require_output, write_parquet, write_text
+from engine.sources.files import require_output
 from engine.sources.inputs import EvaluationInputs, read_inputs
 from engine.sources.locations import locate
 from engine.statistics.intervals import IntervalMethod
+from engine.study import Condition, conditions, study
 from jobs._command import ConfigFile, run_command
 from jobs._progress import shown_progress
+from jobs._results import print_results, write_results
 from jobs._sizes import convert_bytes
 
 # Reads that --certify repeats where it is given no number.
@@ -41,12 +39,15 @@ def evaluate(
     corpus: Path,
     run: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],
     out: Path,
-    reader: str = Settings.reader,
-    augmentation: Augmentation = Settings.augmentation,
+    reader: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (
+        Settings.reader,
+    ),
+    augmentation: str = Settings.augmentation,
     task: Task = Settings.task,
     prompt: str | None = Settings.prompt,
     metric: str = Settings.metric,
-    k: int = Settings.k,
+    k: int | None = None,
+    k_sweep: str = "",
     end_to_end_k: int | None = Settings.end_to_end_k,
     measures: str = Settings.measures,
     annotators: str = ",".join(Settings.annotators),
@@ -95,8 +96,10 @@ def evaluate(
         Directory for the results.
     reader
         'bundled' (SmolLM2-135M), a directory, a .gguf file, or a Hugging Face id in the local cache.
+        Several are compared.
     augmentation
-        All passages in one prompt, or Fusion-in-Decoder (T5 readers).
+        in-prompt: all passages in one prompt; fid: Fusion-in-Decoder (T5 readers). Both, separated by
+        a comma, are compared.
     task
         What the reader is asked to do.
     prompt
@@ -105,7 +108,9 @@ def evaluate(
     metric
         Downstream metric: em, match, accuracy, f1, rouge-l, rouge-l-kilt.
     k
-        Passages per query that are labelled.
+        Passages per query that are labelled; 10, or the largest of --k-sweep.
+    k_sweep
+        Several of these, as in 5,10,20,50: correlations against k. Lists of each k are read whole.
     end_to_end_k
         Passages that the end-to-end reader is given; by default as many as are labelled.
     measures
@@ -168,13 +173,14 @@ def evaluate(
     store
         Directory of the read store; by default ~/.cache/erag/reads.
     """
+    augmentations, cutoffs = _augmentations(augmentation), _cutoffs(k_sweep)
     settings = Settings(
-        reader=reader,
-        augmentation=augmentation,
+        reader=reader[0],
+        augmentation=augmentations[0],
         task=task,
         prompt=prompt,
         metric=metric,
-        k=k,
+        k=k if k is not None else max(cutoffs, default=Settings.k),
         end_to_end_k=end_to_end_k,
         measures=measures,
         annotators=tuple(filter(None, (name.strip() for name in annotators.split(",")))),
@@ -200,6 +206,9 @@ def evaluate(
         seed=seed,
     )
     check(settings)
+    every = conditions(settings, readers=reader, augmentations=augmentations, cutoffs=cutoffs)
+    for condition in every.values():
+        check(condition)
     for name, given in (("qrels", qrels), ("preference", preferences)):
         option = f"--{'preferences' if name == 'preference' else name}"
         if (given is None) == (name in settings.annotators):
@@ -222,7 +231,7 @@ def evaluate(
         queries,
         corpus,
         run,
-        k=k,
+        k=max(condition.k for condition in every),
         limit=limit,
         qrels=qrels,
         preferences=preferences,
@@ -235,7 +244,14 @@ def evaluate(
         "qrels": None if qrels is None else str(locate(qrels)),
         "preferences": None if preferences is None else str(locate(preferences)),
     }
-    evaluate_and_report(inputs, settings, files, out=out, store=store)
+    evaluate_and_report(
+        inputs,
+        settings,
+        files,
+        out=out,
+        store=store,
+        every=every if len(every) > 1 else None,
+    )
 
 
 def evaluate_and_report(
@@ -245,33 +261,46 @@ def evaluate_and_report(
     *,
     out: Path,
     store: Path,
+    every: Mapping[Condition, Settings] | None = None,
 ) -> Evaluation:
-    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary."""
+    """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
+
+    Args:
+        every: the conditions of a study, that of ``settings`` first; None where there is but that one.
+    """
+    done = None
     with shown_progress() as on_progress:
-        result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
-    # Removed first and written last: a summary means that everything it speaks of is there.
-    (out / "summary.json").unlink(missing_ok=True)
-    for name in ("labels", "query_scores", "downstream", "reads", "traces"):
-        write_parquet(getattr(result, name), out / f"{name}.parquet")
-    for name in ("dual", "dual_labels", "preference_labels"):
-        frame = getattr(result, name)
-        if frame.is_empty():  # nobody asked; an earlier evaluation's would speak of other labels
-            (out / f"{name}.parquet").unlink(missing_ok=True)
+        if every is None:
+            result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
         else:
-            write_parquet(frame, out / f"{name}.parquet")
-    for name in ("correlations", "comparisons", "systems", "run_pairs"):
-        write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
-    write_exports(result.labels, inputs.runs, out / "exported")
-    content = summary.summarize(result, settings, files)
-    write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
-    # A log has no width of its own; the default of 80 would cut figures short.
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for shown in printed.shown_tables(result, settings):
-        console.print(shown)
-    for line in printed.lines(result, settings):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"results -> {out}", highlight=False, markup=False, soft_wrap=True)
+            done = study(inputs, every, store=store, on_progress=on_progress)
+            result = next(iter(done.evaluations.values()))
+    write_results(result, inputs, settings, files, out, done)
+    print_results(result, settings, out, done)
     return result
+
+
+def _augmentations(text: str) -> list[Augmentation]:
+    known: dict[str, Augmentation] = {name: name for name in get_args(Augmentation)}
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise InputError(
+                None, None, f"--augmentation is {text!r}", f"use {', '.join(known)}, or several"
+            )
+    return [known[name] for name in names]
+
+
+def _cutoffs(text: str) -> list[int]:
+    try:
+        values = [int(part) for part in text.split(",")] if text.strip() else []
+    except ValueError:
+        values = [0]
+    if any(value < 1 for value in values):
+        raise InputError(
+            None, None, f"--k-sweep is {text!r}", "give whole numbers, as in --k-sweep 5,10,20,50"
+        )
+    return values
 
 
 if __name__ == "__main__":

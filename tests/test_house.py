@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "report",
     "conformance",
+    "study",
     "evaluation",
     "labelling",
     "readings",

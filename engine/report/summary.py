@@ -33,7 +33,7 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
         "python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},
     }
-    return _jsonable(
+    return jsonable(
         {
             "configuration": {
                 **files,
@@ -98,11 +98,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """The value with names as keys, lists, and null for what is no finite number."""
     if isinstance(value, dict):
-        return {str(key): _jsonable(item) for key, item in value.items()}
+        return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

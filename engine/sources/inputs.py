@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -122,13 +122,31 @@ def read_inputs(
         corpus=passages,
         runs=cut,
         ignored_queries=run_table.filter(~pl.col(QUERY_ID).is_in(everything))[QUERY_ID].n_unique(),
-        empty_passages=int((passages[TEXT].str.strip_chars() == "").sum()),
+        empty_passages=_empty_passages(passages),
         qrels=judged,
         cut_runs=tuple(known.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
         unanswerable_queries=asked.unanswerable,
         skipped_records=skip.count,
         preferences=preferred,
     )
+
+
+def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
+    """The same inputs at a smaller cutoff."""
+    runs = inputs.runs.filter(pl.col(RANK) <= k)
+    corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
+    cut = set(inputs.runs.filter(pl.col(RANK) > k)[RUN]) | set(inputs.cut_runs)
+    return replace(
+        inputs,
+        runs=runs,
+        corpus=corpus,
+        empty_passages=_empty_passages(corpus),
+        cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
+    )
+
+
+def _empty_passages(passages: pl.DataFrame) -> int:
+    return int((passages[TEXT].str.strip_chars() == "").sum())
 
 
 def _keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:

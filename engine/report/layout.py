@@ -1,0 +1,59 @@
+"""How tables and figures are laid out for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from engine.reading.reads import ReadingCosts
+from engine.settings import Settings
+
+_MIB = 2**20
+
+
+def new_table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
+    """A table with columns of names, to the left, and of values, to the right."""
+    result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
+    result.title = Text(title, style="table.title")  # names of runs are no markup
+    for header in names:
+        result.add_column(Text(header), no_wrap=True)
+    for header in values:
+        result.add_column(Text(header), justify="right", no_wrap=True)
+    return result
+
+
+def add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
+    """Add (names, values). Names are shown where they change: repeated words hide the numbers."""
+    before: Sequence[str] = ()
+    for names, values in rows:
+        if before and names[:-1] != before[:-1]:
+            result.add_section()
+        changed = [not before or names[: i + 1] != before[: i + 1] for i in range(len(names))]
+        shown = [name if new else "" for name, new in zip(names, changed, strict=True)]
+        before = names
+        result.add_row(*map(Text, [*shown, *values]))
+
+
+def level(settings: Settings) -> str:
+    """What stands behind the name of a figure that has intervals."""
+    return f" [{settings.confidence * 100:g}%]" if settings.resamples else ""
+
+
+def interval(cell: dict[str, Any] | None, name: str) -> str:
+    """A correlation with its interval."""
+    if cell is None or math.isnan(cell[name]):
+        return "undefined"
+    value, low, high = cell[name], cell[f"{name}_low"], cell[f"{name}_high"]
+    return f"{value:.2f}" if math.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def reads_line(what: str, costs: ReadingCosts) -> str:
+    """What some reads cost."""
+    rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
+    peak = f", peak {max(costs.workers.values()) / _MIB:.0f} MiB an actor" if costs.workers else ""
+    return f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"

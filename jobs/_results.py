@@ -1,0 +1,115 @@
+"""What an evaluation leaves behind: its files, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+
+from engine.evaluation import Evaluation
+from engine.report import printed, summary
+from engine.report import study as study_report
+from engine.settings import Settings
+from engine.sources.exports import write_exports
+from engine.sources.files import write_parquet, write_text
+from engine.sources.inputs import EvaluationInputs
+from engine.study import Study
+from engine.tables import RANK
+
+# Where a study's further evaluations lie, in directories of their own.
+CONDITIONS = "conditions"
+_OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
+
+
+def write_results(
+    result: Evaluation,
+    inputs: EvaluationInputs,
+    settings: Settings,
+    files: dict[str, Any],
+    out: Path,
+    study: Study | None = None,
+) -> None:
+    """Write every table and ``summary.json`` under ``out``.
+
+    Args:
+        inputs: what was evaluated, or more: runs are cut at ``settings.k``.
+        files: where that came from, for the summary.
+        study: of which ``result`` is the first evaluation; the others are written beside it.
+    """
+    # Removed first and written last: a summary means that everything it speaks of is there.
+    (out / "summary.json").unlink(missing_ok=True)
+    for name in ("labels", "query_scores", "downstream", "reads", "traces"):
+        write_parquet(getattr(result, name), out / f"{name}.parquet")
+    for name in ("dual", "dual_labels", "preference_labels"):
+        _write_unless_empty(getattr(result, name), out / f"{name}.parquet")
+    for name in ("correlations", "comparisons", "systems", "run_pairs"):
+        write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
+    runs = inputs.runs.filter(pl.col(RANK) <= settings.k)
+    write_exports(result.labels, runs, out / "exported")
+    content = summary.summarize(result, settings, files)
+    _remove_conditions(out / CONDITIONS)
+    if study is None:
+        for name in _OF_A_STUDY:
+            (out / f"{name}.parquet").unlink(missing_ok=True)
+    else:
+        content["study"] = _write_study(study, inputs, files, out)
+    write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
+
+
+def print_results(
+    result: Evaluation, settings: Settings, out: Path, study: Study | None = None
+) -> None:
+    """Print the tables and what stands around them."""
+    # A log has no width of its own; the default of 80 would cut figures short.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    lines = printed.lines(result, settings)
+    shown = printed.shown_tables(result, settings)
+    if study is not None:
+        shown += study_report.shown(study, settings)
+        lines += study_report.lines(study, settings)
+    for table in shown:
+        console.print(table)
+    for line in [*lines, f"results -> {out}"]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
+    if frame.is_empty():  # nobody asked; an earlier evaluation's would speak of other labels
+        path.unlink(missing_ok=True)
+    else:
+        write_parquet(frame, path)
+
+
+def _write_study(
+    study: Study, inputs: EvaluationInputs, files: dict[str, Any], out: Path
+) -> dict[str, Any]:
+    names = study_report.directory_names(list(study.settings))
+    main, *others = study.settings
+    for condition in others:
+        write_results(
+            study.evaluations[condition],
+            inputs,
+            study.settings[condition],
+            files,
+            out / CONDITIONS / names[condition],
+        )
+    for name in _OF_A_STUDY:
+        _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
+    places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}
+    return summary.jsonable(study_report.content(study, places))
+
+
+def _remove_conditions(directory: Path) -> None:
+    """Remove what an earlier study wrote, and nothing that is not an evaluation."""
+    if not directory.is_dir():
+        return
+    for old in directory.iterdir():
+        if (old / "summary.json").is_file() and (old / "labels.parquet").is_file():
+            shutil.rmtree(old)
+    if not any(directory.iterdir()):
+        directory.rmdir()
