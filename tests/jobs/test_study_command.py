@@ -1,0 +1,67 @@
+"""A study as a user asks for it."""
+
+import json
+
+import polars as pl
+import pytest
+
+from engine import tables
+from tests.jobs.test_commands import (
+    evaluate,
+    files,  # noqa: F401  (a fixture)
+)
+
+
+def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):  # noqa: F811
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"reader: bundled\nk-sweep: 1,2\nactors: 0\nresamples: 100\ndtype: float32\n"
+        f"annotators: erag,utility\nhelpful: containment\nstore: {tmp_path / 's'}\n"
+    )
+    assert evaluate(files, "--config", config) == 0
+    out = files["out"]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["configuration"]["k"] == 2  # the largest
+    assert summary["configuration"]["reader"] == "bundled"
+    main, other = summary["study"]["conditions"]
+    assert (main["k"], other["k"], other["directory"]) == (2, 1, "conditions/k1")
+    (reading,) = [c for c in summary["study"]["costs"] if c["role"] == "reader"]
+    assert reading["done"] == 6  # four passages alone, which are the lists of one, and two of two
+    beside = json.loads((out / other["directory"] / "summary.json").read_text())
+    assert beside["configuration"]["k"] == 1
+    assert beside["configuration"]["measures"] == [
+        "P@1", "nDCG@1", "AP@1", "RR@1", "R@1", "Success@1", "UDCG@1"
+    ]  # fmt: skip
+    found = pl.read_parquet(out / "conditions.parquet")
+    assert dict(found.schema) == tables.CONDITIONS
+    assert set(found["k"]) == {1, 2}
+    exported = (out / "conditions/k1/exported/runs/mine.trec").read_text()
+    assert len(exported.splitlines()) == 2
+    printed = " ".join(capsys.readouterr().out.split())  # titles wrap over narrow tables
+    assert "Kendall's tau with the end-to-end score, by k [95%]" in printed
+    assert "UDCG@k" in printed
+    assert "note: P@2, nDCG@2, AP@2, RR@2, R@2, Success@2 of utility: not defined" in printed
+    assert "study, reader bundled (in-prompt): 6 wanted, 0 from the store, 6 done" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--k-sweep", "5,x"], "--k-sweep is '5,x'; give whole numbers"),
+        (["--k-sweep", "0"], "--k-sweep is '0'"),
+        (["--k-sweep", "1,2", "--k", "3"], "--k 3 is not in --k-sweep 1,2"),
+        (["--augmentation", "fid,both"], "--augmentation is 'fid,both'; use in-prompt, fid"),
+        (["--augmentation", "in-prompt,fid"], "decoder-only and cannot do Fusion-in-Decoder"),
+        (["--reader", "bundled", "--reader", "none/such"], "none/such"),
+        (["--erag-reader", "none/such"], "none/such"),
+        (
+            ["--annotators", "utility", "--abstain-prompt", "nowhere.txt"],
+            "nowhere.txt: no such file",
+        ),
+    ],
+)
+def test_what_cannot_work_is_one_line(files, tmp_path, capsys, options, words):  # noqa: F811
+    assert evaluate(files, "--store", tmp_path / "s", "--actors", 0, *options) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
