@@ -175,6 +175,8 @@ CORRELATIONS: Schema = {
     "rho_high": pl.Float64(),
     # Why a correlation is undefined (NaN), or what weakens its interval; empty otherwise.
     "note": pl.String(),
+    # Whether tau is the highest of this run's and annotator's measures: the first of equal ones.
+    BEST: pl.Boolean(),
 }
 COMPARISONS: Schema = {
     # The correlation of (run, annotator) less that of (run_b, annotator_b), on the same queries.
@@ -235,13 +237,21 @@ SYSTEMS: Schema = {
 RUN_PAIRS: Schema = {
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
-    K: pl.Int64(),
+    K: pl.Int64(),  # null, and the end-to-end columns NaN, where no list was read whole
     RUN: pl.String(),
     RUN_B: pl.String(),
     N: pl.Int64(),
     # Means of run less means of run_b.
     "difference": pl.Float64(),
+    "difference_low": pl.Float64(),
+    "difference_high": pl.Float64(),
+    "difference_p": pl.Float64(),
+    "difference_p_holm": pl.Float64(),
     "end_to_end_difference": pl.Float64(),
+    "end_to_end_low": pl.Float64(),
+    "end_to_end_high": pl.Float64(),
+    "end_to_end_p": pl.Float64(),
+    "end_to_end_p_holm": pl.Float64(),
     # Share of the resamples in which both differences name the same winner.
     "agreement": pl.Float64(),
 }

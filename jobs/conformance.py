@@ -19,6 +19,7 @@ from engine.conformance.kilt import compare_kilt
 from engine.conformance.ranking import DEFAULT_MEASURES, compare_ranking
 from engine.errors import InputError
 from engine.ranking.measures import parse_measures
+from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 
 
@@ -159,13 +160,13 @@ def _verdict(compared: Sequence[Comparison], tolerance: float) -> tuple[str, boo
     if bad:
         shown = "; ".join(_difference(package, row) for package, row in bad[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
-        count = f"{len(bad)} of {len(rows)} comparisons by more than {tolerance:g}"
+        count = f"{len(bad)} of {counted(len(rows), 'comparison[|s]')} by more than {tolerance:g}"
         return f"differs: {count}: {shown}{more}", True
     excused = sum(not row.agrees(tolerance) for _, row in rows)
     rules = (
         f", {excused} of them once ours follows the reference's declared rule" if excused else ""
     )
-    return f"conforms: {len(rows)} comparisons within {tolerance:g}{rules}", False
+    return f"conforms: {counted(len(rows), 'comparison[|s]')} within {tolerance:g}{rules}", False
 
 
 def _difference(package: str, row: Row) -> str:

@@ -12,6 +12,7 @@ from engine.retrieval.fusion import RRF_K, reciprocal_rank
 from engine.sources.files import require_output
 from engine.sources.runs import read_runs, write_run
 from engine.tables import QUERY_ID
+from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 
 
@@ -47,7 +48,8 @@ def fuse(
     require_output(out, directory=False)
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)
     write_run(fused, out)
-    print(f"{fused.height} results for {fused[QUERY_ID].n_unique()} queries -> {out}")
+    queries = counted(fused[QUERY_ID].n_unique(), "[query|queries]")
+    print(f"{counted(fused.height, 'result[|s]')} for {queries} -> {out}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from engine.retrieval.shards import Storage
 from engine.sources.corpus import scan_corpus
 from engine.sources.files import require_output
 from engine.sources.skipping import SkipBad
+from engine.wording import counted
 from jobs._command import ConfigFile, run_app
 from jobs._progress import shown_progress
 from jobs._sizes import convert_bytes
@@ -66,7 +67,7 @@ def bm25(
         tokenizer=tokenizer,
         threads=threads,
     )
-    print(f"{index.passages} passages indexed -> {out}")
+    print(f"{counted(index.passages, 'passage[|s]')} indexed -> {out}")
     _tell(skipped)
 
 
@@ -150,7 +151,8 @@ def dense(
             actors=actors,
             on_progress=on_progress,
         )
-    print(f"{index.passages} passages indexed ({spec.dimensions} dimensions, {storage}) -> {out}")
+    indexed = counted(index.passages, "passage[|s]")
+    print(f"{indexed} indexed ({spec.dimensions} dimensions, {storage}) -> {out}")
     _tell(skipped)
 
 

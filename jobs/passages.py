@@ -13,6 +13,7 @@ from engine.sources.passage_files import write_passages
 from engine.sources.passages import ArticleId
 from engine.sources.skipping import SkipBad
 from engine.sources.splitting import Cutting
+from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 
 # Names that no one means a directory by.
@@ -71,9 +72,11 @@ def passages(
         source, out, cutting=cutting, article_id=article_id, workers=workers, skip_bad=skip
     )
     files = f" ({done.files} files)" if done.files > 1 else ""
-    print(f"{done.passages} passages of {done.articles} articles -> {out}{files}")
+    print(
+        f"{counted(done.passages, 'passage[|s]')} of {counted(done.articles, 'article[|s]')} -> {out}{files}"
+    )
     if done.empty:
-        print(f"{done.empty} article{'s' * (done.empty > 1)} without text left out")
+        print(f"{counted(done.empty, 'article[|s]')} without text left out")
     if skip.count:
         print(skip.described())
 

@@ -21,6 +21,7 @@ from engine.sources.fingerprint import Fingerprint
 from engine.sources.queries import read_query_set
 from engine.sources.runs import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
+from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 
 # A path with one of these endings is a file; another one is a directory, where several runs go.
@@ -123,7 +124,7 @@ def retrieve(
             run = _dense(directory, table, k, system, encoder, approximate, threads or 0)
         runs.append(run)
     if asked.unanswerable:
-        print(f"{asked.unanswerable} unanswerable questions left out")
+        print(f"{counted(asked.unanswerable, 'unanswerable question[|s]')} left out")
     for system, run in zip(names, runs, strict=True):
         if to_directory or not several:
             _write(run, table, system, _file(out, system, run) if several else out)
@@ -186,7 +187,9 @@ def _dense(
     run = search(queries, exact=False)
     sample = queries.head(_RECALL_QUERIES)
     recall = approximating.recall(run, search(sample, exact=True))
-    print(f"{name}: recall@{k} of the exact lists {recall:.4f} (of {sample.height} queries)")
+    print(
+        f"{name}: recall@{k} of the exact lists {recall:.4f} (of {counted(sample.height, '[query|queries]')})"
+    )
     return run
 
 
@@ -199,9 +202,10 @@ def _file(directory: Path, system: str, run: pl.DataFrame) -> Path:
 def _write(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> None:
     write_run(run, path)
     empty = queries.height - run[QUERY_ID].n_unique()
-    without = f", {empty} queries without any hit" if empty else ""
+    without = f", {counted(empty, '[query|queries]')} without any hit" if empty else ""
     assert run.is_empty() or run[RUN][0] == name
-    print(f"{name}: {run.height} results for {queries.height} queries{without} -> {path}")
+    found = f"{counted(run.height, 'result[|s]')} for {counted(queries.height, '[query|queries]')}"
+    print(f"{name}: {found}{without} -> {path}")
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def test_queries_without_results_are_skipped_or_refused_before_any_read(tmp_path
     assert [table["n"].to_list() for table in means(result)] == [[2], [2]]
     assert all("says" in prompt for prompt in reader.asked)  # nobody was asked without passages
     nobody = ScriptedReader(say_last)
-    with pytest.raises(InputError, match=r"'sys' lists nothing for 1 queries \('q3', …\)"):
+    with pytest.raises(InputError, match=r"'sys' lists nothing for 1 query \('q3', …\)"):
         evaluate(
             inputs(run), Settings(k=3, missing="error"), store=tmp_path / "new", executor=nobody
         )

@@ -25,7 +25,7 @@ ORDER = [
     "scoring",
     "sources",
 ]
-BASE = {"tables", "errors", "normalize", "__version__"}
+BASE = {"tables", "errors", "normalize", "wording", "__version__"}
 
 
 def imported_parts(path):

@@ -176,7 +176,7 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
     }
     assert result.counts.skipped_queries == 1
     assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
-    assert any(line.startswith("note: 1 reads failed") for line in lines(result, settings))
+    assert any(line.startswith("note: 1 read failed") for line in lines(result, settings))
 
 
 def test_a_reader_that_writes_where_it_was_to_choose_is_an_error_and_no_label(tmp_path):

@@ -26,6 +26,7 @@ from engine.ranking.scores import score_runs
 from engine.sources.files import is_text
 from engine.sources.lines import read_json_lines, read_lines
 from engine.tables import MEASURE, QUERY_ID, VALUE
+from engine.wording import counted
 
 _WHAT = (
     'lists of labels, JSON lines {"query": …, "labels": [best rank first]} or one object '
@@ -87,9 +88,8 @@ def compare_erag(path: str | Path) -> Comparison:
         else "labels are real-valued: the package computes P (mean label) and success (largest), "
         f"and fails where k exceeds a list; the shortest has {min(lengths)}"
     )
-    counts = (
-        f"{len(lists.labels)} queries, {len(lists.labels) - len(filled)} of them without results"
-    )
+    without = len(lists.labels) - len(filled)
+    counts = f"{counted(len(lists.labels), '[query|queries]')}, {without} of them without results"
     reference = Reference("erag", version, _INSTALL, tuple(rows), _RULES)
     return Comparison(str(path), "query", (counts, kind), (reference,))
 

@@ -36,6 +36,7 @@ from engine.ranking.scores import score_runs
 from engine.sources.qrels import read_qrels
 from engine.sources.runs import read_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
+from engine.wording import counted
 
 DEFAULT_MEASURES = (
     "P@1 P@5 P@10 R@5 R@10 R@100 F1@10 AP AP@10 RR RR@10 Success@1 Success@5 Success@10 Rprec "
@@ -145,9 +146,11 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
             f"no query of the run is in {qrels}",
             "give the qrels of this run's queries",
         )
+    lacking, others = len(query_ids) - len(common), len(in_run) - len(common)
     notes = [
-        f"{len(query_ids)} queries in the qrels; {len(query_ids) - len(common)} of them have no "
-        f"results in the run; {len(in_run) - len(common)} others in the run are ignored"
+        f"{counted(len(query_ids), '[query|queries]')} in the qrels; "
+        f"{counted(lacking, 'of them [has|have] no results in the run')}; "
+        f"{counted(others, '[other|others] in the run [is|are] ignored')}"
     ]
     if Path(run).suffix == ".parquet":
         listed = listed.with_columns(-pl.col(RANK).cast(pl.Float64).alias(SCORE))
@@ -157,11 +160,16 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
         & pl.col(QUERY_ID).is_in(common)
     )[QUERY_ID].n_unique()
     if tied:
-        notes.append(f"{tied} queries list equal scores (in single precision)")
+        notes.append(
+            f"{counted(tied, '[query lists|queries list]')} equal scores (in single precision)"
+        )
     if everything > len(query_ids):
         notes.append(
-            f"{everything - len(query_ids)} queries have labels below 0 only and are left out: "
-            "trec_eval's code can hang on them"
+            counted(
+                everything - len(query_ids),
+                "[query has|queries have] labels below 0 only and [is|are] left out: ",
+            )
+            + "trec_eval's code can hang on them"
         )
     labels = judged.with_columns(pl.lit(NAME).alias(ANNOTATOR)).select(list(tables.LABELS))
     negative = bool((judged[LABEL] < 0).any())

@@ -64,6 +64,7 @@ from engine.errors import InputError
 from engine.ranking.kernel import Floats, Ints, RankedLabels, is_real_valued, measure_lists
 from engine.ranking.measures import GRADED_KINDS, Measure, undefined_on_graded
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
+from engine.wording import counted
 
 Relevant = Literal["list", "pool", "qrels"]
 Missing = Literal["zero", "skip", "error"]
@@ -148,7 +149,7 @@ def refuse_missing_results(runs: pl.DataFrame, query_ids: Sequence[str]) -> None
             raise InputError(
                 None,
                 None,
-                f"{run!r} lists nothing for {len(lacking)} queries ({lacking[0]!r}, …)",
+                f"{run!r} lists nothing for {counted(len(lacking), '[query|queries]')} ({lacking[0]!r}, …)",
                 "count these as 0 with --missing zero, or leave them out with --missing skip",
             )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from engine.reading.certify import Certificate
 from engine.readings import Role
+from engine.wording import counted
 
 
 def content(certificate: Certificate, versions: Mapping[str, str | None]) -> dict[str, Any]:
@@ -19,6 +20,8 @@ def line(certificate: Certificate, role: Role) -> str:
     """The certificate in a line: what was repeated, and how much of it changed."""
     failed = f", {certificate.failed} failed" if certificate.failed else ""
     return (
-        f"certificate{' of the judge' if role == 'judge' else ''}: {certificate.repeated} reads repeated{failed}, "
-        f"{certificate.changed_outputs} outputs and {certificate.changed_labels} labels changed"
+        f"certificate{' of the judge' if role == 'judge' else ''}: "
+        f"{counted(certificate.repeated, 'read[|s]')} repeated{failed}, "
+        f"{counted(certificate.changed_outputs, 'output[|s]')} and "
+        f"{counted(certificate.changed_labels, 'label[|s]')} changed"
     )

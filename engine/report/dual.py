@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 import polars as pl
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from engine.report import layout
 from engine.statistics.dual import PROBABILITIES
 from engine.tables import RUN, VALUE, K
 
@@ -21,15 +21,13 @@ def shown(dual: pl.DataFrame, level: str) -> Table:
         dual: the dual table, not empty.
         level: what to say of the intervals, as in `` [95%]``; empty for none.
     """
-    result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
-    result.title = Text(f"Gold documents (Doc), answers held (Word){level}", style="table.title")
-    result.add_column(Text("probability"), no_wrap=True)
     columns = dual.select(RUN, K).unique(maintain_order=True).rows()
     several = dual[RUN].n_unique() > 1
-    for run, k in columns:
-        result.add_column(
-            Text(f"{run} @{k}" if several else f"@{k}"), justify="right", no_wrap=True
-        )
+    result = layout.table(
+        f"Gold documents (Doc), answers held (Word){level}",
+        ["probability"],
+        [f"{run} @{k}" if several else f"@{k}" for run, k in columns],
+    )
     cells = {(row[RUN], row[K], row["probability"]): row for row in dual.iter_rows(named=True)}
     for name in PROBABILITIES:
         values = [_value(cells[run, k, name]) for run, k in columns]

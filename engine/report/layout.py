@@ -1,4 +1,4 @@
-"""How tables and figures are laid out for a terminal."""
+"""How tables of figures are laid out for a terminal."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from engine.settings import Settings
 _MIB = 2**20
 
 
-def new_table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
+def table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
     """A table with columns of names, to the left, and of values, to the right."""
-    result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
+    result = Table(
+        box=SIMPLE_HEAD,
+        header_style="bold",
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
     result.title = Text(title, style="table.title")  # names of runs are no markup
     for header in names:
         result.add_column(Text(header), no_wrap=True)
@@ -57,3 +63,9 @@ def reads_line(what: str, costs: ReadingCosts) -> str:
     rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
     peak = f", peak {max(costs.workers.values()) / _MIB:.0f} MiB an actor" if costs.workers else ""
     return f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
+
+
+def p_value(value: float) -> str:
+    if math.isnan(value):
+        return ""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

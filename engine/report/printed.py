@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 import polars as pl
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from engine import tables
 from engine.evaluation import Evaluation, means
 from engine.readings import Role
-from engine.report import certificate, dual
+from engine.report import certificate, dual, layout, runs, verdict
 from engine.settings import Settings
-from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
+from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
+from engine.wording import agreeing, counted
 
-_MIB = 2**20
 _READS: dict[Role, str] = {
     "reader": "reads",
     "erag": "reads of the reader for eRAG",
     "judge": "reads of the judge",
     "abstain": "reads that may decline",
 }
+# The line's end sets it apart from what is printed next.
+_BEST = "* the annotator's best measure by tau; the highest of several is a little optimistic\n"
 
 
 def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
@@ -38,44 +39,20 @@ def shown_tables(evaluation: Evaluation, settings: Settings) -> list[Table]:
     annotators = found.comparisons.filter(
         (pl.col(RUN) == pl.col(RUN_B)) & (pl.col(ANNOTATOR) == settings.annotators[0])
     )
-    runs = found.comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
+    systems = found.comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
     for rows, compared, other in (
         (annotators, (ANNOTATOR, ANNOTATOR_B), RUN),
-        (runs.filter(pl.col(RUN) == pl.col(RUN).first()), (RUN, RUN_B), ANNOTATOR),
+        (systems.filter(pl.col(RUN) == pl.col(RUN).first()), (RUN, RUN_B), ANNOTATOR),
     ):
         if rows["tau_difference"].is_not_nan().any():
             shown.append(_differences(rows, compared, other, evaluation, settings))
+    if not found.run_pairs.is_empty():
+        shown.append(runs.shown(evaluation, settings))
     if not found.systems.is_empty():
         shown.append(_systems(evaluation, settings))
     if not evaluation.dual.is_empty():
-        shown.append(dual.shown(evaluation.dual, _level(settings)))
+        shown.append(dual.shown(evaluation.dual, layout.level(settings)))
     return shown
-
-
-def _table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
-    result = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False, title_justify="left")
-    result.title = Text(title, style="table.title")  # names of runs are no markup
-    for header in names:
-        result.add_column(Text(header), no_wrap=True)
-    for header in values:
-        result.add_column(Text(header), justify="right", no_wrap=True)
-    return result
-
-
-def _add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
-    """Add (names, values). Names are shown where they change: repeated words hide the numbers."""
-    before: Sequence[str] = ()
-    for names, values in rows:
-        if before and names[:-1] != before[:-1]:
-            result.add_section()
-        changed = [not before or names[: i + 1] != before[: i + 1] for i in range(len(names))]
-        shown = [name if new else "" for name, new in zip(names, changed, strict=True)]
-        before = names
-        result.add_row(*map(Text, [*shown, *values]))
-
-
-def _level(settings: Settings) -> str:
-    return f" [{settings.confidence * 100:g}%]" if settings.resamples else ""
 
 
 def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table:
@@ -87,15 +64,15 @@ def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table
     }
     # Where not every figure is over all queries, each says over how many.
     counts = [*scores[tables.N], *(cell[tables.N] for cell in cells.values() if cell[tables.N])]
-    counted = any(n != evaluation.counts.queries for n in counts)
-    level = _level(settings)
+    partial = any(n != evaluation.counts.queries for n in counts)
+    level = layout.level(settings)
     title = "Means of ranking measures over queries"
     if settings.end_to_end:
         title = "Agreement of ranking measures with the end-to-end score, over queries"
-    columns = ["mean", *(["n"] if counted else [])]
+    columns = ["mean", *(["n"] if partial else [])]
     if settings.end_to_end:
-        columns += [f"Kendall's tau{level}", f"Spearman's rho{level}", *(["n"] if counted else [])]
-    result = _table(title, (["run"] if several else []) + ["annotator", "measure"], columns)
+        columns += [f"Kendall's tau{level}", f"Spearman's rho{level}", *(["n"] if partial else [])]
+    result = layout.table(title, (["run"] if several else []) + ["annotator", "measure"], columns)
     found = {(row[RUN], row[ANNOTATOR], row[MEASURE]): row for row in scores.to_dicts()}
     annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
     named = [str(measure) for measure in settings.parsed_measures()]
@@ -104,20 +81,18 @@ def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table
         row, cell = found.get(key), cells.get(key)
         values = [""] * len(columns)  # of cells that have no meaning; the notes say why
         if row is not None:
-            values = [f"{row[VALUE]:.3f}"] + ([str(row[tables.N])] if counted else [])
+            values = [f"{row[VALUE]:.3f}"] + ([str(row[tables.N])] if partial else [])
             if settings.end_to_end:
-                values += [_interval(cell, name) for name in ("tau", "rho")]
-                values += [str(cell[tables.N] if cell else 0)] if counted else []
-        rows.append((key[0 if several else 1 :], values))
-    _add_rows(result, rows)
+                values += [layout.interval(cell, name) for name in ("tau", "rho")]
+                values += [str(cell[tables.N] if cell else 0)] if partial else []
+        # One measure alone is not the best of anything.
+        rivals = sum(key[:2] == other[:2] for other in found)
+        best = " *" if rivals > 1 and cell and cell[BEST] else ""
+        rows.append(((*key[0 if several else 1 : 2], key[2] + best), values))
+        if best:
+            result.caption = Text(_BEST, style="table.caption")
+    layout.add_rows(result, rows)
     return result
-
-
-def _interval(cell: dict[str, Any] | None, name: str) -> str:
-    if cell is None or math.isnan(cell[name]):
-        return "undefined"
-    value, low, high = cell[name], cell[f"{name}_low"], cell[f"{name}_high"]
-    return f"{value:.2f}" if math.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _differences(
@@ -138,23 +113,23 @@ def _differences(
     keys = [second, other, MEASURE]
     if comparisons[other].n_unique() == 1:
         keys.remove(other)
-    counted = (comparisons[tables.N] != evaluation.counts.queries).any()
-    result = _table(
+    partial = (comparisons[tables.N] != evaluation.counts.queries).any()
+    result = layout.table(
         f"Kendall's tau of {comparisons[first][0]}, less that of:",
         [{RUN_B: "run", ANNOTATOR_B: "annotator"}.get(key, key) for key in keys],
-        [f"difference{_level(settings)}"]
-        + ([f"p (Holm, {tests} tests)"] if settings.resamples else [])
-        + (["n"] if counted else []),
+        [f"difference{layout.level(settings)}"]
+        + ([f"p (Holm, {counted(tests, 'test[|s]')})"] if settings.resamples else [])
+        + (["n"] if partial else []),
     )
     rows = []
     for row in comparisons.sort(keys[:-1], maintain_order=True).iter_rows(named=True):
         if row[MEASURE_B] != row[MEASURE]:
             row[MEASURE] += f" ({row[MEASURE_B]})"
         values = [_difference(row)]
-        values += [_p(row["tau_p_holm"])] if settings.resamples else []
-        values += [str(row[tables.N])] if counted else []
+        values += [layout.p_value(row["tau_p_holm"])] if settings.resamples else []
+        values += [str(row[tables.N])] if partial else []
         rows.append(([row[key] for key in keys], values))
-    _add_rows(result, rows)
+    layout.add_rows(result, rows)
     return result
 
 
@@ -165,21 +140,15 @@ def _difference(row: dict[str, Any]) -> str:
     return f"{value:+.2f}" if math.isnan(low) else f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
-def _p(value: float) -> str:
-    if math.isnan(value):
-        return ""
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
-
-
 def _systems(evaluation: Evaluation, settings: Settings) -> Table:
     systems, run_pairs = evaluation.statistics.systems, evaluation.statistics.run_pairs
-    counted = (systems[tables.N] != evaluation.counts.queries).any()
-    result = _table(
+    partial = (systems[tables.N] != evaluation.counts.queries).any()
+    result = layout.table(
         f"Order of the {systems['runs'][0]} runs, by measure and by end-to-end score",
         ["annotator", "measure"],
-        [f"tau over runs{_level(settings)}", "pairs with one winner"]
+        [f"tau over runs{layout.level(settings)}", "pairs with one winner"]
         + (["the same, resampled"] if settings.resamples else [])
-        + (["n"] if counted else []),
+        + (["n"] if partial else []),
     )
     rows = []
     for row in systems.iter_rows(named=True):
@@ -189,84 +158,79 @@ def _systems(evaluation: Evaluation, settings: Settings) -> Table:
         winners = pairs["difference"].sign() * pairs["end_to_end_difference"].sign()
         tied = (winners == 0).sum()
         agreed = f"{(winners > 0).sum()} of {pairs.height}" + (f" ({tied} tied)" if tied else "")
-        values = [_interval(row, "tau"), agreed]
+        values = [layout.interval(row, "tau"), agreed]
         values += [f"{pairs['agreement'].to_numpy().mean():.0%}"] if settings.resamples else []
-        values += [str(row[tables.N])] if counted else []
+        values += [str(row[tables.N])] if partial else []
         rows.append(((row[ANNOTATOR], row[MEASURE]), values))
-    _add_rows(result, rows)
+    layout.add_rows(result, rows)
     return result
 
 
 def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
-    """What stands around the table: end-to-end scores, reads, and everything that deserves a warning."""
+    """What stands around the tables: scores, reads, everything that deserves a warning, the verdict."""
     counts = evaluation.counts
     readings = {_READS[role]: reading.costs for role, reading in evaluation.readings.items()}
     _, end_to_end = means(evaluation)
-    shown = [f"{counts.queries} queries, {counts.passages} passages; judged: {evaluation.relevant}"]
+    evaluated = counted(counts.queries, "[query|queries]"), counted(counts.passages, "passage[|s]")
+    shown = [f"{', '.join(evaluated)}; judged: {evaluation.relevant}"]
     for row in end_to_end.iter_rows(named=True):
-        some = "" if row[tables.N] == counts.queries else f" over {row[tables.N]} queries"
+        some = (
+            ""
+            if row[tables.N] == counts.queries
+            else f" over {counted(row[tables.N], '[query|queries]')}"
+        )
         shown.append(
-            f"end-to-end score of {row[RUN]} ({settings.metric}, {row[tables.K]} passages): "
+            f"end-to-end score of {row[RUN]} ({settings.metric}, {counted(row[tables.K], 'passage[|s]')}): "
             f"{row[VALUE]:.3f}{some}"
         )
-    for what, costs in readings.items():
-        if not costs.wanted:
-            continue
-        rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
-        peak = (
-            f", peak {max(costs.workers.values()) / _MIB:.0f} MiB an actor" if costs.workers else ""
-        )
-        shown.append(
-            f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
-        )
+    shown += [layout.reads_line(what, costs) for what, costs in readings.items() if costs.wanted]
     shown += [certificate.line(found, role) for role, found in evaluation.certificates.items()]
     for amount, what in (
         (
             sum(costs.failed for costs in readings.values()),
-            "reads failed and the figures that need them go without their queries"
+            "read[|s] failed and the figures that need [it|them] go without [its query|their queries]"
             if settings.failed_reads == "skip"
-            else "reads failed and count as 0",
+            else "read[|s] failed and [counts|count] as 0",
         ),
-        (counts.queries_without_judgments, "queries have no judgments in the qrels")
+        (counts.queries_without_judgments, "[query has|queries have] no judgments in the qrels")
         if "qrels" in settings.annotators
         else (0, ""),
-        (counts.truncated_reads, "reads were cut to the reader's longest input"),
+        (counts.truncated_reads, "[read was|reads were] cut to the reader's longest input"),
         (
             sum(costs.memory_halvings for costs in readings.values()),
-            "batches were halved because memory ran out",
+            "[batch was|batches were] halved because memory ran out",
         ),
-        (counts.skipped_records, "bad records of the corpus were left out (--skip-bad)"),
+        (
+            counts.skipped_records,
+            "bad [record|records] of the corpus [was|were] left out (--skip-bad)",
+        ),
         (
             counts.unanswerable_queries,
-            "questions have no answer, says the queries file, and were left out",
+            "[question has|questions have] no answer, says the queries file, and [was|were] left out",
         ),
-        (counts.empty_passages, "listed passages have no text"),
+        (counts.empty_passages, "listed [passage has|passages have] no text"),
         (
             counts.ignored_queries,
-            "queries of the runs are not in the queries file and were left out",
+            "[query of the runs is|queries of the runs are] not in the queries file and [was|were] left out",
         ),
-        (counts.queries_without_provenance, "queries have no provenance")
+        (counts.queries_without_provenance, "[query has|queries have] no provenance")
         if not {"provenance", "dual"}.isdisjoint(settings.annotators)
         else (0, ""),
         (
             int(counts.no_gold_article_listed) * counts.passages,
-            "listed passages, and none from a gold article: do queries and corpus name articles alike?",
-        ),
-        *(
-            (
-                amount,
-                f"queries have no results in {run} and "
-                + (
-                    "are left out of it"
-                    if settings.missing == "skip"
-                    else "score 0 on every measure"
-                ),
-            )
-            for run, amount in counts.queries_without_results.items()
+            "listed [passage|passages], and none from a gold article: do queries and corpus name articles alike?",
         ),
     ):
         if amount:
-            shown.append(f"note: {amount} {what}")
+            shown.append(f"note: {counted(amount, what)}")
+    for run, amount in counts.queries_without_results.items():
+        if amount:
+            lacking = counted(amount, "[query has|queries have]") + f" no results in {run}"
+            shown.append(
+                f"note: {lacking} and {agreeing(amount, '[is|are]')} left out of it"
+                if settings.missing == "skip"
+                else f"note: {lacking} and {agreeing(amount, '[scores|score]')} 0 on every measure"
+            )
     shown += [f"note: {note}" for note in _remarks(evaluation, settings)]
     shown += _empty_cells(evaluation.undefined)
     for statistics, names in (
@@ -277,13 +241,13 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         (evaluation.statistics.systems, "order of runs by {annotator} {measure}"),
     ):
         shown += _notes(statistics, names)
-    return shown
+    return shown + [f"verdict: {sentence}" for sentence in verdict.sentences(evaluation, settings)]
 
 
 def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
     """What a reader of the figures might not expect."""
     counts, relevant = evaluation.counts, evaluation.relevant
-    runs = len(counts.queries_without_results)
+    systems = len(counts.queries_without_results)
     if counts.real_valued_annotators:
         yield (
             f"labels of {', '.join(counts.real_valued_annotators)} are real-valued: P is their mean, "
@@ -291,14 +255,19 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
         )
     if counts.cut_runs and any(m.cutoff is None for m in settings.parsed_measures()):
         yield (
-            f"{', '.join(counts.cut_runs)} list more than --k {settings.k} passages: measures "
+            f"{', '.join(counts.cut_runs)} {agreeing(len(counts.cut_runs), '[lists|list]')} more than "
+            f"--k {counted(settings.k, 'passage[|s]')}: measures "
             f"without a cutoff look at the first {settings.k}"
         )
-    if relevant == "list" and runs > 1:
+    if relevant == "list" and systems > 1:
         yield "--relevant list excuses what a run did not find: its figures do not compare runs"
     if relevant != "qrels" and counts.judgments_beyond_lists:
         yield (
-            f"{counts.judgments_beyond_lists} judgments are of passages that no run lists, and do "
+            counted(
+                counts.judgments_beyond_lists,
+                "[judgment is of a passage|judgments are of passages]",
+            )
+            + f" that no run lists, and {agreeing(counts.judgments_beyond_lists, '[does|do]')} "
             f"not count under --relevant {relevant}; --annotators qrels alone counts them"
         )
     tests = evaluation.statistics.comparisons.filter(pl.col("tau_p").is_not_nan()).height
@@ -308,7 +277,7 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
         if least > 1 - settings.confidence:
             needed = math.ceil(2 * tests / (1 - settings.confidence))
             yield (
-                f"with {settings.resamples} resamples and {tests} comparisons no p-value can fall "
+                f"with {settings.resamples} resamples and {counted(tests, 'comparison[|s]')} no p-value can fall "
                 f"below {least:.2g}; --resamples {needed} would let one reach "
                 f"{1 - settings.confidence:.2g}"
             )

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from engine.evaluation import means
 from engine.ranking.measures import Measure
-from engine.report.layout import add_rows, interval, level, new_table, reads_line
+from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
 from engine.settings import Settings
 from engine.study import Condition, Study
 from engine.tables import ANNOTATOR, AUGMENTATION, LABELS_BY, MEASURE, READER, RUN, VALUE, K, N
@@ -101,7 +101,7 @@ def _by_condition(study: Study, settings: Settings) -> Table:
     ]
     names = [*others, *([RUN] if runs else []), "annotator", "measure"]
     headers = [f"k = {value}" if across == K else short.get(value, str(value)) for value in values]
-    table = new_table(
+    result = table(
         f"Kendall's tau with the end-to-end score, by {across}{level(settings)}", names, headers
     )
     cells: dict[tuple[str, ...], dict[Any, str]] = {}
@@ -126,8 +126,8 @@ def _by_condition(study: Study, settings: Settings) -> Table:
         cells,
         key=lambda key: (heads.index(key[:-2]), _annotators(cells).index(key[-2]), order[key]),
     )
-    add_rows(table, [(key, [cells[key].get(value, "") for value in values]) for key in rows])
-    return table
+    add_rows(result, [(key, [cells[key].get(value, "") for value in values]) for key in rows])
+    return result
 
 
 def _annotators(cells: dict[tuple[str, ...], Any]) -> list[str]:
@@ -151,7 +151,7 @@ def _across_readers(study: Study, settings: Settings) -> Table:
     main = next(iter(study.settings))
     found = found.filter((pl.col(AUGMENTATION) == main.augmentation) & (pl.col(K) == main.k))
     runs = found[RUN].n_unique() > 1
-    table = new_table(
+    result = table(
         f"eRAG's labels by one reader, Kendall's tau with the end-to-end score of another{level(settings)}",
         [*([RUN] if runs else []), "labels by", "measure"],
         [short[reader] for reader in readers],
@@ -162,8 +162,8 @@ def _across_readers(study: Study, settings: Settings) -> Table:
         cells.setdefault(key, {})[row[READER]] = interval(row, "tau")
     names = [short[reader] for reader in readers]
     rows = sorted(cells, key=lambda key: (key[:-2], names.index(key[-2])))
-    add_rows(table, [(key, [cells[key].get(reader, "") for reader in readers]) for key in rows])
-    return table
+    add_rows(result, [(key, [cells[key].get(reader, "") for reader in readers]) for key in rows])
+    return result
 
 
 def _stand_in(study: Study, settings: Settings) -> list[str]:
@@ -184,7 +184,7 @@ def _stand_in(study: Study, settings: Settings) -> list[str]:
         bounds = (
             ""
             if math.isnan(row["tau_low"])
-            else f" [{row['tau_low']:+.2f}, {row['tau_high']:+.2f}], p {row['tau_p_holm']:.3f} (Holm)"
+            else f" [{row['tau_low']:+.2f}, {row['tau_high']:+.2f}], p {p_value(row['tau_p_holm'])} (Holm)"
         )
         said.append(
             f"end-to-end score of {short[row[READER]]} on {row[RUN]}: its own labels less those of "

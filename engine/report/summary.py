@@ -13,7 +13,7 @@ from engine import __version__
 from engine.evaluation import Evaluation, means
 from engine.reading.reads import ReadingCosts
 from engine.readings import Reading, Role
-from engine.report import certificate
+from engine.report import certificate, verdict
 from engine.settings import Settings
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
@@ -56,6 +56,7 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
             "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
+            "verdict": verdict.content(evaluation, settings),
             "dual": evaluation.dual.to_dicts(),
             "certificates": {
                 role: certificate.content(found, versions)

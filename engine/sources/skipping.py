@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.errors import InputError
+from engine.wording import counted
 
 _SHOWN = 3
 
@@ -49,7 +50,7 @@ class SkipBad:
             for error in self.first
         )
         more = f"; and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
-        return f"{self.count} bad record{'s' * (self.count > 1)} skipped ({shown}{more})"
+        return f"{counted(self.count, 'bad record[|s]')} skipped ({shown}{more})"
 
 
 def tolerance(skip_bad: int | SkipBad) -> SkipBad:

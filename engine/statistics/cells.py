@@ -18,12 +18,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cell:
-    """A ranking measure and the end-to-end score of the same queries, in the order of their ids."""
+    """A ranking measure and the end-to-end score of the same queries, in the order of their ids.
+
+    Where nothing was read end to end (``label_cells``) ``k`` is None and ``y`` NaN.
+    """
 
     run: str
     annotator: str
     measure: str
-    k: int
+    k: int | None
     query_ids: tuple[str, ...]
     x: Floats
     y: Floats
@@ -48,6 +51,19 @@ def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator
         )
 
 
+def label_cells(query_scores: pl.DataFrame) -> Iterator[Cell]:
+    """Every (run, annotator, measure), where nothing was read end to end."""
+    for (run, annotator, measure), frame in query_scores.group_by(
+        [RUN, ANNOTATOR, MEASURE], maintain_order=True
+    ):
+        frame = frame.sort(QUERY_ID)
+        x = frame[VALUE].round(DECIMALS).to_numpy()
+        query_ids = tuple(frame[QUERY_ID])
+        yield Cell(
+            str(run), str(annotator), str(measure), None, query_ids, x, np.full_like(x, np.nan)
+        )
+
+
 def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
     """Replicates of cells on the same queries. Equal columns are held once."""
     columns: dict[bytes, int] = {}
@@ -69,6 +85,12 @@ def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
         leave_out=needs_leave_out(bootstrap),
         threads=bootstrap.threads,
     )
+
+
+def on_shared_queries(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells on the queries that all of them have; nothing where there is no such query."""
+    shared = sorted(set.intersection(*(set(cell.query_ids) for cell in cells)))
+    return [only(cell, shared) for cell in cells] if shared else []
 
 
 def only(cell: Cell, query_ids: Sequence[str]) -> Cell:

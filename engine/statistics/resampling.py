@@ -16,10 +16,13 @@ from engine.statistics.pairs import PairTable, leave_one_out, pair_table, pair_w
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 Counts = npt.NDArray[np.int32]
+Signs = npt.NDArray[np.int8]
 
 # Resamples drawn from one random stream. Fixed: the draws must not depend on threads or memory. More
 # than this gains nothing (measured at 3,000 and 10,000 queries) and takes memory.
 _BLOCK = 32
+# Tells the streams of signs from those of resamples.
+_SIGNS = 1
 # Drawing a row's multiplicity (binomial) costs about so many times as much as drawing a query.
 _BINOMIAL_COST = 20
 # Pair tables held at a time; of two continuous columns of 10,000 queries one takes 10 MB.
@@ -156,6 +159,34 @@ def for_each_block(
         use(first, _draw(np.random.default_rng(stream), row_of, rows)[:size])
 
     _keep_freed_memory()
+    _in_blocks(work, resamples, threads)
+
+
+def for_each_block_of_signs(
+    n: int,
+    use: Callable[[int, Signs], None],
+    *,
+    resamples: int,
+    seed: int,
+    threads: int | None = None,
+) -> None:
+    """Draw a sign for each of n queries, + and - as likely, and hand each block (B, n) to ``use``.
+
+    What a randomization test does to paired differences (Fisher 1935): were the two alike, each
+    difference could as well have the other sign. Streams are other ones than those of the resamples.
+    """
+
+    def work(first: int) -> None:
+        stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK, _SIGNS))
+        size = min(_BLOCK, resamples - first)
+        drawn = np.random.default_rng(stream).integers(0, 2, size=(_BLOCK, n), dtype=np.int8)
+        use(first, 2 * drawn[:size] - 1)
+
+    _in_blocks(work, resamples, threads)
+
+
+def _in_blocks(work: Callable[[int], None], resamples: int, threads: int | None) -> None:
+    """Call ``work`` with the number of the first resample of every block, from several threads."""
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
         for _ in pool.map(work, range(0, resamples, _BLOCK)):
             pass  # exceptions surface here

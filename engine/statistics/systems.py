@@ -21,17 +21,14 @@ class SystemAgreement:
     Attributes:
         tau: tau-b over the runs; NaN where one side has all runs equal, and then ``note`` says so.
         tau_low, tau_high: percentile interval over resampled queries; NaN where there is none.
-        differences, end_to_end_differences: (p,) first run's mean less the second's, for the
-            p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``.
-        agreement: (p,) share of the resamples in which both name the same winner (a tie names
-            none); NaN without resamples.
+        agreement: (p,) for the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``,
+            the share of the resamples in which both name the same winner (a tie names none); NaN
+            without resamples.
     """
 
     tau: float
     tau_low: float
     tau_high: float
-    differences: Floats
-    end_to_end_differences: Floats
     agreement: Floats
     note: str
 
@@ -51,21 +48,20 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
     taus = np.full(bootstrap.resamples, np.nan)
     agreed = np.zeros((bootstrap.resamples, len(first)), dtype=bool)
 
-    def signs(weights: Counts) -> tuple[Floats, Floats, Floats, Floats]:
+    def signs(weights: Counts) -> list[Floats]:
         values: list[Floats] = []
         for columns in (scores, end_to_end):
             means = (weights.astype(np.float64) @ columns.T) / n
-            difference = np.round(means[:, first] - means[:, second], DECIMALS)
-            values += [difference, np.sign(difference)]
-        return values[0], values[1], values[2], values[3]
+            values.append(np.sign(np.round(means[:, first] - means[:, second], DECIMALS)))
+        return values
 
     def fill(start: int, weights: Counts) -> None:
-        _, own, _, other = signs(weights)
+        own, other = signs(weights)
         at = slice(start, start + len(weights))
         taus[at] = _tau_b(own, other)
         agreed[at] = own * other > 0
 
-    own_difference, own, other_difference, other = signs(np.ones((1, n), dtype=np.int32))
+    own, other = signs(np.ones((1, n), dtype=np.int32))
     tau = float(_tau_b(own, other)[0])
     low = high = nan = float("nan")
     agreement = np.full(len(first), nan)
@@ -89,7 +85,7 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
                 tau, taus, None, method="percentile", confidence=bootstrap.confidence
             )
             note = note.replace("one side is constant", "all runs have one mean")
-    return SystemAgreement(tau, low, high, own_difference[0], other_difference[0], agreement, note)
+    return SystemAgreement(tau, low, high, agreement, note)
 
 
 def _tau_b(own: Floats, other: Floats) -> Floats:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
 
-import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.statistics.cells import Cell, only, read_cells
+from engine.statistics.cells import label_cells, read_cells
+from engine.statistics.choice import Choice, choose
 from engine.statistics.comparison import compare_cells, correlate_cells
-from engine.statistics.correlation import Bootstrap
-from engine.statistics.systems import system_agreement
-from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B, K
+from engine.statistics.correlation import DECIMALS, Bootstrap
+from engine.statistics.runs import compare_runs
+from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, K
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """The tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``."""
+    """The tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``, and what they say.
+
+    Attributes:
+        choice: which run to choose, and how sure that is; None where there is but one.
+    """
 
     correlations: pl.DataFrame
     comparisons: pl.DataFrame
     systems: pl.DataFrame
     run_pairs: pl.DataFrame
+    choice: Choice | None
 
 
 def analyse(
@@ -39,7 +41,9 @@ def analyse(
     - correlations: tau-b and rho of every (run, annotator, measure) with the run's end-to-end score.
     - comparisons: differences of two annotators' correlations within a run and measure, and of two
       runs' within an annotator and measure, with interval and p-value (Holm over the whole table).
-    - systems, run_pairs: with several runs, whether a measure orders them as the end-to-end score does.
+    - systems: with several runs, whether a measure orders them as the end-to-end score does.
+    - run_pairs: of every two runs, the differences of their means by measure and by end-to-end score,
+      with intervals and p-values; by measure alone where ``downstream`` is empty.
 
     Queries are matched by ``query_id``; those that one side lacks are left out (``n`` tells). ``k`` is
     the number of passages that the end-to-end reader was given.
@@ -50,22 +54,20 @@ def analyse(
     """
     cells = list(read_cells(query_scores, downstream))
     results = correlate_cells(cells, bootstrap)
-    correlations = [
+    rows = [
         {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
         | asdict(result.correlation)
         for cell, result in zip(cells, results, strict=True)
     ]
-    systems, run_pairs = _systems(cells, bootstrap)
+    correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
+    compared = list(label_cells(query_scores)) if downstream.is_empty() else cells
+    systems, run_pairs = compare_runs(compared, bootstrap)
     return Statistics(
-        pl.concat(
-            [
-                pl.DataFrame(correlations, schema=tables.CORRELATIONS),
-                _empty_cells(undefined, downstream),
-            ]
-        ),
+        pl.concat([correlations, _empty_cells(undefined, downstream)]),
         compare_cells(cells, results, bootstrap),
-        pl.DataFrame(systems, schema=tables.SYSTEMS),
-        pl.DataFrame(run_pairs, schema=tables.RUN_PAIRS),
+        systems,
+        run_pairs,
+        choose(query_scores, downstream, correlations, run_pairs, bootstrap),
     )
 
 
@@ -81,48 +83,15 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
         downstream.select(RUN, K)
         .unique(maintain_order=True)
         .join(undefined, how="cross")
-        .with_columns(pl.lit(0, pl.Int64).alias(tables.N), *figures)
+        .with_columns(pl.lit(0, pl.Int64).alias(tables.N), pl.lit(False).alias(BEST), *figures)
         .select(list(tables.CORRELATIONS))
     )
 
 
-def _systems(
-    cells: Sequence[Cell], bootstrap: Bootstrap
-) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """Rows of ``systems`` and ``run_pairs``; none where there is but one run."""
-    by_measure: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        by_measure[cell.annotator, cell.measure, cell.k].append(cell)
-    systems: list[dict[str, object]] = []
-    run_pairs: list[dict[str, object]] = []
-    for (annotator, measure, k), group in by_measure.items():
-        if len(group) < 2:
-            continue
-        shared = sorted(set.intersection(*(set(cell.query_ids) for cell in group)))
-        if not shared:
-            continue
-        group = [only(cell, shared) for cell in group]
-        found = system_agreement(
-            np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group]), bootstrap
-        )
-        key = {ANNOTATOR: annotator, MEASURE: measure, K: k}
-        size = {tables.N: len(shared)}
-        systems.append(
-            key
-            | {"runs": len(group), "tau": found.tau, "note": found.note}
-            | {"tau_low": found.tau_low, "tau_high": found.tau_high}
-            | size
-        )
-        for place, (a, b) in enumerate(combinations(group, 2)):
-            run_pairs.append(
-                key
-                | size
-                | {
-                    RUN: a.run,
-                    RUN_B: b.run,
-                    "difference": float(found.differences[place]),
-                    "end_to_end_difference": float(found.end_to_end_differences[place]),
-                    "agreement": float(found.agreement[place]),
-                }
-            )
-    return systems, run_pairs
+def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
+    """Mark the measure of each run and annotator that has the highest tau: the first of equal ones."""
+    tau = pl.col("tau").round(DECIMALS).fill_nan(None)
+    highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
+    return correlations.with_columns(
+        (highest & (highest.cum_sum().over(RUN, ANNOTATOR) == 1)).alias(BEST)
+    )

@@ -100,7 +100,7 @@ def test_scores_that_tie_in_single_precision_only(check, no_ranx):
     assert rows["pytrec-eval-terrier", "RR"].their_mean == 0.5
     assert rows["pytrec-eval-terrier", "RR"].agrees(0)
     assert (rows["ir-measures", "RR@5"].rule, rows["ir-measures", "RR@5"].remaining) == ("ties", 0)
-    assert "1 queries list equal scores (in single precision)" in found.notes
+    assert "1 query lists equal scores (in single precision)" in found.notes
 
 
 def test_labels_below_0(check, no_ranx):
@@ -231,6 +231,6 @@ def test_queries_that_nobody_judged_are_not_handed_to_trec_eval(check, no_ranx):
     run = [(q, d, s) for q in ("q1", "q2") for d, s in (("a", 2.0), ("b", 1.0))]
     qrels = [("q1", "a", -1), ("q1", "b", -1), ("q2", "a", 0), ("q2", "b", 1)]
     found, rows = check(run, qrels, "AP nDCG@2 P@1")
-    assert "1 queries have labels below 0 only" in found.notes[-1]
+    assert "1 query has labels below 0 only" in found.notes[-1]
     assert all(row.agrees(1e-12) for row in rows.values())
     assert rows["pytrec-eval-terrier", "AP"].n == 1

@@ -156,7 +156,7 @@ def test_passages_index_and_retrieve(files, tmp_path, capsys):
     run = tmp_path / "r.trec"
     options = ["--index", tmp_path / "i", "--queries", files["queries"], "--k", 2, "--out", run]
     assert erag("retrieve", *options, "--name", "mine") == 0
-    assert "1 queries without any hit" in capsys.readouterr().out
+    assert "1 query without any hit" in capsys.readouterr().out
     assert [line.split()[0::5] for line in run.read_text().splitlines()] == [["1", "mine"]] * 2
 
 
@@ -296,7 +296,7 @@ def test_several_runs_on_ray_with_names_that_look_like_markup(
     printed = capsys.readouterr().out
     assert "s[/b]" in printed
     assert "judged: pool" in printed
-    assert "1 queries have no results in s[/b]" in printed
+    assert "1 query has no results in s[/b] and scores 0" in printed
     summary = json.loads((files["out"] / "summary.json").read_text())
     # mine: 4 passages alone and 2 lists; other: b alone for q1, which is its list too; q2 without any
     assert summary["reading"]["done"] == 8

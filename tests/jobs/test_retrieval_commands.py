@@ -52,7 +52,7 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     more = ["--fuse", "rrf", "--corpus", files["corpus"], "--approximate", "efSearch=32"]
     assert retrieve(files, out, "bm25", "dense", more=more) == 0
     printed = capsys.readouterr().out
-    assert "bm25: 2 results for 3 queries, 1 queries without any hit" in printed
+    assert "bm25: 2 results for 3 queries, 1 query without any hit" in printed
     assert "dense: recall@2 of the exact lists 1.0000 (of 3 queries)" in printed
     runs = {name: read_run(out / f"{name}.trec") for name in ("bm25", "dense", "rrf")}
     assert runs["dense"].height == runs["rrf"].height == 6
@@ -85,7 +85,7 @@ def test_a_system_without_any_hit_is_fused_all_the_same(files, tmp_path, capsys)
     assert index(files, "dense", "--actors", 0) == 0
     files["queries"].write_text('{"id": "1", "input": "to be or not to be"}\n')
     assert retrieve(files, tmp_path / "runs", "bm25", "dense", more=["--fuse", "rrf"]) == 0
-    assert "bm25: 0 results for 1 queries, 1 queries without any hit" in capsys.readouterr().out
+    assert "bm25: 0 results for 1 query, 1 query without any hit" in capsys.readouterr().out
     fused, dense = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("rrf", "dense"))
     assert fused["doc_id"].to_list() == dense["doc_id"].to_list()
 
@@ -164,7 +164,7 @@ def test_questions_that_have_no_answer_are_left_out_and_counted(files, tmp_path,
     assert index(files, "bm25") == 0
     assert retrieve(files, tmp_path / "run.trec", "bm25") == 0
     printed = capsys.readouterr().out
-    assert "1 unanswerable questions left out\nbm25: 1 results for 1 queries ->" in printed
+    assert "1 unanswerable question left out\nbm25: 1 result for 1 query ->" in printed
     assert read_run(tmp_path / "run.trec")["query_id"].to_list() == ["1"]
 
 

@@ -206,7 +206,7 @@ def test_queries_with_results_but_without_labels_score_zero_and_are_not_missing(
 
 def test_queries_without_results_are_refused_on_demand(two_runs):
     runs, labels = two_runs
-    with pytest.raises(InputError, match="'t' lists nothing for 1 queries .'q2'.*--missing"):
+    with pytest.raises(InputError, match="'t' lists nothing for 1 query .'q2'.*--missing"):
         values(runs, labels, ["q1", "q2"], "P", missing="error")
     assert values(runs, labels, ["q1"], "P", missing="error") == values(runs, labels, ["q1"], "P")
     refuse_missing_results(runs, ["q1"])

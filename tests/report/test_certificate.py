@@ -29,7 +29,7 @@ CERTIFICATE = Certificate(
 
 def test_the_line_says_what_was_repeated_and_what_changed():
     assert certificate.line(CERTIFICATE, "reader") == (
-        "certificate: 64 reads repeated, 2 outputs and 1 labels changed"
+        "certificate: 64 reads repeated, 2 outputs and 1 label changed"
     )
     assert certificate.line(replace(CERTIFICATE, failed=3), "judge").startswith(
         "certificate of the judge: 64 reads repeated, 3 failed, 2 outputs"
@@ -67,7 +67,9 @@ def test_the_command_prints_it_and_writes_it(tiny_t5, tmp_path, capsys, option, 
         assert found == {}
         assert printed == []
         return
-    assert printed == [f"certificate: {repeated} reads repeated, 0 outputs and 0 labels changed"]
+    assert printed == [
+        f"certificate: {repeated} read{'s' * (repeated > 1)} repeated, 0 outputs and 0 labels changed"
+    ]
     found = found["reader"]
     assert (found["repeated"], found["seed"], found["dtype"]) == (repeated, 5, "float32")
     assert {"weights", "reader", "reads", "prompt", "queries", "corpus", "runs"} == set(

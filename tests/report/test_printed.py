@@ -56,7 +56,7 @@ def test_comparisons_are_with_the_first_annotator_named(tmp_path, first):
 
 def test_small_p_values_are_not_printed_as_0(tmp_path):
     text, _ = shown(tmp_path, annotators=("erag", "provenance"), resamples=5000)
-    assert "p (Holm, 1 tests)" in text
+    assert "p (Holm, 1 test)" in text
     assert "<0.001" in text
     assert "0.000" not in text
 
@@ -73,8 +73,8 @@ def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
     runs = pl.concat([GOOD, POOR.filter(pl.col("query_id") >= "q10")])
     text, said = shown(tmp_path / "new", runs=runs, annotators=("erag",), missing="skip")
     rows = [line.split() for line in text.splitlines() if "P@1" in line]
-    # means and correlations of poor and sys, order of the two; no difference is defined
-    assert [row[-1] for row in rows] == ["30", "40", "30"]
+    # means and correlations of poor and sys, their difference, their order; none of tau is defined
+    assert [row[-1] for row in rows] == ["30", "40", "30", "30"]
     assert any("of poor" in line and line.endswith("over 30 queries") for line in said)
     assert any("of sys" in line and "over" not in line for line in said)
 
@@ -105,10 +105,11 @@ def test_what_one_might_not_expect_is_said(tmp_path):
     notes = "\n".join(line for line in said if line.startswith("note: "))
     assert "labels of qrels are real-valued" in notes
     assert (
-        "poor list more than --k 2 passages: measures without a cutoff look at the first 2" in notes
+        "poor lists more than --k 2 passages: measures without a cutoff look at the first 2"
+        in notes
     )
     assert "--relevant list excuses what a run did not find" in notes
-    assert "1 judgments are of passages that no run lists" in notes
+    assert "1 judgment is of a passage that no run lists" in notes
     assert "39 queries have no judgments" in notes
     _, quiet = shown(tmp_path, annotators=("erag",))
     assert not [line for line in quiet if line.startswith("note: ")]

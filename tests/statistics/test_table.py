@@ -8,6 +8,7 @@ import scipy.stats
 
 from engine import tables
 from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.intervals import holm
 from engine.statistics.resampling import for_each_block
 from engine.statistics.table import analyse
 
@@ -180,11 +181,59 @@ def test_runs_are_ordered_by_measure_and_by_end_to_end_score():
     assert pairs["s", "u"]["agreement"] == pytest.approx(1 - 0.8**5, abs=0.06)
 
 
+def test_runs_are_compared_on_the_same_resamples_and_corrected_by_question():
+    query_scores, downstream = random_tables(runs=("s", "t", "u"))
+    found = analyse(query_scores, downstream, BOOTSTRAP).run_pairs
+    assert dict(found.schema) == tables.RUN_PAIRS
+    assert found.height == 2 * 3
+    row = found.filter(annotator="b", run="s", run_b="u").row(0, named=True)
+    columns = [
+        frame.filter(run=run)["value"].to_numpy()
+        for frame in (query_scores.filter(annotator="b"), downstream)
+        for run in ("s", "u")
+    ]
+    # all queries are told apart, as by one more column, so that the draws are those of the queries
+    columns = np.stack([np.arange(40.0), *columns])
+    for name, value, at in (
+        ("difference", "difference", 1),
+        ("end_to_end", "end_to_end_difference", 3),
+    ):
+        replicates = explicit_replicates(columns, lambda *c, at=at: np.mean(c[at] - c[at + 1]))
+        low, high = np.quantile(replicates, [0.025, 0.975])
+        assert row[value] == pytest.approx(np.mean(columns[at] - columns[at + 1]), abs=1e-12)
+        assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((low, high), abs=1e-11)
+    # the end-to-end score is one question with three answers; the measures are six
+    for annotator in "ab":
+        of = found.filter(annotator=annotator)
+        assert of["end_to_end_p_holm"].to_list() == holm(of["end_to_end_p"].to_list())
+    assert found["difference_p_holm"].to_list() == holm(found["difference_p"].to_list())
+
+
+def test_without_end_to_end_scores_runs_are_compared_by_their_measures():
+    query_scores, downstream = random_tables(runs=("s", "t", "u"))
+    with_scores = analyse(query_scores, downstream, BOOTSTRAP).run_pairs
+    found = analyse(query_scores, downstream.clear(), BOOTSTRAP)
+    assert found.correlations.is_empty()
+    assert found.comparisons.is_empty()
+    assert found.systems.is_empty()
+    own = ["annotator", "measure", "run", "run_b", "n", "difference", "difference_low"]
+    own += ["difference_high", "difference_p"]
+    assert found.run_pairs.select(own).equals(with_scores.select(own))
+    assert found.run_pairs["k"].null_count() == 6
+    for name in ("difference", "low", "high", "p", "p_holm"):
+        assert found.run_pairs[f"end_to_end_{name}"].is_nan().all()
+    assert found.run_pairs["agreement"].is_nan().all()
+    # the first measure decides, and is corrected for itself
+    p, corrected = (found.run_pairs[f"difference_{name}"].to_list() for name in ("p", "p_holm"))
+    assert corrected == holm(p[:3]) + holm(p[3:])
+
+
 def test_one_run_has_no_order():
     query_scores, downstream = random_tables(runs=("s",))
     found = analyse(query_scores, downstream, BOOTSTRAP)
     assert found.systems.is_empty()
     assert found.run_pairs.is_empty()
+    assert found.choice is None
 
 
 def test_runs_with_equal_means_have_no_order():
@@ -206,3 +255,4 @@ def test_the_tables_do_not_depend_on_the_order_of_rows_or_threads():
     )
     for name in ("correlations", "comparisons", "systems", "run_pairs"):
         assert getattr(one, name).equals(getattr(other, name), null_equal=True), name
+    assert one.choice == other.choice

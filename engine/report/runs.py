@@ -1,0 +1,69 @@
+"""The differences between the means of runs, as people read them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import polars as pl
+from rich.table import Table
+
+from engine import tables
+from engine.evaluation import Evaluation
+from engine.report import layout
+from engine.settings import Settings
+from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B
+
+
+def shown(evaluation: Evaluation, settings: Settings) -> Table:
+    """The first run against every other: its end-to-end score, and of each annotator the best measure.
+
+    All measures where no list was read whole: then there is no best one.
+    """
+    pairs = evaluation.statistics.run_pairs
+    pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
+    choice = evaluation.statistics.choice
+    best = [(o.annotator, o.measure) for o in choice.opinions] if choice else []
+    end_to_end = not evaluation.downstream.is_empty()
+    rows: list[tuple[list[str], dict[str, Any], str]] = []
+    for (run_b,), of_pair in pairs.group_by([RUN_B], maintain_order=True):
+        if end_to_end:
+            # Where failed reads were left out, some measure has fewer queries than the score itself.
+            fullest = of_pair.sort(tables.N, descending=True, maintain_order=True).row(
+                0, named=True
+            )
+            rows.append(([str(run_b), "end to end", settings.metric], fullest, "end_to_end"))
+        for row in of_pair.iter_rows(named=True):
+            if not end_to_end or (row[ANNOTATOR], row[MEASURE]) in best:
+                rows.append(([str(run_b), row[ANNOTATOR], row[MEASURE]], row, "difference"))
+    partial = any(row[tables.N] != evaluation.counts.queries for _, row, _ in rows)
+    headers = ["run", "annotator", "measure"]
+    if end_to_end:  # a row for each: two columns would set every row apart
+        headers = ["run", "score"]
+        rows = [([run, f"{who} {what}"], row, score) for (run, who, what), row, score in rows]
+    result = layout.table(
+        f"Means of {pairs[RUN][0]}, less those of:",
+        headers,
+        [f"difference{layout.level(settings)}"]
+        + (["p (Holm)"] if settings.resamples else [])
+        + (["n"] if partial else []),
+    )
+    layout.add_rows(
+        result,
+        [
+            (
+                names,
+                [_difference(row, score)]
+                + ([layout.p_value(row[f"{score}_p_holm"])] if settings.resamples else [])
+                + ([str(row[tables.N])] if partial else []),
+            )
+            for names, row, score in rows
+        ],
+    )
+    return result
+
+
+def _difference(row: dict[str, Any], score: str) -> str:
+    value = row["end_to_end_difference" if score == "end_to_end" else "difference"]
+    low, high = row[f"{score}_low"], row[f"{score}_high"]
+    return f"{value:+.3f}" if math.isnan(low) else f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"

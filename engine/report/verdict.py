@@ -1,0 +1,152 @@
+"""Which retriever to choose, and how sure that is, in a few plain lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from engine.evaluation import Evaluation
+from engine.report import layout
+from engine.settings import Settings
+from engine.statistics.choice import Choice, Lead, Opinion
+from engine.statistics.differences import POWER
+from engine.wording import counted
+
+# Names and leads shown; summary.json and run_pairs.parquet have all.
+_SHOWN = 3
+
+
+def content(evaluation: Evaluation, settings: Settings) -> dict[str, Any] | None:
+    """The verdict as ``summary.json`` holds it; None where there is nothing to choose from."""
+    choice = _fair(evaluation)
+    if choice is None:
+        return None
+    return {
+        **asdict(choice),
+        "undecided": list(choice.undecided),
+        "sentences": sentences(evaluation, settings),
+    }
+
+
+def sentences(evaluation: Evaluation, settings: Settings) -> list[str]:
+    """The verdict in at most three lines; none where there is but one run.
+
+    The first says which run to choose or that the data do not decide; the second how many queries
+    would; the third whether the labels of the first annotator say the same, and which other annotators
+    say otherwise.
+    """
+    choice = _fair(evaluation)
+    if choice is None:
+        return (
+            ["labels under --relevant list do not compare runs; --relevant pool lets them"]
+            if evaluation.statistics.choice
+            else []
+        )
+    sure = settings.resamples > 0
+    said = [_choice(choice, settings, evaluation.counts.queries)]
+    if sure and (needed := _needed(choice)):
+        said.append(needed)
+    heard = [
+        _opinion(opinion, choice, sure=sure)
+        for place, opinion in enumerate(choice.opinions)
+        # The first annotator is heard in any case, unless its measure is what decides.
+        if (place == 0 and choice.annotator is None) or _opposed(opinion, choice)
+    ]
+    if heard:
+        said.append("; ".join(heard[:_SHOWN]))
+    return said
+
+
+def _fair(evaluation: Evaluation) -> Choice | None:
+    """The choice, less what labels under ``--relevant list`` say: they excuse what a run did not find."""
+    choice = evaluation.statistics.choice
+    if choice is None or evaluation.relevant != "list":
+        return choice
+    return None if choice.annotator else replace(choice, opinions=())
+
+
+def _choice(choice: Choice, settings: Settings, queries: int) -> str:
+    number = counted(choice.n, "[query|queries]")
+    if choice.n < queries:
+        number = f"{choice.n} of {queries} queries, those that all runs have"
+    if settings.resamples:
+        number += f"; {settings.confidence * 100:g}% intervals"
+    score = f"End to end ({settings.metric}, {number})"
+    only = ""
+    if choice.annotator is not None:
+        score = f"By {choice.annotator} {choice.measure} ({number})"
+        only = " (labels only: nothing was read end to end)"
+    leads = _listed([_lead(lead) for lead in choice.leads], "; ")
+    return f"{_head(choice, settings)}{only}. {score}: {leads}"
+
+
+def _head(choice: Choice, settings: Settings) -> str:
+    if not settings.resamples:
+        first = [choice.best, *(lead.over for lead in choice.leads if lead.difference == 0)]
+        verb = "is ahead" if len(first) == 1 else "are equally far ahead"
+        return f"{_listed(first)} {verb}, and without resamples nothing says how sure that is"
+    if not choice.undecided:
+        return f"choose {choice.best}"
+    behind = [lead.over for lead in choice.leads if lead.significant]
+    less = f", only against {_listed(behind)}" if behind else ""
+    return f"the data do not decide between {_listed([choice.best, *choice.undecided])}{less}"
+
+
+def _needed(choice: Choice) -> str:
+    """How many queries would tell the best run from those that the data do not tell from it."""
+    open_leads = [lead for lead in choice.leads if not lead.significant and lead.difference]
+    said = [
+        f"from {lead.over} about {_rounded(lead.queries_needed)} queries"
+        for lead in open_leads
+        if lead.queries_needed
+    ]
+    if said:
+        return (
+            f"to tell {choice.best} {_listed(said)} would be needed, were the true difference as "
+            f"large as the one seen ({POWER:.0%} power)"
+        )
+    return f"{counted(choice.n, '[query is|queries are]')} too few to tell" if open_leads else ""
+
+
+def _opposed(opinion: Opinion, choice: Choice) -> bool:
+    return opinion.best != choice.best and opinion.lead.significant
+
+
+def _opinion(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
+    name = f"{opinion.annotator} {opinion.measure}"
+    lead = opinion.lead
+    if lead.difference == 0:
+        return f"{name} finds {lead.run} and {lead.over} equal"
+    if opinion.best == choice.best:
+        side = f"is for {choice.best} too"
+    elif any(other.over == opinion.best and other.significant for other in choice.leads):
+        side = "contradicts this" if lead.significant else f"leans to {opinion.best}"
+    else:
+        side = f"is for {opinion.best}" if lead.significant else f"leans to {opinion.best}"
+    chance = "" if lead.significant or not sure else ", within chance"
+    return f"{name} {side}{chance}: {_lead(lead)}"
+
+
+def _lead(lead: Lead) -> str:
+    if lead.difference == 0:
+        return f"{lead.run} and {lead.over} are equal"
+    by = f"{lead.run} leads {lead.over} by {lead.difference:.3f}"
+    if math.isnan(lead.low):
+        return by
+    return f"{by} [{lead.low:.3f}, {lead.high:.3f}], p {layout.p_value(lead.p_holm)}"
+
+
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    if len(names) > _SHOWN:
+        names = [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]
+    if separator != ", ":
+        return separator.join(names)
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _rounded(amount: int) -> str:
+    """Two digits: more would say more than one knows."""
+    unit = 10 ** max(0, len(str(amount)) - 2)
+    return f"{math.ceil(amount / unit) * unit:,}"

@@ -1,0 +1,90 @@
+"""Comparison of runs: of their means, every two, and of the orders that measures put them in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.statistics.cells import Cell, on_shared_queries
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.differences import MeanDifferences, mean_differences
+from engine.statistics.intervals import holm
+from engine.statistics.systems import system_agreement
+from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B, K, N
+
+Row = dict[str, Any]
+
+
+def compare_runs(cells: Sequence[Cell], bootstrap: Bootstrap) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The tables ``systems`` and ``run_pairs``; empty where there is but one run.
+
+    P-values of the end-to-end score are corrected (Holm) for the pairs of runs: it is one question,
+    however many measures stand beside it. Those of measures are corrected for all rows together. But
+    where nothing was read end to end the first measure decides, for its own pairs, and the others
+    are corrected together.
+
+    Args:
+        cells: all with end-to-end scores, or all without (``cells.label_cells``).
+    """
+    systems: list[Row] = []
+    measures: list[list[Row]] = []
+    end_to_end: dict[bytes, MeanDifferences] = {}  # mostly the same for every measure
+    for group in _by_measure(cells):
+        x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
+        key = {ANNOTATOR: group[0].annotator, MEASURE: group[0].measure, K: group[0].k}
+        size = {N: x.shape[1]}
+        rows: list[Row] = [
+            key | {RUN: a.run, RUN_B: b.run} | size for a, b in combinations(group, 2)
+        ]
+        _add(rows, "difference", "difference", mean_differences(x, bootstrap))
+        nothing = np.full(len(rows), np.nan)
+        whole, agreement = MeanDifferences(*[nothing] * 5), nothing
+        if group[0].k is not None:
+            if y.tobytes() not in end_to_end:
+                end_to_end[y.tobytes()] = mean_differences(y, bootstrap)
+            whole = end_to_end[y.tobytes()]
+            found = system_agreement(x, y, bootstrap)
+            agreement = found.agreement
+            tau = {"tau": found.tau, "tau_low": found.tau_low, "tau_high": found.tau_high}
+            systems.append(key | {"runs": len(group)} | tau | {"note": found.note} | size)
+        _add(rows, "end_to_end_difference", "end_to_end", whole)
+        for row, share in zip(rows, agreement.tolist(), strict=True):
+            row["agreement"] = share
+        _correct(rows, "end_to_end")
+        measures.append(rows)
+    decisive = 1 if measures and measures[0][0][K] is None else 0
+    for family in (measures[:decisive], measures[decisive:]):
+        _correct(list(chain(*family)), "difference")
+    return (
+        pl.DataFrame(systems, schema=tables.SYSTEMS),
+        pl.DataFrame(list(chain(*measures)), schema=tables.RUN_PAIRS),
+    )
+
+
+def _by_measure(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """The cells of a measure, on the queries that all its runs share; of two runs or more."""
+    groups: dict[tuple[str, str, int | None], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        groups[cell.annotator, cell.measure, cell.k].append(cell)
+    for group in groups.values():
+        if len(group) > 1 and (shared := on_shared_queries(group)):
+            yield shared
+
+
+def _add(rows: Sequence[Row], value: str, name: str, found: MeanDifferences) -> None:
+    columns = {value: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    for column, values in (columns | {f"{name}_p": found.p}).items():
+        for row, number in zip(rows, values.tolist(), strict=True):
+            row[column] = number
+
+
+def _correct(rows: Sequence[Row], name: str) -> None:
+    corrected = holm([row[f"{name}_p"] for row in rows])
+    for row, p in zip(rows, corrected, strict=True):
+        row[f"{name}_p_holm"] = p

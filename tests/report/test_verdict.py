@@ -1,0 +1,166 @@
+"""Which retriever to choose, in words, on scores made so that the figures are known."""
+
+import json
+import re
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from engine.report import runs, verdict
+from engine.settings import Settings
+from engine.statistics.table import analyse
+from tests.statistics.test_choice import ALIKE, WHOLE, first, read_whole, scored
+
+CLEAR = {"s": first(25), "t": first(50)}
+
+
+def evaluation(rows, whole=None, *, relevant="pool", settings=None):
+    query_scores = scored(rows)
+    downstream = read_whole(whole) if whole else read_whole({}).clear()
+    return SimpleNamespace(
+        statistics=analyse(query_scores, downstream, (settings or Settings()).bootstrap()),
+        downstream=downstream,
+        relevant=relevant,
+        counts=SimpleNamespace(queries=60),
+    )
+
+
+def said(rows, whole=None, *, relevant="pool", **options):
+    settings = Settings(**({"resamples": 1000} | options))
+    return verdict.sentences(
+        evaluation(rows, whole, relevant=relevant, settings=settings), settings
+    )
+
+
+def test_a_run_that_is_clearly_better_is_to_be_chosen():
+    choice, labels = said([("erag", "P@3", CLEAR)], CLEAR)
+    assert re.fullmatch(
+        r"choose t\. End to end \(em, 60 queries; 95% intervals\): "
+        r"t leads s by 0\.417 \[0\.\d+, 0\.\d+\], p <0\.001",
+        choice,
+    )
+    assert labels.startswith("erag P@3 is for t too: t leads s by 0.417 [")
+
+
+def test_what_the_data_do_not_decide_is_said_with_the_queries_that_would():
+    choice, needed, labels = said([("erag", "P@3", ALIKE)], WHOLE)
+    assert choice.startswith("the data do not decide between t and u, only against s. End to end")
+    assert "t leads u by 0.050 [" in choice
+    assert "t leads s by 0.417 [" in choice
+    # d = 3/60 and s = 0.2198: (2.394 + 0.8416)^2 (s / d)^2 + 2.394^2 / 2 = 205.2, in two digits
+    assert needed == (
+        "to tell t from u about 210 queries would be needed, were the true difference as large as "
+        "the one seen (80% power)"
+    )
+    assert labels == "erag P@3 finds t and u equal"
+
+
+def test_labels_may_lean_to_a_run_or_contradict():
+    contrary = {"s": first(50), "t": first(25)}
+    choice, labels = said([("erag", "P@3", contrary)], CLEAR)
+    assert choice.startswith("choose t.")
+    assert labels.startswith("erag P@3 contradicts this: s leads t by 0.417 [")
+    # the data do not decide, and labels are sure of the other run
+    near = {"s": first(25), "t": first(27)}
+    choice, _, labels = said([("erag", "P@3", contrary)], near)
+    assert choice.startswith("the data do not decide between t and s. ")
+    assert labels.startswith("erag P@3 is for s: s leads t by 0.417 [")
+    faint = {"s": first(27), "t": first(25)}
+    _, labels = said([("erag", "P@3", faint)], CLEAR)
+    assert labels.startswith("erag P@3 leans to s, within chance: s leads t by 0.033 [")
+
+
+def test_of_further_annotators_those_that_contradict_are_heard():
+    contrary = {"s": first(50), "t": first(25)}
+    rows = [("erag", "P@3", CLEAR), ("a", "P@3", CLEAR), ("b", "P@3", contrary)]
+    _, labels = said(rows, CLEAR)
+    first_one, other = labels.split("; ")
+    assert first_one.startswith("erag P@3 is for t too")
+    assert other.startswith("b P@3 contradicts this: s leads t")
+
+
+def test_without_end_to_end_scores_it_says_that_labels_alone_speak():
+    rows = [("erag", "P@3", CLEAR), ("a", "P@3", {"s": first(50), "t": first(25)})]
+    choice, other = said(rows)
+    assert choice.startswith(
+        "choose t (labels only: nothing was read end to end). By erag P@3 (60 queries; "
+    )
+    assert other.startswith("a P@3 contradicts this")
+    (choice,) = said(rows[:1])
+    assert "labels only" in choice
+
+
+def test_labels_that_excuse_what_was_not_found_compare_no_runs():
+    rows = [("erag", "P@3", {"s": first(50), "t": first(25)})]
+    (only,) = said(rows, relevant="list")
+    assert only == "labels under --relevant list do not compare runs; --relevant pool lets them"
+    (choice,) = said(rows, CLEAR, relevant="list")
+    assert choice.startswith("choose t.")
+
+
+def test_without_resamples_nothing_is_said_to_be_sure():
+    choice, labels = said([("erag", "P@3", CLEAR)], CLEAR, resamples=0)
+    assert choice == (
+        "t is ahead, and without resamples nothing says how sure that is. "
+        "End to end (em, 60 queries): t leads s by 0.417"
+    )
+    assert labels == "erag P@3 is for t too: t leads s by 0.417"
+    choice, _ = said([("erag", "P@3", CLEAR)], ALIKE, resamples=0)
+    assert choice.startswith("s, t and u are equally far ahead, and without resamples")
+
+
+def test_few_queries_are_called_too_few_and_equal_runs_equal():
+    choice, few, _ = said(
+        [("erag", "P@3", {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3}
+    )
+    assert choice.startswith("the data do not decide between t and s. ")
+    assert "(em, 3 of 60 queries, those that all runs have; 95% intervals)" in choice
+    assert few == "3 queries are too few to tell"
+    choice, labels = said([("erag", "P@3", CLEAR)], {"s": first(20), "t": first(20)})
+    assert choice.endswith(": s and t are equal")
+
+
+def test_of_many_runs_the_nearest_are_named():
+    many = {f"r{i}": first(30 - i) for i in range(6)}
+    choice, needed, _ = said([("erag", "P@3", many)], many)
+    assert choice.startswith("the data do not decide between r0, r1, r2 and 3 more. ")
+    assert choice.endswith("; 2 more")
+    assert "and from r3 about" in needed or needed.count("from ") == 3
+
+
+def test_one_run_gets_no_verdict():
+    alone = evaluation([("erag", "P@3", {"s": first(3)})], {"s": first(3)})
+    assert verdict.sentences(alone, Settings()) == []
+    assert verdict.content(alone, Settings()) is None
+
+
+def test_the_summary_holds_fields_and_sentences():
+    settings = Settings(resamples=1000)
+    found = verdict.content(
+        evaluation([("erag", "P@3", ALIKE)], WHOLE, settings=settings), settings
+    )
+    found = json.loads(json.dumps(found))
+    assert (found["best"], found["undecided"], found["n"]) == ("t", ["u"], 60)
+    assert list(found["means"]) == ["t", "u", "s"]
+    assert found["leads"][0]["queries_needed"] == 206
+    assert found["opinions"][0]["lead"]["difference"] == 0
+    assert len(found["sentences"]) == 3
+
+
+@pytest.mark.parametrize("whole", [WHOLE, None])
+def test_the_table_has_the_score_and_each_annotators_best_measure_or_all(whole):
+    rows = [("erag", "P@3", ALIKE), ("erag", "RR@3", WHOLE)]
+    settings = Settings(resamples=100)
+    console = Console(width=100, record=True, file=None)
+    with console.capture() as captured:
+        console.print(runs.shown(evaluation(rows, whole, settings=settings), settings))
+    text = captured.get()
+    assert text.startswith("Means of s, less those of:")
+    if whole:
+        assert text.count("end to end em") == 2
+        assert text.count("erag RR@3") == 2  # follows the end-to-end score, as P@3 does not
+        assert "P@3" not in text
+    else:
+        assert "end to end" not in text
+        assert text.count("P@3") == text.count("RR@3") == 2

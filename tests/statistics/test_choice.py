@@ -1,0 +1,185 @@
+"""Which run is chosen, and how sure that is."""
+
+import math
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.statistics.choice import best_measure
+from engine.statistics.correlation import Bootstrap
+from engine.statistics.differences import queries_needed
+from engine.statistics.table import analyse
+
+BOOTSTRAP = Bootstrap(resamples=1000, seed=4)
+
+
+def by_query(run, values):
+    return [(run, f"q{i:03}", float(v)) for i, v in enumerate(values)]
+
+
+def scored(rows):
+    """Rows (annotator, measure, {run: values})."""
+    return pl.DataFrame(
+        [
+            (run, annotator, measure, query_id, value)
+            for annotator, measure, runs in rows
+            for name, values in runs.items()
+            for run, query_id, value in by_query(name, values)
+        ],
+        schema=tables.QUERY_SCORES,
+        orient="row",
+    )
+
+
+def read_whole(runs):
+    return pl.DataFrame(
+        [(r, q, 3, "", v) for name, values in runs.items() for r, q, v in by_query(name, values)],
+        schema=tables.DOWNSTREAM,
+        orient="row",
+    )
+
+
+def choose(rows, whole=None, bootstrap=BOOTSTRAP):
+    downstream = read_whole(whole) if whole else tables.empty(tables.DOWNSTREAM)
+    return analyse(scored(rows), downstream, bootstrap).choice
+
+
+def first(ones, n=60):
+    """1 for the first so many queries of n, else 0."""
+    return [1] * ones + [0] * (n - ones)
+
+
+ALIKE = {"s": first(20), "t": first(20), "u": first(20)}
+WHOLE = {"s": first(25), "t": first(50), "u": first(47)}
+
+
+def test_the_best_run_is_chosen_and_its_leads_are_told():
+    found = choose([("a", "P@3", ALIKE)], WHOLE)
+    assert found.best == "t"
+    assert (found.annotator, found.measure, found.n) == (None, None, 60)
+    assert found.means == pytest.approx({"t": 50 / 60, "u": 47 / 60, "s": 25 / 60})
+    assert list(found.means) == ["t", "u", "s"]
+    over_u, over_s = found.leads
+    assert (over_u.run, over_u.over, over_s.over) == ("t", "u", "s")
+    assert over_s.significant
+    assert over_s.queries_needed is None
+    assert over_s.low > 0
+    assert over_s.difference == pytest.approx(25 / 60)
+    # t is ahead of u on 3 queries, and 3 coins fall alike with 1/4
+    assert not over_u.significant
+    assert over_u.p_holm == pytest.approx(1 / 4, abs=0.05)
+    assert found.undecided == ("u",)
+    deviation = math.sqrt(60 / 59 * (3 / 60) * (57 / 60))
+    assert over_u.queries_needed == queries_needed(
+        3 / 60, deviation, confidence=0.95, comparisons=3
+    )
+
+
+def test_the_order_of_the_runs_changes_no_lead():
+    one = choose([("a", "P@3", ALIKE)], WHOLE)
+    other = choose([("a", "P@3", ALIKE)], dict(reversed(WHOLE.items())))
+    assert one.means == other.means
+    for lead, same in zip(one.leads, other.leads, strict=True):
+        assert (lead.over, lead.p_holm) == (same.over, same.p_holm)
+        assert (lead.low, lead.high) == pytest.approx((same.low, same.high), abs=1e-12)
+
+
+def test_one_run_is_no_choice():
+    assert choose([("a", "P@3", {"s": first(20)})], {"s": first(25)}) is None
+    assert choose([("a", "P@3", {"s": first(20)})]) is None
+
+
+def test_without_lists_read_whole_the_first_measure_decides():
+    rows = [("a", "P@3", WHOLE), ("a", "RR@3", ALIKE), ("b", "P@3", ALIKE)]
+    found = choose(rows)
+    assert (found.annotator, found.measure, found.best) == ("a", "P@3", "t")
+    assert [(o.annotator, o.measure) for o in found.opinions] == [("b", "P@3")]
+    with_whole = choose(rows, WHOLE)
+    assert found.leads == with_whole.leads  # the same numbers, and no other comparisons counted
+
+
+def test_runs_that_are_equal_stay_in_their_order_and_are_undecided():
+    found = choose([("a", "P@3", WHOLE)], ALIKE)
+    assert list(found.means) == ["s", "t", "u"]
+    assert found.undecided == ("t", "u")
+    assert [(lead.difference, lead.p_holm, lead.queries_needed) for lead in found.leads] == [
+        (0, 1, None)
+    ] * 2
+
+
+def test_three_queries_never_decide_however_alike_they_are():
+    found = choose([("a", "P@3", {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3})
+    (lead,) = found.leads
+    assert lead.low == lead.high == 1  # every resample is the same
+    assert not lead.significant
+    assert lead.queries_needed is None  # the formula would say 2
+
+
+def test_without_resamples_nothing_is_significant():
+    (_, lead) = choose([("a", "P@3", ALIKE)], WHOLE, Bootstrap(resamples=0)).leads
+    assert not lead.significant
+    assert math.isnan(lead.p_holm)
+
+
+def test_queries_are_those_that_all_runs_have():
+    downstream = read_whole(WHOLE).filter((pl.col("run") != "s") | (pl.col("query_id") >= "q010"))
+    found = analyse(scored([("a", "P@3", ALIKE)]), downstream, BOOTSTRAP).choice
+    assert found.n == 50
+    assert found.means == pytest.approx({"t": 40 / 50, "u": 37 / 50, "s": 15 / 50})
+
+
+def test_an_annotator_may_agree_or_contradict():
+    agreeing = {"s": first(10), "t": first(40), "u": first(20)}
+    contrary = {"s": first(10), "t": first(10), "u": first(40)}
+    found = choose([("a", "P@3", agreeing), ("b", "P@3", contrary)], WHOLE)
+    a, b = found.opinions
+    assert (a.best, a.lead.run, a.lead.over) == ("t", "t", "u")  # over the next one end to end
+    assert (b.best, b.lead.run, b.lead.over) == ("u", "u", "t")  # over the chosen one
+    assert b.lead.significant
+    assert b.lead.difference == pytest.approx(30 / 60)
+    assert b.lead.queries_needed is None
+
+
+def test_an_annotator_speaks_by_its_best_measure_over_the_runs():
+    whole = {"s": [1, 1, 0, 0], "t": [1, 0, 0, 1]}
+    rows = [
+        # tau is undefined on t, 0 and 1 on both, and 1 again
+        ("a", "P@1", {"s": [1, 1, 0, 0], "t": [0, 0, 0, 0]}),
+        ("a", "P@2", {"s": [1, 0, 1, 0], "t": [1, 1, 0, 0]}),
+        ("a", "P@3", whole),
+        ("a", "P@4", whole),
+    ]
+    found = analyse(scored(rows), read_whole(whole), Bootstrap(resamples=0))
+    assert best_measure("a", found.correlations, found.run_pairs) == "P@3"
+    assert found.choice.opinions[0].measure == "P@3"
+    best = {(r["run"], r["measure"]) for r in found.correlations.to_dicts() if r["best"]}
+    assert best == {("s", "P@1"), ("t", "P@3")}  # the first of equal ones
+
+
+def test_no_measure_is_best_where_none_is_defined():
+    flat = {"s": [0] * 4, "t": [0] * 4}
+    found = analyse(
+        scored([("a", "P@1", flat), ("a", "P@2", flat)]),
+        read_whole({"s": [1, 0, 0, 1], "t": [1, 1, 1, 0]}),
+        Bootstrap(resamples=0),
+    )
+    assert found.correlations["best"].to_list() == [False] * 4
+    assert found.choice.opinions[0].measure == "P@1"
+
+
+def test_annotators_speak_of_the_runs_that_they_score():
+    rows = scored([("a", "P@3", WHOLE), ("b", "P@3", WHOLE), ("c", "P@3", WHOLE)])
+    rows = rows.filter(
+        ~((pl.col("annotator") == "b") & (pl.col("run") == "u"))
+        & ~((pl.col("annotator") == "c") & (pl.col("run") == "t"))
+    )
+    found = analyse(rows, read_whole(WHOLE), BOOTSTRAP).choice
+    assert found.best == "t"
+    leads = {o.annotator: (o.lead.run, o.lead.over) for o in found.opinions}
+    assert leads == {"a": ("t", "u"), "b": ("t", "s")}
+
+
+def test_runs_may_be_called_as_columns_are():
+    odd = {"query_id": first(20), "value": first(50)}
+    assert choose([("a", "P@3", odd)], odd).best == "value"
