@@ -51,6 +51,17 @@ READER = "reader"
 AUGMENTATION = "augmentation"
 LABELS_BY = "labels_by"
 LABELS_BY_B = "labels_by_b"
+SOURCE = "source"
+CLUSTER = "cluster"
+SIMILARITY = "similarity"
+UNCOVERED = "uncovered"
+USER_QUERIES = "user_queries"
+EVALUATION_QUERIES = "evaluation_queries"
+EXAMPLES = "examples"
+EXAMPLE_SIMILARITIES = "example_similarities"
+NEAREST_ID = "nearest_query_id"
+NEAREST = "nearest_query"
+NEAREST_SIMILARITY = "nearest_similarity"
 # The second of two that are compared.
 RUN_B = "run_b"
 ANNOTATOR_B = "annotator_b"
@@ -254,6 +265,32 @@ RUN_PAIRS: Schema = {
     "end_to_end_p_holm": pl.Float64(),
     # Share of the resamples in which both differences name the same winner.
     "agreement": pl.Float64(),
+}
+COVERAGE: Schema = {
+    # Clusters of user and evaluation queries. Similarities are cosines.
+    CLUSTER: pl.Int64(),  # from 1, that with the most user queries first
+    USER_QUERIES: pl.Int64(),
+    EVALUATION_QUERIES: pl.Int64(),
+    # That so few evaluation queries fall into it by chance; corrected over all clusters.
+    "p": pl.Float64(),
+    "p_holm": pl.Float64(),
+    UNCOVERED: pl.Float64(),  # mean of its user queries; NaN without any
+    SIMILARITY: pl.Float64(),  # mean of its user queries to its centroid; NaN without any
+    EXAMPLES: pl.List(pl.String()),  # the user queries nearest to its centroid
+    EXAMPLE_SIMILARITIES: pl.List(pl.Float64()),
+    # The evaluation query nearest to its centroid, wherever it is.
+    NEAREST_ID: pl.String(),
+    NEAREST: pl.String(),
+    NEAREST_SIMILARITY: pl.Float64(),
+}
+ASSIGNMENTS: Schema = {
+    SOURCE: pl.String(),  # evaluation or user
+    QUERY_ID: pl.String(),
+    QUERY: pl.String(),
+    CLUSTER: pl.Int64(),
+    SIMILARITY: pl.Float64(),  # to the cluster's centroid
+    # Share of the starts of k-means that leave its cluster without an evaluation query.
+    UNCOVERED: pl.Float64(),
 }
 
 

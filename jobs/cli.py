@@ -22,6 +22,11 @@ for name, path, summary in (
     ("fuse", "jobs.fuse:fuse", "Fuse runs by reciprocal ranks."),
     ("evaluate", "jobs.evaluate:evaluate", "Evaluate runs with the LLM that reads them."),
     (
+        "coverage",
+        "jobs.coverage:coverage",
+        "Find what users ask that the evaluation queries leave out.",
+    ),
+    (
         "conformance",
         "jobs.conformance:conformance",
         "Recompute your files with the reference implementations.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -28,11 +28,7 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
     scores, end_to_end = means(evaluation)
     readings = evaluation.readings
     reading = readings.get("reader")
-    versions = {
-        "erag-engine": __version__,
-        "python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
-    }
+    used = versions(_PACKAGES)
     return jsonable(
         {
             "configuration": {
@@ -59,10 +55,10 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
             "verdict": verdict.content(evaluation, settings),
             "dual": evaluation.dual.to_dicts(),
             "certificates": {
-                role: certificate.content(found, versions)
+                role: certificate.content(found, used)
                 for role, found in evaluation.certificates.items()
             },
-            "versions": versions,
+            "versions": used,
         }
     )
 
@@ -92,6 +88,15 @@ def _reader(reading: Reading) -> dict[str, Any]:
     }
 
 
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Versions of the engine, of Python, and of packages; None for those that are not installed."""
+    return {
+        "erag-engine": __version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in packages},
+    }
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -100,7 +105,7 @@ def _version(package: str) -> str | None:
 
 
 def jsonable(value: Any) -> Any:
-    """The value with names as keys, lists, and null for what is no finite number."""
+    """The value as JSON can hold it: NaN and infinities become null, keys strings."""
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

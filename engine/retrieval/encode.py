@@ -1,12 +1,15 @@
-"""Encoding shards in this process; ``distribute.execute`` does the same on Ray Data."""
+"""Encoding in this process: shards (``distribute.execute`` does the same on Ray Data), and queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.retrieval.encoders import EncoderSpec
-from engine.retrieval.shards import TYPES, Floats, Shard, Storage
+from engine.retrieval.shards import SHARD, TYPES, Floats, Shard, Storage
 
 
 @dataclass(frozen=True)
@@ -32,3 +35,26 @@ def execute(
     for shard in shards():
         vectors = encoder.encode(shard.texts).astype(TYPES[storage], copy=False)
         yield Encoded(shard.key, shard.doc_ids, vectors)
+
+
+def queries(
+    texts: Sequence[str],
+    spec: EncoderSpec,
+    *,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> npt.NDArray[np.float32]:
+    """The vectors of queries, prefix added, encoded ``SHARD`` at a time; (texts, dimensions).
+
+    Args:
+        on_progress: called with queries done and wanted.
+    """
+    from engine.retrieval.encoder import Encoder
+
+    encoder = Encoder(spec)
+    vectors = np.empty((len(texts), spec.dimensions), dtype=np.float32)
+    on_progress(0, len(texts))
+    for start in range(0, len(texts), SHARD):
+        part = texts[start : start + SHARD]
+        vectors[start : start + SHARD] = encoder.queries(part)
+        on_progress(start + len(part), len(texts))
+    return vectors

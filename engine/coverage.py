@@ -1,0 +1,186 @@
+"""Ground-truth coverage: which parts of what users ask hold no evaluation query.
+
+Evaluation queries and a sample of user queries are embedded and clustered together; what matters are
+the clusters with user queries and without an evaluation query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.retrieval import clusters as clustering
+from engine.retrieval.clusters import Clusters
+from engine.retrieval.flat import Singles
+from engine.statistics.coverage import (
+    Figures,
+    chance_of_as_few,
+    default_clusters,
+    figures,
+    uncovered,
+)
+from engine.tables import (
+    CLUSTER,
+    EVALUATION_QUERIES,
+    EXAMPLE_SIMILARITIES,
+    EXAMPLES,
+    NEAREST,
+    NEAREST_ID,
+    NEAREST_SIMILARITY,
+    QUERY,
+    QUERY_ID,
+    SIMILARITY,
+    SOURCE,
+    UNCOVERED,
+    USER_QUERIES,
+)
+
+EVALUATION, USER = "evaluation", "user"
+# User queries that stand for a cluster.
+_EXAMPLES = 5
+_ROW = "row"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What an evaluation covers of what users ask.
+
+    Attributes:
+        clusters: the coverage table, a row a cluster.
+        assignments: the assignments table, a row a query: the evaluation queries, then the user queries,
+            each in their order.
+        figures: the figures over the clusters from every start of k-means, these first.
+        clusters_wanted: how many were asked for; fewer come out where texts have the same vector.
+        texts, user_texts: distinct texts of all queries, and of the user queries.
+    """
+
+    clusters: pl.DataFrame
+    assignments: pl.DataFrame
+    figures: Figures
+    clusters_wanted: int
+    texts: int
+    user_texts: int
+
+
+def measure(
+    evaluation: pl.DataFrame,
+    users: pl.DataFrame,
+    encode: Callable[[list[str]], Singles],
+    *,
+    clusters: int | None = None,
+    seed: int = 0,
+) -> Coverage:
+    """Cluster queries by the directions of their vectors, and see which clusters are covered.
+
+    A text that occurs several times (white space around it aside) is one point to the clusters and
+    counts each time in every figure. The result does not depend on the order of the rows.
+
+    Args:
+        evaluation: ``query_id`` and ``query``, a row or more.
+        users: likewise.
+        encode: gives the vectors (n, dimensions) of distinct texts.
+        clusters: how many; None for ``default_clusters``.
+        seed: of the clusters' starts and of the random samples behind the p-value.
+
+    Raises:
+        InputError: more clusters than distinct texts.
+    """
+    pooled = pl.concat(
+        [
+            queries.select(pl.lit(source).alias(SOURCE), QUERY_ID, QUERY)
+            for source, queries in ((EVALUATION, evaluation), (USER, users))
+        ]
+    ).with_columns(pl.col(QUERY).str.strip_chars())
+    # Sorted, so that neither the order of a file nor that of the two changes where k-means starts.
+    texts = sorted(set(pooled[QUERY]))
+    user_texts = users[QUERY].str.strip_chars().n_unique()
+    if clusters is not None and clusters > len(texts):
+        raise InputError(
+            None,
+            None,
+            f"--clusters is {clusters}, for {len(texts)} distinct queries",
+            f"use {len(texts)} or fewer",
+        )
+    wanted = clusters or default_clusters(user_texts, len(texts))
+    vectors = clustering.unit(encode(texts))
+    starts = clustering.clusterings(vectors, wanted, seed=seed)
+    starts[0] = _largest_first(starts[0], texts, pooled)
+    row_of = {text: row for row, text in enumerate(texts)}
+    rows = np.array([row_of[text] for text in pooled[QUERY]])
+    placed = np.stack([one.cluster[rows] for one in starts])
+    is_evaluation = (pooled[SOURCE] == EVALUATION).to_numpy()
+    assignments = pooled.with_columns(
+        pl.Series(_ROW, rows),
+        pl.Series(CLUSTER, placed[0] + 1),
+        pl.Series(SIMILARITY, starts[0].similarity[rows]),
+        pl.Series(UNCOVERED, uncovered(placed, is_evaluation).mean(axis=0)),
+    )
+    return Coverage(
+        clusters=_table(assignments, starts[0], vectors),
+        assignments=assignments.select(list(tables.ASSIGNMENTS)),
+        figures=figures(placed, is_evaluation, seed=seed),
+        clusters_wanted=wanted,
+        texts=len(texts),
+        user_texts=user_texts,
+    )
+
+
+def _largest_first(found: Clusters, texts: list[str], pooled: pl.DataFrame) -> Clusters:
+    """The clusters in descending order of their user queries, then of their first text."""
+    order = (
+        pl.DataFrame({QUERY: texts, CLUSTER: found.cluster})
+        .join(pooled, on=QUERY, how="left")
+        .group_by(CLUSTER)
+        .agg((pl.col(SOURCE) == USER).sum().alias(USER_QUERIES), pl.col(QUERY).min())
+        .sort(USER_QUERIES, QUERY, descending=[True, False])[CLUSTER]
+        .to_numpy()
+    )
+    return Clusters(found.centroids[order], np.argsort(order)[found.cluster], found.similarity)
+
+
+def _table(assignments: pl.DataFrame, found: Clusters, vectors: Singles) -> pl.DataFrame:
+    """The coverage table of queries that have their cluster and the row of their vector."""
+    user = pl.col(SOURCE) == USER
+    assignments = assignments.sort(_ROW, QUERY_ID)  # so that sums are added in one order
+    counted = (
+        assignments.group_by(CLUSTER, maintain_order=True)
+        .agg(
+            user.sum().cast(pl.Int64).alias(USER_QUERIES),
+            (~user).sum().cast(pl.Int64).alias(EVALUATION_QUERIES),
+            pl.col(SIMILARITY, UNCOVERED).filter(user).mean().fill_null(float("nan")),
+        )
+        .sort(CLUSTER)
+    )
+    counts = (counted[name].to_numpy() for name in (USER_QUERIES, EVALUATION_QUERIES))
+    p, p_holm = chance_of_as_few(*counts)
+    evaluation = assignments.filter(~user).unique(_ROW, keep="first", maintain_order=True)
+    nearest, similarity = clustering.nearest_of(
+        vectors[evaluation[_ROW].to_numpy()], found.centroids
+    )
+    examples = (
+        assignments.filter(user)
+        .unique(QUERY)
+        .sort(CLUSTER, SIMILARITY, QUERY, descending=[False, True, False])
+        .group_by(CLUSTER, maintain_order=True)
+        .agg(
+            pl.col(QUERY).head(_EXAMPLES).alias(EXAMPLES),
+            pl.col(SIMILARITY).head(_EXAMPLES).alias(EXAMPLE_SIMILARITIES),
+        )
+    )
+    return (
+        counted.with_columns(
+            pl.Series("p", p),
+            pl.Series("p_holm", p_holm),
+            evaluation[QUERY_ID].gather(nearest).alias(NEAREST_ID),
+            evaluation[QUERY].gather(nearest).alias(NEAREST),
+            pl.Series(NEAREST_SIMILARITY, similarity),
+        )
+        .join(examples, on=CLUSTER, how="left", maintain_order="left")
+        .with_columns(pl.col(EXAMPLES, EXAMPLE_SIMILARITIES).fill_null([]))
+        .select(pl.col(name).cast(kind) for name, kind in tables.COVERAGE.items())
+    )

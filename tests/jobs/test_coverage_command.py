@@ -1,0 +1,108 @@
+"""``erag coverage`` as a user runs it."""
+
+import gzip
+import json
+
+import polars as pl
+import pytest
+
+from engine import tables
+from tests.jobs.test_commands import erag
+from tests.retrieval.tiny_encoder import save_tiny_encoder
+
+WHO = [f"who {verb} the song {title}" for verb in ("sang", "wrote", "sings") for title in
+       ("yesterday", "hallelujah", "imagine", "let it be", "africa", "respect")]  # fmt: skip
+WHERE = [f"{ask} the capital of {land}" for ask in ("what is", "name", "where is") for land in
+         ("aruba", "chad", "peru", "norway", "laos", "mali")]  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path):
+    queries, users = tmp_path / "q.jsonl", tmp_path / "log.txt"
+    rows = [{"id": f"e{i}", "input": text} for i, text in enumerate(WHERE[::2])]
+    queries.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    users.write_text("".join(f"{text}\n" for text in [*WHO, *WHERE, *WHO[:4]]))
+    return {"queries": queries, "user-queries": users}
+
+
+def coverage(files, *more):
+    return erag("coverage", *[p for name, f in files.items() for p in (f"--{name}", f)], *more)
+
+
+def test_what_nobody_evaluates_is_found_with_the_bundled_encoder(files, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert coverage(files, "--clusters", 2, "--out", out) == 0
+    printed = capsys.readouterr().out
+    assert "without an evaluation query in their cluster: 55.0%" in printed
+    assert "22 user queries, in 1 clusters" in printed
+    assert f"results -> {out}" in printed
+    assert all(words in printed for words in ("the song", "evaluation: "))
+    for name in ("coverage", "assignments"):
+        frame = pl.read_parquet(out / f"{name}.parquet")
+        assert dict(frame.schema) == getattr(tables, name.upper())
+    clusters = pl.read_parquet(out / "coverage.parquet")
+    assert clusters["user_queries"].to_list() == [22, 18]
+    assert clusters["evaluation_queries"].to_list() == [0, 9]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["figures"]["uncovered_queries"] == 22
+    assert summary["configuration"]["user_queries"] == str(files["user-queries"])
+    assert summary["encoder"]["dtype"] == "float32"
+    assert summary["counts"]["distinct_user_queries"] == 36
+    # the same on another run, from a packed log, and with another number of threads
+    packed = tmp_path / "log.txt.gz"
+    packed.write_bytes(gzip.compress(files["user-queries"].read_bytes()))
+    again = tmp_path / "again"
+    more = ["--clusters", 2, "--threads", 1, "--out", again]
+    assert coverage(files | {"user-queries": packed}, *more) == 0
+    for name in ("coverage", "assignments"):
+        one, other = (pl.read_parquet(d / f"{name}.parquet") for d in (out, again))
+        assert one.equals(other)
+
+
+def test_options_of_the_encoder_reach_it(files, tmp_path):
+    encoder = save_tiny_encoder(tmp_path / "encoder")
+    files["queries"].write_text('{"query": "w1 w2 w3"}\n{"query": "w4 w5"}\n')
+    files["user-queries"].write_text("".join(f"w{i} w{i + 1}\n" for i in range(30)))
+    found = []
+    for more in ([], ["--query-prefix", "w9 ", "--seed", 2**40], ["--pooling", "cls"]):
+        out = tmp_path / f"out{len(found)}"
+        assert coverage(files, "--encoder", encoder, *more, "--out", out) == 0
+        found.append(json.loads((out / "summary.json").read_text()))
+    assert found[1]["encoder"]["text"]["query_prefix"] == "w9 "
+    assert found[2]["encoder"]["text"]["pooling"] == "cls"
+    assert found[1]["configuration"]["seed"] == 2**40
+    assert found[0]["configuration"]["clusters"] == 5  # the root of 30
+    means = [tuple(row["similarity"] for row in one["clusters"]) for one in found]
+    assert len(set(means)) == 3
+
+
+def test_options_may_stand_in_a_yaml_file(files, tmp_path, capsys):
+    encoder = save_tiny_encoder(tmp_path / "encoder")
+    options = {name: str(path) for name, path in files.items()}
+    options |= {"encoder": str(encoder), "clusters": 3}
+    (tmp_path / "o.yaml").write_text(json.dumps(options))  # JSON is YAML
+    assert erag("coverage", "--config", tmp_path / "o.yaml") == 0
+    assert "clusters of 36 distinct texts" in capsys.readouterr().out
+
+
+def test_bad_options_and_files_end_in_one_line(files, tmp_path, capsys):
+    encoder = save_tiny_encoder(tmp_path / "encoder")
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "taken").write_text("")
+    for more, words in (
+        (["--clusters", 0], "--clusters is 0; use 1 or more"),
+        (["--clusters", 37], "--clusters is 37, for 36 distinct queries; use 36 or fewer"),
+        (["--threads", 0], "--threads is 0; use 1 or more"),
+        (["--seed", -1], "--seed is -1; use 0 or more"),
+        (["--preset", "best"], "unknown preset 'best'"),
+        (["--encoder", tmp_path / "none"], "unknown encoder"),
+        (["--user-queries", tmp_path / "none.txt"], "none.txt: no such file"),
+        (["--user-queries", tmp_path / "empty.txt"], "empty.txt: no queries"),
+        (["--queries", files["user-queries"]], "log.txt:1: no header"),
+        (["--out", tmp_path / "taken"], "taken: is a file; give a directory"),
+    ):
+        given = {"--encoder": encoder} | {f"--{name}": path for name, path in files.items()}
+        given |= {more[0]: more[1]}
+        assert erag("coverage", *[part for pair in given.items() for part in pair]) == 2, words
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line

@@ -1,0 +1,94 @@
+"""What a person reads of a coverage."""
+
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from engine.coverage import measure
+from engine.report.coverage import lines, shown_tables, summarize
+from engine.retrieval.encoders import specify
+from tests.test_coverage import EVALUATION, asked, encode, queries
+
+
+def printed(found):
+    console = Console(width=160, file=None)
+    with console.capture() as captured:
+        for table in shown_tables(found):
+            console.print(table)
+    return captured.get()
+
+
+def test_uncovered_clusters_are_shown_with_their_queries_and_the_nearest_evaluation_query():
+    found = measure(EVALUATION, queries(*asked()), encode, clusters=5)
+    text = printed(found)
+    assert text.startswith("User queries without an evaluation query in their cluster ")
+    assert "40 (20.0%)" in text
+    assert text.count("songs") == 3
+    assert text.count("evaluation: ") == 1
+    assert "films" not in text.split("evaluation: ")[0]
+    first, second, third, fourth, note = lines(found)
+    assert first == (
+        "60 evaluation queries, 200 user queries (200 distinct); 5 clusters of 260 distinct texts"
+    )
+    assert second == (
+        "user queries without an evaluation query in their cluster: 20.0% [14.7%, 26.2%] "
+        "(mean of 10 starts of k-means, 20.0% in each)"
+    )
+    assert third.endswith("expected; p of as much or more: <0.001")
+    assert "40 user queries, in 1 clusters (0.0 expected by chance)" in fourth
+    assert note.startswith("note: more is left out than chance explains")
+
+
+def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
+    evaluation = queries(*EVALUATION["query"], "songs 200")
+    found = measure(evaluation, queries(*asked(80)), encode, clusters=5)
+    assert found.figures.uncovered_clusters == 0
+    text = printed(found)
+    assert text.startswith("Clusters with fewer evaluation queries than chance would give ")
+    (row,) = [line.split() for line in text.splitlines() if "80 (20.0%)" in line]
+    assert row[3] == "1"
+
+
+def test_notes_say_what_must_not_be_read_into_the_figures():
+    users = queries(*asked(6, ["films", "songs"]))
+    few = measure(queries("films 50", "law 50"), users, encode, clusters=3)
+    assert any("would often leave out as much" in line for line in lines(few))
+    assert lines(few)[-1] == ("note: 1 evaluation queries are in 1 clusters without a user query")
+    all_ = measure(users, users, encode, clusters=5)
+    assert lines(all_)[-1].startswith("note: every cluster holds an evaluation query")
+    one = measure(EVALUATION, users, encode, clusters=1)
+    assert any("one cluster is always covered" in line for line in lines(one))
+    same = measure(queries("films 1"), queries("films 01", "films 001"), encode)
+    assert (
+        "1 clusters of 3 distinct texts (2 wanted; texts have vectors in common)" in lines(same)[0]
+    )
+
+
+def test_texts_cannot_break_the_table():
+    odd = ["[red]films[/red]\x1b[2J\x07 \u202e", "wide 東京" * 40, "x" * 10_000]
+    vectors = {text.strip(): np.eye(4, dtype=np.float32)[row] for row, text in enumerate(odd)}
+    vectors["other"] = np.eye(4, dtype=np.float32)[3]
+    found = measure(
+        queries("other"), queries(*odd), lambda t: np.array([vectors[x] for x in t]), clusters=4
+    )
+    text = printed(found)
+    assert "[red]films[/red]\N{REPLACEMENT CHARACTER}[2J" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "x…" in text
+    assert max(map(len, text.splitlines())) <= 160
+
+
+def test_the_summary_is_json_with_all_figures_and_the_encoder():
+    spec = specify("bundled", dtype="float32")
+    found = measure(queries("law 1"), queries("films 1", "law 2"), encode, clusters=3)
+    content = summarize(found, spec, {"queries": "a"}, {"queries": 0, "user_queries": 2})
+    again = json.loads(json.dumps(content, allow_nan=False))
+    assert again["configuration"] == {"queries": "a", "clusters": 3, "seed": 0}
+    assert again["figures"]["share"] == pytest.approx(found.figures.share)
+    assert again["figures"]["shares"] == [found.figures.share]
+    assert again["encoder"]["fingerprint"] == spec.fingerprint
+    assert again["counts"]["unanswerable"] == {"queries": 0, "user_queries": 2}
+    assert [row["cluster"] for row in again["clusters"]] == [1, 2, 3]
