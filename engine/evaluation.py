@@ -14,12 +14,13 @@ import polars as pl
 
 from engine import tables
 from engine.labelling import label_by_reading, label_without_reading, refuse_without_inputs
-from engine.labels import dual, judge, provenance, utility
+from engine.labels import containment, dual, judge, provenance, utility
 from engine.labels.function import Annotator
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.ranking.udcg import score_utility
 from engine.reading.certify import Certificate, certify
+from engine.reading.edited import EditedReads, count_edited_reads
 from engine.reading.reads import FAILURE, Executor, Progress
 from engine.readings import Reading, Role, ask, read_lists
 from engine.scoring.metrics import score_outputs
@@ -65,6 +66,7 @@ class Counts:
     unanswerable_queries: int
     skipped_records: int
     truncated_reads: int
+    queries_running_on: int
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Evaluation:
         dual, dual_labels: of the annotator ``dual``; empty without it.
         preference_labels: of the annotator ``preference``; empty without it.
         certificates: by who read, where certificates were asked for.
+        edited: what the edited runs cost, where there are such.
     """
 
     labels: pl.DataFrame
@@ -95,6 +98,7 @@ class Evaluation:
     dual_labels: pl.DataFrame
     preference_labels: pl.DataFrame
     certificates: Mapping[Role, Certificate] = field(default_factory=dict)
+    edited: tuple[EditedReads, ...] = ()
 
 
 def evaluate(
@@ -213,6 +217,13 @@ def evaluate(
         dual_labels=without_reading.dual_labels,
         preference_labels=without_reading.preference_labels,
         certificates=certificates,
+        edited=count_edited_reads(
+            inputs,
+            lists,
+            alone=settings.reads_alone()
+            or not {judge.NAME, utility.NAME}.isdisjoint(settings.annotators),
+            whole=settings.end_to_end,
+        ),
     )
 
 
@@ -324,6 +335,7 @@ def _counts(
         unanswerable_queries=inputs.unanswerable_queries,
         skipped_records=inputs.skipped_records,
         truncated_reads=int(reads[TRUNCATED].sum()),
+        queries_running_on=containment.count_running_on(inputs.queries),
     )
 
 

@@ -97,9 +97,9 @@ def label_without_reading(
         if name in (*containment.NAMES, provenance.NAME):
             labels[name], behind[name] = _search(name, pairs, queries, corpus)
         elif name == dual.NAME:
-            dual_labels = dual.label_both(pairs, queries, corpus)
+            dual_labels = dual.label_both(pairs, queries, corpus, settings.dual_words)
             labels[name] = dual.label(dual_labels)
-            behind[name] = traces.trace_dual(labels[name], queries, corpus)
+            behind[name] = traces.trace_dual(labels[name], queries, corpus, settings.dual_words)
         elif name == preference.NAME and inputs.preferences is not None:
             preference_labels = preference.label_preferences(
                 inputs.preferences, settings.preference_labels

@@ -8,6 +8,7 @@ from typing import Literal
 
 from engine.errors import InputError
 from engine.labels import containment, dual, erag, judge, preference, provenance, qrels, utility
+from engine.labels.dual import DualWords
 from engine.labels.judge import JudgeLabels
 from engine.labels.preference import PreferenceLabels
 from engine.labels.utility import HELPFUL, Helpful
@@ -63,6 +64,7 @@ class Settings:
             None for the reader of whole lists.
         helpful: whose labels say which passages help, for utilities.
         abstain_prompt: what lets the reader decline, for utilities; named as ``prompt`` is.
+        dual_words: how the annotator ``dual`` looks for answers (see ``engine.labels.dual``).
         preference_labels: what becomes of human preferences (see ``engine.labels.preference``).
         relevant: what counts as judged (see ``engine.ranking.scores``); None means ``qrels`` where
             these alone label, else ``pool`` for several runs and ``list`` for one.
@@ -97,6 +99,7 @@ class Settings:
     erag_reader: str | None = None
     helpful: Helpful = "erag"
     abstain_prompt: str | None = None
+    dual_words: DualWords = "tokens"
     preference_labels: PreferenceLabels = "share"
     relevant: Relevant | None = None
     missing: Missing = "zero"
@@ -252,6 +255,13 @@ def check(settings: Settings, own: Sequence[str] = ()) -> None:
                 raise InputError(
                     None, None, f"{option} without the annotator judge", "add judge to --annotators"
                 )
+    if dual.NAME not in settings.annotators and settings.dual_words != "tokens":
+        raise InputError(
+            None,
+            None,
+            f"--dual-words {settings.dual_words} without the annotator dual",
+            "add dual to --annotators",
+        )
     if preference.NAME not in settings.annotators and settings.preference_labels != "share":
         raise InputError(
             None,

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from engine import evaluation as evaluating
 from engine.errors import InputError
 from engine.evaluation import Evaluation
+from engine.labels.dual import DualWords
 from engine.labels.judge import JudgeLabels
 from engine.labels.preference import PreferenceLabels
 from engine.labels.utility import Helpful
@@ -57,10 +58,12 @@ def evaluate(
     erag_reader: str | None = Settings.erag_reader,
     helpful: Helpful = Settings.helpful,
     abstain_prompt: str | None = Settings.abstain_prompt,
+    dual_words: DualWords = Settings.dual_words,
     relevant: Relevant | None = Settings.relevant,
     qrels: Path | None = None,
     preferences: Path | None = None,
     preference_labels: PreferenceLabels = Settings.preference_labels,
+    edits: Path | None = None,
     end_to_end: bool = Settings.end_to_end,
     engine: Engine = Settings.engine,
     dtype: Dtype | None = Settings.dtype,
@@ -132,6 +135,9 @@ def evaluate(
         For utility: whose labels say which passages help.
     abstain_prompt
         For utility: the prompt that lets the reader decline: 'completion', 'chat', 't5', or a file.
+    dual_words
+        How the annotator dual looks for answers in passages: as tokens in a row, or as a substring, as
+        Korean needs it, where particles follow words without a space.
     relevant
         What recall and ideal rankings are taken over: the query's own list, the pool of all runs,
         or all judgments of --qrels. By default qrels where these alone label, else pool where
@@ -142,6 +148,9 @@ def evaluate(
         Which of two or three passages people found best, in JSONL; for the annotator preference.
     preference_labels
         Times chosen over times shown, or Bradley-Terry, for few judgments.
+    edits
+        Documents to swap, insert or delete in the runs, in JSONL (docs/formats.md): each run that is
+        edited is evaluated beside the original, as NAME-edited.
     end_to_end
         Whether to read whole lists too, and correlate.
     engine
@@ -190,6 +199,7 @@ def evaluate(
         erag_reader=erag_reader,
         helpful=helpful,
         abstain_prompt=abstain_prompt,
+        dual_words=dual_words,
         preference_labels=preference_labels,
         relevant=relevant,
         end_to_end=end_to_end,
@@ -235,6 +245,7 @@ def evaluate(
         limit=limit,
         qrels=qrels,
         preferences=preferences,
+        edits=edits,
         skip_bad=skip_bad,
     )
     files = {
@@ -243,6 +254,7 @@ def evaluate(
         "runs": [str(locate(path)) for path in run],
         "qrels": None if qrels is None else str(locate(qrels)),
         "preferences": None if preferences is None else str(locate(preferences)),
+        "edits": None if edits is None else str(locate(edits)),
     }
     evaluate_and_report(
         inputs,

@@ -23,6 +23,8 @@ NAMES = (NAME, SUBSTRING)
 
 # DPR's SimpleTokenizer: runs of letters, digits and marks, or single other visible characters.
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+# Scripts in which a word need not end at a space: Korean writes particles onto it, others no spaces.
+_RUNS_ON = r"[\p{Hangul}\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}]$"
 
 
 def tokenize(text: str) -> list[str]:
@@ -46,6 +48,12 @@ def contains_substring(text: str, answers: Sequence[str]) -> bool:
     occurs nowhere (as a string it would occur everywhere).
     """
     return _first_substring(text, [normalize_answer(answer) for answer in answers]) is not None
+
+
+def count_running_on(queries: pl.DataFrame) -> int:
+    """Queries with an answer after which text may run on without a space, so that it is no token there."""
+    runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).any()
+    return int(queries[ANSWERS].list.eval(runs_on).list.first().fill_null(False).sum())
 
 
 def find_answers(

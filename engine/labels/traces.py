@@ -6,6 +6,7 @@ import polars as pl
 
 from engine import tables
 from engine.labels import containment
+from engine.labels.dual import CONTAINMENT, DualWords
 from engine.scoring.metrics import get_metric
 from engine.tables import (
     ANSWER,
@@ -75,9 +76,11 @@ def trace_provenance(
     return _complete(labels.with_columns(_gold_article(labels, queries, corpus)))
 
 
-def trace_dual(labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.DataFrame:
+def trace_dual(
+    labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, words: DualWords = "tokens"
+) -> pl.DataFrame:
     """Traces of dual labels: the gold article, and the answer found, whether or not both are."""
-    found = containment.find_answers(labels, queries, corpus)
+    found = containment.find_answers(labels, queries, corpus, name=CONTAINMENT[words])
     return _complete(labels.with_columns(_gold_article(labels, queries, corpus), found[ANSWER]))
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from engine import tables
 from engine.evaluation import Evaluation, means
 from engine.readings import Role
-from engine.report import certificate, dual, layout, runs, verdict
+from engine.report import certificate, dual, edits, layout, runs, verdict
 from engine.settings import Settings
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
 from engine.wording import agreeing, counted
@@ -184,6 +184,7 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
             f"{row[VALUE]:.3f}{some}"
         )
     shown += [layout.reads_line(what, costs) for what, costs in readings.items() if costs.wanted]
+    shown += [edits.line(found) for found in evaluation.edited]
     shown += [certificate.line(found, role) for role, found in evaluation.certificates.items()]
     for amount, what in (
         (
@@ -215,6 +216,14 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         ),
         (counts.queries_without_provenance, "[query has|queries have] no provenance")
         if not {"provenance", "dual"}.isdisjoint(settings.annotators)
+        else (0, ""),
+        (
+            counts.queries_running_on,
+            "[query has|queries have] answers that Korean particles or further words may follow without a space, "
+            "where tokens do not find them; containment-substring and --dual-words substring do",
+        )
+        if "containment" in settings.annotators
+        or ("dual" in settings.annotators and settings.dual_words == "tokens")
         else (0, ""),
         (
             int(counts.no_gold_article_listed) * counts.passages,

@@ -44,6 +44,7 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
             "abstain": _other("abstain", readings, {"helpful": settings.helpful}),
             "counts": asdict(evaluation.counts),
             "reading": asdict(reading.costs if reading else ReadingCosts()),
+            "edits": [asdict(found) for found in evaluation.edited],
             "seconds": evaluation.seconds,
             "means": scores.to_dicts(),
             "end_to_end": end_to_end.to_dicts(),

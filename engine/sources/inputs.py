@@ -10,6 +10,7 @@ import polars as pl
 from engine.errors import InputError
 from engine.sources.corpus import read_corpus, scan_corpus
 from engine.sources.dictionaries import is_dictionary
+from engine.sources.edits import EditedRun, apply_edits, read_edits
 from engine.sources.lines import read_lines
 from engine.sources.locations import Location, suffix_of
 from engine.sources.preferences import read_preferences
@@ -35,6 +36,7 @@ class EvaluationInputs:
         unanswerable_queries: questions that the queries file calls unanswerable; left out.
         skipped_records: bad records of the corpus that were left out.
         preferences: human preferences of the queries evaluated (the preferences table); None without.
+        edited: which of the runs came of edits, and of which.
     """
 
     queries: pl.DataFrame
@@ -47,6 +49,7 @@ class EvaluationInputs:
     unanswerable_queries: int = 0
     skipped_records: int = 0
     preferences: pl.DataFrame | None = None
+    edited: tuple[EditedRun, ...] = ()
 
 
 def read_inputs(
@@ -58,6 +61,7 @@ def read_inputs(
     limit: int | None = None,
     qrels: Location | None = None,
     preferences: Location | None = None,
+    edits: Location | None = None,
     skip_bad: int = 0,
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
@@ -74,11 +78,14 @@ def read_inputs(
         limit: evaluate only the first so many queries.
         qrels: judgments.
         preferences: human preferences.
+        edits: edits of the runs (``read_edits``), each of which gives a further run; applied before the
+            cutoff, so that what is deleted makes room for what stood behind.
         skip_bad: bad records of the corpus that may be left out.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
-            that the corpus lacks, or the qrels or preferences judge none of the queries.
+            that the corpus lacks, an edit cannot be made, or the qrels or preferences judge none of
+            the queries.
     """
     asked = read_query_set(queries)
     query_table = asked.table if limit is None else asked.table.head(limit)
@@ -95,22 +102,44 @@ def read_inputs(
                 f"they have {query_table[QUERY_ID][0]!r})",
                 "give the queries that the run was made for",
             )
+    edited: tuple[EditedRun, ...] = ()
+    if edits is not None:
+        further, edited = apply_edits(
+            run_table, read_edits(edits), path=edits, query_ids=everything
+        )
+        known = pl.concat([known, _of_edits(edits, further, edited, query_table)])
     cut = known.filter(pl.col(RANK) <= k)
     skip = SkipBad(skip_bad)
     passages = read_corpus(corpus, wanted=cut[DOC_ID].unique().to_list(), skip_bad=skip)
     cut, passages = _named_by_id(cut, passages, corpus, skip_bad)
+    twice = cut.filter(pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated())
+    if edits is not None and not twice.is_empty():
+        raise InputError(
+            edits,
+            None,
+            f"document {twice[DOC_ID][0]!r} comes into the list of query {twice[QUERY_ID][0]!r} twice, "
+            "by its id and by its text",
+            "name documents as the run does",
+        )
     lost = cut.join(passages, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
     if not lost.is_empty():
         name, query_id, doc_id = lost.select(RUN, QUERY_ID, DOC_ID).row(0)
         order = run_table[RUN].unique(maintain_order=True).to_list()
-        path = runs[order.index(name)]
+        remedy = "give the corpus that the run was made from"
+        came_of = next((run for run in edited if run.name == name), None)
+        line = came_of.line_of(query_id, doc_id) if came_of else None
+        if edits is not None and line is not None:
+            path, remedy = edits, "insert passages of the corpus"
+        else:
+            path = runs[order.index(came_of.original if came_of else name)]
+            line = _line_of(path, query_id, doc_id)
         more = lost[DOC_ID].n_unique() - 1
         raise InputError(
             path,
-            _line_of(path, query_id, doc_id),
+            line,
             f"document {doc_id!r} of query {query_id!r}{f' and {more} more' if more else ''} "
             f"not in the corpus {corpus}",
-            "give the corpus that the run was made from",
+            remedy,
         )
     judged = preferred = None
     if qrels is not None:
@@ -128,6 +157,7 @@ def read_inputs(
         unanswerable_queries=asked.unanswerable,
         skipped_records=skip.count,
         preferences=preferred,
+        edited=edited,
     )
 
 
@@ -147,6 +177,21 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
 
 def _empty_passages(passages: pl.DataFrame) -> int:
     return int((passages[TEXT].str.strip_chars() == "").sum())
+
+
+def _of_edits(
+    path: Location, runs: pl.DataFrame, edited: tuple[EditedRun, ...], query_table: pl.DataFrame
+) -> pl.DataFrame:
+    known = runs.filter(pl.col(QUERY_ID).is_in(query_table[QUERY_ID].to_list()))
+    for run in edited:
+        if known.filter(pl.col(RUN) == run.name).is_empty():
+            raise InputError(
+                path,
+                None,
+                f"leaves {run.original!r} no document for any of the {query_table.height} queries",
+                "leave some",
+            )
+    return known
 
 
 def _keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:

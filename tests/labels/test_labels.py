@@ -68,6 +68,17 @@ def test_containment_by_substring(text, answer, found):
     assert contains_substring(text, [answer]) is found
 
 
+def test_answers_that_text_may_run_on_after_are_counted():
+    answers = [["Seoul", "서울"], ["서울 "], ["東京"], ["Paris"], ["1945년."], []]
+    queries = pl.DataFrame(
+        [(str(i), "q", given, []) for i, given in enumerate(answers)],
+        schema=tables.QUERIES,
+        orient="row",
+    )
+    assert containment.count_running_on(queries) == 3
+    assert containment.count_running_on(queries.clear()) == 0
+
+
 def test_the_two_ways_of_containment_by_name():
     queries = QUERIES.with_columns(pl.Series("answers", [["a", "ann l"], ["knows"]]))
     tokens = containment.label(PAIRS, queries, CORPUS)

@@ -112,3 +112,35 @@ def test_at_a_cutoff_any_passage_within_it_counts():
     skipped = dual_table(run, both, ["3", "1", "2"], [1], NONE, skip_missing=True)
     assert set(skipped["n"]) == {2}
     assert skipped["value"].to_list() == pytest.approx([1 / 2, 1 / 2, 0, 0, 0])
+
+
+RANKED = ("a", "b", "c")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=3), min_size=1, max_size=8)
+)
+def test_identities_hold_at_every_cutoff_of_a_run(lists):
+    """P(Doc ∩ Word) = P(Doc) P(Word | Doc) = P(Word) P(Doc | Word), and nothing is lost further down."""
+    queries = [str(number) for number in range(len(lists))]
+    rows = [
+        (query_id, doc_id, *both)
+        for query_id, listed in zip(queries, lists, strict=True)
+        for doc_id, both in zip(RANKED, listed, strict=False)
+    ]
+    run = make_run([(query_id, doc_id, RANKED.index(doc_id) + 1) for query_id, doc_id, *_ in rows])
+    table = dual_table(run, labelled(*rows), queries, [1, 2, 3], NONE)
+    if run.is_empty():
+        assert table.is_empty()
+        return
+    at = {k: dict(table.filter(k=k).select("probability", "value").rows()) for k in (1, 2, 3)}
+    for k, p in at.items():
+        both = p["P(Doc ∩ Word)"]
+        for marginal, given_it in (("P(Doc)", "P(Word | Doc)"), ("P(Word)", "P(Doc | Word)")):
+            product = p[marginal] * p[given_it] if p[marginal] else 0
+            assert product == pytest.approx(both, abs=1e-12)
+            assert k == 1 or p[marginal] >= at[k - 1][marginal]
+        # By inclusion and exclusion the union is no more than everything.
+        assert p["P(Doc)"] + p["P(Word)"] - 1 <= both + 1e-12
+        assert k == 1 or both >= at[k - 1]["P(Doc ∩ Word)"]

@@ -1,0 +1,87 @@
+"""What an edited run costs: how many of its reads are reads of the run that it came of, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from engine.sources.edits import EditedRun
+from engine.sources.inputs import EvaluationInputs
+from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, RUN
+
+
+@dataclass(frozen=True)
+class EditedReads:
+    """An edited run's reads against those of its original.
+
+    Attributes:
+        run, original: the names of both.
+        edits, queries: the edits of queries that are evaluated, and of how many queries.
+        passages, new_passages: passages that are read alone, and those of them that the original does
+            not list; None where none are read.
+        lists, new_lists: whole lists that are read, and those that are not the original's; likewise.
+    """
+
+    run: str
+    original: str
+    edits: int
+    queries: int
+    passages: int | None
+    new_passages: int | None
+    lists: int | None
+    new_lists: int | None
+
+
+def count_edited_reads(
+    inputs: EvaluationInputs, lists: pl.DataFrame, *, alone: bool, whole: bool
+) -> tuple[EditedReads, ...]:
+    """The reads of every edited run, in the order of ``inputs.edited``.
+
+    Args:
+        inputs: what is evaluated.
+        lists: ``run``, ``query_id``, ``doc_ids``: what is read as a whole.
+        alone: whether passages are read alone.
+        whole: whether whole lists are read.
+    """
+    evaluated = set(inputs.queries[QUERY_ID])
+    return tuple(
+        _count(
+            edited,
+            [edit.query_id for edit in edited.edits if edit.query_id in evaluated],
+            inputs.runs if alone else None,
+            lists if whole else None,
+        )
+        for edited in inputs.edited
+    )
+
+
+def _count(
+    edited: EditedRun,
+    query_ids: list[str],
+    runs: pl.DataFrame | None,
+    lists: pl.DataFrame | None,
+) -> EditedReads:
+    passages = new_passages = whole = new_whole = None
+    if runs is not None:
+        pairs = runs.filter(pl.col(RUN) == edited.name).select(QUERY_ID, DOC_ID)
+        before = runs.filter(pl.col(RUN) == edited.original).select(QUERY_ID, DOC_ID)
+        passages = pairs.height
+        new_passages = pairs.join(before, on=[QUERY_ID, DOC_ID], how="anti").height
+    if lists is not None:
+        own, known = (
+            dict(lists.filter(pl.col(RUN) == name).select(QUERY_ID, DOC_IDS).iter_rows())
+            for name in (edited.name, edited.original)
+        )
+        whole = len(own)
+        new_whole = sum(known.get(query_id) != doc_ids for query_id, doc_ids in own.items())
+    return EditedReads(
+        run=edited.name,
+        original=edited.original,
+        edits=len(query_ids),
+        queries=len(set(query_ids)),
+        passages=passages,
+        new_passages=new_passages,
+        lists=whole,
+        new_lists=new_whole,
+    )
