@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -66,7 +67,7 @@ def read_lists(
         ReadError: reads failed and ``failed_reads`` is ``error``; or a reader wrote where it was to
             choose.
     """
-    specified = {role: _specify(role, settings) for role in asked}
+    specified = specify_all(asked, settings)
     wanted = {
         role: wanted_reads(
             asked[role],
@@ -94,6 +95,15 @@ def read_lists(
         readings[role] = Reading(spec, prompt, wanted[role], reads, costs)
         before += costs.wanted
     return readings
+
+
+def specify_all(roles: Iterable[Role], settings: Settings) -> dict[Role, tuple[ReaderSpec, Prompt]]:
+    """The readers that are asked, with their prompts.
+
+    Raises:
+        InputError: one cannot be used.
+    """
+    return {role: _specify(role, settings) for role in roles}
 
 
 def _shifted(on_progress: Progress, before: int, total: int) -> Progress:

@@ -21,7 +21,7 @@ from engine.labels.function import Annotator
 from engine.ranking.measures import Measure
 from engine.reading.protocol import Augmentation
 from engine.reading.reads import Executor, Progress, ReadingCosts
-from engine.readings import Role, ask, read_lists
+from engine.readings import Role, ask, read_lists, specify_all
 from engine.settings import Settings
 from engine.sources.inputs import EvaluationInputs, cut_inputs
 from engine.statistics.table import analyse
@@ -145,29 +145,24 @@ def study(
         InputError, ReadError: as ``evaluation.evaluate``.
     """
     cut = {k: cut_inputs(inputs, k) for k in {condition.k for condition in every}}
+    groups: dict[tuple[str, Augmentation], dict[Condition, Settings]] = {}
+    for condition, settings in every.items():
+        groups.setdefault((condition.reader, condition.augmentation), {})[condition] = settings
+    asked = [_ask_all(cut, alike) for alike in groups.values()]
+    for alike, roles in zip(groups.values(), asked, strict=True):
+        # A reader that cannot be used is to be known before hours of another's reads.
+        specify_all(roles, next(iter(alike.values())))
     costs: dict[tuple[str, Augmentation, Role], ReadingCosts] = {}
-    for reader, augmentation in dict.fromkeys((c.reader, c.augmentation) for c in every):
-        alike = {
-            c: s for c, s in every.items() if (c.reader, c.augmentation) == (reader, augmentation)
-        }
-        asked: dict[Role, list[pl.DataFrame]] = {}
-        for condition, settings in alike.items():
-            own_inputs = cut[condition.k]
-            pairs, lists = pairs_to_label(own_inputs), lists_to_read(own_inputs, settings)
-            for role, frame in ask(pairs, lists, settings).items():
-                asked.setdefault(role, []).append(frame)
+    for (group, alike), roles in zip(groups.items(), asked, strict=True):
         readings = read_lists(
-            {
-                role: pl.concat(frames).unique([QUERY_ID, DOC_IDS], maintain_order=True)
-                for role, frames in asked.items()
-            },
+            roles,
             inputs,
             next(iter(alike.values())),
             store=store,
             on_progress=on_progress,
             executor=executor,
         )
-        costs |= {(reader, augmentation, role): r.costs for role, r in readings.items()}
+        costs |= {(*group, role): reading.costs for role, reading in readings.items()}
     evaluations = {
         condition: evaluate(cut[condition.k], settings, store=store, own=own, executor=executor)
         for condition, settings in every.items()
@@ -184,6 +179,22 @@ def study(
         readers,
         comparisons,
     )
+
+
+def _ask_all(
+    cut: Mapping[int, EvaluationInputs], alike: Mapping[Condition, Settings]
+) -> dict[Role, pl.DataFrame]:
+    """What conditions of one reader ask together, each read once."""
+    asked: dict[Role, list[pl.DataFrame]] = {}
+    for condition, settings in alike.items():
+        inputs = cut[condition.k]
+        pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
+        for role, frame in ask(pairs, lists, settings).items():
+            asked.setdefault(role, []).append(frame)
+    return {
+        role: pl.concat(frames).unique([QUERY_ID, DOC_IDS], maintain_order=True)
+        for role, frames in asked.items()
+    }
 
 
 def _of(condition: Condition, frame: pl.DataFrame, schema: tables.Schema) -> pl.DataFrame:

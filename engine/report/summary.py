@@ -15,6 +15,7 @@ from engine.reading.reads import ReadingCosts
 from engine.readings import Reading, Role
 from engine.report import certificate, verdict
 from engine.settings import Settings
+from engine.tables import ANNOTATOR
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
 
@@ -36,6 +37,11 @@ def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any])
                 **asdict(settings),
                 "measures": [str(measure) for measure in settings.parsed_measures()],
                 "relevant": evaluation.relevant,
+                "own_annotators": [
+                    name
+                    for name in evaluation.labels[ANNOTATOR].unique(maintain_order=True)
+                    if name not in settings.annotators
+                ],
                 "end_to_end_k": settings.end_to_end_k or settings.k,
             },
             "reader": reading and _reader(reading),

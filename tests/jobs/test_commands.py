@@ -151,7 +151,7 @@ def test_passages_index_and_retrieve(files, tmp_path, capsys):
         json.dumps({"id": "1", "title": "Aruba", "text": "The capital is Oranjestad. " * 60}) + "\n"
     )
     assert erag("passages", source, "--out", tmp_path / "c.parquet") == 0
-    assert "3 passages of 1 articles" in capsys.readouterr().out
+    assert "3 passages of 1 article" in capsys.readouterr().out
     assert erag("index", "bm25", "--corpus", tmp_path / "c.parquet", "--out", tmp_path / "i") == 0
     run = tmp_path / "r.trec"
     options = ["--index", tmp_path / "i", "--queries", files["queries"], "--k", 2, "--out", run]
