@@ -17,6 +17,7 @@ from engine.labelling import label_by_reading, label_without_reading, refuse_wit
 from engine.labels import containment, dual, judge, provenance, utility
 from engine.labels.function import Annotator
 from engine.ranking.kernel import is_real_valued
+from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.ranking.udcg import score_utility
 from engine.reading.certify import Certificate, certify
@@ -147,7 +148,8 @@ def evaluate(
         undefined.extend(
             {ANNOTATOR: name, MEASURE: str(measure), NOTE: why}
             for measure, why in zip(measures, reasons, strict=True)
-            if why
+            # Utilities and other labels have no measure in common: that is no cell, empty or not.
+            if why and name != utility.NAME and measure.kind != UTILITY_KIND
         )
         refuse_without_measure(name, reasons)
         defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]

@@ -10,6 +10,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation import evaluate
 from engine.labels import from_function
+from engine.report.printed import lines, shown_tables
 from engine.settings import Settings, check
 from engine.sources.articles import read_source
 from engine.sources.files import write_parquet
@@ -161,3 +162,35 @@ def test_dual_labels_of_a_squad_document(tmp_path):
     result = evaluate(given, settings, store=tmp_path)
     both = {d: (doc, word) for _, d, doc, word in result.dual_labels.iter_rows()}
     assert [both[d] for d in ids] == [(True, False), (False, True), (True, True)]
+
+
+def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
+    settings = Settings(
+        k=3, resamples=100, metric="f1", annotators=("erag", "containment"), measures="P@3 AP@3"
+    )
+    half = [from_function("half", lambda *_: 0.5)]
+    reader = ScriptedReader(say_last)
+    result = evaluate(inputs(), settings, store=tmp_path, own=half, executor=reader)
+    assert result.undefined.select("annotator", "measure").rows() == [
+        ("half", "AP@3"),  # by what its labels are
+        ("erag", "AP@3"),  # by what f1 can give
+    ]
+    scored = set(result.query_scores.select("annotator", "measure").iter_rows())
+    assert ("containment", "AP@3") in scored
+    assert ("erag", "AP@3") not in scored
+    cells = result.statistics.correlations.filter(pl.col("measure") == "AP@3")
+    empty = {row["annotator"]: row for row in cells.to_dicts()}["erag"]
+    assert (empty["n"], empty["best"]) == (0, False)
+    assert math.isnan(empty["tau"])
+    assert empty["note"].startswith("not defined on eRAG's graded labels under f1")
+    said = "\n".join(lines(result, settings))
+    assert "note: AP@3 of half: not defined on real-valued labels, which need a threshold" in said
+    (table, *_) = shown_tables(result, settings)
+    rows = list(
+        zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    )
+    assert next(row[2:] for row in rows if row[:2] == ("", "AP@3")) == ("", "", "")
+    # by default each has the measures that its labels have
+    everything = Settings(k=3, metric="f1", annotators=("erag", "containment"))
+    assert "AP@3" in map(str, everything.parsed_measures())
+    assert "AP@3" not in map(str, Settings(k=3, metric="f1").parsed_measures())

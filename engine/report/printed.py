@@ -77,8 +77,11 @@ def _means_and_correlations(evaluation: Evaluation, settings: Settings) -> Table
     annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
     named = [str(measure) for measure in settings.parsed_measures()]
     rows = []
+    empty = set(evaluation.undefined.select(ANNOTATOR, MEASURE).iter_rows())
     for key in product(scores[RUN].unique().sort(), annotators, named):
         row, cell = found.get(key), cells.get(key)
+        if row is None and key[1:] not in empty:
+            continue
         values = [""] * len(columns)  # of cells that have no meaning; the notes say why
         if row is not None:
             values = [f"{row[VALUE]:.3f}"] + ([str(row[tables.N])] if partial else [])
@@ -122,7 +125,15 @@ def _differences(
         + (["n"] if partial else []),
     )
     rows = []
-    for row in comparisons.sort(keys[:-1], maintain_order=True).iter_rows(named=True):
+    annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
+    order = {name: place for place, name in enumerate(annotators)}
+    by = [
+        pl.col(key).replace_strict(order, return_dtype=pl.Int64)
+        if key in (ANNOTATOR, ANNOTATOR_B)
+        else pl.col(key)
+        for key in keys[:-1]
+    ]
+    for row in comparisons.sort(by, maintain_order=True).iter_rows(named=True):
         if row[MEASURE_B] != row[MEASURE]:
             row[MEASURE] += f" ({row[MEASURE_B]})"
         values = [_difference(row)]

@@ -12,7 +12,9 @@ import polars as pl
 from rich.table import Table
 
 from engine.evaluation import means
+from engine.labels import erag
 from engine.ranking.measures import Measure
+from engine.reading.weights import parameters
 from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
 from engine.settings import Settings
 from engine.study import Condition, Study
@@ -39,7 +41,16 @@ def lines(study: Study, settings: Settings) -> list[str]:
         for (reader, augmentation, role), costs in study.costs.items()
         if costs.wanted
     ]
-    return [*costs, *_stand_in(study, settings)]
+    first = [
+        "note: at k = 1 the passage read alone is the whole list: there eRAG's labels are the end-to-end score"
+    ]
+    trivial = (
+        any(condition.k == 1 for condition in study.settings)
+        and erag.NAME in settings.annotators
+        and settings.end_to_end
+        and settings.erag_reader is None
+    )
+    return [*costs, *(first if trivial else []), *_stand_in(study, settings)]
 
 
 def content(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
@@ -100,7 +111,10 @@ def _by_condition(study: Study, settings: Settings) -> Table:
         if name != across and study.conditions[name].n_unique() > 1
     ]
     names = [*others, *([RUN] if runs else []), "annotator", "measure"]
-    headers = [f"k = {value}" if across == K else short.get(value, str(value)) for value in values]
+    headers = [
+        f"k = {value}" if across == K else _sized(study, value, short.get(value, str(value)))
+        for value in values
+    ]
     result = table(
         f"Kendall's tau with the end-to-end score, by {across}{level(settings)}", names, headers
     )
@@ -130,6 +144,16 @@ def _by_condition(study: Study, settings: Settings) -> Table:
     return result
 
 
+def _sized(study: Study, reader: str, name: str) -> str:
+    """The name of a reader with its size."""
+    for condition, evaluation in study.evaluations.items():
+        if condition.reader == reader and (reading := evaluation.readings.get("reader")):
+            amount = parameters(Path(reading.spec.path))
+            size = f"{amount / 1e9:.1f}B" if amount >= 1e9 else f"{amount / 1e6:.0f}M"
+            return f"{name} ({size})"
+    return name
+
+
 def _annotators(cells: dict[tuple[str, ...], Any]) -> list[str]:
     return list(dict.fromkeys(key[-2] for key in cells))
 
@@ -154,7 +178,7 @@ def _across_readers(study: Study, settings: Settings) -> Table:
     result = table(
         f"eRAG's labels by one reader, Kendall's tau with the end-to-end score of another{level(settings)}",
         [*([RUN] if runs else []), "labels by", "measure"],
-        [short[reader] for reader in readers],
+        [_sized(study, reader, short[reader]) for reader in readers],
     )
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for row in found.iter_rows(named=True):

@@ -7,11 +7,13 @@ import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from engine import __version__
 from engine.evaluation import Evaluation, means
 from engine.reading.reads import ReadingCosts
+from engine.reading.weights import parameters
 from engine.readings import Reading, Role
 from engine.report import certificate, verdict
 from engine.settings import Settings
@@ -85,6 +87,7 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "name": spec.name,
         "weights_sha256": spec.weights,
         "architecture": spec.architecture,
+        "parameters": parameters(Path(spec.path)),
         "dtype": spec.dtype,
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,
