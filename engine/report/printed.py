@@ -111,8 +111,10 @@ def _differences(
         compared: the columns that hold the two compared.
         other: the column of what they share.
     """
-    tests = evaluation.statistics.comparisons.filter(pl.col("tau_p").is_not_nan()).height
     first, second = compared
+    # Rows of the first run stand for those of all: corrected together, as the rivals of the first are.
+    family = evaluation.statistics.comparisons.filter(pl.col(RUN) != pl.col(RUN_B))
+    tests = _tests(family if first == RUN else comparisons)
     keys = [second, other, MEASURE]
     if comparisons[other].n_unique() == 1:
         keys.remove(other)
@@ -290,7 +292,14 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
             + f" that no run lists, and {agreeing(counts.judgments_beyond_lists, '[does|do]')} "
             f"not count under --relevant {relevant}; --annotators qrels alone counts them"
         )
-    tests = evaluation.statistics.comparisons.filter(pl.col("tau_p").is_not_nan()).height
+    compared = evaluation.statistics.comparisons
+    of_first = pl.col(ANNOTATOR) == settings.annotators[0]
+    of_runs = pl.col(RUN) != pl.col(RUN_B)
+    # As the p-values are corrected: see ``compare_cells``.
+    tests = max(
+        _tests(compared.filter(family))
+        for family in (of_runs, ~of_runs & of_first, ~of_runs & ~of_first)
+    )
     if settings.resamples and tests:
         # The least p-value that so many resamples can give, after Holm's correction.
         least = min(1.0, 2 * tests / (settings.resamples + 1))
@@ -301,6 +310,10 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
                 f"below {least:.2g}; --resamples {needed} would let one reach "
                 f"{1 - settings.confidence:.2g}"
             )
+
+
+def _tests(comparisons: pl.DataFrame) -> int:
+    return comparisons.filter(pl.col("tau_p").is_not_nan()).height
 
 
 def _empty_cells(undefined: pl.DataFrame) -> Iterator[str]:

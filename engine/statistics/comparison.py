@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -64,8 +64,10 @@ def compare_cells(
 
     Utilities, which have a measure of their own, are compared with every measure of the same cutoff.
 
-    Differences are resampled on the same queries. ``tau_p_holm`` and ``rho_p_holm`` are corrected for
-    all rows of the table, each statistic for itself.
+    Differences are resampled on the same queries. ``tau_p_holm`` and ``rho_p_holm`` are corrected within
+    three families, each statistic for itself: the first annotator against every rival, in all runs
+    and measures; the rivals among themselves; and the runs. The first is what a comparison is made
+    for, and is not to lose power to the rest.
     """
     alike: list[tuple[int, int]] = []
     for a, b in combinations(range(len(cells)), 2):
@@ -99,8 +101,11 @@ def compare_cells(
         | found[a, b]
         for a, b in alike
     ]
-    for name in ("tau", "rho"):
-        for row, corrected in zip(rows, holm([row[f"{name}_p"] for row in rows]), strict=True):
+    families: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        families[_family(row, cells[0].annotator)].append(row)
+    for name, family in product(("tau", "rho"), families.values()):
+        for row, corrected in zip(family, holm([row[f"{name}_p"] for row in family]), strict=True):
             row[f"{name}_p_holm"] = corrected
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
 
@@ -113,6 +118,13 @@ def _alike(one: Cell, other: Cell) -> bool:
     first, second = parse_measure(one.measure), parse_measure(other.measure)
     utilities = (first.kind == UTILITY_KIND) != (second.kind == UTILITY_KIND)
     return utilities and first.cutoff == second.cutoff
+
+
+def _family(row: dict[str, Any], first: str) -> str:
+    """What a comparison is corrected with: others that answer the same question."""
+    if row[RUN] != row[RUN_B]:
+        return "runs"
+    return "rivals of the first" if row[ANNOTATOR] == first else "rivals among themselves"
 
 
 def _by_shared_queries(

@@ -40,7 +40,7 @@ def analyse(
 
     - correlations: tau-b and rho of every (run, annotator, measure) with the run's end-to-end score.
     - comparisons: differences of two annotators' correlations within a run and measure, and of two
-      runs' within an annotator and measure, with interval and p-value (Holm over the whole table).
+      runs' within an annotator and measure, with interval and p-value (Holm, by family).
     - systems: with several runs, whether a measure orders them as the end-to-end score does.
     - run_pairs: of every two runs, the differences of their means by measure and by end-to-end score,
       with intervals and p-values; by measure alone where ``downstream`` is empty.
