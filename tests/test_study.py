@@ -9,6 +9,8 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation import evaluate
 from engine.report import study as report
+from engine.report.printed import lines
+from engine.report.summary import summarize
 from engine.settings import Settings
 from engine.sources.inputs import cut_inputs
 from engine.study import Condition, conditions, study
@@ -141,3 +143,30 @@ def test_directories_are_named_by_what_differs():
 def test_conditions_that_cannot_work_are_refused(settings, varied, words):
     with pytest.raises(InputError, match=words):
         conditions(settings, **varied)
+
+
+def test_a_reader_of_single_passages_can_stand_in(tmp_path, tiny_t5):
+    asked = []
+
+    def answer(plan, units, spec):
+        asked.extend((spec.name, len(ids)) for ids in plan["doc_ids"])
+        words = say_last if spec.name == "bundled" else (lambda text: "Bo")
+        yield from ScriptedReader(words)(plan, units, spec)
+
+    settings = Settings(
+        k=3, resamples=0, measures="P@3", annotators=("erag",), erag_reader=str(tiny_t5)
+    )
+    result = evaluate(inputs(), settings, store=tmp_path, executor=answer)
+    # the reader of whole lists reads nothing alone, and the other nothing but that
+    assert {size for name, size in asked if name == "bundled"} == {2, 3}
+    assert {size for name, size in asked if name != "bundled"} == {1}
+    useful = result.labels.filter(pl.col("label") > 0).select("query_id").unique()
+    assert useful["query_id"].to_list() == ["q2"]  # which Bo answers
+    assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
+    assert f"single passages are read by {tiny_t5}, whole lists by bundled" in lines(
+        result, settings
+    )
+    written = summarize(result, settings, {})
+    assert written["erag_reader"]["name"] == str(tiny_t5)
+    assert written["erag_reader"]["parameters"] > 0
+    assert written["reader"]["name"] == "bundled"

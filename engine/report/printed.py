@@ -196,6 +196,12 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
             f"end-to-end score of {row[RUN]} ({settings.metric}, {counted(row[tables.K], 'passage[|s]')}): "
             f"{row[VALUE]:.3f}{some}"
         )
+    if settings.erag_reader is not None:
+        shown.append(
+            f"single passages are read by {settings.erag_reader}, whole lists by {settings.reader}"
+            if settings.end_to_end
+            else f"single passages are read by {settings.erag_reader}"
+        )
     shown += [layout.reads_line(what, costs) for what, costs in readings.items() if costs.wanted]
     shown += [edits.line(found) for found in evaluation.edited]
     shown += [certificate.line(found, role) for role, found in evaluation.certificates.items()]
