@@ -51,9 +51,13 @@ def contains_substring(text: str, answers: Sequence[str]) -> bool:
 
 
 def count_running_on(queries: pl.DataFrame) -> int:
-    """Queries with an answer after which text may run on without a space, so that it is no token there."""
-    runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).any()
-    return int(queries[ANSWERS].list.eval(runs_on).list.first().fill_null(False).sum())
+    """Queries all of whose answers text may follow without a space, so that they are no tokens there.
+
+    One such answer among others is an alias, and the others can be found.
+    """
+    runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).all()
+    answered = queries[ANSWERS].filter(queries[ANSWERS].list.len() > 0)
+    return int(answered.list.eval(runs_on).list.first().sum())
 
 
 def find_answers(
