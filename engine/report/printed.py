@@ -13,6 +13,7 @@ from rich.text import Text
 
 from engine import tables
 from engine.evaluation import Evaluation, means
+from engine.labels import utility
 from engine.readings import Role
 from engine.report import certificate, dual, edits, layout, runs, verdict
 from engine.settings import Settings
@@ -286,6 +287,15 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
             f"{', '.join(counts.cut_runs)} {agreeing(len(counts.cut_runs), '[lists|list]')} more than "
             f"--k {counted(settings.k, 'passage[|s]')}: measures "
             f"without a cutoff look at the first {settings.k}"
+        )
+    if (
+        utility.NAME in settings.annotators
+        and settings.task != "short-answer"
+        and settings.abstain_prompt is None
+    ):
+        yield (
+            f"the prompt that lets the reader decline asks a question, and the task is {settings.task}: "
+            "--abstain-prompt FILE asks as the task does"
         )
     if relevant == "list" and systems > 1:
         yield "--relevant list excuses what a run did not find: its figures do not compare runs"
