@@ -14,7 +14,7 @@ import polars as pl
 
 from engine import tables
 from engine.labelling import label_by_reading, label_without_reading, refuse_without_inputs
-from engine.labels import containment, dual, judge, provenance, utility
+from engine.labels import containment, dual, judge, preference, provenance, utility
 from engine.labels.function import Annotator
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND
@@ -58,6 +58,8 @@ class Counts:
     queries_without_provenance: int
     queries_without_judgments: int
     judgments_beyond_lists: int
+    queries_without_preferences: int
+    preferences_beyond_lists: int
     real_valued_annotators: tuple[str, ...]
     cut_runs: tuple[str, ...]
     skipped_queries: int
@@ -110,6 +112,7 @@ def evaluate(
     own: Sequence[Annotator] = (),
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
+    failed: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """Evaluate runs: label their passages, score them, and compare with the end-to-end score.
 
@@ -120,6 +123,7 @@ def evaluate(
         own: annotators of one's own (``engine.labels.from_function``), beside those of the settings.
         on_progress: called with the distinct reads done and wanted.
         executor: does the reads instead of the reader (tests).
+        failed: reads that are known to fail, by key, with the reason; they are not tried.
 
     Raises:
         InputError: settings that do not fit, see ``check``; a label that is out of range.
@@ -179,6 +183,7 @@ def evaluate(
         store=store,
         on_progress=on_progress,
         executor=executor,
+        failed=failed,
     )
     certificates = {
         role: _certify(role, reading, inputs, settings, executor)
@@ -207,7 +212,13 @@ def evaluate(
         labels=all_labels,
         query_scores=query_scores,
         downstream=downstream,
-        statistics=analyse(query_scores, downstream, settings.bootstrap(), no_meaning),
+        statistics=analyse(
+            query_scores,
+            downstream,
+            settings.bootstrap(),
+            no_meaning,
+            [edited.name for edited in inputs.edited],
+        ),
         undefined=no_meaning,
         reads=all_reads,
         relevant=relevant,
@@ -314,6 +325,7 @@ def _counts(
     total = inputs.queries.height
     with_results = inputs.runs.group_by(RUN, maintain_order=True).agg(pl.col(QUERY_ID).n_unique())
     judged = None if inputs.qrels is None else inputs.qrels[QUERY_ID]
+    preferred = labels.filter(pl.col(ANNOTATOR) == preference.NAME)
     gold = labels.filter(pl.col(ANNOTATOR) == provenance.NAME)[LABEL]
     return Counts(
         queries=total,
@@ -324,6 +336,12 @@ def _counts(
         judgments_beyond_lists=0
         if inputs.qrels is None
         else inputs.qrels.join(inputs.runs, on=[QUERY_ID, DOC_ID], how="anti").height,
+        queries_without_preferences=0
+        if preferred.is_empty()
+        else total - preferred[QUERY_ID].n_unique(),
+        preferences_beyond_lists=preferred.join(
+            inputs.runs, on=[QUERY_ID, DOC_ID], how="anti"
+        ).height,
         real_valued_annotators=tuple(
             str(name)
             for (name,), own in labels.group_by([ANNOTATOR], maintain_order=True)

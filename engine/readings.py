@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from engine.reading.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts, get_reads
-from engine.reading.template import ABSTAIN, JUDGE
+from engine.reading.template import ABSTAIN, JUDGE, styles
 from engine.reading.weights import resolve
 from engine.settings import Settings
 from engine.sources.inputs import EvaluationInputs
@@ -51,6 +51,7 @@ def read_lists(
     store: Path,
     on_progress: Progress,
     executor: Executor | None,
+    failed: Mapping[str, str] | None = None,
 ) -> dict[Role, Reading]:
     """Have the reads that are asked of the reader, of the judge, or of others.
 
@@ -61,6 +62,7 @@ def read_lists(
         store: directory of the read store.
         on_progress: called with the distinct reads done and wanted, of all together.
         executor: does the reads instead of the readers (tests).
+        failed: reads that are known to fail (``reads.get_reads``).
 
     Raises:
         InputError: a reader or a prompt that cannot be used.
@@ -89,6 +91,7 @@ def read_lists(
             actors=settings.actors,
             on_progress=_shifted(on_progress, before, total),
             executor=executor,
+            failed=failed,
         )
         _refuse_failures(reads, settings)
         _refuse_written(reads, spec)
@@ -116,7 +119,7 @@ def _specify(role: Role, settings: Settings) -> tuple[ReaderSpec, Prompt]:
         "reader": (settings.reader, settings.task, settings.prompt),
         "erag": (alone, settings.task, settings.prompt),
         "judge": (settings.judge or settings.reader, JUDGE, settings.judge_prompt),
-        "abstain": (alone, ABSTAIN, settings.abstain_prompt),
+        "abstain": (alone, ABSTAIN, settings.abstain_prompt or _style(settings.prompt)),
     }[role]
     augmentation = settings.augmentation
     # One passage is the same prompt to a decoder-only reader, however whole lists are read.
@@ -133,6 +136,11 @@ def _specify(role: Role, settings: Settings) -> tuple[ReaderSpec, Prompt]:
     )
 
 
+def _style(prompt: str | None) -> str | None:
+    """The style of the reader's own prompt, where one that lets it decline has the same."""
+    return prompt if prompt in styles(ABSTAIN) else None
+
+
 def ask(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> dict[Role, pl.DataFrame]:
     """What is asked of whom: ``query_id`` and ``doc_ids`` of each read, by who reads.
 
@@ -146,12 +154,11 @@ def ask(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> dict[Ro
     single = alone if settings.reads_alone() else alone.clear()
     whole = lists.select(QUERY_ID, DOC_IDS) if settings.end_to_end else alone.clear()
     asked: dict[Role, pl.DataFrame] = {}
-    if settings.erag_reader is not None:
-        asked["erag"] = single
-    elif settings.end_to_end or settings.reads_alone():
+    if settings.erag_reader is None:
         asked["reader"] = pl.concat([single, whole])
-    if settings.erag_reader is not None and settings.end_to_end:
-        asked["reader"] = whole
+    else:
+        asked |= {"erag": single, "reader": whole}
+    asked = {role: reads for role, reads in asked.items() if not reads.is_empty()}
     if judge.NAME in settings.annotators:
         asked["judge"] = alone
     if utility.NAME in settings.annotators:

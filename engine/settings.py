@@ -63,7 +63,8 @@ class Settings:
         erag_reader: the model that eRAG's labels (and utilities) come from, named as ``reader`` is;
             None for the reader of whole lists.
         helpful: whose labels say which passages help, for utilities.
-        abstain_prompt: what lets the reader decline, for utilities; named as ``prompt`` is.
+        abstain_prompt: what lets the reader decline, for utilities; named as ``prompt`` is. None for
+            the one of the same style as ``prompt``, or the usual one.
         dual_words: how the annotator ``dual`` looks for answers (see ``engine.labels.dual``).
         preference_labels: what becomes of human preferences (see ``engine.labels.preference``).
         relevant: what counts as judged (see ``engine.ranking.scores``); None means ``qrels`` where
@@ -270,9 +271,14 @@ def check(settings: Settings, own: Sequence[str] = ()) -> None:
             "add preference to --annotators",
         )
     _check_utility(settings)
-    if settings.erag_reader is not None and not settings.reads_alone():
+    if settings.erag_reader is not None and {erag.NAME, utility.NAME}.isdisjoint(
+        settings.annotators
+    ):
         raise InputError(
-            None, None, "--erag-reader without the annotator erag", "add erag to --annotators"
+            None,
+            None,
+            "--erag-reader without the annotators erag and utility",
+            "add erag to --annotators",
         )
     if not settings.end_to_end and not settings.reads_alone():
         for option, given in (
@@ -335,9 +341,16 @@ def _check_measures(settings: Settings, measures: Sequence[Measure], own: Sequen
         for measure in measures
     }
     for measure in measures:
-        whys = [why for (_, asked), why in reasons.items() if asked == measure]
-        if all(whys):
-            raise InputError(None, None, f"{measure} is {whys[0]}", "leave it out, or use others")
+        whys = {name: why for (name, asked), why in reasons.items() if asked == measure}
+        if all(whys.values()):
+            # That utilities have another measure is no news where other labels lack a threshold.
+            why = next((why for name, why in whys.items() if name != utility.NAME), None)
+            raise InputError(
+                None,
+                None,
+                f"{measure} is {why or whys[utility.NAME]}",
+                "leave it out, or use others",
+            )
     for name in settings.annotators:
         refuse_without_measure(
             name, [why for (annotator, _), why in reasons.items() if annotator == name]

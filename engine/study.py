@@ -6,6 +6,7 @@ serves what is left. Each condition is then an evaluation like any other.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -20,12 +21,13 @@ from engine.labels import erag
 from engine.labels.function import Annotator
 from engine.ranking.measures import Measure
 from engine.reading.protocol import Augmentation
-from engine.reading.reads import Executor, Progress, ReadingCosts
+from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts
 from engine.readings import Role, ask, read_lists, specify_all
 from engine.settings import Settings
 from engine.sources.inputs import EvaluationInputs, cut_inputs
+from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
-from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, QUERY_ID, READER, K
+from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, QUERY_ID, READ_KEY, READER, K
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Study:
     Attributes:
         evaluations: by condition, the one asked about first.
         settings: of each.
-        costs: of all reads, by who read: of the reader that each condition names and of others.
+        costs: of all reads, by the reader's name, how it got its passages, and its part.
+        seconds: of the whole.
         conditions: the correlations of every condition (``tables.CONDITIONS``).
         readers, reader_comparisons: eRAG's labels by each reader against the end-to-end score of each
             (``tables.READERS``, ``tables.READER_COMPARISONS``); empty where there is but one.
@@ -56,6 +59,7 @@ class Study:
     conditions: pl.DataFrame
     readers: pl.DataFrame
     reader_comparisons: pl.DataFrame
+    seconds: float
 
 
 def conditions(
@@ -144,6 +148,7 @@ def study(
     Raises:
         InputError, ReadError: as ``evaluation.evaluate``.
     """
+    start = time.perf_counter()
     cut = {k: cut_inputs(inputs, k) for k in {condition.k for condition in every}}
     groups: dict[tuple[str, Augmentation], dict[Condition, Settings]] = {}
     for condition, settings in every.items():
@@ -153,7 +158,8 @@ def study(
         # A reader that cannot be used is to be known before hours of another's reads.
         specify_all(roles, next(iter(alike.values())))
     costs: dict[tuple[str, Augmentation, Role], ReadingCosts] = {}
-    for (group, alike), roles in zip(groups.items(), asked, strict=True):
+    failed: dict[str, str] = {}
+    for alike, roles in zip(groups.values(), asked, strict=True):
         readings = read_lists(
             roles,
             inputs,
@@ -161,10 +167,18 @@ def study(
             store=store,
             on_progress=on_progress,
             executor=executor,
+            failed=failed,
         )
-        costs |= {(*group, role): reading.costs for role, reading in readings.items()}
+        for role, reading in readings.items():
+            augmentation: Augmentation = "fid" if reading.prompt.fused else "in-prompt"
+            # Readers in other roles serve several conditions, and read for the first.
+            costs.setdefault((reading.spec.name, augmentation, role), reading.costs)
+            lost = reading.reads.filter(pl.col(FAILURE).is_not_null())
+            failed |= dict(lost.select(READ_KEY, FAILURE).iter_rows())
     evaluations = {
-        condition: evaluate(cut[condition.k], settings, store=store, own=own, executor=executor)
+        condition: evaluate(
+            cut[condition.k], settings, store=store, own=own, executor=executor, failed=failed
+        )
         for condition, settings in every.items()
     }
     readers, comparisons = _across_readers(evaluations, every)
@@ -178,6 +192,7 @@ def study(
         ),
         readers,
         comparisons,
+        time.perf_counter() - start,
     )
 
 
@@ -233,6 +248,10 @@ def _across_readers(
         own = (pl.col(ANNOTATOR) == condition.reader) & (pl.col(tables.RUN) == pl.col(tables.RUN_B))
         compared = found.comparisons.filter(own).rename(
             {ANNOTATOR: tables.LABELS_BY, tables.ANNOTATOR_B: tables.LABELS_BY_B}
+        )
+        compared = compared.with_columns(
+            pl.Series(f"{name}_p_holm", holm(compared[f"{name}_p"].to_list()), dtype=pl.Float64)
+            for name in ("tau", "rho")
         )
         comparisons.append(_of(condition, compared, tables.READER_COMPARISONS))
     return pl.concat(correlations), pl.concat(comparisons)

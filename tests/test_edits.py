@@ -134,3 +134,19 @@ def test_the_command_reads_edits(files, tmp_path, capsys):  # noqa: F811
     error = capsys.readouterr().err
     assert f"{edits}:1: document 'z' of query '1' not in the corpus" in error
     assert "insert passages of the corpus" in error
+
+
+def test_an_edited_run_is_compared_and_is_none_to_choose(tmp_path):
+    other = RUN.with_columns(pl.lit("other").alias("run")).filter(pl.col("rank") == 1)
+    settings = replace(SETTINGS, relevant=None, resamples=200, measures="P@3 Success@1")
+    given = with_edits()
+    given = replace(given, runs=pl.concat([given.runs, other]))
+    result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
+    compared = result.statistics.run_pairs
+    assert "sys-edited" in set(compared["run"]) | set(compared["run_b"])
+    assert set(result.statistics.choice.means) == {"sys", "other"}
+    assert all(
+        "sys-edited" not in line for line in lines(result, settings) if line.startswith("verdict")
+    )
+    alone = evaluate(with_edits(), settings, store=tmp_path, executor=ScriptedReader(say_last))
+    assert alone.statistics.choice is None

@@ -1,6 +1,7 @@
 """A study against evaluations done one by one, with scripted readers."""
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -8,11 +9,14 @@ import pytest
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation import evaluate
+from engine.reading.execute import UnitResult
+from engine.reading.protocol import ReadOutput
 from engine.report import study as report
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from engine.settings import Settings
 from engine.sources.inputs import cut_inputs
+from engine.statistics.intervals import holm
 from engine.study import Condition, conditions, study
 from jobs._results import write_results
 from tests.conftest import ScriptedReader
@@ -63,7 +67,7 @@ def test_a_single_k_of_a_sweep_is_the_evaluation_asked_for(tmp_path):
 
 @pytest.fixture
 def two_readers(tmp_path, tiny_t5):
-    settings = Settings(k=3, resamples=100, measures="P@3 Success@3")
+    settings = Settings(k=3, resamples=100, measures="Success@1 RR@3 P@1")
 
     def answer(plan, units, spec):
         poor = spec.name != "bundled"
@@ -121,9 +125,77 @@ def test_measures_follow_k_in_the_table(tmp_path):
 
 def test_directories_are_named_by_what_differs():
     every = [Condition("/a/m", "fid", 5), Condition("/b/m", "fid", 5), Condition("/b/m", "fid", 10)]
-    assert list(report.directory_names(every).values()) == ["_a_m-k5", "_b_m-k5", "_b_m-k10"]
+    assert list(report.directory_names(every).values()) == ["m-1-k5", "m-2-k5", "m-2-k10"]
     every = [Condition("a b", "fid", 5), Condition("a:b", "fid", 5)]
     assert list(report.directory_names(every).values()) == ["1-a_b", "2-a_b"]
+    # no way out of the folder, nothing hidden, nothing that a file system refuses
+    every = [Condition(name, "fid", 5) for name in ("..", ".", "/x/" + "y" * 300, "모델")]
+    names = list(report.directory_names(every).values())
+    assert len(set(names)) == 4
+    assert all(name.strip("._") and len(name) < 100 and "/" not in name for name in names)
+
+
+def test_failed_reads_are_tried_once(tmp_path):
+    tried = []
+
+    def answer(plan, units, spec):
+        for unit in units:
+            rows = plan["inputs"].slice(unit.offset, unit.length).to_list()
+            tried.extend("".join(pieces) for pieces in rows)
+            outputs = [
+                ReadOutput("", 0, 0, False, "boom")
+                if text.count("Passage: ") == 3 and "says Ann" in text
+                else ReadOutput(say_last(text), 1, 1, False)
+                for text in map("".join, rows)
+            ]
+            stats = dict.fromkeys(
+                ("padded_tokens", "prompt_tokens", "memory_halvings", "peak_memory"), 1
+            )
+            yield UnitResult(unit, outputs, "w", 0.0, stats)
+
+    settings = replace(SETTINGS, failed_reads="skip", resamples=0)
+    every = conditions(settings, cutoffs=(1, 3))
+    done = study(inputs(), every, store=tmp_path, executor=answer)
+    assert len(tried) == len(set(tried))
+    (costs,) = done.costs.values()
+    first = done.evaluations[Condition("bundled", "in-prompt", 3)]
+    assert costs.failed == first.readings["reader"].costs.failed > 0
+    (table, *_) = report.shown(done, settings)
+    cells = [str(cell) for column in table.columns[2:] for cell in column.cells]
+    assert any("(n = " in cell for cell in cells)
+    assert any(
+        line.startswith("note: ") and "of the study failed" in line
+        for line in report.lines(done, settings)
+    )
+
+
+def test_p_values_across_readers_are_corrected_among_what_is_shown(two_readers):
+    done, _, _ = two_readers
+    # of three measures, of one run
+    for _, own in done.reader_comparisons.group_by(["reader", "augmentation", "k"]):
+        assert own.height == 3
+        for name in ("tau", "rho"):
+            assert own[f"{name}_p"].is_not_nan().all()
+            assert own[f"{name}_p_holm"].to_list() == holm(own[f"{name}_p"].to_list())
+
+
+def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
+    settings = replace(SETTINGS, measures="P@1 P@3", annotators=("erag",))
+    done, _ = run_study(tmp_path, settings, cutoffs=(1, 3))
+    (table,) = report.shown(done, settings)
+    rows = list(
+        zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    )
+    assert [row[1] for row in rows] == ["em", "P@1", "P@k"]
+    assert rows[1][2] == rows[2][2] != ""  # at k = 1 they are the same
+
+
+def test_without_end_to_end_scores_means_stand_side_by_side(tmp_path):
+    settings = replace(SETTINGS, end_to_end=False)
+    done, _ = run_study(tmp_path, settings, cutoffs=(1, 3))
+    (table,) = report.shown(done, settings)
+    assert str(table.title) == "Means of ranking measures, by k"
+    assert next(str(cell) for cell in table.columns[3].cells) != ""
 
 
 @pytest.mark.parametrize(

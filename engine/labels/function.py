@@ -43,6 +43,9 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         a value that is no number in [0, 1], naming query and passage.
     """
 
+    if not name.strip():
+        raise InputError(None, None, "an annotator without a name", "give it one")
+
     def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.DataFrame:
         rows = pairs.join(
             queries.select(QUERY_ID, QUERY, ANSWERS),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ def get_reads(
     actors: int | None,
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
+    failed: Mapping[str, str] | None = None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
     """Have all wanted reads: reuse what the store holds, do what it lacks.
 
@@ -92,6 +93,7 @@ def get_reads(
             are done in this process).
         on_progress: called with the distinct reads done and wanted, first with what was reused.
         executor: does the units instead of the reader (tests).
+        failed: reads that failed just before, by key, with the reason; they are not tried again.
 
     Returns:
         the reads table with one row per row of ``wanted`` in its order, and a further column
@@ -102,9 +104,11 @@ def get_reads(
     stored = store.load(directory, spec.fingerprint).join(wanted, on=READ_KEY, how="semi")
     plan = missing_reads(wanted, stored)
     distinct = stored.height + plan.height
-    costs = ReadingCosts(wanted=distinct, reused=stored.height)
+    given_up = _given_up(plan, failed or {})
+    plan = plan.join(given_up, on=READ_KEY, how="anti", maintain_order="left")
+    costs = ReadingCosts(wanted=distinct, reused=stored.height, failed=given_up.height)
     on_progress(stored.height, distinct)
-    frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
+    frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE)), given_up]
     if plan.height:
         plan = longest_first(
             plan, input_sizes(spec, plan[INPUTS].to_list()), lead=len(spec.shared_prefix)
@@ -124,8 +128,8 @@ def get_reads(
             on_progress(stored.height + costs.done, distinct)
         if costs.done != plan.height:
             raise ReadError(f"{plan.height - costs.done} reads were lost on the way; run again")
-        fresh = pl.concat(frames[1:])
-        costs.failed = fresh[FAILURE].count()
+        fresh = pl.concat(frames[2:])
+        costs.failed += fresh[FAILURE].count()
         costs.prompt_tokens = int(fresh[PROMPT_TOKENS].sum())
         costs.output_tokens = int(fresh[OUTPUT_TOKENS].sum())
         costs.computed_tokens = sum(stats["prompt_tokens"] for stats in workers.values())
@@ -141,6 +145,26 @@ def get_reads(
         known, on=READ_KEY, how="left", maintain_order="left"
     )
     return reads.select([*tables.READS, FAILURE]), costs
+
+
+def _given_up(plan: pl.DataFrame, failed: Mapping[str, str]) -> pl.DataFrame:
+    """Rows of the reads table, with the reason, of the planned reads that are known to fail."""
+    known = pl.DataFrame(
+        {READ_KEY: list(failed), FAILURE: list(failed.values())},
+        schema={READ_KEY: pl.String, FAILURE: pl.String},
+    )
+    return (
+        plan.select(READ_KEY, QUERY_ID, DOC_IDS)
+        .join(known, on=READ_KEY, how="inner", maintain_order="left")
+        .with_columns(
+            pl.lit("").alias(OUTPUT),
+            pl.lit(0, pl.Int64).alias(PROMPT_TOKENS),
+            pl.lit(0, pl.Int64).alias(OUTPUT_TOKENS),
+            pl.lit(False).alias(TRUNCATED),
+            pl.lit(None, pl.Float64).alias(CONFIDENCE),
+        )
+        .select([*tables.READS, FAILURE])
+    )
 
 
 def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.coverage import Coverage
+from engine.report import layout
 from engine.report.summary import jsonable, versions
 from engine.retrieval.encoders import EncoderSpec
 from engine.tables import (
@@ -24,6 +25,7 @@ from engine.tables import (
     UNCOVERED,
     USER_QUERIES,
 )
+from engine.wording import counted
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 _ALPHA = 0.05
@@ -66,7 +68,7 @@ def _table(title: str, rows: pl.DataFrame, found: Coverage) -> Table:
         values = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({_share(row, found)})"]
         values += [str(row[EVALUATION_QUERIES])] if held else []
         values += [_other_starts(row[UNCOVERED], starts)] if repeated else []
-        values += [_p(row["p_holm"])]
+        values += [layout.p_value(row["p_holm"])]
         examples = [*zip(row[EXAMPLES], row[EXAMPLE_SIMILARITIES], strict=True)][:_EXAMPLES]
         shown = [(_short(text), cosine) for text, cosine in examples]
         shown.append((f"evaluation: {_short(row[NEAREST])}", row[NEAREST_SIMILARITY]))
@@ -85,21 +87,22 @@ def _share(row: dict[str, Any], found: Coverage) -> str:
 def lines(found: Coverage) -> list[str]:
     """What stands around the tables: the figures, what chance would give, and what to make of it."""
     f = found.figures
-    grain = f"{f.clusters} clusters of {found.texts} distinct texts"
+    grain = f"{counted(f.clusters, 'cluster[|s]')} of {counted(found.texts, 'distinct text[|s]')}"
     if f.clusters < found.clusters_wanted:
         grain += f" ({found.clusters_wanted} wanted; texts have vectors in common)"
     starts = ""
     if len(f.shares) > 1:
         starts = f" (mean of {len(f.shares)} starts of k-means, {_range(f.shares)})"
     return [
-        f"{f.evaluation_queries} evaluation queries, {f.user_queries} user queries "
+        f"{counted(f.evaluation_queries, 'evaluation [query|queries]')}, "
+        f"{counted(f.user_queries, 'user [query|queries]')} "
         f"({found.user_texts} distinct); {grain}",
         f"user queries without an evaluation query in their cluster: {f.share:.1%} "
         f"[{f.low:.1%}, {f.high:.1%}]{starts}",
         f"by chance, with as many evaluation queries drawn at random from both: "
-        f"{f.expected_share:.1%} expected; p of as much or more: {_p(f.p)}",
-        f"in the tightest clusters, those shown: {f.uncovered_queries} user queries, in "
-        f"{f.uncovered_clusters} clusters ({f.expected_clusters:.1f} expected by chance)",
+        f"{f.expected_share:.1%} expected; p of as much or more: {layout.p_value(f.p)}",
+        f"in the tightest clusters, those shown: {counted(f.uncovered_queries, 'user [query|queries]')}, in "
+        f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)",
         *(f"note: {note}" for note in _notes(found)),
     ]
 
@@ -119,18 +122,20 @@ def _notes(found: Coverage) -> Iterator[str]:
     if f.clusters == 1:
         yield "one cluster is always covered; --clusters 2 or more could tell something"
     elif not f.share:
-        yield "every cluster holds an evaluation query; more --clusters look more closely"
+        yield "every cluster holds an evaluation query" + (
+            "; more --clusters look more closely" if f.clusters < found.texts else ""
+        )
     elif f.p < _ALPHA:
         yield "more is left out than chance explains: the evaluation is no sample of what users ask"
     else:
         yield (
-            "a random choice of as many evaluation queries would often leave out as much; "
-            "more evaluation queries, or fewer --clusters, tell gaps from chance"
+            f"what is left out cannot be told from chance (p {layout.p_value(f.p)}); more evaluation "
+            "queries, or fewer --clusters, could"
         )
     if f.unasked_clusters:
         yield (
-            f"{f.unasked_queries} evaluation queries are in {f.unasked_clusters} clusters without "
-            "a user query"
+            counted(f.unasked_queries, "evaluation [query is|queries are]")
+            + f" in {counted(f.unasked_clusters, 'cluster[|s]')} without a user query"
         )
 
 
@@ -167,10 +172,6 @@ def summarize(
     }
     made: dict[str, Any] = jsonable(content)
     return made
-
-
-def _p(value: float) -> str:
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _short(text: str) -> str:

@@ -20,6 +20,8 @@ from engine.settings import Settings
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
 from engine.wording import agreeing, counted
 
+# Utilities that differ by less over all queries tell nothing that a reader does on purpose.
+_SPREAD = 1e-3
 _READS: dict[Role, str] = {
     "reader": "reads",
     "erag": "reads of the reader for eRAG",
@@ -185,6 +187,9 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
     counts = evaluation.counts
     readings = {_READS[role]: reading.costs for role, reading in evaluation.readings.items()}
     _, end_to_end = means(evaluation)
+    looking = {*settings.annotators}  # who searches passages, in its own name or for utilities
+    if utility.NAME in settings.annotators:
+        looking.add(settings.helpful)
     evaluated = counted(counts.queries, "[query|queries]"), counted(counts.passages, "passage[|s]")
     shown = [f"{', '.join(evaluated)}; judged: {evaluation.relevant}"]
     for row in end_to_end.iter_rows(named=True):
@@ -216,6 +221,14 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
         (counts.queries_without_judgments, "[query has|queries have] no judgments in the qrels")
         if "qrels" in settings.annotators
         else (0, ""),
+        (
+            counts.queries_without_preferences,
+            "[query has|queries have] no preferences and [scores|score] 0 by them",
+        ),
+        (
+            counts.preferences_beyond_lists,
+            "[passage|passages] of the preferences [is|are] in no list",
+        ),
         (counts.truncated_reads, "[read was|reads were] cut to the reader's longest input"),
         (
             sum(costs.memory_halvings for costs in readings.values()),
@@ -235,14 +248,14 @@ def lines(evaluation: Evaluation, settings: Settings) -> list[str]:
             "[query of the runs is|queries of the runs are] not in the queries file and [was|were] left out",
         ),
         (counts.queries_without_provenance, "[query has|queries have] no provenance")
-        if not {"provenance", "dual"}.isdisjoint(settings.annotators)
+        if not {"provenance", "dual"}.isdisjoint(looking)
         else (0, ""),
         (
             counts.queries_running_on,
             "[query has|queries have] answers that Korean particles or further words may follow without a space, "
             "where tokens do not find them; containment-substring and --dual-words substring do",
         )
-        if "containment" in settings.annotators
+        if "containment" in looking
         or ("dual" in settings.annotators and settings.dual_words == "tokens")
         else (0, ""),
         (
@@ -288,6 +301,8 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
             f"--k {counted(settings.k, 'passage[|s]')}: measures "
             f"without a cutoff look at the first {settings.k}"
         )
+    if utility.NAME in settings.annotators:
+        yield from _remarks_on_utilities(evaluation, settings)
     if (
         utility.NAME in settings.annotators
         and settings.task != "short-answer"
@@ -325,6 +340,23 @@ def _remarks(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
                 f"with {settings.resamples} resamples and {counted(tests, 'comparison[|s]')} no p-value can fall "
                 f"below {least:.2g}; --resamples {needed} would let one reach "
                 f"{1 - settings.confidence:.2g}"
+            )
+
+
+def _remarks_on_utilities(evaluation: Evaluation, settings: Settings) -> Iterator[str]:
+    scores = evaluation.query_scores.filter(pl.col(ANNOTATOR) == utility.NAME)
+    if settings.missing == "zero" and any(evaluation.counts.queries_without_results.values()):
+        yield (
+            "UDCG is 0 where a run lists nothing, and 0.42 or more of any list: it tells runs by their "
+            "empty lists first; --missing skip leaves these out"
+        )
+    listed = scores.filter(pl.col(VALUE) > 0)
+    for (run, measure), own in listed.group_by([RUN, MEASURE], maintain_order=True):
+        spread = float(own[VALUE].max() - own[VALUE].min())  # type: ignore[operator, arg-type]
+        if own.height > 1 and spread < _SPREAD:
+            yield (
+                f"{measure} of {run} differs by {spread:.1g} over all queries: this reader hardly ever "
+                "declines, and correlations are of differences too small to mean anything"
             )
 
 

@@ -3,54 +3,86 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from rich.table import Table
 
-from engine.evaluation import means
-from engine.labels import erag
-from engine.ranking.measures import Measure
+from engine.evaluation import Evaluation, means
+from engine.labels import erag, utility
+from engine.ranking.measures import UTILITY_KIND, Measure
 from engine.reading.weights import parameters
 from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
 from engine.settings import Settings
-from engine.study import Condition, Study
-from engine.tables import ANNOTATOR, AUGMENTATION, LABELS_BY, MEASURE, READER, RUN, VALUE, K, N
+from engine.study import Condition, Study, at_cutoff
+from engine.tables import (
+    ANNOTATOR,
+    AUGMENTATION,
+    DOC_IDS,
+    LABELS_BY,
+    MEASURE,
+    READER,
+    RUN,
+    VALUE,
+    K,
+    N,
+)
+from engine.wording import counted
+
+# What the rows of a table of conditions are by, where its columns are by another.
+_OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (READER, K)}
+# Characters of a reader's name in that of a directory.
+_LONGEST = 60
 
 
 def shown(study: Study, settings: Settings) -> list[Table]:
-    """The correlation with the end-to-end score under each condition; then eRAG's across readers."""
-    tables = []
-    if not study.conditions.is_empty():
-        tables.append(_by_condition(study, settings))
+    """Correlations (means, where nothing was read whole) by condition; then eRAG's across readers."""
+    tables = [_by_condition(study, settings)]
     if not study.readers.is_empty():
         tables.append(_across_readers(study, settings))
     return tables
 
 
 def lines(study: Study, settings: Settings) -> list[str]:
-    """What the reads of the whole study cost, and whose labels could stand in for whose."""
+    """What the reads of the whole study cost, what to mind, and whose labels could stand in for whose."""
+    short = short_names([reader for reader, _, _ in study.costs])
     costs = [
-        reads_line(
-            f"study, {role} {short_names([r for r, _, _ in study.costs])[reader]} ({augmentation})",
-            costs,
-        )
+        reads_line(f"study, {role} {short[reader]} ({augmentation})", costs)
         for (reader, augmentation, role), costs in study.costs.items()
         if costs.wanted
     ]
-    first = [
-        "note: at k = 1 the passage read alone is the whole list: there eRAG's labels are the end-to-end score"
-    ]
-    trivial = (
+    notes = [f"note: {note}" for note in _remarks(study, settings)]
+    return [*costs, *notes, *_stand_in(study, settings)]
+
+
+def _remarks(study: Study, settings: Settings) -> Iterator[str]:
+    if failed := sum(costs.failed for costs in study.costs.values()):
+        yield counted(failed, "read[|s] of the study failed")
+    if not settings.end_to_end:
+        return
+    if (
         any(condition.k == 1 for condition in study.settings)
         and erag.NAME in settings.annotators
-        and settings.end_to_end
         and settings.erag_reader is None
+    ):
+        yield (
+            "at k = 1 the passage read alone is the whole list: there eRAG's labels are the "
+            "end-to-end score"
+        )
+    longest = max(
+        int(evaluation.readings["reader"].reads[DOC_IDS].list.len().max() or 0)  # type: ignore[arg-type]
+        for evaluation in study.evaluations.values()
     )
-    return [*costs, *(first if trivial else []), *_stand_in(study, settings)]
+    beyond = sorted({condition.k for condition in study.settings if condition.k > longest})
+    if beyond:
+        yield (
+            f"no list is longer than {longest}: k = {', '.join(map(str, beyond))} reads the same as "
+            f"k = {longest} would"
+        )
 
 
 def content(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
@@ -64,6 +96,7 @@ def content(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
             {READER: reader, AUGMENTATION: augmentation, "role": role, **asdict(costs)}
             for (reader, augmentation, role), costs in study.costs.items()
         ],
+        "seconds": study.seconds,
         "correlations": study.conditions.to_dicts(),
         "readers": study.readers.to_dicts(),
         "reader_comparisons": study.reader_comparisons.to_dicts(),
@@ -80,14 +113,18 @@ def short_names(readers: Sequence[str]) -> dict[str, str]:
 def directory_names(every: Sequence[Condition]) -> dict[Condition, str]:
     """A name for each condition that says what is different in it, fit for a directory."""
     readers = list(dict.fromkeys(condition.reader for condition in every))
-    short = short_names(readers)
+    last = {reader: Path(reader).name for reader in readers}
     varied = [len({getattr(c, name) for c in every}) > 1 for name in (READER, AUGMENTATION, K)]
     names: dict[Condition, str] = {}
     for condition in every:
-        parts = [short[condition.reader], condition.augmentation, f"k{condition.k}"]
-        name = "-".join(part for part, some in zip(parts, varied, strict=True) if some)
-        names[condition] = "".join(c if c.isalnum() or c in "-._" else "_" for c in name)
-    if len(set(names.values())) < len(names):  # paths that differ in a sign alone
+        # Never hidden, never a way out of the folder, never too long for a file system.
+        reader = "".join(c if c.isascii() and c.isalnum() else "_" for c in last[condition.reader])
+        reader = reader[:_LONGEST].strip("_") or "reader"
+        if list(last.values()).count(last[condition.reader]) > 1:
+            reader += f"-{readers.index(condition.reader) + 1}"
+        parts = [reader, condition.augmentation, f"k{condition.k}"]
+        names[condition] = "-".join(part for part, some in zip(parts, varied, strict=True) if some)
+    if len(set(names.values())) < len(names):  # readers that differ in a sign alone
         names = {condition: f"{i}-{name}" for i, (condition, name) in enumerate(names.items(), 1)}
     return names
 
@@ -104,44 +141,91 @@ def _columns(study: Study) -> tuple[str, list[Any]]:
 def _by_condition(study: Study, settings: Settings) -> Table:
     across, values = _columns(study)
     short = short_names(list(dict.fromkeys(c.reader for c in study.settings)))
-    runs = study.conditions[RUN].n_unique() > 1
+    main = next(iter(study.evaluations.values()))
+    runs = main.query_scores[RUN].unique(maintain_order=True).sort().to_list()
+    annotators = main.labels[ANNOTATOR].unique(maintain_order=True).to_list()
+    groups = list(dict.fromkeys(tuple(_group(condition, across)) for condition in study.settings))
     others = [
         name
-        for name in (READER, AUGMENTATION)
-        if name != across and study.conditions[name].n_unique() > 1
+        for place, name in enumerate(_OTHERS[across])
+        if len({group[place] for group in groups}) > 1
     ]
-    names = [*others, *([RUN] if runs else []), "annotator", "measure"]
+    names = [*others, *([RUN] if len(runs) > 1 else []), "annotator", "measure"]
     headers = [
         f"k = {value}" if across == K else _sized(study, value, short.get(value, str(value)))
         for value in values
     ]
-    result = table(
-        f"Kendall's tau with the end-to-end score, by {across}{level(settings)}", names, headers
-    )
-    cells: dict[tuple[str, ...], dict[Any, str]] = {}
-    for condition, evaluation in study.evaluations.items():
-        own = study.settings[condition]
-        place = getattr(condition, across)
-        key = [
-            short[condition.reader] if name == READER else condition.augmentation for name in others
+    title = f"Means of ranking measures, by {across}"
+    if settings.end_to_end:
+        title = f"Kendall's tau with the end-to-end score, by {across}{level(settings)}"
+    result = table(title, names, headers)
+    rows = []
+    for group, run in product(groups, runs):
+        column = {
+            getattr(condition, across): (evaluation, study.settings[condition])
+            for condition, evaluation in study.evaluations.items()
+            if tuple(_group(condition, across)) == group
+        }
+        head = [
+            short.get(str(value), str(value))
+            for name, value in zip(_OTHERS[across], group, strict=True)
+            if name in others
         ]
-        _, end_to_end = means(evaluation)
-        for row in end_to_end.iter_rows(named=True):
-            head = (*key, *([row[RUN]] if runs else []))
-            cells.setdefault((*head, "end-to-end", own.metric), {})[place] = f"{row[VALUE]:.3f}"
-        for row in evaluation.statistics.correlations.iter_rows(named=True):
-            head = (*key, *([row[RUN]] if runs else []))
-            measure = _following(row[MEASURE], own, across)
-            text = interval(row, "tau") if row[N] else ""
-            cells.setdefault((*head, row[ANNOTATOR], measure), {})[place] = text
-    order = {key: place for place, key in enumerate(cells)}
-    heads = list(dict.fromkeys(key[:-2] for key in cells))
-    rows = sorted(
-        cells,
-        key=lambda key: (heads.index(key[:-2]), _annotators(cells).index(key[-2]), order[key]),
-    )
-    add_rows(result, [(key, [cells[key].get(value, "") for value in values]) for key in rows])
+        head += [run] if len(runs) > 1 else []
+        if settings.end_to_end:
+            cells = [
+                _end_to_end(*column[value], run) if value in column else "" for value in values
+            ]
+            rows.append(([*head, "(mean score)", settings.metric], cells))
+        for annotator, measure in product(annotators, settings.parsed_measures()):
+            cells = [
+                _cell(
+                    *column[value],
+                    (run, annotator),
+                    at_cutoff(measure, settings.k, column[value][1].k),
+                )
+                if value in column
+                else ""
+                for value in values
+            ]
+            if any(cells):
+                follows = across == K and measure.cutoff == settings.k
+                shown = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
+                rows.append(([*head, annotator, shown], cells))
+    add_rows(result, rows)
     return result
+
+
+def _group(condition: Condition, across: str) -> list[object]:
+    """What a condition is beside what the columns are."""
+    return [getattr(condition, name) for name in _OTHERS[across]]
+
+
+def _end_to_end(evaluation: Evaluation, settings: Settings, run: str) -> str:
+    _, scores = means(evaluation)
+    found = scores.filter(pl.col(RUN) == run).to_dicts()
+    if not found:
+        return "no queries"
+    return f"{found[0][VALUE]:.3f}{_over(found[0][N], evaluation)}"
+
+
+def _cell(evaluation: Evaluation, settings: Settings, of: tuple[str, str], measure: Measure) -> str:
+    """A correlation, or a mean, with the number of queries where it is not all; empty without a meaning."""
+    run, annotator = of
+    here = (pl.col(RUN) == run, pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == str(measure))
+    if not settings.end_to_end:
+        found = means(evaluation)[0].filter(*here).to_dicts()
+        return f"{found[0][VALUE]:.3f}{_over(found[0][N], evaluation)}" if found else ""
+    rows = evaluation.statistics.correlations.filter(*here).to_dicts()
+    if rows and rows[0][N]:
+        return interval(rows[0], "tau") + _over(rows[0][N], evaluation)
+    undefined = (pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == str(measure))
+    fits = (annotator == utility.NAME) == (measure.kind == UTILITY_KIND)
+    return "no queries" if fits and evaluation.undefined.filter(*undefined).is_empty() else ""
+
+
+def _over(n: int, evaluation: Evaluation) -> str:
+    return "" if n == evaluation.counts.queries else f" (n = {n})"
 
 
 def _sized(study: Study, reader: str, name: str) -> str:
@@ -152,18 +236,6 @@ def _sized(study: Study, reader: str, name: str) -> str:
             size = f"{amount / 1e9:.1f}B" if amount >= 1e9 else f"{amount / 1e6:.0f}M"
             return f"{name} ({size})"
     return name
-
-
-def _annotators(cells: dict[tuple[str, ...], Any]) -> list[str]:
-    return list(dict.fromkeys(key[-2] for key in cells))
-
-
-def _following(measure: str, settings: Settings, across: str) -> str:
-    """The measure's name, with k for a cutoff that follows it."""
-    parsed = next(m for m in settings.parsed_measures() if str(m) == measure)
-    if across == K and parsed.cutoff == settings.k:
-        return f"{Measure(parsed.kind, None, parsed.rel, parsed.dcg)}@k"
-    return measure
 
 
 def _across_readers(study: Study, settings: Settings) -> Table:
@@ -183,7 +255,8 @@ def _across_readers(study: Study, settings: Settings) -> Table:
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for row in found.iter_rows(named=True):
         key = (*([row[RUN]] if runs else []), short[row[LABELS_BY]], row[MEASURE])
-        cells.setdefault(key, {})[row[READER]] = interval(row, "tau")
+        asked = study.evaluations[Condition(row[READER], main.augmentation, main.k)]
+        cells.setdefault(key, {})[row[READER]] = interval(row, "tau") + _over(row[N], asked)
     names = [short[reader] for reader in readers]
     rows = sorted(cells, key=lambda key: (key[:-2], names.index(key[-2])))
     add_rows(result, [(key, [cells[key].get(reader, "") for reader in readers]) for key in rows])
@@ -192,15 +265,17 @@ def _across_readers(study: Study, settings: Settings) -> Table:
 
 def _stand_in(study: Study, settings: Settings) -> list[str]:
     """Whether labels of a cheaper reader could stand in, by the first measure: a line for each two."""
-    said = []
+    said: list[str] = []
     short = short_names(list(dict.fromkeys(c.reader for c in study.settings)))
     main = next(iter(study.settings))
-    first = str(settings.parsed_measures()[0])
     compared = study.reader_comparisons.filter(
-        (pl.col(AUGMENTATION) == main.augmentation)
-        & (pl.col(K) == main.k)
-        & (pl.col(MEASURE) == first)
+        (pl.col(AUGMENTATION) == main.augmentation) & (pl.col(K) == main.k)
     )
+    if compared.is_empty():
+        return said
+    # The first measure that eRAG's labels have.
+    first = compared[MEASURE][0]
+    compared = compared.filter(pl.col(MEASURE) == first)
     for row in compared.iter_rows(named=True):
         difference = row["tau_difference"]
         if math.isnan(difference):

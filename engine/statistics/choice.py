@@ -214,4 +214,5 @@ def _lead(
         )
         if needed is not None and needed <= n:
             needed = None  # so few queries that the normal approximation does not hold
-    return Lead(run, over, difference + 0.0, low, high, p_holm, significant, needed)
+    # -0.0 is 0.0 to a reader
+    return Lead(run, over, difference + 0.0, low + 0.0, high + 0.0, p_holm, significant, needed)

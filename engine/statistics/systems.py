@@ -70,7 +70,9 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
         sides = (("measure", own), ("end-to-end score", other))
         flat = [what for what, sign in sides if not sign.any()]
         note = f"undefined: all runs have the same mean {' and '.join(flat)}"
-    if bootstrap.resamples:
+    if n < 2 and not note:
+        note = "one query alone: no interval"
+    if bootstrap.resamples and n > 1:
         for_each_block(
             np.arange(n),
             n,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import polars as pl
@@ -12,7 +13,7 @@ from engine.statistics.choice import Choice, choose
 from engine.statistics.comparison import compare_cells, correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.runs import compare_runs
-from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, K
+from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, RUN_B, K
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ def analyse(
     downstream: pl.DataFrame,
     bootstrap: Bootstrap,
     undefined: pl.DataFrame | None = None,
+    beside: Sequence[str] = (),
 ) -> Statistics:
     """Every statistic of an evaluation.
 
@@ -51,6 +53,7 @@ def analyse(
     Args:
         undefined: cells without a meaning (``tables.UNDEFINED``); they stand in ``correlations`` with their
             reason, n = 0 and no figures.
+        beside: runs that are compared with the others and are none to choose (edited ones).
     """
     cells = list(read_cells(query_scores, downstream))
     results = correlate_cells(cells, bootstrap)
@@ -62,12 +65,19 @@ def analyse(
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
     compared = list(label_cells(query_scores)) if downstream.is_empty() else cells
     systems, run_pairs = compare_runs(compared, bootstrap)
+    candidate = ~pl.col(RUN).is_in(list(beside))
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),
         compare_cells(cells, results, bootstrap),
         systems,
         run_pairs,
-        choose(query_scores, downstream, correlations, run_pairs, bootstrap),
+        choose(
+            query_scores.filter(candidate),
+            downstream.filter(candidate),
+            correlations.filter(candidate),
+            run_pairs.filter(candidate, ~pl.col(RUN_B).is_in(list(beside))),
+            bootstrap,
+        ),
     )
 
 

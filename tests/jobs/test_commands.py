@@ -200,7 +200,7 @@ def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
         ({"--annotators": "oracle"}, "unknown annotator 'oracle'"),
         ({"--reader": "no/such"}, "unknown reader 'no/such'"),
         ({"--memory": "lots"}, "'lots' is no size"),
-        ({"--augmentation": "both"}, 'Invalid value "both"'),
+        ({"--augmentation": "both"}, "--augmentation is 'both'; use in-prompt, fid"),
         ({"--bogus": "1"}, "--bogus"),
         ({"--config": "none.yaml"}, "none.yaml: no such file"),
         ({"--limit": "0"}, "--limit is 0"),

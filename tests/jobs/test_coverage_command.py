@@ -34,7 +34,7 @@ def test_what_nobody_evaluates_is_found_with_the_bundled_encoder(files, tmp_path
     assert coverage(files, "--clusters", 2, "--out", out) == 0
     printed = capsys.readouterr().out
     assert "without an evaluation query in their cluster: 55.0%" in printed
-    assert "22 user queries, in 1 clusters" in printed
+    assert "22 user queries, in 1 cluster" in printed
     assert f"results -> {out}" in printed
     assert all(words in printed for words in ("the song", "evaluation: "))
     for name in ("coverage", "assignments"):

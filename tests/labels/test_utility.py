@@ -12,10 +12,12 @@ from engine.evaluation import evaluate
 from engine.labels import utility
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
+from engine.readings import specify_all
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from engine.settings import Settings, check
-from tests.test_evaluation import inputs, say_last
+from engine.sources.inputs import EvaluationInputs
+from tests.test_evaluation import CORPUS, QUERIES, RUN, inputs, say_last
 
 # Of what a passage says: how likely the reader is to decline.
 DECLINES = {"says Ann": 0.25, "says Bo": 0.5, "says Cy": 0.1, "says nothing": 1.0}
@@ -176,3 +178,36 @@ def test_graded_labels_of_a_half_or_more_help():
 def test_settings_that_cannot_work_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
         check(settings)
+
+
+def test_what_utilities_cannot_tell_is_said(tmp_path):
+    queries = pl.concat([QUERIES, QUERIES.head(1).with_columns(pl.lit("q4").alias("query_id"))])
+    given = EvaluationInputs(queries, CORPUS, RUN, 0, 0)
+    settings = Settings(k=3, resamples=0, annotators=("utility",), helpful="provenance")
+    result = evaluate(given, settings, store=tmp_path, executor=DecliningReader())
+    said = "\n".join(lines(result, settings))
+    assert "UDCG is 0 where a run lists nothing" in said
+    assert "note: 1 query has no provenance" in said  # who says what helps is heard, too
+    assert "hardly ever declines" not in said
+
+
+def test_utilities_of_a_reader_that_never_declines_are_noted(tmp_path):
+    class Sure(DecliningReader):
+        def answer(self, text, choices):
+            if not choices:
+                return ReadOutput("nothing right", 1, 1, False)
+            return ReadOutput("", 1, 0, False, None, 1e-7 if "says Bo" in text else 2e-7)
+
+    result, _, settings = label(tmp_path, Sure())
+    (note,) = (line for line in lines(result, settings) if "hardly ever declines" in line)
+    assert note.startswith("note: UDCG@3 of sys differs by ")
+
+
+def test_the_prompt_to_decline_follows_the_style_of_the_prompt(tmp_path):
+    _, reader, _ = label(tmp_path, prompt="completion")
+    assert reader.asked
+    spec, prompt = specify_all(["abstain"], Settings(annotators=("utility",), prompt="chat"))[
+        "abstain"
+    ]
+    assert prompt.template.name == "chat"
+    assert spec.choices == ("NO-RESPONSE",)

@@ -224,7 +224,7 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
     inputs = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0)
     first = evaluate(inputs, settings, store=tmp_path)
     found = first.certificates["reader"]
-    assert found.repeated == first.costs.wanted == 6 * 3 + 6
+    assert found.repeated == first.readings["reader"].costs.wanted == 6 * 3 + 6
     assert (found.changed_outputs, found.changed_labels, found.failed) == (0, 0, 0)
     assert first.reads["output"].n_unique() > 6
     # outputs that come from the store are repeated too; the inputs' order of rows says nothing
@@ -233,9 +233,9 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
         settings,
         store=tmp_path,
     )
-    assert again.costs.done == 0
+    assert again.readings["reader"].costs.done == 0
     assert again.certificates == {"reader": found}
-    for file in (tmp_path / first.spec.fingerprint).glob("*.parquet"):
+    for file in (tmp_path / first.readings["reader"].spec.fingerprint).glob("*.parquet"):
         pl.read_parquet(file).with_columns(output=pl.lit("w1")).write_parquet(file)
     third = evaluate(inputs, settings, store=tmp_path).certificates["reader"]
     assert third.changed_outputs == 24 - (first.reads["output"] == "w1").sum()

@@ -37,7 +37,7 @@ def test_uncovered_clusters_are_shown_with_their_queries_and_the_nearest_evaluat
         "(mean of 10 starts of k-means, 20.0% in each)"
     )
     assert third.endswith("expected; p of as much or more: <0.001")
-    assert "40 user queries, in 1 clusters (0.0 expected by chance)" in fourth
+    assert "40 user queries, in 1 cluster (0.0 expected by chance)" in fourth
     assert note.startswith("note: more is left out than chance explains")
 
 
@@ -54,15 +54,15 @@ def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
 def test_notes_say_what_must_not_be_read_into_the_figures():
     users = queries(*asked(6, ["films", "songs"]))
     few = measure(queries("films 50", "law 50"), users, encode, clusters=3)
-    assert any("would often leave out as much" in line for line in lines(few))
-    assert lines(few)[-1] == ("note: 1 evaluation queries are in 1 clusters without a user query")
+    assert any("cannot be told from chance (p " in line for line in lines(few))
+    assert lines(few)[-1] == ("note: 1 evaluation query is in 1 cluster without a user query")
     all_ = measure(users, users, encode, clusters=5)
     assert lines(all_)[-1].startswith("note: every cluster holds an evaluation query")
     one = measure(EVALUATION, users, encode, clusters=1)
     assert any("one cluster is always covered" in line for line in lines(one))
     same = measure(queries("films 1"), queries("films 01", "films 001"), encode)
     assert (
-        "1 clusters of 3 distinct texts (2 wanted; texts have vectors in common)" in lines(same)[0]
+        "1 cluster of 3 distinct texts (2 wanted; texts have vectors in common)" in lines(same)[0]
     )
 
 
