@@ -172,7 +172,7 @@ def evaluate(
         runs,
         tables.empty(tables.LABELS),
         query_ids,
-        measures,
+        [measure for measure in measures if measure.kind != UTILITY_KIND],
         relevant=relevant,
         missing=settings.missing,
     )

@@ -141,7 +141,8 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
 
 def undefined_on_graded(measures: Sequence[Measure]) -> list[Measure]:
     """The measures that count relevant passages and have no threshold to tell which they are."""
-    return [m for m in measures if m.rel is None and m.kind not in GRADED_KINDS]
+    defined = GRADED_KINDS | {UTILITY_KIND}
+    return [m for m in measures if m.rel is None and m.kind not in defined]
 
 
 def why_undefined(measure: Measure, *, utilities: bool, graded: str) -> str:

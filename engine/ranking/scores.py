@@ -62,7 +62,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.ranking.kernel import Floats, Ints, RankedLabels, is_real_valued, measure_lists
-from engine.ranking.measures import GRADED_KINDS, Measure, undefined_on_graded
+from engine.ranking.measures import GRADED_KINDS, UTILITY_KIND, Measure, undefined_on_graded
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
 from engine.wording import counted
 
@@ -104,6 +104,13 @@ def score_runs(
             holds twice or that has two labels; a query twice; a label that is missing or no finite
             number up to 1e15; queries without results under ``error``.
     """
+    if any(measure.kind == UTILITY_KIND for measure in measures):
+        raise InputError(
+            None,
+            None,
+            f"{UTILITY_KIND} is of utilities alone",
+            "leave it out, or label with the annotator utility",
+        )
     if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
         raise InputError(
             None,

@@ -149,7 +149,7 @@ def test_thresholds_keep_their_digits():
 def test_measures_that_count_passages_need_a_threshold_on_real_valued_labels():
     bare, with_threshold = [Measure(kind) for kind in KINDS], [Measure("AP", 5, 0.5)]
     assert [m.kind for m in undefined_on_graded([*bare, *with_threshold])] == ["AP", "RR", "Rprec"]
-    assert set(KINDS) - GRADED_KINDS == {"AP", "RR", "Rprec"}
+    assert set(KINDS) - GRADED_KINDS == {"AP", "RR", "Rprec", "UDCG"}
 
 
 @pytest.mark.parametrize(

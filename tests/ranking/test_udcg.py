@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine import tables
 from engine.errors import InputError
 from engine.ranking.measures import parse_measure, parse_measures, why_undefined
+from engine.ranking.scores import score_runs
 from engine.ranking.udcg import score_utility
 
 UTILITIES = st.floats(-1 / 3, 1, allow_nan=False)
@@ -77,3 +78,11 @@ def test_what_udcg_does_not_take():
     assert why_undefined(precision, utilities=False, graded="shares") == ""
     assert why_undefined(ap, utilities=False, graded="") == ""
     assert why_undefined(ap, utilities=False, graded="shares").endswith("as in AP(rel=0.5)@5")
+
+
+def test_other_labels_are_not_scored_by_udcg():
+    empty = tables.empty
+    with pytest.raises(InputError, match="UDCG is of utilities alone"):
+        score_runs(
+            empty(tables.RUNS), empty(tables.LABELS), [], parse_measures("UDCG"), relevant="list"
+        )
