@@ -123,6 +123,21 @@ def test_measures_follow_k_in_the_table(tmp_path):
     assert "study, reader bundled (in-prompt): " in report.lines(done, SETTINGS)[0]
 
 
+def test_a_k_that_no_list_reaches_is_said(tmp_path):
+    done, _ = run_study(tmp_path / "a", replace(SETTINGS, k=9, measures="P@9"), cutoffs=(2, 9))
+    said = [line for line in report.lines(done, SETTINGS) if "no list is longer" in line]
+    assert said == ["note: no list is longer than 3: k = 9 reads the same as k = 3 would"]
+    done, _ = run_study(tmp_path / "b", cutoffs=(2, 3))
+    assert not [line for line in report.lines(done, SETTINGS) if "no list is longer" in line]
+
+
+def test_lists_that_are_cut_for_the_reader_are_not_called_short(tmp_path, tiny_t5):
+    settings = replace(SETTINGS, end_to_end_k=1, resamples=0)
+    every = conditions(settings, readers=("bundled", str(tiny_t5)))
+    done = study(inputs(), every, store=tmp_path, executor=ScriptedReader(lambda text: "Bo"))
+    assert not [line for line in report.lines(done, settings) if "no list is longer" in line]
+
+
 def test_directories_are_named_by_what_differs():
     every = [Condition("/a/m", "fid", 5), Condition("/b/m", "fid", 5), Condition("/b/m", "fid", 10)]
     assert list(report.directory_names(every).values()) == ["m-1-k5", "m-2-k5", "m-2-k10"]

@@ -67,7 +67,8 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
 
 def _checked(name: str, query_id: str, doc_id: str, value: object) -> float:
     try:
-        number = float(value)  # type: ignore[arg-type]  # whatever the function gave
+        # A text that reads as a number is a mistake in the function, not a number.
+        number = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number <= 1:

@@ -42,7 +42,11 @@ def score_utility(
     grid = (
         runs.select(RUN)
         .unique(maintain_order=True)
-        .join(pl.DataFrame({QUERY_ID: query_ids}, {QUERY_ID: pl.String}), how="cross")
+        .join(
+            pl.DataFrame({QUERY_ID: query_ids}, {QUERY_ID: pl.String}),
+            how="cross",
+            maintain_order="left_right",
+        )
     )
     parts = [tables.empty(tables.QUERY_SCORES)]
     for measure in measures:

@@ -73,6 +73,8 @@ def _remarks(study: Study, settings: Settings) -> Iterator[str]:
             "at k = 1 the passage read alone is the whole list: there eRAG's labels are the "
             "end-to-end score"
         )
+    if settings.end_to_end_k is not None:
+        return  # lists are cut at that, whatever k is
     longest = max(
         int(evaluation.readings["reader"].reads[DOC_IDS].list.len().max() or 0)  # type: ignore[arg-type]
         for evaluation in study.evaluations.values()

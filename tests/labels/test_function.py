@@ -53,11 +53,16 @@ def test_a_function_is_given_query_answers_title_and_text():
     ]
 
 
-@pytest.mark.parametrize("value", [1.01, -0.1, math.nan, math.inf, None, "good"])
+@pytest.mark.parametrize("value", [1.01, -0.1, math.nan, math.inf, None, "good", "0.5"])
 def test_values_that_are_no_labels_are_refused_with_their_pair(value):
     mine = from_function("mine", lambda query, *_: value if query == "blue" else 1)
     with pytest.raises(InputError, match="'mine' labels passage 'y' of query '2' with "):
         mine.label(RUN.select("query_id", "doc_id"), QUERIES, CORPUS)
+
+
+def test_an_annotator_has_a_name():
+    with pytest.raises(InputError, match="an annotator without a name"):
+        from_function(" ", lambda *_: 1.0)
 
 
 def test_own_annotators_stand_beside_the_engines(tmp_path):

@@ -54,11 +54,6 @@ def test_rows_follow_run_measure_and_query():
         for run in ("run", "other")
         for measure in ("UDCG@3", "UDCG")
         for query in "abcd"
-    ] or keys == [
-        (run, measure, query)
-        for run in ("other", "run")
-        for measure in ("UDCG@3", "UDCG")
-        for query in "abcd"
     ]
     assert set(found["annotator"]) == {"utility"}
 
