@@ -46,12 +46,12 @@ import polars as pl
 from engine import tables
 from engine.conformance.references import trec_eval_name
 from engine.evaluation import Evaluation, evaluate, means
+from engine.machine.model_files import cache_directory
 from engine.ranking.measures import Measure
 from engine.reading.plan import wanted_reads
 from engine.reading.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import FAILURE, Executor, get_reads
-from engine.reading.weights import cache_directory
 from engine.retrieval import bm25
 from engine.settings import Settings
 from engine.sources.inputs import EvaluationInputs, read_inputs

@@ -41,8 +41,7 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks import _scale
-from engine.reading.device import best_dtype
-from engine.reading.protocol import Dtype
+from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, shards
 from engine.retrieval.encoders import specify
 from engine.retrieval.java import find_java

@@ -43,10 +43,12 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from engine.machine import cluster
+from engine.machine.device import Dtype
 from engine.reading import execute, pipeline, readers
 from engine.reading.execute import UnitResult
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
-from engine.reading.protocol import Dtype, ReaderSpec
+from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import input_sizes, unit_tokens
 from engine.reading.store import load as load_store
@@ -213,14 +215,14 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
         plan, unit_tokens(int(plan["size"].sum()), actors=1, gpu=torch.cuda.is_available())
     )
     sides: dict[str, dict[str, float]] = {}
-    pipeline.start_ray(int(plan.estimated_size()))
+    cluster.start_ray(int(plan.estimated_size()))
     for name, results in (
         ("loop", lambda: execute.execute(plan, units, spec)),
         ("pipeline", lambda: pipeline.execute(plan, units, spec, actors=1)),
     ):
         start_up, seconds, done = timed(results())
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}
-    pipeline.stop_ray()
+    cluster.stop_ray()
     return sides
 
 

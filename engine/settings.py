@@ -12,9 +12,10 @@ from engine.labels.dual import DualWords
 from engine.labels.judge import JudgeLabels
 from engine.labels.preference import PreferenceLabels
 from engine.labels.utility import HELPFUL, Helpful
+from engine.machine.device import Dtype
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.scores import Missing, Relevant
-from engine.reading.protocol import Augmentation, Dtype, Engine
+from engine.reading.protocol import Augmentation, Engine
 from engine.reading.template import ABSTAIN, Task, read_template
 from engine.scoring.metrics import get_metric
 from engine.statistics.correlation import Bootstrap

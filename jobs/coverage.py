@@ -11,7 +11,7 @@ from rich.console import Console
 
 from engine.coverage import Coverage, measure
 from engine.errors import InputError
-from engine.reading.protocol import Dtype
+from engine.machine.device import Dtype
 from engine.report import coverage as report
 from engine.retrieval import encode
 from engine.retrieval.encoders import BUNDLED, Pooling, specify

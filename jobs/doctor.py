@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.errors import InputError
-from engine.reading import device, weights
-from engine.reading.batching import machine_memory
+from engine.machine import device, model_files
+from engine.machine.batching import machine_memory
+from engine.reading import weights
 from engine.retrieval.encoders import bundled_directory
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
@@ -121,7 +122,7 @@ def _bundled_reader() -> str:
 
 
 def _cache() -> str:
-    path = weights.cache_directory()
+    path = model_files.cache_directory()
     existing = next(p for p in (path, *path.parents) if p.exists())
     if not os.access(existing, os.W_OK):
         raise InputError(path, None, "cannot be written", "set ERAG_CACHE to another directory")

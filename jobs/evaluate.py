@@ -15,10 +15,11 @@ from engine.labels.dual import DualWords
 from engine.labels.judge import JudgeLabels
 from engine.labels.preference import PreferenceLabels
 from engine.labels.utility import Helpful
+from engine.machine.device import Dtype
+from engine.machine.model_files import cache_directory
 from engine.ranking.scores import Missing, Relevant
-from engine.reading.protocol import Augmentation, Dtype, Engine
+from engine.reading.protocol import Augmentation, Engine
 from engine.reading.template import Task
-from engine.reading.weights import cache_directory
 from engine.settings import Settings, check
 from engine.sources.files import require_output
 from engine.sources.inputs import EvaluationInputs, read_inputs

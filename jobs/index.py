@@ -10,7 +10,7 @@ import polars as pl
 from cyclopts import App, Parameter
 
 from engine.errors import InputError
-from engine.reading.protocol import Dtype
+from engine.machine.device import Dtype
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
 from engine.retrieval.encoders import BUNDLED, Pooling, specify

@@ -122,8 +122,8 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """One Ray for all tests that need one."""
-    from engine.reading import pipeline
+    from engine.machine import cluster
 
-    pipeline.start_ray()
+    cluster.start_ray()
     yield
-    pipeline.stop_ray()
+    cluster.stop_ray()

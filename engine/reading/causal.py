@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from engine.reading import attention, batching, device
+from engine.machine import batching, device
+from engine.machine.model_files import refuse_missing
+from engine.reading import attention
 from engine.reading.packed import PackedModel
 from engine.reading.padded import PaddedModel
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.sharing import common_length
 from engine.reading.truncation import DOES_NOT_FIT, Fitted, fit
-from engine.reading.weights import refuse_missing
 from engine.reading.writing import Asked, Writer, Written
 
 

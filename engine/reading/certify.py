@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from engine.errors import ReadError
-from engine.reading import device
-from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.machine import device
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.reading.reads import FAILURE, Executor, executor_for

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
+from engine.reading.protocol import BIASED
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 # Part of a converted checkpoint's address: to be raised with any change of what is written.
 CHECKPOINT_VERSION = 1
-# The model type of checkpoints whose cross-attention has a position bias (``engine.reading.fid_t5``).
-BIASED = "fid-t5"
 CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 _PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"

@@ -18,11 +18,11 @@ from itertools import accumulate
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from engine.reading import batching, device
+from engine.machine import batching, device
+from engine.machine.model_files import refuse_missing
 from engine.reading.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.t5 import T5
-from engine.reading.weights import refuse_missing
 from engine.reading.writing import choose, first_tokens, refuse_nan
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 import polars as pl
 
+from engine.machine.device import is_fatal
 from engine.reading import readers
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReadOutput
@@ -60,8 +61,3 @@ def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return ReadOutput("", 0, 0, False, reason)
-
-
-def is_fatal(error: BaseException) -> bool:
-    """Whether the process cannot go on: a failed CUDA kernel leaves its context unusable."""
-    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)

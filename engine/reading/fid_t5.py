@@ -20,7 +20,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from engine.reading.conversion import BIASED
+from engine.reading.protocol import BIASED
 
 
 class FidT5Config(T5Config):

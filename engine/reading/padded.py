@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import DynamicCache
 
-from engine.reading import batching
+from engine.machine import batching
 from engine.reading.protocol import ReaderStats
 from engine.reading.writing import Asked, Writer, Written
 

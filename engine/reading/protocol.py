@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from engine.machine.device import Dtype
+
 Augmentation = Literal["in-prompt", "fid"]
-Dtype = Literal["bfloat16", "float16", "float32"]
 Engine = Literal["transformers", "vllm"]
+# The model type of checkpoints whose cross-attention has a position bias (``engine.reading.fid_t5``).
+BIASED = "fid-t5"
 
 
 # Part of every read's key. To be raised with any change that makes a reader answer otherwise: how

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import InputError, ReadError
-from engine.reading import chat, device, vllm_support, weights
+from engine.machine import device, model_files
+from engine.machine.device import Dtype
+from engine.reading import chat, vllm_support, weights
 from engine.reading.prompts import DEFAULT_STYLE, Prompt, make_prompt
-from engine.reading.protocol import Augmentation, Dtype, Engine, Reader, ReaderSpec
+from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
 from engine.reading.template import Purpose, read_template
 
 # FiD encodes each passage with the question in at most so many tokens (Izacard & Grave 2021).
@@ -78,7 +80,7 @@ def specify(
         engine=engine,
     )
     if memory and memory < (
-        least := device.least_memory(weights.parameters(found.path), spec.dtype)
+        least := device.least_memory(model_files.parameters(found.path), spec.dtype)
     ):
         raise InputError(
             None,

@@ -12,13 +12,14 @@ import polars as pl
 
 from engine import tables
 from engine.errors import ReadError
-from engine.reading import device, store
+from engine.machine import device
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.machine.model_files import parameters
 from engine.reading import execute as in_process
-from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.reading import store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec
-from engine.reading.weights import parameters
 from engine.tables import (
     CONFIDENCE,
     DOC_IDS,
@@ -195,17 +196,18 @@ def executor_for(
     """
     if actors == 0:
         return in_process.execute, 1, device.machine_has_gpu()
+    from engine.machine import cluster
     from engine.reading import pipeline
 
-    pipeline.start_ray(int(plan.estimated_size()))
+    cluster.start_ray(int(plan.estimated_size()))
     weight_bytes = parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
     needed = spec.memory or device.default_actor_memory(weight_bytes)
-    pool = min(actors or pipeline.default_actors(needed), plan.height)
+    pool = min(actors or cluster.default_actors(needed), plan.height)
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
         return pipeline.execute(plan, units, spec, actors=min(pool, len(units)))
 
-    return on_ray, pool, pipeline.has_gpus()
+    return on_ray, pool, cluster.has_gpus()
 
 
 def _reads_table(plan: pl.DataFrame, result: UnitResult) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from engine.reading.batching import MemoryCost
+from engine.machine.batching import MemoryCost
 from engine.reading.encodings import STEP, Encodings, Part, padded_length
 from engine.reading.t5_attention import (
     CrossAttention,

@@ -23,7 +23,7 @@ from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
 from engine.errors import InputError
-from engine.reading import device, weights
+from engine.machine import device, model_files
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.truncation import DOES_NOT_FIT, Fitted, fit
 from engine.reading.vllm_support import cache_memory
@@ -168,7 +168,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
         share = min(1.0, spec.memory / whole) if spec.memory else _GPU_SHARE
         options = {"gpu_memory_utilization": share}
     else:
-        parameters = weights.parameters(Path(spec.path))
+        parameters = model_files.parameters(Path(spec.path))
         options = {
             "kv_cache_memory_bytes": cache_memory(parameters, dtype=spec.dtype, memory=spec.memory),
             "block_size": _CPU_BLOCK,

@@ -6,8 +6,9 @@ import importlib.util
 import os
 
 from engine.errors import InputError
-from engine.reading import device, weights
-from engine.reading.protocol import Dtype
+from engine.machine import device, model_files
+from engine.machine.device import Dtype
+from engine.reading import weights
 
 # What a process holds on a CPU with vLLM loaded, before any weight and beside its cache: imports
 # are half of it, the rest activations of the widest batch (measured: 1.16 to 1.17 GiB).
@@ -44,7 +45,7 @@ def refuse(found: weights.Weights, *, dtype: Dtype, memory: int) -> None:
             "run 'make vllm' (on a GPU: pip install '.[vllm]'), or use --engine transformers",
         )
     if not device.machine_has_gpu():
-        cache_memory(weights.parameters(found.path), dtype=dtype, memory=memory)
+        cache_memory(model_files.parameters(found.path), dtype=dtype, memory=memory)
 
 
 def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:

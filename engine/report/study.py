@@ -14,8 +14,8 @@ from rich.table import Table
 
 from engine.evaluation import Evaluation, means
 from engine.labels import erag, utility
+from engine.machine.model_files import parameters
 from engine.ranking.measures import UTILITY_KIND, Measure
-from engine.reading.weights import parameters
 from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
 from engine.settings import Settings
 from engine.study import Condition, Study, at_cutoff

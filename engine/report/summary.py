@@ -12,8 +12,8 @@ from typing import Any
 
 from engine import __version__
 from engine.evaluation import Evaluation, means
+from engine.machine.model_files import parameters
 from engine.reading.reads import ReadingCosts
-from engine.reading.weights import parameters
 from engine.readings import Reading, Role
 from engine.report import certificate, verdict
 from engine.settings import Settings

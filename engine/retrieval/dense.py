@@ -12,7 +12,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.reading import device, weights
+from engine.machine import device, model_files
 from engine.retrieval import approximate, encode, flat, manifest, shards
 from engine.retrieval.encoders import EncoderSpec, Preset
 from engine.retrieval.manifest import Manifest
@@ -211,13 +211,13 @@ def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Ex
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
     if actors == 0 or (actors is None and small):
         return encode.execute
-    from engine.reading import pipeline
+    from engine.machine import cluster
     from engine.retrieval import distribute
 
-    pipeline.start_ray()
-    bytes_ = weights.parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
+    cluster.start_ray()
+    bytes_ = model_files.parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
     needed = spec.memory or device.default_actor_memory(bytes_)
-    pool = min(actors or pipeline.default_actors(needed), count)
+    pool = min(actors or cluster.default_actors(needed), count)
 
     def on_ray(
         wanted: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage

@@ -24,8 +24,8 @@ import ray.data
 import ray.exceptions
 
 from engine.errors import EncodeError, InputError
-from engine.reading.execute import is_fatal
-from engine.reading.pipeline import cause, end_at_exit, pool_of
+from engine.machine.cluster import cause, end_at_exit, pool_of
+from engine.machine.device import is_fatal
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.shards import TYPES, Shard, Storage

@@ -14,8 +14,8 @@ import torch.nn.functional as functional
 from transformers import AutoModel, AutoTokenizer
 
 from engine.errors import EncodeError, InputError
-from engine.reading import device, weights
-from engine.reading.batching import (
+from engine.machine import device, model_files
+from engine.machine.batching import (
     GPU_BATCH_TOKENS,
     MemoryCost,
     cut_batches,
@@ -147,7 +147,7 @@ def _load(spec: EncoderSpec) -> tuple[Any, Any]:
         ) from error
     # BERT's own pooler takes no part in the vectors; many encoders are saved without it.
     missing = {key for key in loading.get("missing_keys", ()) if "pooler." not in str(key)}
-    weights.refuse_missing({**loading, "missing_keys": missing}, spec.name)
+    model_files.refuse_missing({**loading, "missing_keys": missing}, spec.name)
     return tokenizer, model
 
 
@@ -170,7 +170,7 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
         total = 0.9 * torch.cuda.get_device_properties(0).total_memory
     else:
         total = max(machine_memory() / 4, 2.0 * 2**30)
-    held = device.least_memory(weights.parameters(Path(spec.path)), spec.dtype)
+    held = device.least_memory(model_files.parameters(Path(spec.path)), spec.dtype)
     return cost, max(0.0, 0.9 * total - held)
 
 

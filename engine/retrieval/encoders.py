@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import InputError
-from engine.reading import device, weights
-from engine.reading.protocol import Dtype
+from engine.machine import device, model_files
+from engine.machine.device import Dtype
 
 Pooling = Literal["mean", "cls"]
 BUNDLED = "bundled"
@@ -138,7 +138,7 @@ def specify(
             are pooled, or preset and files contradict each other.
     """
     path, source = _locate(name)
-    config = weights.read_config(path, name)
+    config = model_files.read_config(path, name)
     if not any(path.glob("*.safetensors")):
         raise InputError(
             name, None, "holds no *.safetensors", "convert the weights; pickles are not read"
@@ -190,7 +190,7 @@ def specify(
         memory=memory,
         threads=threads,
     )
-    least = device.least_memory(weights.parameters(path), spec.dtype)
+    least = device.least_memory(model_files.parameters(path), spec.dtype)
     if memory and memory < least:
         raise InputError(
             None,
@@ -223,7 +223,7 @@ def digest(path: Path) -> str:
     """SHA-256 over names and contents of the files of a model that decide its vectors."""
     files = sorted({file for pattern in _DECISIVE for file in path.glob(pattern)})
     listing = "".join(
-        f"{file.relative_to(path).as_posix()} {weights.file_digest(file)}\n" for file in files
+        f"{file.relative_to(path).as_posix()} {model_files.file_digest(file)}\n" for file in files
     )
     return hashlib.sha256(listing.encode()).hexdigest()
 
@@ -252,7 +252,7 @@ def _locate(name: str) -> tuple[Path, str]:
     if Path(name).is_dir():
         path = Path(name).resolve()
         return path, str(path)
-    return weights.from_hub_cache(name, "encoder"), name
+    return model_files.from_hub_cache(name, "encoder"), name
 
 
 def _positions(config: dict[str, Any]) -> int:

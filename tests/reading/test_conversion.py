@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from engine.errors import InputError
+from engine.machine import model_files
 from engine.reading import readers, weights
 from tests.reading import t5_family
 
@@ -33,7 +34,7 @@ def rewrite(directory, change):
 def test_a_checkpoint_is_converted_once_and_found_again(original, monkeypatch):
     found = weights.resolve(str(original))
     assert found.architecture == "encoder-decoder"
-    assert found.path.is_relative_to(weights.cache_directory())
+    assert found.path.is_relative_to(model_files.cache_directory())
     assert not (found.path / "optimizer.pth.tar").exists()
 
     def converted_again(*_):
@@ -183,7 +184,7 @@ def test_damaged_checkpoints_end_in_one_line(original, content):
 
 def test_nothing_is_left_of_a_conversion_that_failed(original):
     rewrite(original, without_one)
-    before = set((weights.cache_directory() / "readers").glob("*"))
+    before = set((model_files.cache_directory() / "readers").glob("*"))
     with pytest.raises(InputError):
         weights.resolve(str(original))
-    assert set((weights.cache_directory() / "readers").glob("*")) == before
+    assert set((model_files.cache_directory() / "readers").glob("*")) == before

@@ -9,6 +9,7 @@ import pytest
 import ray
 
 from engine.errors import ReadError
+from engine.machine import cluster
 from engine.reading import execute as in_process
 from engine.reading import pipeline
 from engine.reading.plan import INPUTS, Unit, cut_units
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
     registered = []
     monkeypatch.setattr(pipeline.atexit, "register", lambda *call: registered.append(call))
-    pipeline.end_at_exit()  # as when its classes are used in a driver, or in a test
+    cluster.end_at_exit()  # as when its classes are used in a driver, or in a test
     assert registered == []
 
     class Ending:
@@ -31,7 +32,7 @@ def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
             import atexit
 
             before = atexit._ncallbacks()
-            pipeline.end_at_exit()
+            cluster.end_at_exit()
             return atexit._ncallbacks() - before
 
     ending = ray.remote(num_cpus=0)(Ending).remote()

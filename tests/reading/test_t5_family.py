@@ -5,6 +5,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
+from engine.machine import model_files
 from engine.reading import readers, weights
 from tests.reading import t5_family
 
@@ -74,4 +75,4 @@ def test_the_original_layout_reads_alike(plain, expected, tiny_t5, tmp_path, leg
     t5_family.add_tokenizer(original, tiny_t5)
     assert read(original) == expected
     found = weights.resolve(str(original))
-    assert weights.parameters(found.path) == weights.parameters(plain)
+    assert model_files.parameters(found.path) == model_files.parameters(plain)

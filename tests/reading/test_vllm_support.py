@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError
-from engine.reading import device, readers, vllm_support, weights
+from engine.machine import device, model_files
+from engine.reading import readers, vllm_support, weights
 
 MIB = 2**20
 
@@ -53,7 +54,7 @@ def test_the_engine_is_part_of_a_reads_key(installed):
 
 
 def test_a_budget_without_room_for_a_cache_is_refused_with_the_least(installed):
-    parameters = weights.parameters(weights.resolve("bundled").path)
+    parameters = model_files.parameters(weights.resolve("bundled").path)
     with pytest.raises(InputError, match=r"1000 MiB cannot hold .* in float32 and vLLM") as caught:
         specify(dtype="float32", memory=1000 * MIB)
     least = int(str(caught.value).split("at least ")[1].removesuffix("MiB")) * MIB

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InputError, ReadError
+from engine.machine import model_files
 from engine.reading import readers, weights
 
 
@@ -94,7 +95,7 @@ def test_a_budget_that_cannot_hold_the_weights_is_refused(tiny_t5):
     from transformers import T5ForConditionalGeneration
 
     model = T5ForConditionalGeneration.from_pretrained(tiny_t5)
-    assert weights.parameters(tiny_t5) == sum(p.numel() for p in model.parameters())
+    assert model_files.parameters(tiny_t5) == sum(p.numel() for p in model.parameters())
     with pytest.raises(InputError, match="--memory of 100 MiB cannot hold the reader"):
         readers.specify(str(tiny_t5), augmentation="fid", task="short-answer", memory=100 * 2**20)
 

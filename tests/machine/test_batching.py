@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.reading.batching import MemoryCost, cut_batches, is_out_of_memory, run_halving
+from engine.machine.batching import MemoryCost, cut_batches, is_out_of_memory, run_halving
 
 COST = MemoryCost(per_row=10, per_token=2, per_pair=0.1)
 

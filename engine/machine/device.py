@@ -9,14 +9,15 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from engine.errors import ReadError
-from engine.reading.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
-from engine.reading.protocol import Dtype
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
 
 if TYPE_CHECKING:
     import torch
+
+Dtype = Literal["bfloat16", "float16", "float32"]
 
 # What a process with torch and transformers holds before any weight.
 PROCESS_MEMORY = 768 * 2**20
@@ -202,3 +203,8 @@ def _status_bytes(name: str) -> int:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise ValueError(f"no {name} in /proc/self/status")
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether the process cannot go on: a failed CUDA kernel leaves its context unusable."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)

@@ -1,0 +1,152 @@
+"""Ray on one machine or many: starting it, how many actors it has room for, and pools of them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+import ray.data
+
+from engine.errors import InputError
+from engine.machine.batching import machine_memory
+
+
+def start_ray(plan_bytes: int = 0) -> None:
+    """Connect to the cluster of ``RAY_ADDRESS``, else start Ray on this machine alone.
+
+    A Ray that runs on the machine already is never joined by chance. Nothing is served: no
+    dashboard, no usage reports.
+
+    Args:
+        plan_bytes: size of what will be put into the object store.
+    """
+    if ray.is_initialized():
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Else every pool prints a warning about its actors' arguments (ray issue 53727); they are held here.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    local: dict[str, Any] = {}
+    if address == "local":
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
+        local = {
+            "include_dashboard": False,
+            "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
+        }
+    with _replayed_on_failure():
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _replayed_on_failure() -> Iterator[None]:
+    """Hold back what is written to standard error, and show it only if the block fails.
+
+    Ray's native code announces the log level there, at a level that cannot be turned off.
+    """
+    sys.stderr.flush()
+    original = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(original, held.read())
+            raise
+        finally:
+            os.dup2(original, 2)
+            os.close(original)
+
+
+def stop_ray() -> None:
+    ray.shutdown()
+
+
+def has_gpus() -> bool:
+    """Whether the cluster has GPUs."""
+    return int(ray.cluster_resources().get("GPU", 0)) > 0
+
+
+def default_actors(actor_bytes: int) -> int:
+    """Actors that the cluster has room for: one a GPU; without GPUs one a CPU, as memory allows.
+
+    Args:
+        actor_bytes: main memory that one actor takes where there are no GPUs.
+    """
+    resources = ray.cluster_resources()
+    if gpus := int(resources.get("GPU", 0)):
+        return gpus
+    by_memory = int((machine_memory() - 2 * 2**30) // actor_bytes)
+    return max(1, min(int(resources.get("CPU", 1)), by_memory))
+
+
+def end_at_exit() -> None:
+    """Have this process end without Ray's native exit handlers, if it is an actor's.
+
+    Ray 2.60's core worker can wait for itself for ever while it is taken down (seen once in some
+    twenty runs: its publisher posts to the event loop that is being destroyed). The process then
+    outlives its node with the model, and a GPU, in its hands. Everything of ours is committed by
+    the driver, so nothing is lost by ending at once. Any other process has an exit status to keep.
+    """
+    if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
+        atexit.register(os._exit, 0)
+
+
+def pool_of(actors: int) -> dict[str, Any]:
+    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
+
+    Also sets this process's Ray Data to be quiet, to lose nothing, and to survive an actor that dies
+    while it loads.
+
+    Raises:
+        InputError: more actors than the cluster has GPUs, where it has any.
+    """
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if gpus and actors > gpus:
+        raise InputError(
+            None, None, f"{actors} actors on {gpus} GPUs", "use at most one actor per GPU"
+        )
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.max_errored_blocks = 0
+    context.max_consecutive_actor_init_deaths = 2
+    return {
+        "batch_size": 1,
+        "batch_format": "pyarrow",
+        "compute": ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
+        "num_cpus": 0 if gpus else _cpus_per_actor(actors),
+        "num_gpus": 1 if gpus else 0,
+    }
+
+
+def _cpus_per_actor(actors: int) -> float:
+    """An even share of the cluster's CPUs that fits on its smallest node; Ray sets threads by it.
+
+    A pool that takes every CPU leaves none for a dataset's own tasks; here those need none.
+    """
+    sizes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
+    share = sum(sizes) / actors
+    return (
+        max(1.0, float(min(share, min(size for size in sizes if size)) // 1))
+        if share >= 1
+        else share
+    )
+
+
+def cause(error: BaseException) -> str:
+    """The last line of a remote traceback: what went wrong, without how Ray got there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next(
+        (line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exit)\b", line)), lines[-1]
+    )
