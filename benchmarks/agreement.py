@@ -45,7 +45,9 @@ import polars as pl
 
 from engine import tables
 from engine.conformance.references import trec_eval_name
-from engine.evaluation import Evaluation, evaluate, means
+from engine.evaluation.evaluate import Evaluation, evaluate, means
+from engine.evaluation.inputs import EvaluationInputs, read_inputs
+from engine.evaluation.settings import Settings
 from engine.machine.model_files import cache_directory
 from engine.ranking.measures import Measure
 from engine.reading.plan import wanted_reads
@@ -53,8 +55,6 @@ from engine.reading.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import FAILURE, Executor, get_reads
 from engine.retrieval import bm25
-from engine.settings import Settings
-from engine.sources.inputs import EvaluationInputs, read_inputs
 from engine.sources.queries import read_queries
 from engine.sources.runs import write_run
 from engine.tables import (

@@ -11,14 +11,14 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from engine.evaluation import Evaluation
+from engine.evaluation.evaluate import Evaluation
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.evaluation.study import Study
 from engine.report import printed, summary
 from engine.report import study as study_report
-from engine.settings import Settings
 from engine.sources.exports import write_exports
 from engine.sources.files import write_parquet, write_text
-from engine.sources.inputs import EvaluationInputs
-from engine.study import Study
 from engine.tables import RANK
 
 # Where a study's further evaluations lie, in directories of their own.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from engine.evaluation.inputs import read_inputs
+from engine.evaluation.settings import Settings, check
 from engine.retrieval.bm25 import build_index, search
-from engine.settings import Settings, check
 from engine.sources.articles import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
 from engine.sources.files import require_output, write_parquet
-from engine.sources.inputs import read_inputs
 from engine.sources.passages import passages
 from engine.sources.queries import read_queries
 from engine.sources.runs import write_run

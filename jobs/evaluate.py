@@ -8,9 +8,12 @@ from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
 
-from engine import evaluation as evaluating
 from engine.errors import InputError
-from engine.evaluation import Evaluation
+from engine.evaluation import evaluate as evaluating
+from engine.evaluation.evaluate import Evaluation
+from engine.evaluation.inputs import EvaluationInputs, read_inputs
+from engine.evaluation.settings import Settings, check
+from engine.evaluation.study import Condition, conditions, study
 from engine.labels.dual import DualWords
 from engine.labels.judge import JudgeLabels
 from engine.labels.preference import PreferenceLabels
@@ -20,12 +23,9 @@ from engine.machine.model_files import cache_directory
 from engine.ranking.scores import Missing, Relevant
 from engine.reading.protocol import Augmentation, Engine
 from engine.reading.template import Task
-from engine.settings import Settings, check
 from engine.sources.files import require_output
-from engine.sources.inputs import EvaluationInputs, read_inputs
 from engine.sources.locations import locate
 from engine.statistics.intervals import IntervalMethod
-from engine.study import Condition, conditions, study
 from jobs._command import ConfigFile, run_command
 from jobs._progress import shown_progress
 from jobs._results import print_results, write_results

@@ -6,11 +6,11 @@ import pytest
 from benchmarks import agreement
 from benchmarks.agreement import TOLERANCE, compare_with_package, put_together, take_apart
 from engine import tables
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
 from engine.reading.readers import specify
-from engine.settings import Settings
-from engine.sources.inputs import EvaluationInputs
 from tests.conftest import ScriptedReader, make_run
-from tests.test_evaluation import CORPUS, QUERIES, say_last
+from tests.evaluation.test_evaluate import CORPUS, QUERIES, say_last
 
 # Two passages with one title and one text; q2 and q3 have one text; q4 has no results.
 TWICE = pl.concat([CORPUS, CORPUS.filter(doc_id="d2").with_columns(pl.lit("d5").alias("doc_id"))])

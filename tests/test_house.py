@@ -12,12 +12,8 @@ ROOT = Path(__file__).parent.parent
 ORDER = [
     "report",
     "conformance",
-    "study",
     "coverage",
     "evaluation",
-    "labelling",
-    "readings",
-    "settings",
     "statistics",
     "ranking",
     "labels",

@@ -39,7 +39,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
             some run lists for the query, in one process.
 
     Returns:
-        the annotator, for ``engine.evaluation.evaluate(…, own=[…])``. Labelling raises InputError for
+        the annotator, for ``engine.evaluation.evaluate.evaluate(…, own=[…])``. Labelling raises InputError for
         a value that is no number in [0, 1], naming query and passage.
     """
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from engine.evaluation.read import Role
 from engine.reading.certify import Certificate
-from engine.readings import Role
 from engine.wording import counted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.reading.edited import EditedReads
+from engine.evaluation.edited import EditedReads
 
 
 def line(found: EditedReads) -> str:

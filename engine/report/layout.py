@@ -10,8 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from engine.evaluation.settings import Settings
 from engine.reading.reads import ReadingCosts
-from engine.settings import Settings
 
 _MIB = 2**20
 

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from engine import tables
-from engine.evaluation import Evaluation, means
+from engine.evaluation.evaluate import Evaluation, means
+from engine.evaluation.read import Role
+from engine.evaluation.settings import Settings
 from engine.labels import utility
-from engine.readings import Role
 from engine.report import certificate, dual, edits, layout, runs, verdict
-from engine.settings import Settings
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
 from engine.wording import agreeing, counted
 

@@ -9,9 +9,9 @@ import polars as pl
 from rich.table import Table
 
 from engine import tables
-from engine.evaluation import Evaluation
+from engine.evaluation.evaluate import Evaluation
+from engine.evaluation.settings import Settings
 from engine.report import layout
-from engine.settings import Settings
 from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import polars as pl
 from rich.table import Table
 
-from engine.evaluation import Evaluation, means
+from engine.evaluation.evaluate import Evaluation, means
+from engine.evaluation.settings import Settings
+from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels import erag, utility
 from engine.machine.model_files import parameters
 from engine.ranking.measures import UTILITY_KIND, Measure
 from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
-from engine.settings import Settings
-from engine.study import Condition, Study, at_cutoff
 from engine.tables import (
     ANNOTATOR,
     AUGMENTATION,

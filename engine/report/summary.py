@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from engine import __version__
-from engine.evaluation import Evaluation, means
+from engine.evaluation.evaluate import Evaluation, means
+from engine.evaluation.read import Reading, Role
+from engine.evaluation.settings import Settings
 from engine.machine.model_files import parameters
 from engine.reading.reads import ReadingCosts
-from engine.readings import Reading, Role
 from engine.report import certificate, verdict
-from engine.settings import Settings
 from engine.tables import ANNOTATOR
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from engine.evaluation import Evaluation
+from engine.evaluation.evaluate import Evaluation
+from engine.evaluation.settings import Settings
 from engine.report import layout
-from engine.settings import Settings
 from engine.statistics.choice import Choice, Lead, Opinion
 from engine.statistics.differences import POWER
 from engine.wording import counted

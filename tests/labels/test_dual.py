@@ -10,13 +10,13 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation import evaluate
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import read_inputs
+from engine.evaluation.settings import Settings, check
 from engine.labels import dual
 from engine.report.printed import lines
-from engine.settings import Settings, check
 from engine.sources.articles import read_source
 from engine.sources.files import write_parquet
-from engine.sources.inputs import read_inputs
 from engine.sources.passages import passages
 from engine.sources.runs import write_run
 from engine.statistics.dual import PROBABILITIES

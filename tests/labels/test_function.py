@@ -10,10 +10,10 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation import evaluate
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
 from engine.labels import from_function
-from engine.settings import Settings
-from engine.sources.inputs import EvaluationInputs
 from tests.conftest import make_run
 
 QUERIES = pl.DataFrame(

@@ -8,16 +8,16 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation import evaluate
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.read import specify_all
+from engine.evaluation.settings import Settings, check
 from engine.labels import utility
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
-from engine.readings import specify_all
 from engine.report.printed import lines
 from engine.report.summary import summarize
-from engine.settings import Settings, check
-from engine.sources.inputs import EvaluationInputs
-from tests.test_evaluation import CORPUS, QUERIES, RUN, inputs, say_last
+from tests.evaluation.test_evaluate import CORPUS, QUERIES, RUN, inputs, say_last
 
 # Of what a passage says: how likely the reader is to decline.
 DECLINES = {"says Ann": 0.25, "says Bo": 0.5, "says Cy": 0.1, "says nothing": 1.0}

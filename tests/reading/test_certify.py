@@ -7,14 +7,14 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError, ReadError
-from engine.evaluation import evaluate
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings, check
 from engine.reading.certify import certify, cut, draw
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.reading.reads import FAILURE
-from engine.settings import Settings, check
-from engine.sources.inputs import EvaluationInputs
 from tests.conftest import make_run
 
 SPEC = ReaderSpec("w", "causal", "bfloat16", 4, (), 0, "/p", "r", memory=5)

@@ -5,10 +5,10 @@ import pytest
 from rich.console import Console
 
 from engine import tables
-from engine.evaluation import evaluate
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
 from engine.report.printed import lines, shown_tables
-from engine.settings import Settings
-from engine.sources.inputs import EvaluationInputs
 from tests.conftest import ScriptedReader, make_run
 
 # 40 queries with two passages each; the reader answers from the first passage that it is given. The

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from engine.evaluation.settings import Settings
 from engine.report import runs, verdict
-from engine.settings import Settings
 from engine.statistics.table import analyse
 from tests.statistics.test_choice import ALIKE, WHOLE, first, read_whole, scored
 

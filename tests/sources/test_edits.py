@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.inputs import read_inputs
 from engine.sources.edits import Delete, Edit, Insert, Swap, apply_edits, read_edits
 from engine.sources.exports import write_exports
-from engine.sources.inputs import read_inputs
 from engine.sources.runs import read_run
 from tests.conftest import make_run
 

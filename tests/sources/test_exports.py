@@ -5,10 +5,10 @@ import pytest
 import pytrec_eval
 
 from engine import tables
-from engine.evaluation import evaluate
-from engine.settings import Settings
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
 from engine.sources.exports import write_exports
-from engine.sources.inputs import EvaluationInputs
 from engine.sources.qrels import read_qrels
 from engine.sources.runs import read_run
 from tests.conftest import make_labels, make_run

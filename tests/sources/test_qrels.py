@@ -3,7 +3,7 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.inputs import read_inputs
+from engine.evaluation.inputs import read_inputs
 from engine.sources.qrels import read_qrels, write_qrels
 
 

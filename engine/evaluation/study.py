@@ -16,15 +16,15 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation import Evaluation, evaluate, lists_to_read, pairs_to_label
+from engine.evaluation.evaluate import Evaluation, evaluate, lists_to_read, pairs_to_label
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.read import Role, ask, read_lists, specify_all
+from engine.evaluation.settings import Settings
 from engine.labels import erag
 from engine.labels.function import Annotator
 from engine.ranking.measures import Measure
 from engine.reading.protocol import Augmentation
 from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts
-from engine.readings import Role, ask, read_lists, specify_all
-from engine.settings import Settings
-from engine.sources.inputs import EvaluationInputs, cut_inputs
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
 from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, QUERY_ID, READ_KEY, READER, K

@@ -6,17 +6,17 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from engine.evaluation import evaluate
-from engine.reading.edited import EditedReads
+from engine.evaluation.edited import EditedReads
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.settings import Settings
 from engine.report import edits as report
 from engine.report.printed import lines
 from engine.report.summary import summarize
-from engine.settings import Settings
 from engine.sources.edits import Edit, Insert, Swap, apply_edits
 from tests.conftest import ScriptedReader
+from tests.evaluation.test_evaluate import RUN, inputs, say_last
 from tests.jobs.test_commands import evaluate as evaluate_files
 from tests.jobs.test_commands import files  # noqa: F401  (a fixture)
-from tests.test_evaluation import RUN, inputs, say_last
 
 # q1 lists d4, d1, d2; q2 and q3, of one text, list d2, d3.
 EDITS = [

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from engine import tables
+from engine.evaluation.inputs import EvaluationInputs
 from engine.sources.fingerprint import RowHashes
-from engine.sources.inputs import EvaluationInputs
 from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
 
 

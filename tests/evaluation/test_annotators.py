@@ -8,19 +8,19 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation import evaluate
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs, read_inputs
+from engine.evaluation.settings import Settings, check
 from engine.labels import from_function
 from engine.report.printed import lines, shown_tables
-from engine.settings import Settings, check
 from engine.sources.articles import read_source
 from engine.sources.files import write_parquet
-from engine.sources.inputs import EvaluationInputs, read_inputs
 from engine.sources.passages import passages
 from engine.sources.runs import write_run
 from tests.conftest import ScriptedReader, make_run
+from tests.evaluation.test_evaluate import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
 from tests.jobs.test_commands import evaluate as evaluate_files
 from tests.jobs.test_commands import files  # noqa: F401  (a fixture)
-from tests.test_evaluation import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
 
 
 def test_every_label_can_be_traced(tmp_path):

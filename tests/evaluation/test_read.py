@@ -6,14 +6,14 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError, ReadError
-from engine.evaluation import evaluate, means
+from engine.evaluation.evaluate import evaluate, means
+from engine.evaluation.settings import Settings, check
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import lines
 from engine.report.summary import summarize
-from engine.settings import Settings, check
 from tests.conftest import ScriptedReader
-from tests.test_evaluation import inputs, say_last
+from tests.evaluation.test_evaluate import inputs, say_last
 
 # Of what a passage says, by the judge.
 PROBABILITIES = {"says Ann": 0.9, "says Bo": 0.5, "says Cy": 0.51, "says nothing": 0.0}

@@ -8,19 +8,19 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation import evaluate
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import cut_inputs
+from engine.evaluation.settings import Settings
+from engine.evaluation.study import Condition, conditions, study
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report import study as report
 from engine.report.printed import lines
 from engine.report.summary import summarize
-from engine.settings import Settings
-from engine.sources.inputs import cut_inputs
 from engine.statistics.intervals import holm
-from engine.study import Condition, conditions, study
 from jobs._results import write_results
 from tests.conftest import ScriptedReader
-from tests.test_evaluation import inputs, say_last
+from tests.evaluation.test_evaluate import inputs, say_last
 
 SETTINGS = Settings(
     k=3, resamples=100, annotators=("erag", "containment"), measures="P@3 RR Success@1"

@@ -9,6 +9,9 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.read import Reading, Role, queries_left_out
+from engine.evaluation.settings import ANNOTATORS, Settings
 from engine.labels import (
     containment,
     dual,
@@ -21,10 +24,7 @@ from engine.labels import (
     utility,
 )
 from engine.labels.function import Annotator
-from engine.readings import Reading, Role, queries_left_out
 from engine.scoring.metrics import score_outputs
-from engine.settings import ANNOTATORS, Settings
-from engine.sources.inputs import EvaluationInputs
 from engine.tables import PROVENANCE
 
 

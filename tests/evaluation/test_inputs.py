@@ -3,7 +3,7 @@ import json
 import pytest
 
 from engine.errors import InputError
-from engine.sources.inputs import read_inputs
+from engine.evaluation.inputs import read_inputs
 
 
 @pytest.fixture

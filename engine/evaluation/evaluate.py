@@ -13,7 +13,12 @@ from pathlib import Path
 import polars as pl
 
 from engine import tables
-from engine.labelling import label_by_reading, label_without_reading, refuse_without_inputs
+from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.edited import EditedReads, count_edited_reads
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.label import label_by_reading, label_without_reading, refuse_without_inputs
+from engine.evaluation.read import Reading, Role, ask, read_lists
+from engine.evaluation.settings import Settings, check, refuse_without_measure
 from engine.labels import containment, dual, judge, preference, provenance, utility
 from engine.labels.function import Annotator
 from engine.ranking.kernel import is_real_valued
@@ -21,13 +26,8 @@ from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.ranking.udcg import score_utility
 from engine.reading.certify import Certificate, certify
-from engine.reading.edited import EditedReads, count_edited_reads
 from engine.reading.reads import FAILURE, Executor, Progress
-from engine.readings import Reading, Role, ask, read_lists
 from engine.scoring.metrics import score_outputs
-from engine.settings import Settings, check, refuse_without_measure
-from engine.sources.digest import inputs_sha256
-from engine.sources.inputs import EvaluationInputs
 from engine.statistics.dual import dual_table
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
@@ -78,7 +78,7 @@ class Evaluation:
 
     Attributes:
         undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
-        readings: what was read, by who read it (``engine.readings.Role``).
+        readings: what was read, by who read it (``engine.evaluation.read.Role``).
         traces: what is behind every label.
         dual, dual_labels: of the annotator ``dual``; empty without it.
         preference_labels: of the annotator ``preference``; empty without it.

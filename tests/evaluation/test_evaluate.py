@@ -8,11 +8,11 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError, ReadError
-from engine.evaluation import evaluate, means
+from engine.evaluation.evaluate import evaluate, means
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings, check
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
-from engine.settings import Settings, check
-from engine.sources.inputs import EvaluationInputs
 from tests.conftest import ScriptedReader, make_run
 
 # Three queries; the second and third have the same text and different answers.
