@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from engine.coverage import Coverage, measure
 from engine.errors import InputError
 from engine.machine.device import Dtype
-from engine.report import coverage as report
+from engine.query_coverage.measure import Coverage, measure
+from engine.report import query_coverage as report
 from engine.retrieval import encode
 from engine.retrieval.encoders import BUNDLED, Pooling, specify
 from engine.sources.files import require_output, write_parquet, write_text

@@ -1,6 +1,6 @@
 """How often a 95% bootstrap interval for tau-b holds the true value.
 
-    python -m benchmarks.coverage [--samples 1000] [--resamples 1000] [--json FILE]
+    python -m benchmarks.interval_coverage [--samples 1000] [--resamples 1000] [--json FILE]
 
 Queries are drawn from a bivariate normal with correlation r; the measure and the outcome are functions
 of its two sides: a measure with many values (nDCG) or 11 (P@10, 30% of the queries at 0), an outcome

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from engine.retrieval.clusters import clusterings, nearest_of, unit
+from engine.query_coverage.clusters import clusterings, nearest_of, unit
 
 
 def cluster(vectors, count, *, seed):
@@ -77,7 +77,7 @@ def test_of_equal_vectors_the_first_is_nearest():
 
 _SCRIPT = """
 import hashlib
-from tests.retrieval.test_clusters import cluster, planted
+from tests.query_coverage.test_clusters import cluster, planted
 found = cluster(planted(40, 30, 48, spread=1.5), 33, seed=3)
 parts = (found.centroids, found.cluster, found.similarity)
 print(hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest())

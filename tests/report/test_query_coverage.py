@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from engine.coverage import measure
-from engine.report.coverage import lines, shown_tables, summarize
+from engine.query_coverage.measure import measure
+from engine.report.query_coverage import lines, shown_tables, summarize
 from engine.retrieval.encoders import specify
-from tests.test_coverage import EVALUATION, asked, encode, queries
+from tests.query_coverage.test_measure import EVALUATION, asked, encode, queries
 
 
 def printed(found):

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from engine.coverage import Coverage
+from engine.query_coverage.measure import Coverage
 from engine.report import layout
 from engine.report.summary import jsonable, versions
 from engine.retrieval.encoders import EncoderSpec

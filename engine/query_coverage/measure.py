@@ -14,16 +14,16 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.retrieval import clusters as clustering
-from engine.retrieval.clusters import Clusters
-from engine.retrieval.flat import Singles
-from engine.statistics.coverage import (
+from engine.query_coverage import clusters as clustering
+from engine.query_coverage.clusters import Clusters
+from engine.query_coverage.figures import (
     Figures,
     chance_of_as_few,
     default_clusters,
     figures,
     uncovered,
 )
+from engine.retrieval.flat import Singles
 from engine.tables import (
     CLUSTER,
     EVALUATION_QUERIES,

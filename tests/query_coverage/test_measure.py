@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.coverage import measure
 from engine.errors import InputError
+from engine.query_coverage.measure import measure
 
 TOPICS = ("films", "law", "songs", "sport", "water")
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from engine.statistics.coverage import (
+from engine.query_coverage.figures import (
     binomial_interval,
     chance_of_as_few,
     chance_of_as_many,
