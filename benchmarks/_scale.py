@@ -15,9 +15,9 @@ import polars as pl
 
 from engine.retrieval import dense, shards
 from engine.retrieval.encoders import specify
-from engine.sources.article import Article
-from engine.sources.passages import passages
-from engine.sources.splitting import Cutting
+from engine.sources.articles.article import Article
+from engine.sources.passages.cut import passages
+from engine.sources.passages.splitting import Cutting
 from engine.tables import DOC_ID, QUERY, QUERY_ID, TEXT
 
 _WORDS = 200

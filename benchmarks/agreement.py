@@ -55,8 +55,8 @@ from engine.reading.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import FAILURE, Executor, get_reads
 from engine.retrieval import bm25
-from engine.sources.queries import read_queries
-from engine.sources.runs import write_run
+from engine.sources.queries.read import read_queries
+from engine.sources.runs.read import write_run
 from engine.tables import (
     ANSWERS,
     DOC_ID,
@@ -276,7 +276,7 @@ def _name(measure: Measure) -> str:
 
 def search(data: Path, questions: int, directory: Path) -> EvaluationInputs:
     """The first questions with what BM25 finds for them."""
-    from engine.sources.corpus import read_corpus
+    from engine.sources.passages.read import read_corpus
 
     queries = read_queries(data / "queries.jsonl").head(questions)
     bm25.build_index(read_corpus(data / "corpus.jsonl"), directory / "index")

@@ -50,11 +50,11 @@ from engine.reading.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecoderReade
 from engine.reading.prompts import default_prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import FID_INPUT_TOKENS
-from engine.sources.articles import read_source
+from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.corpus import read_corpus
-from engine.sources.passages import passages
-from engine.sources.queries import read_queries
+from engine.sources.passages.cut import passages
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
 
 Read = list[str]
 SMALL = {"d_model": 512, "d_kv": 64, "num_heads": 8, "d_ff": 2048, "num_layers": 6}

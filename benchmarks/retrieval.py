@@ -45,11 +45,11 @@ from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, shards
 from engine.retrieval.encoders import specify
 from engine.retrieval.java import find_java
-from engine.sources.articles import read_source
+from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.corpus import read_corpus
-from engine.sources.passages import passages
-from engine.sources.queries import read_queries
+from engine.sources.passages.cut import passages
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
 from engine.tables import (
     ARTICLE_ID,
     DOC_ID,

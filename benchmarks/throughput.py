@@ -53,11 +53,11 @@ from engine.reading.readers import specify
 from engine.reading.reads import input_sizes, unit_tokens
 from engine.reading.store import load as load_store
 from engine.retrieval.bm25 import build_index, search
-from engine.sources.articles import read_source
+from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.corpus import read_corpus
-from engine.sources.passages import passages
-from engine.sources.queries import read_queries
+from engine.sources.passages.cut import passages
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
 from jobs._sizes import parse_bytes
 
 Read = Callable[[list[str]], list[str]]

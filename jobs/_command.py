@@ -13,7 +13,7 @@ from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Yaml
 
 from engine.errors import EncodeError, InputError, ReadError
-from engine.sources.locations import require_file
+from engine.sources.io.locations import require_file
 
 BAD_INPUT = 2
 

@@ -17,8 +17,8 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Study
 from engine.report import printed, summary
 from engine.report import study as study_report
-from engine.sources.exports import write_exports
-from engine.sources.files import write_parquet, write_text
+from engine.sources.io.files import write_parquet, write_text
+from engine.sources.runs.export import write_exports
 from engine.tables import RANK
 
 # Where a study's further evaluations lie, in directories of their own.

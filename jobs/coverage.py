@@ -15,10 +15,10 @@ from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.retrieval import encode
 from engine.retrieval.encoders import BUNDLED, Pooling, specify
-from engine.sources.files import require_output, write_parquet, write_text
-from engine.sources.locations import locate
-from engine.sources.queries import read_query_set
-from engine.sources.user_queries import read_user_queries
+from engine.sources.io.files import require_output, write_parquet, write_text
+from engine.sources.io.locations import locate
+from engine.sources.queries.read import read_query_set
+from engine.sources.queries.users import read_user_queries
 from jobs._command import ConfigFile, run_command
 from jobs._progress import shown_progress
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from engine.evaluation.inputs import read_inputs
 from engine.evaluation.settings import Settings, check
 from engine.retrieval.bm25 import build_index, search
-from engine.sources.articles import read_source
+from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
-from engine.sources.files import require_output, write_parquet
-from engine.sources.passages import passages
-from engine.sources.queries import read_queries
-from engine.sources.runs import write_run
+from engine.sources.io.files import require_output, write_parquet
+from engine.sources.passages.cut import passages
+from engine.sources.queries.read import read_queries
+from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID
 from jobs._command import ConfigFile, run_command
 from jobs.evaluate import evaluate_and_report

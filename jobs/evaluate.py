@@ -23,8 +23,8 @@ from engine.machine.model_files import cache_directory
 from engine.ranking.scores import Missing, Relevant
 from engine.reading.protocol import Augmentation, Engine
 from engine.reading.template import Task
-from engine.sources.files import require_output
-from engine.sources.locations import locate
+from engine.sources.io.files import require_output
+from engine.sources.io.locations import locate
 from engine.statistics.intervals import IntervalMethod
 from jobs._command import ConfigFile, run_command
 from jobs._progress import shown_progress

@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from engine.errors import InputError
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
-from engine.sources.files import require_output
-from engine.sources.runs import read_runs, write_run
+from engine.sources.io.files import require_output
+from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command

@@ -16,9 +16,9 @@ from engine.retrieval import dense as vectors
 from engine.retrieval.encoders import BUNDLED, Pooling, specify
 from engine.retrieval.morphemes import Tokenizer
 from engine.retrieval.shards import Storage
-from engine.sources.corpus import scan_corpus
-from engine.sources.files import require_output
-from engine.sources.skipping import SkipBad
+from engine.sources.io.files import require_output
+from engine.sources.io.skipping import SkipBad
+from engine.sources.passages.read import scan_corpus
 from engine.wording import counted
 from jobs._command import ConfigFile, run_app
 from jobs._progress import shown_progress

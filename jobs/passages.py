@@ -8,11 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.errors import InputError
-from engine.sources.files import require_output
-from engine.sources.passage_files import write_passages
-from engine.sources.passages import ArticleId
-from engine.sources.skipping import SkipBad
-from engine.sources.splitting import Cutting
+from engine.sources.io.files import require_output
+from engine.sources.io.skipping import SkipBad
+from engine.sources.passages.cut import ArticleId
+from engine.sources.passages.splitting import Cutting
+from engine.sources.passages.write import write_passages
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 

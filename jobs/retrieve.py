@@ -15,11 +15,11 @@ from engine.retrieval import approximate as approximating
 from engine.retrieval import bm25, dense, manifest
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Manifest
-from engine.sources.corpus import scan_corpus
-from engine.sources.files import require_output
-from engine.sources.fingerprint import Fingerprint
-from engine.sources.queries import read_query_set
-from engine.sources.runs import write_run
+from engine.sources.io.files import require_output
+from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.passages.read import scan_corpus
+from engine.sources.queries.read import read_query_set
+from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command

@@ -75,9 +75,9 @@ def bundled_spec() -> ReaderSpec:
 @pytest.fixture(scope="session")
 def bundled_corpus() -> pl.DataFrame:
     """The passages of the bundled articles."""
-    from engine.sources.articles import read_source
+    from engine.sources.articles.read import read_source
     from engine.sources.bundled import wikipedia_dump
-    from engine.sources.passages import passages
+    from engine.sources.passages.cut import passages
 
     return passages(read_source(wikipedia_dump()))
 

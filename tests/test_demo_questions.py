@@ -6,8 +6,8 @@ import pytest
 
 from engine.labels.containment import contains_answer, tokenize
 from engine.sources.bundled import questions
-from engine.sources.lines import read_json_lines
-from engine.sources.queries import read_queries
+from engine.sources.io.lines import read_json_lines
+from engine.sources.queries.read import read_queries
 
 SIZES = {"short-answer": 100, "claims": 40, "two-hop": 30, "dialogue": 20}
 

@@ -23,8 +23,8 @@ from engine.conformance.references import trec_eval_name
 from engine.errors import InputError
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
-from engine.sources.files import is_text
-from engine.sources.lines import read_json_lines, read_lines
+from engine.sources.io.files import is_text
+from engine.sources.io.lines import read_json_lines, read_lines
 from engine.tables import MEASURE, QUERY_ID, VALUE
 from engine.wording import counted
 

@@ -21,10 +21,10 @@ from engine.conformance.comparison import (
 from engine.errors import InputError
 from engine.normalize import normalize_answer
 from engine.scoring.metrics import get_metric
-from engine.sources.files import is_text
-from engine.sources.lines import read_json_lines
-from engine.sources.locations import require_file, suffix_of
-from engine.sources.queries import read_queries
+from engine.sources.io.files import is_text
+from engine.sources.io.lines import read_json_lines
+from engine.sources.io.locations import require_file, suffix_of
+from engine.sources.queries.read import read_queries
 from engine.tables import ANSWERS, QUERY_ID
 
 _GOLD = 'KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'

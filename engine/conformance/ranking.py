@@ -33,8 +33,8 @@ from engine.labels.qrels import NAME
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
-from engine.sources.qrels import read_qrels
-from engine.sources.runs import read_run
+from engine.sources.runs.qrels import read_qrels
+from engine.sources.runs.read import read_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
 from engine.wording import counted
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs
-from engine.sources.fingerprint import RowHashes
+from engine.sources.io.fingerprint import RowHashes
 from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs
-from engine.sources.edits import EditedRun
+from engine.sources.runs.edits import EditedRun
 from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, RUN
 
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from engine.errors import InputError
-from engine.sources.corpus import read_corpus, scan_corpus
-from engine.sources.dictionaries import is_dictionary
-from engine.sources.edits import EditedRun, apply_edits, read_edits
-from engine.sources.lines import read_lines
-from engine.sources.locations import Location, suffix_of
-from engine.sources.preferences import read_preferences
-from engine.sources.qrels import read_qrels
-from engine.sources.queries import read_query_set
-from engine.sources.runs import read_runs
-from engine.sources.skipping import SkipBad
+from engine.sources.io.lines import read_lines
+from engine.sources.io.locations import Location, suffix_of
+from engine.sources.io.skipping import SkipBad
+from engine.sources.passages.read import read_corpus, scan_corpus
+from engine.sources.queries.read import read_query_set
+from engine.sources.runs.dictionaries import is_dictionary
+from engine.sources.runs.edits import EditedRun, apply_edits, read_edits
+from engine.sources.runs.preferences import read_preferences
+from engine.sources.runs.qrels import read_qrels
+from engine.sources.runs.read import read_runs
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import InputError
-from engine.sources.files import write_text
+from engine.sources.io.files import write_text
 
 
 def cache_directory() -> Path:

@@ -14,7 +14,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.files import write_parquet
+from engine.sources.io.files import write_parquet
 from engine.tables import READ_KEY
 
 

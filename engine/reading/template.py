@@ -17,8 +17,8 @@ from typing import Any, Literal
 import yaml
 
 from engine.errors import InputError
-from engine.sources.files import is_text
-from engine.sources.locations import require_file
+from engine.sources.io.files import is_text
+from engine.sources.io.locations import require_file
 
 Task = Literal["short-answer", "claims", "dialogue"]
 # What else a reader is asked: whether a passage is relevant, and whether it would decline to answer.

@@ -22,7 +22,7 @@ from engine.retrieval import shards
 from engine.retrieval.flat import QUERY_ROW, Singles
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.shards import Block
-from engine.sources.files import atomic_path
+from engine.sources.io.files import atomic_path
 from engine.tables import DOC_ID, QUERY_ID, SCORE
 
 _SUFFIX = ".faiss"

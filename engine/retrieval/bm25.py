@@ -14,7 +14,7 @@ from engine.errors import InputError
 from engine.retrieval import lucene, manifest, morphemes
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.morphemes import Tokenizer
-from engine.sources.fingerprint import Fingerprint
+from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, TEXT, TITLE
 
 # The languages that Anserini 1.6 has an analyzer of Lucene for (io.anserini.analysis.AnalyzerMap).

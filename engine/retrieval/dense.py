@@ -17,7 +17,7 @@ from engine.retrieval import approximate, encode, flat, manifest, shards
 from engine.retrieval.encoders import EncoderSpec, Preset
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.shards import Shard, Storage
-from engine.sources.fingerprint import Fingerprint
+from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 # Begins the corpus anew: batches of the corpus table.

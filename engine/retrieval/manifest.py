@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from engine.errors import InputError
-from engine.sources.files import write_text
-from engine.sources.locations import locate
+from engine.sources.io.files import write_text
+from engine.sources.io.locations import locate
 
 Kind = Literal["bm25", "dense"]
 FILE = "erag-index.json"

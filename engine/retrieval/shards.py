@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from engine.errors import InputError
 from engine.retrieval.encoders import EncoderSpec, Preset
-from engine.sources.files import atomic_path
+from engine.sources.io.files import atomic_path
 from engine.tables import DOC_ID, TEXT, TITLE
 
 Storage = Literal["fp32", "fp16"]

@@ -13,10 +13,10 @@ from engine.evaluation.inputs import EvaluationInputs, read_inputs
 from engine.evaluation.settings import Settings, check
 from engine.labels import from_function
 from engine.report.printed import lines, shown_tables
-from engine.sources.articles import read_source
-from engine.sources.files import write_parquet
-from engine.sources.passages import passages
-from engine.sources.runs import write_run
+from engine.sources.articles.read import read_source
+from engine.sources.io.files import write_parquet
+from engine.sources.passages.cut import passages
+from engine.sources.runs.read import write_run
 from tests.conftest import ScriptedReader, make_run
 from tests.evaluation.test_evaluate import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
 from tests.jobs.test_commands import evaluate as evaluate_files

@@ -4,7 +4,7 @@ import pytest
 
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import read_inputs
-from engine.sources.files import write_parquet
+from engine.sources.io.files import write_parquet
 
 QUERIES = """{"id": "q1", "input": "who", "output": [{"answer": "Ann"}, {"answer": "Bo"}]}
 {"id": "q2", "input": "where", "output": [{"answer": "here"}]}

@@ -12,7 +12,7 @@ from engine.evaluation.settings import Settings
 from engine.report import edits as report
 from engine.report.printed import lines
 from engine.report.summary import summarize
-from engine.sources.edits import Edit, Insert, Swap, apply_edits
+from engine.sources.runs.edits import Edit, Insert, Swap, apply_edits
 from tests.conftest import ScriptedReader
 from tests.evaluation.test_evaluate import RUN, inputs, say_last
 from tests.jobs.test_commands import evaluate as evaluate_files

@@ -4,7 +4,7 @@ import json
 import fsspec
 import pytest
 
-from engine.sources.corpus import read_corpus
+from engine.sources.passages.read import read_corpus
 from jobs import cli
 from jobs._command import run_app
 

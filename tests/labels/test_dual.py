@@ -15,10 +15,10 @@ from engine.evaluation.inputs import read_inputs
 from engine.evaluation.settings import Settings, check
 from engine.labels import dual
 from engine.report.printed import lines
-from engine.sources.articles import read_source
-from engine.sources.files import write_parquet
-from engine.sources.passages import passages
-from engine.sources.runs import write_run
+from engine.sources.articles.read import read_source
+from engine.sources.io.files import write_parquet
+from engine.sources.passages.cut import passages
+from engine.sources.runs.read import write_run
 from engine.statistics.dual import PROBABILITIES
 from tests.conftest import make_run
 

@@ -6,7 +6,7 @@ import pytest
 from engine import tables
 from engine.errors import InputError
 from engine.labels import preference
-from engine.sources.preferences import read_preferences
+from engine.sources.runs.preferences import read_preferences
 
 
 def judged(*rows):

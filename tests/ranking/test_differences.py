@@ -12,7 +12,7 @@ import pytrec_eval
 
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
-from engine.sources.runs import read_run
+from engine.sources.runs.read import read_run
 from tests.conftest import make_labels
 from tests.ranking.ragged import Case, by_key, score
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
-from engine.sources.runs import read_run
+from engine.sources.runs.read import read_run
 from tests.ranking.ragged import (
     SEEDS,
     Case,

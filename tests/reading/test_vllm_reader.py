@@ -10,10 +10,10 @@ from engine.reading import pipeline, readers
 from engine.reading.causal import CausalReader
 from engine.reading.plan import INPUTS, cut_units
 from engine.reading.prompts import default_prompt
-from engine.sources.articles import read_source
+from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.passages import passages
-from engine.sources.queries import read_queries
+from engine.sources.passages.cut import passages
+from engine.sources.queries.read import read_queries
 
 MIB = 2**20
 

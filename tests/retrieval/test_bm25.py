@@ -12,7 +12,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.retrieval import bm25, java, manifest
 from engine.sources.bundled import questions
-from engine.sources.queries import read_queries
+from engine.sources.queries.read import read_queries
 
 K = 10
 

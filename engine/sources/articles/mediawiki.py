@@ -1,0 +1,180 @@
+"""Articles from MediaWiki XML dumps.
+
+Dumps are streamed: they are cut at their page elements without parsing them, so that pages can be
+parsed elsewhere, a broken one can be told from the rest, and memory holds one page at a time.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from typing import IO
+
+from engine.errors import InputError
+from engine.sources.articles.article import Article
+from engine.sources.io.lines import damaged
+from engine.sources.io.locations import DAMAGE, Location, open_decompressed, require_file
+from engine.sources.io.skipping import SkipBad, tolerance
+
+_WHAT = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
+_BLOCK = 1 << 20
+# The largest pages of Wikipedia have 2 MB; a page with its whole history may have gigabytes.
+_LARGEST_PAGE = 256 << 20
+_OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
+
+
+def read_articles(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Article]:
+    """Yield the articles of a dump, redirects and other namespaces left out.
+
+    Pages without any prose are yielded with an empty text: the caller counts them.
+
+    Raises:
+        InputError: the file is missing, no MediaWiki dump, cut short, or has more bad pages than
+            ``skip_bad`` tolerates.
+    """
+    skip = tolerance(skip_bad)
+    for line, page in raw_pages(path, skip=skip):
+        try:
+            article = parse_page(path, line, page)
+        except InputError as error:
+            skip.tolerate(error)
+            continue
+        if article is not None:
+            yield article
+
+
+def raw_pages(path: Location, *, skip: SkipBad) -> Iterator[tuple[int, bytes]]:
+    """Yield (line from 1, ``<page>…</page>``) of a dump, unparsed.
+
+    Text outside of pages and pages without an end are bad records.
+
+    Raises:
+        InputError: as ``read_articles``.
+    """
+    path = require_file(path, _WHAT)
+    pages = _Pages(path, skip)
+    try:
+        with open_decompressed(path) as stream:
+            yield from pages.cut(stream)
+    except DAMAGE as error:
+        raise damaged(path, pages.line, error) from None
+
+
+class _Pages:
+    """Where in a dump we are: ``buffer`` holds what was read and not yet cut, from ``line`` on."""
+
+    def __init__(self, path: Location, skip: SkipBad) -> None:
+        self.path = path
+        self.skip = skip
+        self.line = 1
+        self.buffer = b""
+        self.at = 0  # what lies before it in the buffer is cut already
+
+    def cut(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        found = False
+        searched = 0  # how far no end of a page is in the buffer
+        while block := stream.read(_BLOCK):
+            self.buffer += block
+            while (end := self.buffer.find(_CLOSE, searched)) >= 0:
+                searched = end + len(_CLOSE)
+                page = self._page(self._take(searched), first=not found)
+                if page is not None:
+                    found = True
+                    yield page
+            self.buffer, self.at = self.buffer[self.at :], 0
+            searched = max(0, len(self.buffer) - len(_CLOSE))
+            if len(self.buffer) > _LARGEST_PAGE:
+                raise InputError(
+                    self.path,
+                    _first_line(self.line, self.buffer),
+                    f"a page of more than {_LARGEST_PAGE >> 20} MiB, or no end of one",
+                    f"give {_WHAT}",
+                )
+        self._finish(found)
+
+    def _take(self, end: int) -> tuple[int, bytes]:
+        line, taken = self.line, self.buffer[self.at : end]
+        self.at = end
+        self.line += taken.count(b"\n")
+        return line, taken
+
+    def _page(self, taken: tuple[int, bytes], *, first: bool) -> tuple[int, bytes] | None:
+        """What ends with a page's end: the page, after what stands before it was looked at."""
+        line, text = taken
+        start = text.rfind(_OPEN)
+        if start < 0:
+            self._bad(_first_line(line, text), "a page's end without its beginning")
+            return None
+        before = text[:start]
+        opened = before.find(_OPEN)
+        if opened >= 0:
+            self._bad(line + before[:opened].count(b"\n"), "a page without an end")
+        elif before.strip() and not first and not _is_head(before):
+            self._bad(_first_line(line, before), f"text between pages: {before.strip()[:40]!r}")
+        return line + before.count(b"\n"), text[start:]
+
+    def _finish(self, found: bool) -> None:
+        opened = self.buffer.find(_OPEN)
+        if not found and opened < 0:
+            raise InputError(self.path, None, "holds no <page>", f"give {_WHAT}")
+        if opened >= 0 or not self.buffer.rstrip().endswith(_END):
+            line = self.line + self.buffer.count(b"\n")
+            where = "within a page" if opened >= 0 else "before </mediawiki>"
+            raise InputError(
+                self.path, line, f"not well-formed XML (ends {where})", "download the dump again"
+            )
+
+    def _bad(self, line: int, problem: str) -> None:
+        self.skip.tolerate(
+            InputError(
+                self.path, line, f"not well-formed XML ({problem})", "download the dump again"
+            )
+        )
+
+
+def _first_line(line: int, text: bytes) -> int:
+    """The line of the first word of a text that begins in ``line``."""
+    return line + text[: len(text) - len(text.lstrip())].count(b"\n")
+
+
+def _is_head(text: bytes) -> bool:
+    # Dumps that were put one behind the other: the end of one, and the head of the next.
+    return text.lstrip().startswith((_END, b"<mediawiki", b"<siteinfo"))
+
+
+def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) -> Article | None:
+    """The article of one page; None for redirects and other namespaces.
+
+    Args:
+        path: the dump, for errors.
+        line: the line that the page begins in, likewise.
+        page: ``<page>…</page>``.
+        prose: whether to render the text, which is what takes the time; it is empty otherwise.
+
+    Raises:
+        InputError: the page is not well-formed.
+    """
+    # mwparserfromhell takes a while to import, and reads of other layouts do without.
+    from engine.sources.articles.wikitext import plain_text
+
+    try:
+        element = ElementTree.fromstring(page)
+    except ElementTree.ParseError as error:
+        raise InputError(
+            path,
+            line + error.position[0] - 1,
+            f"not well-formed XML ({error.msg})",
+            "download the dump again",
+        ) from None
+    if element.findtext("ns") != "0" or element.find("redirect") is not None:
+        return None
+    markup = element.findtext("revision/text") or ""
+    try:
+        text = plain_text(markup) if prose else ""
+    except RecursionError:
+        raise InputError(
+            path, line, "a page whose markup is nested too deeply", "leave the page out"
+        ) from None
+    return Article(
+        page_id=element.findtext("id") or "", title=element.findtext("title") or "", text=text
+    )

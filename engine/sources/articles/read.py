@@ -1,0 +1,198 @@
+"""Articles from sources of any layout, in pieces that are cheap to cut and can be parsed elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engine.errors import InputError
+from engine.sources.articles.article import Article
+from engine.sources.articles.jsonl import (
+    ID_FIELDS,
+    NAME_FIELDS,
+    TEXT_FIELDS,
+    TITLE_FIELDS,
+    parse_record,
+)
+from engine.sources.articles.mediawiki import parse_page, raw_pages
+from engine.sources.io.files import open_parquet
+from engine.sources.io.lines import damaged, decode_line, parse_json_object, raw_lines
+from engine.sources.io.locations import (
+    DAMAGE,
+    Location,
+    is_directory,
+    list_files,
+    locate,
+    name_of,
+    open_decompressed,
+    require_file,
+)
+from engine.sources.io.skipping import SkipBad, tolerance
+from engine.sources.io.squad import is_squad, read_squad
+
+Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
+
+WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
+# Half a second of work where it is wikitext.
+_CHUNK_BYTES = 1 << 20
+_CHUNK_ROWS = 1000
+_PACKED = (".gz", ".bz2")
+_KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some records of one file, one after the other, still to be parsed.
+
+    Attributes:
+        path: the file.
+        layout: what its records are.
+        records: each with the line that it begins in, counted from 1; None where lines have no meaning.
+    """
+
+    path: Location
+    layout: Layout
+    records: Sequence[tuple[int | None, Any]]
+
+
+def source_files(sources: Sequence[Location]) -> list[Location]:
+    """The files of the sources, in their order.
+
+    A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known name
+    (``.xml``, ``.jsonl``, ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``) in name order.
+
+    Raises:
+        InputError: no such file, or a directory without any.
+    """
+    files: list[Location] = []
+    for source in map(locate, sources):
+        if not is_directory(source):
+            files.append(require_file(source, WHAT))
+            continue
+        inside = list_files(source)
+        beir = [
+            f
+            for f in inside
+            if name_of(f) in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2")
+        ]
+        known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
+        if not known:
+            raise InputError(source, None, "a directory without articles", f"give {WHAT}")
+        files += known
+    return files
+
+
+def layout_of(path: Location) -> Layout:
+    """The layout of a file, by its beginning.
+
+    ``PAR1`` begins Parquet, ``<`` a MediaWiki dump; JSON is a SQuAD document where ``is_squad`` says
+    so, else JSONL.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with open_decompressed(path) as stream:
+            start = stream.read(1 << 16)
+    except DAMAGE as error:
+        raise damaged(path, 1, error) from None
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"<"):
+        return "mediawiki"
+    if text and text[:1] not in b"{[":
+        raise InputError(path, 1, f"begins with {text[:20]!r}", f"give {WHAT}")
+    return "squad" if is_squad(path) else "json-lines"
+
+
+def article_chunks(path: Location, *, skip: SkipBad) -> Iterator[Chunk]:
+    """Cut a file into chunks of some megabytes at most, without parsing it.
+
+    Raises:
+        InputError: it cannot be read, or has more bad records than ``skip`` tolerates.
+    """
+    layout = layout_of(path)
+    if layout == "squad":
+        articles = [(None, paragraph.article) for paragraph in read_squad(path)]
+        for start in range(0, len(articles), _CHUNK_ROWS):
+            yield Chunk(path, layout, articles[start : start + _CHUNK_ROWS])
+        return
+    if layout == "parquet":
+        for rows in _parquet_rows(path):
+            yield Chunk(path, layout, rows)
+        return
+    records: list[tuple[int | None, bytes]] = []
+    size = 0
+    for record in raw_pages(path, skip=skip) if layout == "mediawiki" else raw_lines(path, WHAT):
+        records.append(record)
+        size += len(record[1])
+        if size >= _CHUNK_BYTES:
+            yield Chunk(path, layout, records)
+            records, size = [], 0
+    if records:
+        yield Chunk(path, layout, records)
+
+
+def parse_chunk(
+    chunk: Chunk, *, prose: bool = True
+) -> Iterator[tuple[int | None, Article | InputError]]:
+    """Yield every article of a chunk with its line, and in the place of a bad record its error.
+
+    Args:
+        chunk: the records; what dumps hold beside articles is left out.
+        prose: whether to render wikitext, which is what takes the time; texts of dumps are empty
+            otherwise.
+    """
+    for line, record in chunk.records:
+        try:
+            article = _parse(chunk, line, record, prose=prose)
+        except InputError as error:
+            yield line, error
+            continue
+        if article is not None:
+            yield line, article
+
+
+def read_source(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Article]:
+    """Articles of a file or directory of any layout, one after the other.
+
+    Raises:
+        InputError: unreadable, or more bad records than tolerated.
+    """
+    skip = tolerance(skip_bad)
+    for file in source_files([path]):
+        for chunk in article_chunks(file, skip=skip):
+            for _, found in parse_chunk(chunk):
+                if isinstance(found, InputError):
+                    skip.tolerate(found)
+                else:
+                    yield found
+
+
+def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Article | None:
+    if chunk.layout == "squad":
+        assert isinstance(record, Article)
+        return record
+    if chunk.layout == "parquet":
+        return parse_record(chunk.path, line, record)
+    if chunk.layout == "mediawiki":
+        return parse_page(chunk.path, line or 1, record, prose=prose)
+    text = decode_line(chunk.path, line or 1, record)
+    return parse_record(chunk.path, line, parse_json_object(chunk.path, line or 1, text))
+
+
+def _parquet_rows(path: Location) -> Iterator[list[tuple[int | None, dict[str, Any]]]]:
+    known = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *NAME_FIELDS}
+    with open_parquet(path) as file:
+        names = [name for name in file.schema_arrow.names if name in known]
+        for batch in file.iter_batches(_CHUNK_ROWS, columns=names):
+            yield [(None, row) for row in batch.to_pylist()]
+
+
+def _unpacked(path: Location) -> str:
+    name = name_of(path).lower()
+    for suffix in _PACKED:
+        name = name.removesuffix(suffix)
+    return name

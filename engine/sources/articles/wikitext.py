@@ -1,0 +1,142 @@
+"""Wikitext rendered as prose."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import mwparserfromhell as mw
+from mwparserfromhell import nodes
+
+from engine.sources.articles.article import BACK_MATTER
+
+_DROPPED_TAGS = frozenset(
+    [
+        "ref",
+        "references",
+        "table",
+        "gallery",
+        "math",
+        "timeline",
+        "imagemap",
+        "score",
+        "source",
+        "syntaxhighlight",
+    ]
+)
+_DROPPED_LINKS = re.compile(r"\s*(?:file|image|category|media)\s*:|\s*[a-z\-]{2,12}:[^ ]", re.I)
+_BLOCK_TAGS = frozenset({"li", "dd", "dt", "br", "blockquote", "p", "div", "poem", "center", "hr"})
+
+
+def plain_text(markup: str) -> str:
+    """Render wikitext as prose, one paragraph a line.
+
+    Kept: running text, list items, link texts, and the inline templates that carry words or numbers
+    (``convert``, ``lang``, ``nowrap`` …). Left out: references, tables, infoboxes, images,
+    formulas, headings, and the sections after the prose (references, external links …).
+    """
+    pieces: list[str] = []
+    skipped_level: int | None = None
+    for node in mw.parse(markup).nodes:
+        if isinstance(node, nodes.Heading):
+            title = str(node.title.strip_code()).strip().lower()
+            if skipped_level is not None and node.level > skipped_level:
+                continue
+            skipped_level = node.level if title in BACK_MATTER else None
+            pieces.append("\n")
+        elif skipped_level is None:
+            pieces.append(_render_node(node))
+    text = "".join(pieces).replace("\xa0", " ")
+    text = re.sub(r"__[A-Z]+__|'{2,}", "", text)
+    # What templates and footnotes leave behind: empty brackets, and commas before a closing one.
+    text = re.sub(r"\(\s*(?:[;,]\s*)*", "(", text)
+    text = re.sub(r"\s*(?:[;,]\s*)*\)", ")", text)
+    text = text.replace("()", "")
+    lines = (re.sub(r"\s+", " ", line).strip(" *#:;") for line in text.splitlines())
+    return "\n".join(re.sub(r" ([,.;:])(?= |$)", r"\1", line) for line in lines if line)
+
+
+def _render(code: object) -> str:
+    if code is None:
+        return ""
+    return "".join(_render_node(node) for node in mw.parse(code).nodes)
+
+
+def _render_node(node: nodes.Node) -> str:
+    if isinstance(node, nodes.Text):
+        return str(node.value)
+    if isinstance(node, nodes.Wikilink):
+        target = str(node.title)
+        if _DROPPED_LINKS.match(target):
+            return ""
+        return _render(node.text) if node.text is not None else target.removeprefix(":")
+    if isinstance(node, nodes.ExternalLink):
+        return _render(node.title) if node.brackets else ""
+    if isinstance(node, nodes.Tag):
+        name = str(node.tag).strip().lower()
+        if name in _DROPPED_TAGS:
+            return ""
+        content = _render(node.contents)
+        return f"\n{content}" if name in _BLOCK_TAGS else content
+    if isinstance(node, nodes.HTMLEntity):
+        return str(node.normalize())
+    if isinstance(node, nodes.Template):
+        name = str(node.name).strip().lower().replace("_", " ")
+        arguments = [_render(p.value).strip() for p in node.params if not p.showkey]
+        render = _INLINE_TEMPLATES.get(name) or (_lang if name.startswith("lang-") else None)
+        return render(arguments) if render is not None else ""
+    return ""  # comments and stray template arguments
+
+
+def _nth(position: int) -> Callable[[list[str]], str]:
+    return lambda arguments: arguments[position] if len(arguments) > position else ""
+
+
+def _lang(arguments: list[str]) -> str:
+    return arguments[0] if arguments else ""
+
+
+def _convert(arguments: list[str]) -> str:
+    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: as written, unconverted.
+    written: list[str] = []
+    for argument in arguments:
+        written.append({"-": "to", "–": "to"}.get(argument, argument))
+        if not re.fullmatch(r"[\d.,/+\-−]+|to|and|by|x|or|to\(-\)|–|-|\+/-|±", argument):
+            break
+    return " ".join(written)
+
+
+# Templates whose words belong to the sentence that they stand in.
+_INLINE_TEMPLATES: dict[str, Callable[[list[str]], str]] = {
+    "convert": _convert,
+    "lang": _nth(1),
+    "transl": lambda a: a[-1] if a else "",
+    "nowrap": _nth(0),
+    "small": _nth(0),
+    "smaller": _nth(0),
+    "nihongo": _nth(0),
+    "angbr": _nth(0),
+    "keypress": _nth(0),
+    "vanchor": _nth(0),
+    "sc": _nth(0),
+    "quote": _nth(0),
+    "val": _nth(0),
+    "nts": _nth(0),
+    "inflation": _nth(1),
+    "chem": "".join,
+    "frac": "/".join,
+    "hlist": ", ".join,
+    "plainlist": _nth(0),
+    "as of": lambda a: f"As of {' '.join(a)}",
+    "circa": lambda a: f"c. {' '.join(a)}",
+    "c.": lambda a: f"c. {' '.join(a)}",
+    "flag": _nth(0),
+    "ill": _nth(0),
+    "nbsp": lambda a: " ",
+    "spaces": lambda a: " ",
+    "'s": lambda a: "'s",
+    "'": lambda a: "'",
+    "·": lambda a: " · ",
+    "pipe": lambda a: "|",
+    "!": lambda a: "",
+}

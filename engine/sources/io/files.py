@@ -1,0 +1,141 @@
+"""Files out, whole or not at all, and Parquet files in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.errors import InputError
+from engine.sources.io.locations import Location, locate, open_binary
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path`` that becomes ``path`` when the block ends well.
+
+    Whatever kills the process, ``path`` holds the old content or the new, never a part of it.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The suffix stays last: writers choose formats by it.
+    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_directory(path: str | Path) -> Iterator[Path]:
+    """Give a temporary directory beside ``path`` that becomes ``path`` when the block ends well.
+
+    Raises:
+        InputError: ``path`` holds something already: nothing could replace it in one step.
+    """
+    path = Path(path)
+    if path.exists() and any(path.iterdir()):
+        raise InputError(path, None, "is a directory with content", "give a new directory")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_parquet(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write a table as Parquet, atomically."""
+    with atomic_path(path) as temporary:
+        frame.write_parquet(temporary)
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Write a text file in UTF-8, atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def read_parquet(path: Location) -> pl.DataFrame:
+    """Read a Parquet file.
+
+    Raises:
+        InputError: it cannot be read as Parquet.
+    """
+    try:
+        with open_binary(path) as stream:
+            return pl.read_parquet(stream)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _no_parquet(path, error) from None
+
+
+@contextlib.contextmanager
+def open_parquet(path: Location) -> Iterator[pq.ParquetFile]:
+    """A Parquet file to be read in batches, in constant memory.
+
+    Raises:
+        InputError: it, or what the block reads of it, is no Parquet.
+    """
+    path = locate(path)
+    # Buffered ahead, as is Arrow's default, a file stays in memory whole until its last batch.
+    try:
+        if isinstance(path, Path):  # by its path Arrow reads it without Python's lock
+            with pq.ParquetFile(path, pre_buffer=False) as file:
+                yield file
+        else:
+            with open_binary(path) as stream, pq.ParquetFile(stream, pre_buffer=False) as file:
+                yield file
+    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
+        raise _no_parquet(path, error) from None
+
+
+def _no_parquet(path: Location, error: Exception) -> InputError:
+    reason = str(error).split("\n")[0]
+    return InputError(path, None, f"not a readable Parquet file ({reason})", "check it")
+
+
+def is_text(*values: str | None) -> bool:
+    """Whether all strings can be written as UTF-8: JSON can smuggle half a surrogate pair in."""
+    try:
+        for value in values:
+            if value and not value.isascii():
+                value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def require_output(path: str | Path, *, directory: bool) -> None:
+    """Check that a file or directory can be written, before anything costly is done for it.
+
+    Raises:
+        InputError: something else stands there or above it, or it may not be written.
+    """
+    if locate(path) != Path(path):
+        raise InputError(path, None, "results are written to local files", "give a path")
+    path = Path(path)
+    if not directory and path.suffix in (".gz", ".bz2"):
+        raise InputError(path, None, "results are written unpacked", "leave out the last suffix")
+    if path.exists() and path.is_dir() != directory:
+        kind = "a file" if directory else "a directory"
+        raise InputError(path, None, f"is {kind}", f"give a {'directory' if directory else 'file'}")
+    parent = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if parent != path and not parent.is_dir():
+        raise InputError(path, None, f"{parent} is a file", "give another path")
+    if not os.access(parent, os.W_OK) or str(parent.absolute()).startswith("/proc"):
+        raise InputError(path, None, f"{parent} cannot be written", "give another path")

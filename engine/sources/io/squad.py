@@ -1,0 +1,96 @@
+"""SQuAD's JSON and what follows it: KorQuAD 1.0, KLUE-MRC.
+
+One document ``{"data": [{"title", "paragraphs": [{"context", "qas": […]}]}]}``. It is read whole, since
+JSON of this shape has no lines to cut it at (SQuAD 2.0 has 42 MB).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InputError
+from engine.sources.articles.article import Article
+from engine.sources.io.lines import damaged, raw_lines
+from engine.sources.io.locations import DAMAGE, Location, name_of, open_decompressed
+
+_REMEDY = 'write {"data": [{"title": …, "paragraphs": [{"context": …, "qas": […]}]}]}'
+_NAMES = (".json", ".json.gz", ".json.bz2")
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A context of a SQuAD document.
+
+    Attributes:
+        article: the context as an article of its own, named by the title that its questions share:
+            a passage never crosses a context, and all passages of a title are gold for its questions.
+        questions: the raw objects under ``qas``.
+    """
+
+    article: Article
+    questions: list[dict[str, Any]]
+
+
+def is_squad(path: Location) -> bool:
+    """Whether a file is one JSON document with ``data`` rather than JSON lines.
+
+    It is where its first line is an object with a list ``data``; or where the first line is no whole
+    object, and it is a lone brace or the name ends in ``.json``.
+    """
+    for _, line in raw_lines(path, "JSON"):
+        try:
+            first = json.loads(line)
+        except (ValueError, RecursionError):
+            return line.strip() in (b"{", b"[") or name_of(path).endswith(_NAMES)
+        return isinstance(first, dict) and isinstance(first.get("data"), list)
+    return False
+
+
+def read_squad(path: Location) -> Iterator[Paragraph]:
+    """Yield the contexts of a document with their questions.
+
+    The article of a context is named by the title of its entry in ``data``, where there is none by the
+    entry's number from 0; its page id is ``file-entry.context``, the file's name without suffixes and
+    both numbers from 0, so that the parts of a data set can make one corpus.
+
+    Raises:
+        InputError: not such a document; where its JSON is broken, the line is named.
+    """
+    document = _load(path)
+    entries = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise InputError(path, None, 'JSON without a list "data"', _REMEDY)
+    stem = "_".join(name_of(path).split(".json")[0].split())
+    for number, entry in enumerate(entries):
+        paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
+        if not isinstance(paragraphs, list):
+            raise InputError(path, None, f"data[{number}] has no paragraphs", _REMEDY)
+        title = str(entry.get("title") or "")
+        for place, paragraph in enumerate(paragraphs):
+            where = f"data[{number}].paragraphs[{place}]"
+            context = paragraph.get("context") if isinstance(paragraph, dict) else None
+            if not isinstance(context, str):
+                raise InputError(path, None, f"{where} has no context", _REMEDY)
+            questions = paragraph.get("qas") or []
+            if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
+                raise InputError(path, None, f"{where}.qas is no list of objects", _REMEDY)
+            article = Article(f"{stem}-{number}.{place}", title, context, title or str(number))
+            yield Paragraph(article, questions)
+
+
+def _load(path: Location) -> Any:
+    try:
+        with open_decompressed(path) as stream:
+            return json.loads(stream.read())
+    except json.JSONDecodeError as error:
+        problem = f"broken JSON ({error.msg}, column {error.colno})"
+        raise InputError(path, error.lineno, problem, "get the file again") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            path, None, f"broken JSON ({str(error)[:60]})", "get the file again"
+        ) from None
+    except DAMAGE as error:
+        raise damaged(path, None, error) from None

@@ -1,0 +1,95 @@
+"""Passages in DPR's ``psgs_w100.tsv`` (Karpukhin et al. 2020): id, text, title."""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from collections.abc import Iterator
+
+from engine.errors import InputError
+from engine.sources.io.lines import read_lines
+from engine.sources.io.locations import Location
+from engine.sources.io.skipping import SkipBad
+
+_HEADER = ["id", "text", "title"]
+# Lines that a quoted text may run over. Beyond, a quote was left open.
+_LONGEST = 200
+
+
+def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield (line, (id, text, title)) of a TSV file, quoted as the csv module quotes.
+
+    A text in quotes may run over lines. A record with a quote left open costs one line: what follows
+    is read again from the next one.
+
+    Args:
+        path: the file.
+        what: what it should be, for errors.
+        skip: tolerates broken records.
+
+    Raises:
+        InputError: another header, or more broken records than tolerated.
+    """
+    lines = read_lines(path, what, skip=skip, blank=True)
+    ahead: deque[tuple[int, str]] = deque()
+    header = True
+    while True:
+        number, line = ahead.popleft() if ahead else next(lines, (0, ""))
+        if not number:
+            if header:
+                raise _no_header(path, 1)
+            return
+        if not line.strip():
+            continue
+        columns, problem = _parse(line)
+        if columns is None:
+            columns, problem = _parse_over_lines(line, problem, ahead, lines)
+        if header:
+            if columns != _HEADER:
+                raise _no_header(path, number)
+            header = False
+        elif columns is None:
+            remedy = 'double the quotes within "…"'
+            skip.tolerate(InputError(path, number, f"broken quotes ({problem})", remedy))
+        elif len(columns) != 3 or not columns[0]:
+            problem = f"{len(columns)} columns, a passage has 3"
+            skip.tolerate(InputError(path, number, problem, "write id, text, title"))
+        else:
+            yield number, tuple(columns)
+
+
+def _parse(text: str) -> tuple[list[str] | None, str]:
+    try:
+        # One string, though it may hold lines: the reader takes the end of each string for one.
+        return next(csv.reader([text.rstrip("\r\n")], delimiter="\t", strict=True)), ""
+    except csv.Error as error:
+        return None, str(error)
+
+
+def _parse_over_lines(
+    first: str, problem: str, ahead: deque[tuple[int, str]], lines: Iterator[tuple[int, str]]
+) -> tuple[list[str] | None, str]:
+    """Parse a record that goes on in the next lines; those that it takes leave ``ahead``."""
+    text = first
+    for count in range(_LONGEST):
+        if count == len(ahead):
+            following = next(lines, None)
+            if following is None:
+                break
+            ahead.append(following)
+        line = ahead[count][1]
+        text += line
+        if '"' not in line:  # it cannot close the quote
+            continue
+        columns, problem = _parse(text)
+        if columns is not None:
+            for _ in range(count + 1):
+                ahead.popleft()
+            return columns, ""
+    return None, problem
+
+
+def _no_header(path: Location, number: int) -> InputError:
+    return InputError(
+        path, number, "not the header of DPR's passages", "begin the file with id, text, title"
+    )

@@ -1,0 +1,214 @@
+"""Corpora of passages, batch by batch or those that are wanted: Parquet, JSONL, BEIR, DPR."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.duplicate_ids import IdHashes, hash_ids
+from engine.sources.io.files import is_text, open_parquet
+from engine.sources.io.lines import read_json_lines
+from engine.sources.io.locations import (
+    Location,
+    is_directory,
+    list_files,
+    locate,
+    name_of,
+    require_file,
+    suffix_of,
+)
+from engine.sources.io.skipping import SkipBad, tolerance
+from engine.sources.passages.dpr import dpr_rows
+from engine.tables import DOC_ID
+
+BATCH_ROWS = 20_000
+
+_WHAT = "a corpus: JSONL or Parquet with doc_id, title, text (and article_id)"
+_ID_FIELDS = ("doc_id", "id", "_id")
+_TEXT_FIELDS = ("text", "contents")
+
+_Row = tuple[str, str, str, str]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Passages of one file, and the lines that they stand in (None where lines have no meaning)."""
+
+    path: Location
+    frame: pl.DataFrame
+    lines: list[int] | None
+
+
+def scan_corpus(
+    path: Location, *, skip_bad: int | SkipBad = 0, distinct: bool = False
+) -> Iterator[pl.DataFrame]:
+    """Yield the corpus table in batches, in the order of the source and in constant memory.
+
+    The layout follows from the name:
+
+    - ``.parquet``: the corpus table; a directory: its ``*.parquet`` files in the order of their
+      names, or a BEIR data set by its ``corpus.jsonl`` (``.gz`` or plain);
+    - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages quoted as
+      the csv module quotes; the article is the title;
+    - anything else is JSONL (``.gz`` or plain), with ``doc_id`` (or ``id``, ``_id``) and ``text``
+      (or ``contents``); ``title`` is empty by default, and ``article_id`` is ``wikipedia_id``, else
+      the title, else the document id.
+
+    Args:
+        path: the file or directory.
+        skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
+        distinct: refuse a document id given twice; costs 8 to 16 bytes a passage.
+
+    Raises:
+        InputError: unreadable, empty, or more bad records than tolerated. A compressed file that ends
+            early is never tolerated.
+    """
+    path = locate(path)
+    hashes = IdHashes()
+    passages = 0
+    for batch in _batches(path, tolerance(skip_bad)):
+        passages += batch.frame.height
+        if distinct and len(suspects := hashes.add(batch.frame[DOC_ID])):
+            _refuse_duplicates(path, pl.Series(suspects), upto=passages)
+        yield batch.frame
+    if not passages:
+        raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
+
+
+def read_corpus(
+    path: Location, *, wanted: Collection[str] | None = None, skip_bad: int | SkipBad = 0
+) -> pl.DataFrame:
+    """Read passages as the corpus table, from any layout of ``scan_corpus``.
+
+    Memory: the passages that are wanted, one batch, and 8 to 16 bytes for each passage of the source.
+
+    Args:
+        path: the file or directory.
+        wanted: read only these documents (the whole corpus is checked all the same).
+        skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
+
+    Raises:
+        InputError: unreadable, empty, a passage without an id or text field, a duplicate id.
+    """
+    keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)
+    frames = [tables.empty(tables.CORPUS)]
+    for frame in scan_corpus(path, skip_bad=skip_bad, distinct=True):
+        frames.append(frame if keep is None else frame.filter(pl.col(DOC_ID).is_in(keep.implode())))
+    return pl.concat(frames)
+
+
+def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+    if not is_directory(path):
+        yield from _file_batches(require_file(path, _WHAT), skip)
+        return
+    files = list_files(path)
+    beir = [
+        file
+        for file in files
+        if name_of(file) in ("corpus.jsonl", "corpus.jsonl.gz", "corpus.jsonl.bz2")
+    ]
+    shards = [file for file in files if suffix_of(file) == ".parquet"]
+    if not beir and not shards:
+        raise InputError(
+            path,
+            None,
+            "a directory without *.parquet files or a corpus.jsonl",
+            "give a corpus in Parquet shards, a BEIR data set, or a file",
+        )
+    for file in beir[:1] or shards:
+        yield from _file_batches(file, skip)
+
+
+def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+    if suffix_of(path) == ".parquet":
+        yield from _parquet_batches(path)
+        return
+    tsv = name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2"))
+    lines: list[int] = []
+    rows: list[_Row] = []
+    for number, row in _dpr_rows(path, skip) if tsv else _json_rows(path, skip):
+        lines.append(number)
+        rows.append(row)
+        if len(rows) == BATCH_ROWS:
+            yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
+            lines, rows = [], []
+    if rows:
+        yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
+
+
+def _parquet_batches(path: Location) -> Iterator[_Batch]:
+    first_row = 0
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        if any(name not in names for name in tables.CORPUS):
+            tables.conform(pl.DataFrame(schema=names), tables.CORPUS, path)  # says what lacks
+        for part in file.iter_batches(BATCH_ROWS, columns=list(tables.CORPUS)):
+            frame = pl.from_arrow(pa.Table.from_batches([part]))
+            assert isinstance(frame, pl.DataFrame)
+            frame = tables.conform(frame, tables.CORPUS, path, first_row=first_row)
+            first_row += frame.height
+            yield _Batch(path, frame, None)
+
+
+def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
+    for number, record in read_json_lines(path, _WHAT, skip=skip):
+        try:
+            row = _passage(path, number, record)
+        except InputError as error:
+            skip.tolerate(error)
+            continue
+        yield number, row
+
+
+def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
+    doc_id = next((record[name] for name in _ID_FIELDS if record.get(name) not in (None, "")), None)
+    if doc_id is None or isinstance(doc_id, (dict, list, bool)):
+        raise InputError(path, number, "a passage without an id", "add a doc_id")
+    text = next((record[name] for name in _TEXT_FIELDS if name in record), None)
+    if not isinstance(text, str):
+        raise InputError(path, number, f"passage {doc_id!r} has no text", 'add a "text" string')
+    title = record.get(tables.TITLE) or ""
+    if not isinstance(title, str):
+        raise InputError(
+            path, number, f"passage {doc_id!r} has a title that is no string", "fix it"
+        )
+    article = str(record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id)
+    if not is_text(str(doc_id), title, text, article):
+        raise InputError(
+            path, number, f"passage {doc_id!r} holds half a surrogate pair", "write valid Unicode"
+        )
+    return str(doc_id), title, text, article
+
+
+def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
+    for number, (doc_id, text, title) in dpr_rows(path, _WHAT, skip=skip):
+        yield number, (doc_id, title, text, title or doc_id)
+
+
+def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> None:
+    """Look at the ids behind equal hashes, and refuse the corpus if they are equal too."""
+    first: dict[str, int | None] = {}
+    for batch in _batches(path, SkipBad(limit=2**63)):
+        ids = batch.frame[DOC_ID]
+        for row in hash_ids(ids).is_in(suspects.implode()).arg_true():
+            line = None if batch.lines is None else batch.lines[row]
+            doc_id = ids[row]
+            if doc_id in first:
+                before = first[doc_id]
+                raise InputError(
+                    batch.path,
+                    line,
+                    f"document id {doc_id!r} "
+                    f"{'occurs more than once' if before is None else f'stands in line {before} already'}",
+                    "give every passage an id of its own",
+                )
+            first[doc_id] = line
+        upto -= batch.frame.height
+        if upto <= 0:
+            return

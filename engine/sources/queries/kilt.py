@@ -1,0 +1,51 @@
+"""Queries in KILT's JSONL (Petroni et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import InputError
+from engine.sources.io.locations import Location
+from engine.sources.queries.rows import QueryRow, clean_row
+
+WHAT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
+
+
+def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
+    """The query of one record: every output's answer, and the articles of every provenance.
+
+    An article is its ``wikipedia_id``, and its title where there is none.
+
+    Raises:
+        InputError: no id or text, or outputs of another shape.
+    """
+    query_id = record.get("id")
+    if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
+        raise InputError(path, line, "a query without an id", 'add "id"')
+    query = record.get("input")
+    if not isinstance(query, str):
+        raise InputError(path, line, f"query {query_id!r} has no text", 'add "input"')
+    outputs = record.get("output") or []
+    if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
+        raise InputError(
+            path, line, f'"output" of query {query_id!r} is no list of objects', f"give {WHAT}"
+        )
+    answers: list[str] = []
+    articles: list[str] = []
+    for output in outputs:
+        answer = output.get("answer")
+        if answer is not None and not isinstance(answer, str):
+            raise InputError(
+                path, line, f"an answer of query {query_id!r} is no string", "quote it"
+            )
+        answers.append(answer or "")
+        sources = output.get("provenance") or []
+        if not isinstance(sources, list) or not all(isinstance(s, dict) for s in sources):
+            raise InputError(
+                path,
+                line,
+                f'"provenance" of query {query_id!r} is no list of objects',
+                'write [{"wikipedia_id": …}, …]',
+            )
+        articles += [str(s.get("wikipedia_id") or s.get("title") or "") for s in sources]
+    return clean_row(path, line, str(query_id), query, answers, articles)

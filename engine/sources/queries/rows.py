@@ -1,0 +1,55 @@
+"""One query as every layout gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import InputError
+from engine.sources.io.files import is_text
+from engine.sources.io.locations import Location
+
+
+@dataclass(frozen=True)
+class QueryRow:
+    """A row of the queries table, and the line that it stands in (None where lines have no meaning)."""
+
+    line: int | None
+    query_id: str
+    query: str
+    answers: list[str]
+    provenance: list[str]
+
+
+def clean_row(
+    path: Location,
+    line: int | None,
+    query_id: str,
+    query: str,
+    answers: Sequence[str | None],
+    articles: Sequence[str | None],
+) -> QueryRow:
+    """A row with its answers stripped, and answers and articles distinct, in their order.
+
+    Raises:
+        InputError: an id with white space, or text that is no Unicode.
+    """
+    if query_id.split() != [query_id]:
+        raise InputError(
+            path,
+            line,
+            f"query id {query_id!r} is empty or has white space in it",
+            "run and qrels files are split at white space; use another id",
+        )
+    if not is_text(query_id, query, *answers, *articles):
+        raise InputError(
+            path, line, f"query {query_id!r} holds half a surrogate pair", "write valid Unicode"
+        )
+    stripped = (answer.strip() for answer in answers if answer)
+    return QueryRow(
+        line,
+        query_id,
+        query,
+        list(dict.fromkeys(filter(None, stripped))),
+        list(dict.fromkeys(filter(None, articles))),
+    )

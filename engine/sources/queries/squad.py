@@ -1,0 +1,55 @@
+"""Queries of SQuAD documents: SQuAD 1.1 and 2.0 (Rajpurkar et al. 2018), KorQuAD 1.0, KLUE-MRC."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import InputError
+from engine.sources.io.locations import Location
+from engine.sources.io.squad import read_squad
+from engine.sources.queries.rows import QueryRow, clean_row
+
+_ID_FIELDS = ("id", "guid")
+
+
+def squad_rows(path: Location) -> tuple[list[QueryRow], int]:
+    """The answerable questions of a document, and how many unanswerable ones were left out.
+
+    A question is unanswerable if ``is_impossible`` or without answers (plausible ones do not count).
+    Its gold article is that of its context: the title, which ``erag passages`` names the passages of
+    the same document by.
+
+    Raises:
+        InputError: not such a document, or a question without id, text or answers of its shape.
+    """
+    rows: list[QueryRow] = []
+    unanswerable = 0
+    for paragraph in read_squad(path):
+        for question in paragraph.questions:
+            query_id = next((question[f] for f in _ID_FIELDS if question.get(f)), None)
+            if not isinstance(query_id, (str, int)):
+                raise InputError(path, None, "a question without an id", 'add "id"')
+            text = question.get("question")
+            if not isinstance(text, str):
+                raise InputError(path, None, f"query {query_id!r} has no text", 'add "question"')
+            answers = _answers(path, query_id, question)
+            if question.get("is_impossible") or not any(answer.strip() for answer in answers):
+                unanswerable += 1
+                continue
+            gold = paragraph.article.name
+            rows.append(clean_row(path, None, str(query_id), text, answers, [gold]))
+    return rows, unanswerable
+
+
+def _answers(path: Location, query_id: str | int, question: dict[str, Any]) -> list[str]:
+    answers = question.get("answers") or []
+    listed = answers if isinstance(answers, list) else [answers]
+    texts = [a.get("text") if isinstance(a, dict) else None for a in listed]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            path,
+            None,
+            f"answers of query {query_id!r} are no list of objects with a text",
+            'write [{"text": …}, …]',
+        )
+    return [text for text in texts if isinstance(text, str)]

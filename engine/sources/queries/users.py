@@ -1,0 +1,76 @@
+"""What users asked: queries of any known layout, or a log of text with a query a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Any
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.lines import raw_lines, read_json_lines, read_lines
+from engine.sources.io.locations import Location, is_directory, locate, name_of, require_file
+from engine.sources.queries.read import QuerySet, layout_of, read_query_set
+from engine.sources.queries.rows import clean_row
+
+_WHAT = "a text file (.txt) with a query a line, or queries in any other layout"
+_PACKED = frozenset({".gz", ".bz2"})
+
+
+def read_user_queries(path: Location) -> QuerySet:
+    """Read queries that need neither answers nor ids, as the queries table in the order of the file.
+
+    - A text file, one whose name ends in ``.txt`` (packed or not) and that does not begin with a brace:
+      each line that is not blank is a query, and the number of its line its id.
+    - JSON lines with ``input`` and no ``id`` in the first: likewise.
+    - Anything else as ``read_query_set`` reads it.
+
+    Raises:
+        InputError: unreadable or empty, not UTF-8, or a query that ``read_query_set`` refuses.
+    """
+    path = locate(path)
+    if is_directory(path):
+        return read_query_set(path, need_answers=False)
+    require_file(path, _WHAT)
+    if _is_text(path):
+        return QuerySet(_numbered(path, read_lines(path, _WHAT)))
+    if layout_of(path) == "kilt":
+        first = next((record for _, record in read_json_lines(path, _WHAT)), {"id": None})
+        if "id" not in first:
+            return QuerySet(_numbered(path, _inputs(path)))
+    return read_query_set(path, need_answers=False)
+
+
+def _is_text(path: Location) -> bool:
+    suffixes = PurePosixPath(name_of(path)).suffixes
+    if suffixes and suffixes[-1] in _PACKED:
+        suffixes.pop()
+    if not suffixes or suffixes[-1] != ".txt":
+        return False
+    # Other layouts are told by their content and may have any name; no query begins like this.
+    first = next((line for _, line in raw_lines(path, _WHAT)), b"")
+    return not first.lstrip().startswith(b"{")
+
+
+def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
+    for line, record in read_json_lines(path, _WHAT):
+        if record.get("id") is not None:
+            raise InputError(
+                path, line, "a query with an id", "give every query an id, or none any"
+            )
+        yield line, record.get("input")
+
+
+def _numbered(path: Location, texts: Iterable[tuple[int, Any]]) -> pl.DataFrame:
+    """The queries table of (line, text); a query is named by its line."""
+    found: list[tuple[str, str, list[str], list[str]]] = []
+    for line, text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(path, line, "a query without text", "write its text")
+        row = clean_row(path, line, str(line), text.strip(), [], [])
+        found.append((row.query_id, row.query, row.answers, row.provenance))
+    if not found:
+        raise InputError(path, None, "no queries", f"give {_WHAT}")
+    return pl.DataFrame(found, schema=tables.QUERIES, orient="row")

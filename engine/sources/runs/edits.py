@@ -1,0 +1,314 @@
+"""Edits of a run: documents swapped, inserted or deleted, giving a further run beside the first.
+
+What a list would be worth with other documents in it is asked one document at a time, and costs the
+reads of the new ones alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.files import is_text
+from engine.sources.io.lines import parse_json_object, read_lines
+from engine.sources.io.locations import Location
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
+
+_WHAT = (
+    'edits in JSONL: {"query_id": …, "swap": [place, place]}, {"query_id": …, "insert": document, '
+    '"rank": …} or {"query_id": …, "delete": place}'
+)
+_OPERATIONS = ("swap", "insert", "delete")
+_KEYS = ("query_id", "run", *_OPERATIONS, "rank")
+_SUFFIX = "-edited"
+
+# A whole number is a rank, 1 for the best; a text is a document id, also one made of digits.
+Place = int | str
+
+
+@dataclass(frozen=True)
+class Swap:
+    first: Place
+    second: Place
+
+
+@dataclass(frozen=True)
+class Insert:
+    """``doc_id`` stands at ``rank`` afterwards, and what stood there moves down."""
+
+    doc_id: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class Delete:
+    place: Place
+
+
+Operation = Swap | Insert | Delete
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One line of an edits file.
+
+    Attributes:
+        line: its number, from 1.
+        query_id: whose list is edited.
+        run: of which run; None for the only one.
+    """
+
+    line: int
+    query_id: str
+    run: str | None
+    operation: Operation
+
+
+@dataclass(frozen=True)
+class EditedRun:
+    """A run that came of edits.
+
+    Attributes:
+        name: its own.
+        original: the name of the run that was edited.
+        edits: in the order in which they were applied.
+    """
+
+    name: str
+    original: str
+    edits: tuple[Edit, ...]
+
+    def line_of(self, query_id: str, doc_id: str) -> int | None:
+        """The line that inserted a document last; None where no edit did."""
+        lines = [
+            edit.line
+            for edit in self.edits
+            if edit.query_id == query_id
+            and isinstance(edit.operation, Insert)
+            and edit.operation.doc_id == doc_id
+        ]
+        return lines[-1] if lines else None
+
+
+def read_edits(path: Location) -> list[Edit]:
+    """Read edits, one a line, in the order of the file.
+
+    Raises:
+        InputError: unreadable or empty; a line with an unknown key or a key twice, with no operation or
+            several, without query id, or with places that are neither ranks nor document ids.
+    """
+    edits = [_edit(path, line, text) for line, text in read_lines(path, _WHAT)]
+    if not edits:
+        raise InputError(path, None, "holds no edits", f"give {_WHAT}")
+    return edits
+
+
+def apply_edits(
+    runs: pl.DataFrame, edits: Sequence[Edit], *, path: Location, query_ids: Sequence[str]
+) -> tuple[pl.DataFrame, tuple[EditedRun, ...]]:
+    """The edited runs alone, and what was done to each.
+
+    A run that is edited gives one called ``NAME-edited``, whole: lists that no edit is of are as they
+    were. Edits are applied one after the other, so that ranks are those which the edits before have
+    left. Scores of an edited list count down to 1, since what a retriever would have given to an inserted
+    document nobody knows.
+
+    Args:
+        runs: the run table, before any cutoff.
+        path: the file of the edits, for errors.
+        query_ids: the queries that may be edited; a run need not list anything for them.
+
+    Raises:
+        InputError: an unknown run, or none named where there are several; an unknown query; a rank
+            beyond the list, a document that is not in the list, or inserted and there already; or
+            there is a run called ``NAME-edited``.
+    """
+    names = runs[RUN].unique(maintain_order=True).to_list()
+    known = set(query_ids)
+    by_run: dict[str, list[Edit]] = {}
+    for edit in edits:
+        name = _run_of(edit, names, path)
+        if edit.query_id not in known:
+            raise InputError(
+                path,
+                edit.line,
+                f"query {edit.query_id!r} is none of the {len(known)} queries",
+                "give the id that the queries file has, as a text",
+            )
+        by_run.setdefault(name, []).append(edit)
+    frames = [tables.empty(tables.RUNS)]
+    edited = []
+    for name, own in by_run.items():
+        if name + _SUFFIX in names:
+            raise InputError(
+                path,
+                own[0].line,
+                f"the edited run would be called {name + _SUFFIX!r} like another one",
+                "rename that one",
+            )
+        edited.append(EditedRun(name + _SUFFIX, name, tuple(own)))
+        frames.append(_edited(runs.filter(pl.col(RUN) == name), edited[-1], path))
+    return pl.concat(frames), tuple(edited)
+
+
+def _edited(run: pl.DataFrame, edited: EditedRun, path: Location) -> pl.DataFrame:
+    touched = list(dict.fromkeys(edit.query_id for edit in edited.edits))
+    is_touched = pl.col(QUERY_ID).is_in(touched)
+    lists: dict[str, list[str]] = {query_id: [] for query_id in touched}
+    for query_id, doc_id in run.filter(is_touched).sort(RANK).select(QUERY_ID, DOC_ID).iter_rows():
+        lists[query_id].append(doc_id)
+    for edit in edited.edits:
+        try:
+            _apply(edit.operation, lists[edit.query_id])
+        except _ImpossibleError as error:
+            where = f"query {edit.query_id!r} of {edited.original!r}"
+            raise InputError(path, edit.line, f"{error.problem} ({where})", error.remedy) from None
+    rows = [
+        (query_id, doc_id, rank, float(len(documents) + 1 - rank), edited.name)
+        for query_id, documents in lists.items()
+        for rank, doc_id in enumerate(documents, 1)
+    ]
+    kept = run.filter(~is_touched).with_columns(pl.lit(edited.name).alias(RUN))
+    changed = pl.DataFrame(rows, schema=tables.RUNS, orient="row")
+    return pl.concat([kept.select(list(tables.RUNS)), changed]).sort(QUERY_ID, RANK)
+
+
+class _ImpossibleError(Exception):
+    """A list does not allow an edit; the caller knows whose list, and which line."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(problem)
+
+
+def _apply(operation: Operation, documents: list[str]) -> None:
+    """Edit a list of document ids in place, the best first."""
+    if isinstance(operation, Swap):
+        one, other = _index(operation.first, documents), _index(operation.second, documents)
+        if one == other:
+            raise _ImpossibleError(
+                f"swaps document {documents[one]!r} with itself",
+                "name two documents, or leave the line out",
+            )
+        documents[one], documents[other] = documents[other], documents[one]
+    elif isinstance(operation, Insert):
+        if operation.doc_id in documents:
+            raise _ImpossibleError(
+                f"document {operation.doc_id!r} is in the list already, at rank "
+                f"{documents.index(operation.doc_id) + 1}",
+                "delete it first, or swap it to where it is to be",
+            )
+        _refuse_beyond(operation.rank, len(documents), last=len(documents) + 1)
+        documents.insert(operation.rank - 1, operation.doc_id)
+    else:
+        del documents[_index(operation.place, documents)]
+
+
+def _index(place: Place, documents: list[str]) -> int:
+    if isinstance(place, int):
+        _refuse_beyond(place, len(documents), last=len(documents))
+        return place - 1
+    if place not in documents:
+        raise _ImpossibleError(
+            f"document {place!r} is not in the list",
+            'name one as the run lists it (a new one comes in with "insert")',
+        )
+    return documents.index(place)
+
+
+def _refuse_beyond(rank: int, length: int, *, last: int) -> None:
+    if rank > last:
+        raise _ImpossibleError(
+            f"rank {rank} is beyond the list, which the lines before leave with {length} documents",
+            f"use a rank from 1 to {last}" if last else "insert a document at rank 1 first",
+        )
+
+
+def _run_of(edit: Edit, names: Sequence[str], path: Location) -> str:
+    if edit.run is None and len(names) > 1:
+        raise InputError(
+            path,
+            edit.line,
+            f"an edit of one of {len(names)} runs, and it does not say which",
+            f'add "run": one of {", ".join(names)}',
+        )
+    if edit.run is not None and edit.run not in names:
+        raise InputError(
+            path, edit.line, f"no run is called {edit.run!r}", f"name one of {', '.join(names)}"
+        )
+    return names[0] if edit.run is None else edit.run
+
+
+def _edit(path: Location, line: int, text: str) -> Edit:
+    record = parse_json_object(path, line, text)
+    # Of equal keys json keeps the last, and an edit would be lost.
+    if len(json.loads(text, object_pairs_hook=list)) > len(record):
+        raise InputError(path, line, "a key stands twice", "write one edit a line")
+    for key in record:
+        if key not in _KEYS:
+            raise InputError(path, line, f"unknown key {key!r}", f"give {_WHAT}")
+    for key in ("query_id", "run"):
+        if key in record and not _is_id(record[key]):
+            raise InputError(path, line, f'"{key}" is {record[key]!r}', "write it as a text")
+    if "query_id" not in record:
+        raise InputError(path, line, "an edit without a query id", 'add "query_id"')
+    operations = [name for name in _OPERATIONS if name in record]
+    if len(operations) != 1:
+        raise InputError(
+            path,
+            line,
+            " and ".join(operations) + " in one line"
+            if operations
+            else "an edit that does nothing",
+            f"write one of {', '.join(_OPERATIONS)} a line",
+        )
+    return Edit(line, record["query_id"], record.get("run"), _operation(path, line, record))
+
+
+def _operation(path: Location, line: int, record: dict[str, Any]) -> Operation:
+    if "insert" in record:
+        doc_id, rank = record["insert"], record.get("rank")
+        if not _is_id(doc_id):
+            raise InputError(
+                path, line, f"inserts {doc_id!r}", "write the document's id, as a text"
+            )
+        if not _is_rank(rank):
+            raise InputError(
+                path,
+                line,
+                f"inserts {doc_id!r} at {'no rank' if rank is None else f'rank {rank!r}'}",
+                'write "rank" as a whole number, 1 for the best',
+            )
+        return Insert(doc_id, rank)
+    if "rank" in record:
+        raise InputError(
+            path, line, '"rank" without "insert"', "write the places as the operation's value"
+        )
+    remedy = "name a place by its rank (a whole number from 1) or its document id (a text)"
+    if "swap" in record:
+        places = record["swap"]
+        if not isinstance(places, list) or len(places) != 2 or not all(map(_is_place, places)):
+            raise InputError(path, line, f"swaps {places!r}", f"give two places; {remedy}")
+        return Swap(*places)
+    if not _is_place(record["delete"]):
+        raise InputError(path, line, f"deletes {record['delete']!r}", remedy)
+    return Delete(record["delete"])
+
+
+def _is_place(value: object) -> bool:
+    return _is_rank(value) or _is_id(value)
+
+
+def _is_rank(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and value != "" and is_text(value)

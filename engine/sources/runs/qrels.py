@@ -1,0 +1,144 @@
+"""Judgments (qrels): TREC text, BEIR's TSV and Parquet, in and out; JSON dictionaries, in."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.files import read_parquet, write_parquet, write_text
+from engine.sources.io.lines import read_lines
+from engine.sources.io.locations import Location, require_file, suffix_of
+from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
+from engine.tables import DOC_ID, LABEL, QUERY_ID
+
+_WHAT = (
+    'qrels: TREC lines "query 0 document label", BEIR\'s "query-id corpus-id score", Parquet, or JSON '
+    "{query: {document: label}}"
+)
+_BEIR_HEADER = ["query-id", "corpus-id", "score"]
+
+
+def read_qrels(path: Location) -> pl.DataFrame:
+    """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
+
+    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; one that
+    begins with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Labels
+    are numbers, whole ones in TREC's collections; below 0 means that a passage was pooled but not
+    judged.
+
+    Raises:
+        InputError: unreadable, empty, a line that has not four columns, a label that is no finite
+            number, or a document judged twice for a query.
+    """
+    path = require_file(path, _WHAT)
+    if suffix_of(path) == ".parquet":
+        frame = tables.conform(read_parquet(path), tables.QRELS, path)
+        twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
+        if not twice.is_empty():
+            query_id, doc_id = twice.select(QUERY_ID, DOC_ID).row(0)
+            raise InputError(
+                path, None, f"query {query_id!r} judges {doc_id!r} twice", "keep one judgment"
+            )
+        if not frame[LABEL].is_finite().all():
+            raise InputError(path, None, "a label is not a finite number", "give every label one")
+    elif is_dictionary(path, _WHAT):
+        frame = _from_json(path)
+    else:
+        frame = _from_lines(path)
+    if frame.is_empty():
+        raise InputError(path, None, "holds no judgments", f"give {_WHAT}")
+    return frame
+
+
+def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
+    """Write judgments: Parquet or BEIR's TSV if the name ends so, else TREC text.
+
+    BEIR's labels are written as the shortest decimals that give the same number again, whole ones
+    without a point.
+
+    Raises:
+        InputError: for TREC text an id with white space, or a label that is no whole number, which
+            TREC's tools cannot read (they cut 0.5 down to 0); for TSV an id with a tab or a line's
+            end, or with white space around it.
+    """
+    path = Path(path)
+    table = frame.select(list(tables.QRELS))
+    if path.suffix == ".parquet":
+        write_parquet(table, path)
+        return
+    beir = path.suffix == ".tsv"
+    lines = ["\t".join(_BEIR_HEADER) + "\n"] if beir else []
+    for query_id, doc_id, label in table.iter_rows():
+        ids = (query_id, doc_id)
+        if beir:
+            # The reader splits lines where Python does, and strips what stands around tabs.
+            held = all(part and [part.strip()] == re.split(r"\t|\n|\r", part) for part in ids)
+        else:
+            held = all(part.split() == [part] for part in ids) and label.is_integer()
+        if not held:
+            raise InputError(
+                path,
+                None,
+                f"{'BEIR' if beir else 'TREC'} qrels cannot hold {query_id!r}, {doc_id!r}, {label!r}",
+                "write the judgments as .parquet instead",
+            )
+        written = int(label) if label.is_integer() else label
+        lines.append(
+            f"{query_id}\t{doc_id}\t{written!r}\n" if beir else f"{query_id} 0 {doc_id} {written}\n"
+        )
+    write_text("".join(lines), path)
+
+
+def _from_json(path: Location) -> pl.DataFrame:
+    rows: list[tuple[str, str, float]] = []
+    for query_id, judged in read_dictionary(path, _WHAT).items():
+        if isinstance(judged, list):
+            raise InputError(path, None, f"query {query_id!r} has no labels", f"give {_WHAT}")
+        for doc_id, label in judged.items():
+            if not math.isfinite(label):
+                raise InputError(
+                    path, None, f"label {label} of document {doc_id!r}", "write a finite number"
+                )
+            rows.append((query_id, doc_id, float(label)))
+    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
+
+
+def _from_lines(path: Location) -> pl.DataFrame:
+    beir = False
+    rows: list[tuple[str, str, float]] = []
+    seen: dict[tuple[str, str], int] = {}
+    for number, line in read_lines(path, _WHAT):
+        columns = [c.strip() for c in line.split("\t")] if beir else line.split()
+        if not rows and columns == _BEIR_HEADER:
+            beir = True
+            continue
+        if len(columns) != (3 if beir else 4):
+            raise InputError(
+                path,
+                number,
+                f"{len(columns)} columns, {'BEIR' if beir else 'TREC'} qrels have {3 if beir else 4}",
+                f"give {_WHAT}" if beir else 'write "query 0 document label"',
+            )
+        query_id, doc_id, written = columns[0], columns[-2], columns[-1]
+        try:
+            label = float(written)
+        except ValueError:
+            label = math.nan
+        if not math.isfinite(label):
+            raise InputError(path, number, f"label {written!r} is no number", "write a number")
+        if (query_id, doc_id) in seen:
+            raise InputError(
+                path,
+                number,
+                f"query {query_id!r} judges document {doc_id!r} twice "
+                f"(see line {seen[query_id, doc_id]})",
+                "keep one judgment",
+            )
+        seen[query_id, doc_id] = number
+        rows.append((query_id, doc_id, label))
+    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")

@@ -1,0 +1,188 @@
+"""Runs (ranked lists): TREC text files and Parquet, in and out, and JSON dictionaries, in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.files import read_parquet, write_parquet, write_text
+from engine.sources.io.lines import read_lines
+from engine.sources.io.locations import Location, name_of, require_file, suffix_of
+from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
+
+_WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON {query: {document: score}}'
+
+
+def read_run(path: Location) -> pl.DataFrame:
+    """Read one run as the run table, sorted by query and rank.
+
+    Order in TREC files follows trec_eval: by score (in single precision, as it keeps them), equal
+    scores by document id, both descending; the rank column is not looked at. JSON
+    ``{query: {document: score}}`` (pytrec_eval, ranx) is ordered likewise; in ``{query: [document, …]}``
+    (the eRAG package) the best document comes first, and scores count down to 1 as that package's do.
+    In Parquet the given ranks count. Ranks come out as 1, 2, … without gaps. A run without a name is
+    called after its file.
+
+    Raises:
+        InputError: unreadable, empty, a line that has not six columns, a score that is no number, a
+            document listed twice for a query, ranks given twice, or more than one system name.
+    """
+    path = require_file(path, _WHAT)
+    if suffix_of(path) == ".parquet":
+        frame = _from_parquet(path)
+    else:
+        frame = _from_json(path) if is_dictionary(path, _WHAT) else _from_trec(path)
+    if frame.is_empty():
+        raise InputError(path, None, "the run is empty", f"give {_WHAT}")
+    names = frame[RUN].unique()
+    if len(names) > 1:
+        raise InputError(
+            path,
+            None,
+            f"holds several systems ({', '.join(sorted(names)[:3])} …)",
+            "write one file per run",
+        )
+    return frame.sort(QUERY_ID, RANK).with_columns(
+        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
+    )
+
+
+def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
+    """Read several runs into one table; their names must differ.
+
+    Raises:
+        InputError: as ``read_run``, or two files with the same system name.
+    """
+    frames: list[pl.DataFrame] = []
+    sources: dict[str, Location] = {}
+    for path in paths:
+        frame = read_run(path)
+        name = frame[RUN][0]
+        if name in sources:
+            raise InputError(
+                path,
+                None,
+                f"the run is called {name!r} like {sources[name]}",
+                "give each run a name of its own (last column of a TREC run)",
+            )
+        sources[name] = path
+        frames.append(frame)
+    return pl.concat(frames)
+
+
+def write_run(frame: pl.DataFrame, path: Location) -> None:
+    """Write a run: Parquet if the name ends so, else TREC text.
+
+    Readers of TREC text order by score in single precision, and equal scores by document id. So
+    that they find the order of the ranks, a score that does not fall below the one before it is
+    written as the next smaller number.
+
+    Raises:
+        InputError: an id with white space cannot be written as TREC text.
+    """
+    path = Path(path)
+    if suffix_of(path) == ".parquet":
+        write_parquet(frame.select(list(tables.RUNS)), path)
+        return
+    lines: list[str] = []
+    previous: tuple[str, np.float32] | None = None
+    ordered = frame.select(list(tables.RUNS)).sort(RUN, QUERY_ID, RANK)
+    for query_id, doc_id, rank, score, run in ordered.iter_rows():
+        if any(part.split() != [part] for part in (query_id, doc_id, run)):
+            raise InputError(
+                path,
+                None,
+                f"an id with white space ({query_id!r}, {doc_id!r}, {run!r})",
+                "write the run as .parquet instead",
+            )
+        single = np.float32(score)
+        if previous is not None and previous[0] == query_id and not single < previous[1]:
+            single = np.nextafter(previous[1], np.float32("-inf"))
+            score = float(single)
+        previous = (query_id, single)
+        lines.append(f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n")
+    write_text("".join(lines), path)
+
+
+def _from_parquet(path: Location) -> pl.DataFrame:
+    frame = read_parquet(path)
+    if RUN not in frame.columns:
+        frame = frame.with_columns(pl.lit(_name(path)).alias(RUN))
+    frame = tables.conform(frame, tables.RUNS, path)
+    for columns, what in (([QUERY_ID, DOC_ID], "document"), ([QUERY_ID, RANK], "rank")):
+        twice = frame.filter(pl.struct(columns).is_duplicated())
+        if not twice.is_empty():
+            query_id, value = twice.select(columns).row(0)
+            raise InputError(
+                path,
+                None,
+                f"query {query_id!r} lists the {what} {value!r} twice",
+                f"list every {what} once per query",
+            )
+    return frame
+
+
+def _from_trec(path: Location) -> pl.DataFrame:
+    rows: list[tuple[str, str, int, float, str]] = []
+    seen: dict[tuple[str, str], int] = {}
+    for number, line in read_lines(path, _WHAT):
+        columns = line.split()
+        if len(columns) != 6:
+            raise InputError(
+                path,
+                number,
+                f"{len(columns)} columns, a TREC run has 6",
+                'write "query Q0 document rank score name"',
+            )
+        query_id, _, doc_id, _, written, name = columns
+        try:
+            score = float(written)
+        except ValueError:
+            score = math.nan
+        if math.isnan(score):
+            raise InputError(path, number, f"score {written!r} is no number", "write a number")
+        if (query_id, doc_id) in seen:
+            raise InputError(
+                path,
+                number,
+                f"query {query_id!r} lists document {doc_id!r} twice "
+                f"(see line {seen[query_id, doc_id]})",
+                "list every document once per query",
+            )
+        seen[query_id, doc_id] = number
+        rows.append((query_id, doc_id, 0, score, name))
+    return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+
+
+def _from_json(path: Location) -> pl.DataFrame:
+    name = _name(path)
+    rows = [
+        (query_id, doc_id, 0, float(score), name)
+        for query_id, ranking in read_dictionary(path, _WHAT).items()
+        for doc_id, score in (
+            ranking.items()
+            if isinstance(ranking, dict)
+            else zip(ranking, range(len(ranking), 0, -1), strict=True)
+        )
+    ]
+    return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+
+
+def _name(path: Location) -> str:
+    return PurePosixPath(name_of(path).removesuffix(".gz").removesuffix(".bz2")).stem
+
+
+def _by_score(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.sort(
+        QUERY_ID,
+        pl.col(SCORE).cast(pl.Float32),
+        DOC_ID,
+        descending=[False, True, True],
+    ).with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK))

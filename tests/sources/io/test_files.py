@@ -1,0 +1,41 @@
+import pickle
+
+import pytest
+
+from engine.errors import InputError
+from engine.sources.io.files import atomic_path, require_output, write_text
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "deep" / "f.txt"
+    write_text("old", path)
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert [p.name for p in path.parent.iterdir()] == ["f.txt"]
+    write_text("new", path)
+    assert path.read_text() == "new"
+
+
+def test_outputs_are_checked_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("x")
+    require_output(tmp_path / "new" / "deep", directory=True)
+    require_output(tmp_path / "file", directory=False)
+    require_output(tmp_path, directory=True)
+    for path, directory in (
+        (tmp_path / "file", True),
+        (tmp_path / "file" / "below", True),
+        (tmp_path, False),
+        (tmp_path / "file" / "out.parquet", False),
+    ):
+        with pytest.raises(InputError):
+            require_output(path, directory=directory)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_input_errors_survive_the_way_between_processes():
+    error = InputError("f", 3, "broken", "mend it")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error) == "f:3: broken; mend it"
+    assert (copy.line, copy.remedy) == (3, "mend it")

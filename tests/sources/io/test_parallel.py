@@ -1,0 +1,56 @@
+import operator
+import os
+
+import pytest
+
+from engine.sources.io import parallel
+from engine.sources.io.parallel import map_ordered
+
+
+def _exit_elsewhere(pid):
+    if os.getpid() != pid:
+        os._exit(3)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Processes are started after the first item."""
+    monkeypatch.setattr(parallel, "_PATIENCE", 0)
+
+
+def test_results_come_in_order_from_processes_and_without(impatient):
+    items = range(-40, 40)
+    expected = [-n for n in items]
+    assert list(map_ordered(operator.neg, items, workers=1)) == expected
+    assert list(map_ordered(operator.neg, items, workers=2)) == expected
+    assert list(map_ordered(operator.neg, [], workers=2)) == []
+
+
+def test_little_work_starts_no_process(monkeypatch):
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", None)
+    assert list(map_ordered(operator.neg, range(99), workers=4)) == [-n for n in range(99)]
+    monkeypatch.setattr(parallel, "_PATIENCE", 0)
+    assert list(map_ordered(operator.neg, [1], workers=4)) == [-1]
+    with pytest.raises(TypeError):
+        list(map_ordered(operator.neg, [1, 2], workers=4))
+
+
+def test_items_are_taken_as_results_are_and_errors_come_through(impatient):
+    taken = []
+
+    def items():
+        for n in range(-100, 100):
+            taken.append(n)
+            yield n
+
+    results = map_ordered(operator.neg, items(), workers=2)
+    assert [next(results), next(results)] == [100, 99]
+    assert len(taken) < 20
+    results.close()
+    with pytest.raises(TypeError):
+        list(map_ordered(operator.neg, ["x"] * 9, workers=2))
+
+
+def test_a_killed_worker_ends_in_words(impatient):
+    with pytest.raises(RuntimeError, match="use fewer workers"):
+        list(map_ordered(_exit_elsewhere, [os.getpid()] * 9, workers=2))

@@ -1,0 +1,228 @@
+import gzip
+import json
+import random
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from engine.errors import InputError
+from engine.sources.io import duplicate_ids as distinct
+from engine.sources.io.files import write_parquet
+from engine.sources.io.skipping import SkipBad
+from engine.sources.passages import read as corpus
+from engine.sources.passages.read import read_corpus, scan_corpus
+
+
+def write(path, *records):
+    path.write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+    return path
+
+
+def test_field_names_of_the_usual_layouts_are_understood(tmp_path):
+    path = write(
+        tmp_path / "c.jsonl",
+        {"doc_id": "1", "title": "T", "text": "a", "article_id": "A"},
+        {"_id": "2", "title": "T", "text": "b"},
+        {"id": 3, "contents": "c"},
+        {"id": "4", "title": "T", "text": "d", "wikipedia_id": "77"},
+    )
+    frame = read_corpus(path)
+    assert frame["doc_id"].to_list() == ["1", "2", "3", "4"]
+    assert frame["article_id"].to_list() == ["A", "T", "3", "77"]
+
+
+def test_only_wanted_passages_are_kept_from_either_format(tmp_path):
+    path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": f"t{i}"} for i in range(5)))
+    write_parquet(read_corpus(path), tmp_path / "c.parquet")
+    for source in (path, tmp_path / "c.parquet"):
+        assert read_corpus(source, wanted={"3", "1"})["doc_id"].to_list() == ["1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("records", "where", "words"),
+    [
+        ([{"id": "1", "text": "a"}, {"id": "1", "text": "b"}], ":2", "stands in line 1"),
+        ([{"text": "a"}], ":1", "without an id"),
+        ([{"id": "1"}], ":1", "has no text"),
+        ([{"id": "1", "text": None}], ":1", "has no text"),
+        ([{"id": "1", "text": "a", "title": 5}], ":1", "title"),
+        ([], "", "corpus is empty"),
+    ],
+)
+def test_bad_corpora_are_refused(tmp_path, records, where, words):
+    path = write(tmp_path / "c.jsonl", *records)
+    with pytest.raises(InputError) as caught:
+        read_corpus(path, wanted={"9"})
+    assert str(caught.value).startswith(f"{path}{where}: ")
+    assert words in str(caught.value)
+
+
+def test_bad_parquet_corpora_are_refused(tmp_path):
+    path = tmp_path / "c.parquet"
+    columns = {
+        "doc_id": ["1", "1"],
+        "title": ["", ""],
+        "text": ["a", "b"],
+        "article_id": ["x", "y"],
+    }
+    pl.DataFrame(columns).write_parquet(path)
+    for wanted in (None, {"1"}):
+        with pytest.raises(InputError, match="'1' occurs more than once"):
+            read_corpus(path, wanted=wanted)
+    pl.DataFrame(columns).clear().write_parquet(path)
+    for wanted in (None, {"1"}):
+        with pytest.raises(InputError, match="corpus is empty"):
+            read_corpus(path, wanted=wanted)
+    pl.DataFrame({"doc_id": ["1"], "text": ["a"]}).write_parquet(path)
+    for wanted in (None, {"1"}):
+        with pytest.raises(InputError, match="lacks the columns title, article_id"):
+            read_corpus(path, wanted=wanted)
+    path.write_text("not parquet")
+    for wanted in (None, {"1"}):
+        with pytest.raises(InputError, match="not a readable Parquet file"):
+            read_corpus(path, wanted=wanted)
+
+
+def test_integer_ids_in_parquet_are_read_as_text(tmp_path):
+    path = tmp_path / "c.parquet"
+    columns = {"doc_id": [1, 2], "title": ["", ""], "text": ["a", "b"], "article_id": ["x", "y"]}
+    pl.DataFrame(columns).write_parquet(path)
+    assert read_corpus(path, wanted={"2"})["doc_id"].to_list() == ["2"]
+    assert read_corpus(path)["doc_id"].to_list() == ["1", "2"]
+
+
+def dpr(path, *lines):
+    text = "id\ttext\ttitle\n" + "".join(f"{line}\n" for line in lines)
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("name", ["psgs_w100.tsv", "psgs_w100.tsv.gz"])
+def test_dpr_passages_are_unquoted_and_belong_to_their_title(tmp_path, name):
+    path = dpr(tmp_path / name, '1\t"the ""second"" plague"\tAaron', "2\tplain\t")
+    assert read_corpus(path).rows() == [
+        ("1", "Aaron", 'the "second" plague', "Aaron"),
+        ("2", "", "plain", "2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('2\t"unclosed\tT', "broken quotes"),
+        ("2\tonly two", "2 columns, a passage has 3"),
+        ("1\tagain\tT", "stands in line 2 already"),
+    ],
+)
+def test_bad_dpr_lines_are_named(tmp_path, line, words):
+    path = dpr(tmp_path / "c.tsv", "1\ta\tT", line, "3\tc\tT")
+    with pytest.raises(InputError, match=words) as caught:
+        read_corpus(path)
+    assert caught.value.line == 3
+
+
+def test_a_tsv_with_another_header_is_refused(tmp_path):
+    (tmp_path / "c.tsv").write_text("doc\ttext\n1\ta\n")
+    with pytest.raises(InputError, match="not the header of DPR"):
+        read_corpus(tmp_path / "c.tsv", skip_bad=9)
+
+
+def test_a_beir_directory_is_read_by_its_corpus(tmp_path):
+    write(tmp_path / "corpus.jsonl", {"_id": "d1", "title": "T", "text": "a", "metadata": {}})
+    write(tmp_path / "queries.jsonl", {"_id": "q1", "text": "x"})
+    assert read_corpus(tmp_path).rows() == [("d1", "T", "a", "T")]
+
+
+def test_shards_are_read_in_the_order_of_their_names(tmp_path):
+    for name, doc_id in (("b", "2"), ("a", "1"), ("c", "3")):
+        row = {"doc_id": [doc_id], "title": [""], "text": ["t"], "article_id": ["x"]}
+        pl.DataFrame(row).write_parquet(tmp_path / f"{name}.parquet")
+    assert read_corpus(tmp_path)["doc_id"].to_list() == ["1", "2", "3"]
+    (tmp_path / "d.parquet").write_bytes((tmp_path / "b.parquet").read_bytes())
+    with pytest.raises(InputError, match=r"d\.parquet: document id '2' occurs more than once"):
+        read_corpus(tmp_path)
+    with pytest.raises(InputError, match="without"):
+        read_corpus(tmp_path.parent / tmp_path.name / "..")
+
+
+def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "BATCH_ROWS", 7)
+    records = [{"id": str(i), "text": f"t{i}"} for i in range(50)]
+    path = write(tmp_path / "c.jsonl", *records)
+    batches = list(scan_corpus(path))
+    assert [b.height for b in batches] == [7] * 7 + [1]
+    assert pl.concat(batches).equals(read_corpus(path))
+    write_parquet(pl.concat(batches), tmp_path / "c.parquet")
+    assert pl.concat(scan_corpus(tmp_path / "c.parquet")).equals(pl.concat(batches))
+    write(path, *records, {"id": "3", "text": "again"})
+    with pytest.raises(InputError, match=r":51: document id '3' stands in line 4 already"):
+        read_corpus(path)
+
+
+def test_equal_hashes_of_different_ids_are_no_duplicates(tmp_path, monkeypatch):
+    def same(ids):
+        return pl.Series([7] * len(ids), dtype=pl.UInt64)
+
+    monkeypatch.setattr(distinct, "hash_ids", same)
+    monkeypatch.setattr(corpus, "hash_ids", same)
+    path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": "t"} for i in range(5)))
+    assert read_corpus(path).height == 5
+    write(path, *({"id": str(i), "text": "t"} for i in (0, 1, 2, 1)))
+    with pytest.raises(InputError, match=r":4: document id '1' stands in line 2 already"):
+        read_corpus(path)
+
+
+def test_bad_records_are_skipped_up_to_a_number_and_counted(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(
+        b'{"id": "1", "text": "a"}\n{"id": "2", "te\n{"id": "3"}\n\xff\n{"id": "5", "text": "e"}\n'
+    )
+    skip = SkipBad(3)
+    assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == ["1", "5"]
+    assert skip.count == 3
+    assert skip.described().startswith(f"3 bad records skipped ({path}:2: broken JSON")
+    with pytest.raises(InputError, match=r":4: not UTF-8 text \(bad record 3, 2 may be skipped\)"):
+        read_corpus(path, skip_bad=2)
+    with pytest.raises(InputError, match=r":2: broken JSON"):
+        read_corpus(path)
+
+
+def test_a_file_cut_short_is_refused_however_many_bad_records_may_be_skipped(tmp_path):
+    path = tmp_path / "c.jsonl.gz"
+    lines = "".join(json.dumps({"id": str(i), "text": f"{i * i}"}) + "\n" for i in range(999))
+    path.write_bytes(gzip.compress(lines.encode())[:-60])
+    with pytest.raises(InputError, match="cannot be read") as caught:
+        read_corpus(path, skip_bad=10**6)
+    assert caught.value.line > 1
+
+
+def test_dpr_texts_in_quotes_may_run_over_lines(tmp_path):
+    path = dpr(tmp_path / "c.tsv", '1\t"one\n\ntwo"\tT', "2\tb\u2028c\tT", '3\t"x\n""y"""\tT')
+    assert read_corpus(path)["text"].to_list() == ["one\n\ntwo", "b\u2028c", 'x\n"y"']
+
+
+def test_a_dpr_quote_left_open_costs_one_line(tmp_path):
+    rows = [f'{n}\t"say ""{n}"""\tT' for n in range(9)]
+    rows[2] = '2\t"left open\tT'
+    path = dpr(tmp_path / "c.tsv", *rows, '9\t"left open at the end\tT')
+    skip = SkipBad(2)
+    kept = [str(n) for n in (0, 1, 3, 4, 5, 6, 7, 8)]
+    assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == kept
+    assert [error.line for error in skip.first] == [4, 11]
+
+
+def test_a_scan_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "BATCH_ROWS", 1000)
+    path = tmp_path / "c.parquet"
+    texts = [random.Random(n).randbytes(500).hex() for n in range(20_000)]
+    ids = [str(n) for n in range(20_000)]
+    table = pl.DataFrame({"doc_id": ids, "title": ids, "text": texts, "article_id": ids})
+    table.write_parquet(path, row_group_size=500)
+    before, most = pa.total_allocated_bytes(), 0
+    for batch in scan_corpus(path):
+        most = max(most, pa.total_allocated_bytes() - before)
+        del batch
+    # 20 batches; Arrow, left to itself, keeps the whole file.
+    assert 0 < most < path.stat().st_size / 2

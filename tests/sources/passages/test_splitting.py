@@ -1,0 +1,52 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.sources.passages.splitting import Cutting, cut, cut_characters, cut_words
+
+TEXTS = st.text(alphabet="ab \n.", max_size=400)
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(alphabet="abc", min_size=1, max_size=3), max_size=350))
+def test_pieces_joined_again_give_the_words(words):
+    cut = cut_words(" \n".join(words), 100)
+    assert " ".join(cut).split() == words
+    assert len(cut) == -(-len(words) // 100)
+    assert all(len(part.split()) == 100 for part in cut[:-1])
+
+
+@settings(deadline=None)
+@given(TEXTS, st.integers(1, 60), st.data())
+def test_pieces_of_characters_are_short_and_lose_no_word_but_white_space(text, characters, data):
+    overlap = data.draw(st.integers(0, characters - 1))
+    pieces = cut_characters(text, characters, overlap)
+    assert all(0 < len(piece) <= characters for piece in pieces)
+    at = 0
+    for piece in pieces:  # each is found in the text, not before the one before it
+        at = text.index(piece, at)
+    assert sum(len("".join(p.split())) for p in pieces) >= len("".join(text.split()))
+
+
+def test_characters_are_cut_at_paragraphs_before_words():
+    # By hand: 'one two' and 'three' fit into 12 with no room for both (7 + 1 + 5 = 13).
+    assert cut_characters("one two\nthree four", 12, 0) == ["one two", "three four"]
+    # ' bbb' (4, with its space) is shared: it fits the overlap, and 4 + 4 fit into 8.
+    assert cut_characters("aaa bbb ccc", 8, 4) == ["aaa bbb", "bbb ccc"]
+
+
+def test_a_cutting_says_which_way():
+    text = "one two three four"
+    assert cut(text, Cutting(words=3)) == ["one two three", "four"]
+    assert cut(text, Cutting(characters=9, overlap=0)) == ["one two", "three", "four"]
+    assert cut(" \n", Cutting()) == cut("  ", Cutting(characters=9, overlap=0)) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"words": 0}, {"characters": 0}, {"characters": 20}, {"characters": 9, "overlap": -1}],
+)
+def test_impossible_cuts_are_refused(options):
+    with pytest.raises(InputError, match="use 1"):
+        Cutting(**options)

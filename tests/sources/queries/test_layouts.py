@@ -1,0 +1,211 @@
+"""Layouts of queries beside KILT's: plain JSONL, BEIR, CSV and TSV, SQuAD and its kin."""
+
+import gzip
+import json
+
+import pytest
+
+from engine.errors import InputError
+from engine.sources.articles.read import read_source
+from engine.sources.passages.cut import passages
+from engine.sources.queries.read import layout_of, read_queries, read_query_set
+
+
+def lines(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def test_the_layout_follows_from_the_content(tmp_path):
+    for name, text, layout in (
+        ("a", '{"id": "1", "input": "x", "output": []}\n', "kilt"),
+        ("b", '{"id": "1", "question": "x", "answer": ["y"]}\n', "plain"),
+        ("c", '{"_id": "1", "text": "x", "metadata": {}}\n', "plain"),
+        ("d", "query,answers\nx,y\n", "table"),
+        ("e", "id\tquestion\tanswer\n", "table"),
+        ("f", '{"version": "1", "data": []}', "squad"),
+        ("g", '{\n "data": []}', "squad"),
+        ("h.parquet", "", "parquet"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert layout_of(tmp_path / name) == layout, name
+
+
+def test_plain_records(tmp_path):
+    path = lines(
+        tmp_path / "q.jsonl",
+        {"query_id": "a", "query": "who", "answers": ["Ann", "Bo "], "provenance": ["P"]},
+        {"id": 7, "question": "what", "answer": "it", "article_id": "Q"},
+        {"_id": "c", "text": "where", "golden_answers": ["here", "here"]},
+    )
+    assert read_queries(path).rows() == [
+        ("a", "who", ["Ann", "Bo"], ["P"]),
+        ("7", "what", ["it"], ["Q"]),
+        ("c", "where", ["here"], []),
+    ]
+
+
+def test_records_without_ids_are_numbered_and_may_not_be_mixed(tmp_path):
+    one, two = {"query": "a", "answers": ["x"]}, {"query": "b", "answers": ["y"]}
+    path = tmp_path / "q.jsonl"
+    path.write_text(f"{json.dumps(one)}\n\n{json.dumps(two)}\n")
+    assert read_queries(path)["query_id"].to_list() == ["1", "2"]
+    with pytest.raises(InputError, match=":2: the id '9'; give every query an id"):
+        read_queries(lines(path, one, two | {"id": "9"}))
+    with pytest.raises(InputError, match=":2: a query without an id"):
+        read_queries(lines(path, one | {"id": "9"}, two))
+
+
+def test_beir_directories_have_queries_without_answers(tmp_path):
+    lines(tmp_path / "queries.jsonl", {"_id": "q1", "text": "x", "metadata": {}})
+    lines(tmp_path / "corpus.jsonl", {"_id": "d1", "text": "x"})
+    assert read_queries(tmp_path, need_answers=False).rows() == [("q1", "x", [], [])]
+    with pytest.raises(InputError, match="'q1' has no answers"):
+        read_queries(tmp_path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_csv_and_tsv(tmp_path, packed):
+    text = 'id,question,answers,provenance\n1,"who, really",Ann|Bo,A|B\n\n2,"two\n\nlines","[""a|b"", ""c""]",\n'
+    expected = [
+        ("1", "who, really", ["Ann", "Bo"], ["A", "B"]),
+        ("2", "two\n\nlines", ["a|b", "c"], []),
+    ]
+    path = tmp_path / ("q.csv.gz" if packed else "q.csv")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert read_queries(path).rows() == expected
+    (tmp_path / "q.tsv").write_text("query\tanswer\nwho, really\tAnn|Bo\n")
+    assert read_queries(tmp_path / "q.tsv").rows() == [("1", "who, really", ["Ann", "Bo"], [])]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("who,Ann\n", 1, "no header with a column query, question, text"),
+        ("query,answers\na,b\nc\n", 3, "1 columns, the header has 2"),
+        ('query,answers\na,"b\n', 2, "broken quotes"),
+        ("query,answers\na,[b]\n", 2, "is no JSON list"),
+        ('query,answers\na,"[1]"\n', 2, "answers of query '1' are no strings"),
+        ("query,answers\na,\n", 2, "query '1' has no answers"),
+        ("query,answers\n,b\n", 2, "query '1' has no text"),
+        ("id,query,answers\nx,a,b\n\nx,c,d\n", 4, r"duplicate query id 'x' \(see line 2\)"),
+        ('{"query": "a", "answers": [3]}\n', 1, "are no strings"),
+        ('{"answers": ["a"]}\n', 1, "has no text"),
+        ('{"id": 1.5, "query": "a", "answers": ["a"]}\n', 1, "the id 1.5"),
+        ('{"id": true, "query": "a", "answers": ["a"]}\n', 1, "the id True"),
+    ],
+)
+def test_bad_plain_queries_are_named(tmp_path, text, line, words):
+    path = tmp_path / "q"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words) as caught:
+        read_queries(path)
+    assert caught.value.line == line
+
+
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "Normans",
+            "paragraphs": [
+                {
+                    "context": "The Normans gave their name to Normandy.",
+                    "qas": [
+                        {
+                            "id": "56dd",
+                            "question": "What region?",
+                            "answers": [{"text": "Normandy", "answer_start": 31}] * 2,
+                            "is_impossible": False,
+                        },
+                        {
+                            "id": "5ad3",
+                            "question": "Who won?",
+                            "answers": [],
+                            "plausible_answers": [{"text": "Normans", "answer_start": 4}],
+                            "is_impossible": True,
+                        },
+                    ],
+                }
+            ],
+        }
+    ],
+}
+KLUE = {
+    "version": "klue-mrc-v1.1",
+    "data": [
+        {
+            "title": "제주도 장마",
+            "news_category": "사회",
+            "source": "hankyung",
+            "paragraphs": [
+                {
+                    "context": "장마가 제주도에서 시작됐다.",
+                    "qas": [
+                        {
+                            "guid": "klue-mrc-v1_train_1",
+                            "question_type": 1,
+                            "question": "장마는 어디서 시작됐나?",
+                            "answers": [{"text": "제주도", "answer_start": 4}],
+                            "is_impossible": False,
+                        }
+                    ],
+                }
+            ],
+        }
+    ],
+}
+KORQUAD = {
+    "version": "KorQuAD_v1.0_dev",
+    "data": [
+        {
+            "title": "임종석",
+            "paragraphs": [
+                {
+                    "context": "임종석은 1989년 2월 15일에 수배되었다.",
+                    "qas": [
+                        {
+                            "id": "6548850-0-0",
+                            "question": "언제 수배되었나?",
+                            "answers": [{"text": "1989년 2월 15일", "answer_start": 5}],
+                        }
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("document", "row", "unanswerable"),
+    [
+        (SQUAD, ("56dd", "What region?", ["Normandy"], ["Normans"]), 1),
+        (KLUE, ("klue-mrc-v1_train_1", "장마는 어디서 시작됐나?", ["제주도"], ["제주도 장마"]), 0),
+        (KORQUAD, ("6548850-0-0", "언제 수배되었나?", ["1989년 2월 15일"], ["임종석"]), 0),
+    ],
+)
+def test_squad_questions_and_their_gold_passages(tmp_path, document, row, unanswerable, indent):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(document, ensure_ascii=False, indent=indent))
+    found = read_query_set(path)
+    assert found.table.rows() == [row]
+    assert found.unanswerable == unanswerable
+    # The passages of the same document go by the article that the question names as gold.
+    assert passages(read_source(path))["article_id"].to_list() == row[3]
+
+
+def test_bad_squad_questions_are_refused(tmp_path):
+    path = tmp_path / "s.json"
+    for question, words in (
+        ({"question": "x"}, "without an id"),
+        ({"id": "1"}, "'1' has no text"),
+        ({"id": "1", "question": "x", "answers": ["a"]}, "no list of objects with a text"),
+        ({"id": "1", "question": "x", "answers": {"text": ["a"]}}, "no list of objects"),
+        ({"id": "1", "question": "x", "is_impossible": True}, "no queries but 1 unanswerable"),
+    ):
+        entry = {"title": "T", "paragraphs": [{"context": "c", "qas": [question]}]}
+        path.write_text(json.dumps({"data": [entry]}))
+        with pytest.raises(InputError, match=words):
+            read_queries(path)

@@ -1,0 +1,114 @@
+"""What is exported, read back by other tools."""
+
+import polars as pl
+import pytest
+import pytrec_eval
+
+from engine import tables
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.sources.runs.export import write_exports
+from engine.sources.runs.qrels import read_qrels
+from engine.sources.runs.read import read_run
+from tests.conftest import make_labels, make_run
+
+# Six queries over twelve passages; "a" lists all in one order, "b" some in another, with a tie.
+N = 6
+QUERIES = pl.DataFrame(
+    [(f"q{i}", f"question {i}", [f"word{i}"], [f"A{i}", f"A{i + 1}"]) for i in range(N)],
+    schema=tables.QUERIES,
+    orient="row",
+)
+CORPUS = pl.DataFrame(
+    [(f"d{j}", "", f"word{j % 4} word{j % 5}", f"A{j // 2}") for j in range(12)],
+    schema=tables.CORPUS,
+    orient="row",
+)
+A = make_run(
+    [(f"q{i}", f"d{(i * 5 + r * 7) % 12}", r + 1) for i in range(N) for r in range(8)], "a"
+)
+B = make_run(
+    [(f"q{i}", f"d{(i * 3 + r) % 12}", r + 1) for i in range(N - 1) for r in range(5)], "b"
+).with_columns(score=pl.lit(1.0))
+MEASURES = {
+    "P@5": "P_5",
+    "nDCG@5": "ndcg_cut_5",
+    "AP@5": "map_cut_5",
+    "R@5": "recall_5",
+    "Success@5": "success_5",
+    "RR@8": "recip_rank",
+}
+
+
+@pytest.mark.parametrize(("runs", "relevant"), [([A], "list"), ([A], "pool"), ([A, B], "pool")])
+def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs, relevant):
+    table = pl.concat(runs)
+    settings = Settings(
+        k=8,
+        measures=" ".join(MEASURES),
+        annotators=("containment", "provenance"),
+        end_to_end=False,
+        relevant=relevant,
+        resamples=0,
+    )
+    result = evaluate(EvaluationInputs(QUERIES, CORPUS, table, 0, 0), settings, store=tmp_path)
+    written = write_exports(result.labels, table, tmp_path)
+    assert len(written) == 2 + len(runs)
+    compared = 0
+    for annotator in settings.annotators:
+        with (tmp_path / "qrels" / f"{annotator}.txt").open() as file:
+            evaluator = pytrec_eval.RelevanceEvaluator(
+                pytrec_eval.parse_qrel(file), set(MEASURES.values())
+            )
+        for run in table["run"].unique():
+            with (tmp_path / "runs" / f"{run}.trec").open() as file:
+                theirs = evaluator.evaluate(pytrec_eval.parse_run(file))
+            ours = result.query_scores.filter(run=run, annotator=annotator)
+            for measure, query_id, value in ours.select("measure", "query_id", "value").iter_rows():
+                # pytrec_eval leaves a query out that the run lists nothing for
+                other = theirs.get(query_id, {}).get(MEASURES[measure], 0.0)
+                assert value == pytest.approx(other, abs=1e-9), (annotator, run, measure, query_id)
+                compared += other > 0
+    assert compared > 40
+
+
+def test_real_valued_labels_come_back_to_the_last_bit_and_never_as_trec(tmp_path):
+    labels = make_labels([("1", "x", 2 / 3), ("1", "y", 0.0), ("2", "x y", 1e-9)], "e")
+    written = write_exports(labels, make_run([("1", "x", 1)]), tmp_path)
+    assert {path.name for path in written} == {"e.parquet", "e.tsv", "sys.trec"}
+    for name in ("e.parquet", "e.tsv"):
+        assert read_qrels(tmp_path / "qrels" / name).rows() == [
+            ("1", "x", 2 / 3),
+            ("1", "y", 0.0),
+            ("2", "x y", 1e-9),
+        ]
+    # whole-number labels of a later evaluation leave nothing of these behind
+    write_exports(make_labels([("1", "x", 2.0)], "e"), make_run([("1", "x", 1)]), tmp_path)
+    assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["e.txt"]
+    assert (tmp_path / "qrels" / "e.txt").read_text() == "1 0 x 2\n"
+
+
+def test_ids_with_white_space_go_to_parquet(tmp_path):
+    run = make_run([("1", "a passage", 1)])
+    written = write_exports(make_labels([("1", "a passage", 1.0)], "e"), run, tmp_path)
+    assert [path.name for path in written] == ["e.parquet", "sys.parquet"]
+    assert read_run(tmp_path / "runs" / "sys.parquet").equals(run)
+
+
+def test_ids_that_no_line_can_hold_go_to_parquet_alone(tmp_path):
+    labels = make_labels([("1", "a\tb", 0.5)], "e")
+    written = write_exports(labels, make_run([("1", "x", 1)]), tmp_path)
+    assert [path.name for path in written] == ["e.parquet", "sys.trec"]
+    assert read_qrels(tmp_path / "qrels" / "e.parquet")["doc_id"].to_list() == ["a\tb"]
+
+
+def test_names_of_runs_are_no_paths(tmp_path):
+    runs = pl.concat([make_run([("1", "x", 1)], name) for name in ("../up", "a/b", "a_b", "A_B")])
+    written = write_exports(tables.empty(tables.LABELS), runs, tmp_path)
+    assert [str(path.relative_to(tmp_path)) for path in written] == [
+        "runs/_up.trec",
+        "runs/a_b.trec",
+        "runs/a_b-2.trec",
+        "runs/A_B-3.trec",
+    ]

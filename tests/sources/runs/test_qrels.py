@@ -1,0 +1,105 @@
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation.inputs import read_inputs
+from engine.sources.runs.qrels import read_qrels, write_qrels
+
+
+def test_trec_lines_are_read_in_their_order(tmp_path):
+    path = tmp_path / "q.txt"
+    path.write_text("q2 0 b 2\nq1 0 a 0\nq1 Q0 c -1\n")
+    assert read_qrels(path).rows() == [("q2", "b", 2.0), ("q1", "a", 0.0), ("q1", "c", -1.0)]
+
+
+def test_parquet_and_real_valued_labels_are_read(tmp_path):
+    frame = pl.DataFrame({"query_id": ["q"], "doc_id": ["a"], "label": [0.25]})
+    frame.write_parquet(tmp_path / "q.parquet")
+    assert read_qrels(tmp_path / "q.parquet").equals(frame)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("q 0 a 1\nq 0 b\n", ":2: 3 columns, TREC qrels have 4"),
+        ("q 0 a one\n", ":1: label 'one' is no number"),
+        ("q 0 a nan\n", ":1: label 'nan' is no number"),
+        ("q 0 a 1\nq 0 a 0\n", r":2: query 'q' judges document 'a' twice .see line 1"),
+        ("", "empty|no judgments"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path, text, words):
+    path = tmp_path / "q.txt"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_qrels(path)
+
+
+def test_parquet_with_a_pair_twice_or_no_number_is_refused(tmp_path):
+    path = tmp_path / "q.parquet"
+    frame = pl.DataFrame({"query_id": ["q", "q"], "doc_id": ["a", "a"], "label": [1.0, 0.0]})
+    frame.write_parquet(path)
+    with pytest.raises(InputError, match="judges 'a' twice"):
+        read_qrels(path)
+    frame.head(1).with_columns(label=pl.lit(float("nan"))).write_parquet(path)
+    with pytest.raises(InputError, match="not a finite number"):
+        read_qrels(path)
+
+
+def test_judgments_of_other_queries_are_refused(tmp_path):
+    queries, corpus, run, qrels = (tmp_path / n for n in ("q.jsonl", "c.jsonl", "r.trec", "j.txt"))
+    queries.write_text('{"id": "1", "input": "who", "output": [{"answer": "Ann"}]}\n')
+    corpus.write_text('{"id": "a", "title": "A", "text": "Ann"}\n')
+    run.write_text("1 Q0 a 1 1 mine\n")
+    qrels.write_text("1 0 a 1\n2 0 a 1\n")
+    judged = read_inputs(queries, corpus, [run], k=1, qrels=qrels).qrels
+    assert judged.rows() == [("1", "a", 1.0)]
+    qrels.write_text("one 0 a 1\n")
+    with pytest.raises(InputError, match="judges none of the 1 queries"):
+        read_inputs(queries, corpus, [run], k=1, qrels=qrels)
+
+
+def test_beir_files_have_three_columns_and_a_header(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text("query-id\tcorpus-id\tscore\nq 1\td1\t1\nq2\td 2\t0\n")
+    assert read_qrels(path).rows() == [("q 1", "d1", 1.0), ("q2", "d 2", 0.0)]
+    path.write_text("query-id\tcorpus-id\tscore\nq1\t0\td1\t1\n")
+    with pytest.raises(InputError, match=":2: 4 columns, BEIR qrels have 3"):
+        read_qrels(path)
+    path.write_text("q1\td1\t1\n")
+    with pytest.raises(InputError, match=":1: 3 columns, TREC qrels have 4"):
+        read_qrels(path)
+
+
+def test_dictionaries_of_pytrec_eval_are_qrels(tmp_path):
+    path = tmp_path / "j.json"
+    path.write_text('{"q1": {"d1": 1, "d2": 0},\n "q2": {"d1": 2}}')
+    assert read_qrels(path).rows() == [("q1", "d1", 1.0), ("q1", "d2", 0.0), ("q2", "d1", 2.0)]
+    for text, words in (
+        ('{"q1": ["d1"]}', "has no labels"),
+        ('{"q1": {"d1": "1"}}', "is no number"),
+        ('{"q1": {"d1": Infinity}}', "label inf"),
+        ("{}", "holds no judgments"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            read_qrels(path)
+
+
+@pytest.mark.parametrize("name", ["j.trec", "j.parquet"])
+def test_written_qrels_are_read_back_as_they_were(tmp_path, name):
+    rows = [("q1", "d1", 1.0), ("q1", "d2", -1.0), ("q2", "d1", 3.0)]
+    table = pl.DataFrame(rows, schema=tables.QRELS, orient="row")
+    write_qrels(table, tmp_path / name)
+    assert read_qrels(tmp_path / name).equals(table)
+    if name == "j.trec":
+        assert (tmp_path / name).read_text() == "q1 0 d1 1\nq1 0 d2 -1\nq2 0 d1 3\n"
+
+
+@pytest.mark.parametrize("row", [("q 1", "d", 1.0), ("q", "", 1.0), ("q", "d", 0.5)])
+def test_what_trec_qrels_cannot_hold_is_not_written(tmp_path, row):
+    table = pl.DataFrame([row], schema=tables.QRELS, orient="row")
+    with pytest.raises(InputError, match="write the judgments as .parquet"):
+        write_qrels(table, tmp_path / "j.trec")
+    assert list(tmp_path.iterdir()) == []
