@@ -51,7 +51,7 @@ from engine.evaluation.settings import Settings
 from engine.machine.model_files import cache_directory
 from engine.ranking.measures import Measure
 from engine.reading.plan import wanted_reads
-from engine.reading.prompts import Prompt
+from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import FAILURE, Executor, get_reads
 from engine.retrieval import bm25

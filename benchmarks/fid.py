@@ -46,8 +46,8 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
-from engine.reading.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecoderReader
-from engine.reading.prompts import default_prompt
+from engine.reading.models.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecoderReader
+from engine.reading.prompting.prompts import default_prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import FID_INPUT_TOKENS
 from engine.sources.articles.read import read_source

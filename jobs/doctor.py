@@ -17,7 +17,7 @@ from rich.text import Text
 from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.batching import machine_memory
-from engine.reading import weights
+from engine.reading.models import weights
 from engine.retrieval.encoders import bundled_directory
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java

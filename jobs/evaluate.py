@@ -21,8 +21,8 @@ from engine.labels.utility import Helpful
 from engine.machine.device import Dtype
 from engine.machine.model_files import cache_directory
 from engine.ranking.scores import Missing, Relevant
+from engine.reading.prompting.template import Task
 from engine.reading.protocol import Augmentation, Engine
-from engine.reading.template import Task
 from engine.sources.io.files import require_output
 from engine.sources.io.locations import locate
 from engine.statistics.intervals import IntervalMethod

@@ -13,13 +13,13 @@ from engine.errors import ReadError
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import judge, utility
+from engine.reading.models.weights import resolve
 from engine.reading.plan import wanted_reads
-from engine.reading.prompts import Prompt
+from engine.reading.prompting.prompts import Prompt
+from engine.reading.prompting.template import ABSTAIN, JUDGE, styles
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts, get_reads
-from engine.reading.template import ABSTAIN, JUDGE, styles
-from engine.reading.weights import resolve
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, QUERY_ID, READ_KEY
 
 # Who reads: the reader of whole lists, and of single passages where no other does (``erag``); the judge;

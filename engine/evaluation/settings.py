@@ -15,8 +15,8 @@ from engine.labels.utility import HELPFUL, Helpful
 from engine.machine.device import Dtype
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.scores import Missing, Relevant
+from engine.reading.prompting.template import ABSTAIN, Task, read_template
 from engine.reading.protocol import Augmentation, Engine
-from engine.reading.template import ABSTAIN, Task, read_template
 from engine.scoring.metrics import get_metric
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import IntervalMethod

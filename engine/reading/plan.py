@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine import tables
-from engine.reading.prompts import Prompt
+from engine.reading.prompting.prompts import Prompt
 from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"

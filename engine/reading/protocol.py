@@ -12,7 +12,7 @@ from engine.machine.device import Dtype
 
 Augmentation = Literal["in-prompt", "fid"]
 Engine = Literal["transformers", "vllm"]
-# The model type of checkpoints whose cross-attention has a position bias (``engine.reading.fid_t5``).
+# The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
 BIASED = "fid-t5"
 
 
@@ -29,7 +29,7 @@ class ReaderSpec:
     decides how fast they come and in how much memory.
 
     Attributes:
-        weights: SHA-256 over the model's files, see ``engine.reading.weights.resolve``.
+        weights: SHA-256 over the model's files, see ``engine.reading.models.weights.resolve``.
         architecture: decoder-only or encoder-decoder.
         dtype: the precision of weights and activations.
         max_new_tokens: tokens generated at most, 1 or more.

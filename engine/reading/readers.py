@@ -10,10 +10,11 @@ from pathlib import Path
 from engine.errors import InputError, ReadError
 from engine.machine import device, model_files
 from engine.machine.device import Dtype
-from engine.reading import chat, vllm_support, weights
-from engine.reading.prompts import DEFAULT_STYLE, Prompt, make_prompt
+from engine.reading.models import vllm_support, weights
+from engine.reading.prompting import chat
+from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
+from engine.reading.prompting.template import Purpose, read_template
 from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
-from engine.reading.template import Purpose, read_template
 
 # FiD encodes each passage with the question in at most so many tokens (Izacard & Grave 2021).
 FID_INPUT_TOKENS = 250
@@ -131,15 +132,15 @@ def load(spec: ReaderSpec) -> Reader:
     logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody
     try:
         if spec.engine == "vllm":
-            from engine.reading.vllm_reader import VllmReader
+            from engine.reading.models.vllm_reader import VllmReader
 
             return VllmReader(spec)
         if spec.architecture == "causal":
-            from engine.reading.causal import CausalReader
+            from engine.reading.models.causal import CausalReader
 
             return CausalReader(spec)
-        from engine.reading import fid_t5  # noqa: F401 (makes its model type known)
-        from engine.reading.encoder_decoder import EncoderDecoderReader
+        from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
+        from engine.reading.models.encoder_decoder import EncoderDecoderReader
 
         return EncoderDecoderReader(spec)
     except InputError:

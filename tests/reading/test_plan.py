@@ -13,7 +13,7 @@ from engine.reading.plan import (
     read_key,
     wanted_reads,
 )
-from engine.reading.prompts import default_prompt
+from engine.reading.prompting.prompts import default_prompt
 
 QUERIES = pl.DataFrame(
     [("1", "who", ["A"], []), ("2", "who", ["B"], [])], schema=tables.QUERIES, orient="row"

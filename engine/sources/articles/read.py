@@ -16,6 +16,7 @@ from engine.sources.articles.jsonl import (
     parse_record,
 )
 from engine.sources.articles.mediawiki import parse_page, raw_pages
+from engine.sources.articles.squad import is_squad, read_squad
 from engine.sources.io.files import open_parquet
 from engine.sources.io.lines import damaged, decode_line, parse_json_object, raw_lines
 from engine.sources.io.locations import (
@@ -29,7 +30,6 @@ from engine.sources.io.locations import (
     require_file,
 )
 from engine.sources.io.skipping import SkipBad, tolerance
-from engine.sources.io.squad import is_squad, read_squad
 
 Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 

@@ -11,6 +11,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.normalize import normalize_answer
+from engine.sources.articles.squad import is_squad
 from engine.sources.io.files import read_parquet
 from engine.sources.io.lines import raw_lines, read_json_lines
 from engine.sources.io.locations import (
@@ -21,7 +22,6 @@ from engine.sources.io.locations import (
     require_file,
     suffix_of,
 )
-from engine.sources.io.squad import is_squad
 from engine.sources.queries.kilt import WHAT as KILT
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import plain_rows, table_records

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import InputError
+from engine.sources.articles.squad import read_squad
 from engine.sources.io.locations import Location
-from engine.sources.io.squad import read_squad
 from engine.sources.queries.rows import QueryRow, clean_row
 
 _ID_FIELDS = ("id", "guid")

@@ -1,0 +1,314 @@
+"""Conversion of readers to what is loaded here: a directory of safetensors, config and tokenizer.
+
+Two forms are converted, GGUF files and T5 checkpoints that PyTorch pickled. The latter include those
+of Fusion-in-Decoder's own code (github.com/facebookresearch/FiD), which wraps the encoder and each of
+its blocks, so that their weights carry other names, and which saves no tokenizer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import InputError
+from engine.reading.protocol import BIASED
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Part of a converted checkpoint's address: to be raised with any change of what is written.
+CHECKPOINT_VERSION = 1
+CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+
+_PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
+_TOKENIZER = (
+    "tokenizer.json",
+    "spiece.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+# EncoderWrapper(encoder) around the stack and CheckpointWrapper(module) around each block.
+_WRAPPED = "encoder.encoder."
+_WRAPPED_BLOCK = re.compile(r"^encoder\.block\.(\d+)\.module\.")
+
+
+def convert_gguf(source: Path, target: Path) -> None:
+    """Write a GGUF file's model, de-quantized to bf16, and its tokenizer into the directory ``target``.
+
+    De-quantizing takes 15 s for 135M parameters, loading the result under 2 s.
+
+    Raises:
+        InputError: transformers cannot read it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+    from transformers.utils.quantization_config import GgufConfig
+
+    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        # The loader's own progress bar knows no switch.
+        with contextlib.redirect_stderr(io.StringIO()):
+            model = AutoModelForCausalLM.from_pretrained(
+                source.parent,
+                gguf_file=source.name,
+                dtype=torch.bfloat16,
+                quantization_config=GgufConfig(dequantize=True),
+            )
+        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+        raise InputError(
+            source, None, f"cannot be converted ({error})", "use a model that transformers reads"
+        ) from None
+    finally:
+        logging.set_verbosity(verbosity)
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+def checkpoint_files(directory: Path) -> list[Path]:
+    """The files that a T5 checkpoint's conversion depends on; none where it needs no conversion.
+
+    Converted are pickled weights without safetensors beside them, and safetensors in which the
+    encoder is wrapped. Other files (``optimizer.pth.tar``) are not looked at.
+    """
+    stored = sorted(directory.glob("*.safetensors"))
+    if stored:
+        weights = stored if any(map(_is_wrapped, stored)) else []
+    else:
+        names = (_PICKLE, _PICKLE_INDEX, "pytorch_model-*.bin")
+        weights = sorted(path for name in names for path in directory.glob(name))
+    if not weights:
+        return []
+    others = ("config.json", "generation_config.json", *_TOKENIZER)
+    return [*weights, *(path for name in others if (path := directory / name).is_file())]
+
+
+def _is_wrapped(file: Path) -> bool:
+    """Whether a safetensors file's header names wrapped weights; a damaged file is for the loader."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        try:
+            return any(name.startswith(_WRAPPED) for name in json.loads(stream.read(size)))
+        except (ValueError, TypeError, MemoryError, OverflowError):
+            return False
+
+
+def convert_checkpoint(source: Path, target: Path) -> None:
+    """Write a T5 checkpoint into the directory ``target`` as transformers loads it.
+
+    Pickles are read with ``weights_only``: tensors and nothing else, no code is run. Weights keep
+    their precision; embeddings that T5 ties are written once.
+
+    Fusion-in-Decoder's own code needs transformers 3.0.2, where T5 differed in two ways that its
+    checkpoints were trained with: a relative position bias in the decoder's cross-attention, and
+    inputs without an end token. Where a checkpoint of wrapped weights has that bias, both are kept:
+    the model becomes ``engine.reading.models.fid_t5`` and the tokenizer adds no token. A T5 that was not
+    wrapped is read as transformers reads it, without the bias.
+
+    Raises:
+        InputError: the files hold more than tensors, or not the weights that config.json asks for,
+            or there is no tokenizer beside them.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    _refuse_missing_tokenizer(source)
+    state, wrapped = _unwrapped(_load(source))
+    biased = wrapped and CROSS_BIAS in state and config["model_type"] == "t5"
+    if not biased:
+        state.pop(CROSS_BIAS, None)
+    config["model_type"] = BIASED if biased else config["model_type"]
+    model, tokenizer = _empty_model(source, config), _tokenizer(source)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tied = config.get("tie_word_embeddings", config["model_type"] != "mt5")
+    _refuse_other_weights(source, state, expected, ["lm_head.weight"] if tied else [])
+    _drop_tied(source, state, tied)
+    if len(tokenizer) > (rows := len(state["shared.weight"])):
+        raise InputError(
+            source,
+            None,
+            f"the tokenizer has {len(tokenizer)} tokens and the model {rows}",
+            "put the tokenizer that the model was trained with in the directory",
+        )
+    with torch.inference_mode():
+        contiguous = {name: state[name].contiguous() for name in sorted(state)}
+    save_file(contiguous, target / "model.safetensors", metadata={"format": "pt"})
+    config["architectures"] = [type(model).__name__]
+    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    for name in ("generation_config.json", *_TOKENIZER):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    if biased:
+        for name in _TOKENIZER:
+            (target / name).unlink(missing_ok=True)
+        _without_end_token(tokenizer).save_pretrained(target)
+
+
+def _refuse_missing_tokenizer(source: Path) -> None:
+    if not any((source / name).is_file() for name in ("tokenizer.json", "spiece.model")):
+        raise InputError(
+            source,
+            None,
+            "holds no tokenizer (Fusion-in-Decoder's own code saves none)",
+            "put the files of t5-base's tokenizer, tokenizer.json or spiece.model, in the directory",
+        )
+
+
+def _load(source: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint, mapped from its files where their format allows."""
+    import torch
+    from safetensors.torch import load_file
+
+    state: dict[str, Any] = {}
+    for file in _weight_files(source):
+        try:
+            if file.suffix == ".safetensors":
+                part = load_file(file)
+            else:
+                # Before PyTorch 1.6 a checkpoint was no zip file, and cannot be mapped.
+                mapped = zipfile.is_zipfile(file)
+                part = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        except Exception as error:  # whatever a damaged or hostile file makes the libraries raise
+            reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+            raise InputError(
+                file, None, f"holds no plain tensors ({reason})", "fetch the checkpoint again"
+            ) from None
+        if not isinstance(part, dict) or not all(
+            isinstance(t, torch.Tensor) for t in part.values()
+        ):
+            raise InputError(
+                file, None, "is no table of weights", "give what save_pretrained wrote"
+            )
+        state |= part
+    return state
+
+
+def _weight_files(source: Path) -> list[Path]:
+    if stored := sorted(source.glob("*.safetensors")):
+        return stored
+    if not (index := source / _PICKLE_INDEX).is_file():
+        return [source / _PICKLE]
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            index, None, f"is no index of weights ({error})", "fetch it again"
+        ) from None
+    for name in names:
+        if Path(name).name != name or not (source / name).is_file():
+            raise InputError(index, None, f"names {name!r}, which is not there", "fetch it again")
+    return [source / name for name in names]
+
+
+def _unwrapped(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], bool]:
+    """Weights under the names that T5 has for them, and whether some had others."""
+    renamed = {
+        _WRAPPED_BLOCK.sub(
+            r"encoder.block.\1.", re.sub(r"^encoder\.encoder\.", "encoder.", name)
+        ): t
+        for name, t in state.items()
+    }
+    return renamed, set(renamed) != set(state)
+
+
+def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
+    """The model that a configuration describes, without weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+    from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
+
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(
+                AutoConfig.for_model(**config)
+            )
+            return model
+    except Exception as error:  # a value that the configuration or a layer refuses
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(
+            source / "config.json", None, f"describes no model ({reason})", "fetch it again"
+        ) from None
+
+
+def _tokenizer(source: Path) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, local_files_only=True)
+    except Exception as error:  # whatever a damaged file makes the libraries raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(
+            source, None, f"its tokenizer cannot be loaded ({reason})", "fetch its files again"
+        ) from None
+
+
+def _refuse_other_weights(
+    source: Path,
+    state: Mapping[str, torch.Tensor],
+    expected: Mapping[str, tuple[int, ...]],
+    tied: Sequence[str],
+) -> None:
+    """Refuse weights that lack, exceed or do not fit those of the model; tied ones may be left out."""
+    spare = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight", *tied}
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    for names, what in (
+        (expected.keys() - found.keys() - spare, "lacks"),
+        (found.keys() - expected.keys(), "has, and its config.json does not describe,"),
+        (
+            {name for name in found.keys() & expected.keys() if found[name] != expected[name]},
+            "has in other shapes than its config.json describes",
+        ),
+    ):
+        if names:
+            first = min(names)
+            raise InputError(
+                source,
+                None,
+                f"{what} {len(names)} weights, {first} first",
+                "give a complete checkpoint with its own config.json",
+            )
+
+
+def _drop_tied(source: Path, state: dict[str, torch.Tensor], head: bool) -> None:
+    """Drop copies of the shared embeddings: those of encoder and decoder, the head's where T5 ties it."""
+    import torch
+
+    shared = state["shared.weight"]
+    names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    for name in [*names, "lm_head.weight"] if head else names:
+        copy = state.pop(name, shared)
+        if copy.data_ptr() != shared.data_ptr() and not torch.equal(copy, shared):
+            raise InputError(
+                source,
+                None,
+                f"{name} is not the shared embeddings, which its config.json ties it to",
+                "give the checkpoint that its config.json belongs to",
+            )
+
+
+def _without_end_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    content = json.loads(tokenizer.backend_tokenizer.to_str())
+    content["post_processor"] = None
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)),
+        eos_token=tokenizer.eos_token,
+        pad_token=tokenizer.pad_token,
+        unk_token=tokenizer.unk_token,
+    )

@@ -1,0 +1,312 @@
+"""Encoder-decoder readers: Fusion-in-Decoder and, as its case of one input, plain generation.
+
+Fusion-in-Decoder (Izacard & Grave, EACL 2021) encodes every (question, passage) on its own and lets
+the decoder attend to all encodings at once. A read is a list of inputs; with one input this is the
+model's ordinary generation, so in-prompt augmentation and eRAG's single passages need no second path.
+
+What the decoder needs of a passage is the same alone and fused. So inputs that several reads of a
+call share are encoded, and projected to cross-attention keys and values, once; and the reads of a
+query are decoded together: eRAG and end-to-end evaluation cost little more than the latter alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from engine.machine import batching, device
+from engine.machine.model_files import refuse_missing
+from engine.reading.models.decoding import choose, first_tokens, refuse_nan
+from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
+from engine.reading.models.t5 import T5
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+
+# Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
+# what lies between two of them to stay in its caches.
+CPU_CHUNK_TOKENS = 2048
+
+
+@dataclass(frozen=True)
+class _Input:
+    """One tokenized encoder input."""
+
+    tokens: tuple[int, ...]
+    truncated: bool
+
+
+_Read = list[_Input]
+
+
+class EncoderDecoderReader:
+    """A T5-type model that encodes each input alone and decodes greedily from all encodings."""
+
+    def __init__(self, spec: ReaderSpec) -> None:
+        self._spec = spec
+        self._device = device.prepare(spec)
+        self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
+        model, loading = AutoModelForSeq2SeqLM.from_pretrained(
+            spec.path,
+            dtype=getattr(torch, spec.dtype),
+            local_files_only=True,
+            output_loading_info=True,
+        )
+        refuse_missing(loading, spec.name)
+        model = model.to(self._device).eval()
+        padded = self._device.type == "cuda"
+        self._model = T5(model, padded=padded, max_new_tokens=spec.max_new_tokens)
+        self.stats = ReaderStats()
+        settings = model.generation_config
+        ends = settings.eos_token_id
+        self._end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
+        self._start = int(settings.decoder_start_token_id or 0)
+        self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
+        # T5 has no largest position; other models say theirs.
+        self._limit = spec.max_input_tokens or int(
+            getattr(model.config, "max_position_embeddings", 0) or 512
+        )
+        self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
+        most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
+        self._chunk_tokens = min(spec.batch_tokens or most, most)
+        # Without padding a read takes only what memory it takes; tokens need no limit.
+        self._decoded_tokens = spec.batch_tokens or (
+            device.max_batch_tokens(self._device) if padded else 2**62
+        )
+        self._encode_cost = self._model.encode_cost
+        if measured := device.token_cost(self._device, self.probe):
+            # What is kept of a token is certain, whatever was measured.
+            per_token = max(measured[1], float(self._model.kept_per_token))
+            self._encode_cost = replace(self._encode_cost, per_token=per_token)
+            self.stats.token_bytes = int(measured[1])
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        # Half is for encodings, a quarter for encoding, a quarter for decoding.
+        self._memory = device.batch_memory(spec, self._device, weights)
+
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+        """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
+        unique = list(dict.fromkeys(text for texts in inputs for text in texts))
+        items = dict(zip(unique, self._tokenize(unique), strict=True))
+        reads = [[items[text] for text in texts] for texts in inputs]
+        outputs: list[ReadOutput] = []
+        for first, last in self._held_together(reads):
+            before = self.stats.memory_halvings
+            outputs += batching.run_halving(
+                reads[first:last], self._read_together, _failed, self._count_halving
+            )
+            if self.stats.memory_halvings > before:
+                # Reads that come later start smaller: what failed once would fail again.
+                most = max(sum(map(self._kept_bytes, read)) for read in reads[first:last])
+                self._memory = max(self._memory / 2, 2.0 * most)
+        self.stats.peak_memory = device.peak_memory(self._device)
+        return outputs
+
+    def probe(self, tokens: int) -> None:
+        """Encode made-up texts of so many tokens together, to measure what they take."""
+        whole, rest = divmod(tokens, self._limit)
+        lengths = [self._limit] * whole + [rest] * (rest > 0)
+        self._model.encode([[self._start] * length for length in lengths])
+
+    def _held_together(self, reads: Sequence[_Read]) -> Iterator[tuple[int, int]]:
+        """Ranges of reads whose encodings half of the memory holds; at least one read."""
+        first, held, taken = 0, set[_Input](), 0
+        for position, read in enumerate(reads):
+            new = set(read) - held
+            more = sum(map(self._kept_bytes, new))
+            if position > first and taken + more > self._memory / 2:
+                yield first, position
+                first, held, taken = position, set(), 0
+                new, more = set(read), sum(map(self._kept_bytes, set(read)))
+            held |= new
+            taken += more
+        if reads:
+            yield first, len(reads)
+
+    def _kept_bytes(self, item: _Input) -> int:
+        return self._model.kept_per_token * padded_length(len(item.tokens))
+
+    def _read_together(self, reads: Sequence[_Read]) -> list[ReadOutput]:
+        """Encode what the reads need, each input once, and decode all of them."""
+        items = _placed(reads)
+        encodings = self._model.encodings([len(item.tokens) for item in items])
+        slots = dict(zip(items, encodings.slots, strict=True))
+        reasons = self._encode(items, encodings)
+        outputs: list[ReadOutput | None] = [None] * len(reads)
+        for i, read in enumerate(reads):
+            if bad := [reasons[item] for item in read if item in reasons]:
+                outputs[i] = _failed(read, f"an input: {bad[0]}")
+        ready = [i for i, output in enumerate(outputs) if output is None]
+        for batch in batching.cut_batches(
+            [sum(len(item.tokens) for item in reads[i]) for i in ready],
+            cost=self._model.decode_cost,
+            memory=self._memory / 4,
+            max_tokens=self._decoded_tokens,
+        ):
+            # Neighbours in memory stand next to each other.
+            chosen = sorted(
+                (ready[place] for place in batch), key=lambda i: _where(reads[i], slots)
+            )
+            results = batching.run_halving(
+                chosen,
+                lambda part: self._decode([reads[i] for i in part], encodings, slots),
+                lambda i, reason: _failed(reads[i], reason),
+                self._count_halving,
+            )
+            for i, result in zip(chosen, results, strict=True):
+                outputs[i] = result
+        return [output for output in outputs if output is not None]
+
+    def _count_halving(self) -> None:
+        self.stats.memory_halvings += 1
+
+    def _tokenize(self, texts: Sequence[str]) -> list[_Input]:
+        encoded = self._tokenizer(
+            list(texts),
+            return_attention_mask=False,
+            add_special_tokens=self._spec.special_tokens,
+        )["input_ids"]
+        end = self._tokenizer.eos_token_id
+        items: list[_Input] = []
+        for tokens in encoded:
+            if len(tokens) <= self._limit:
+                items.append(_Input(tuple(tokens), False))
+            else:  # the question stands first, so the end is what can be spared
+                kept = [*tokens[: self._limit - 1], end] if tokens[-1] == end else tokens
+                items.append(_Input(tuple(kept[: self._limit]), True))
+        return items
+
+    def _encode(self, items: Sequence[_Input], encodings: Encodings) -> dict[_Input, str]:
+        """Fill the encodings of the items; the reasons of those that could not be encoded."""
+        reasons = {item: "it has no tokens" for item in items if not item.tokens}
+        places = [i for i, item in enumerate(items) if item.tokens]
+        for chunk in batching.cut_batches(
+            [len(items[i].tokens) for i in places],
+            cost=self._encode_cost,
+            memory=self._memory / 4,
+            max_tokens=self._chunk_tokens,
+        ):
+            failures = batching.run_halving(
+                [places[i] for i in chunk],
+                lambda part: self._encode_chunk(
+                    [items[i] for i in part], [encodings.slots[i] for i in part], encodings
+                ),
+                lambda i, reason: (items[i], reason),
+                self._count_halving,
+            )
+            reasons |= dict(failure for failure in failures if failure)
+        return reasons
+
+    def _encode_chunk(
+        self, items: Sequence[_Input], slots: Sequence[Slot], encodings: Encodings
+    ) -> list[tuple[_Input, str] | None]:
+        kept = self._model.encode([item.tokens for item in items])
+        for slot, states in zip(slots, kept, strict=True):
+            encodings.put(slot, states)
+        tokens = sum(len(item.tokens) for item in items)
+        self.stats.padded_tokens += tokens
+        self.stats.prompt_tokens += tokens
+        return [None] * len(items)
+
+    def _decode(
+        self, reads: Sequence[_Read], encodings: Encodings, slots: dict[_Input, Slot]
+    ) -> list[ReadOutput]:
+        """Outputs of reads, decoded in lock-step; those that are finished leave the batch."""
+        decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
+        if self._choices:
+            logits = decoding.step([self._start] * len(reads))
+            refuse_nan(logits)
+            chosen = choose(logits, self._spec.choices, self._choices)
+            return [
+                _output(read, text.strip(), 0, confidence)
+                for read, (text, confidence) in zip(reads, chosen, strict=True)
+            ]
+        written: list[list[int]] = [[] for _ in reads]
+        alive = list(range(len(reads)))
+        latest = [self._start] * len(reads)
+        while True:
+            # argmax is several times as slow in bf16.
+            logits = decoding.step(latest)
+            refuse_nan(logits)
+            chosen = logits.float().argmax(-1).tolist()
+            going: list[int] = []
+            for place, (row, token) in enumerate(zip(alive, chosen, strict=True)):
+                if token in self._end_tokens:
+                    continue
+                written[row].append(token)
+                if len(written[row]) < self._spec.max_new_tokens and not self._stopped(
+                    written[row]
+                ):
+                    going.append(place)
+            if not going:
+                break
+            if len(going) < len(alive):
+                decoding.keep(going)
+                alive = [alive[place] for place in going]
+            latest = [written[row][-1] for row in alive]
+        texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [
+            _output(
+                read,
+                _before_stop(text, self._spec.stop).strip(),
+                sum(token not in self._special for token in tokens),
+            )
+            for read, tokens, text in zip(reads, written, texts, strict=True)
+        ]
+
+    def _stopped(self, tokens: list[int]) -> bool:
+        """Whether an output has reached a stop string."""
+        if not self._spec.stop:
+            return False
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return _before_stop(text, self._spec.stop) != text
+
+
+def _before_stop(text: str, stops: Sequence[str]) -> str:
+    places = [at for stop in stops if (at := text.find(stop)) >= 0]
+    return text[: min(places)] if places else text
+
+
+def _order(item: _Input) -> tuple[int, tuple[int, ...]]:
+    """The order of inputs wherever it is free: by the length at which they are kept."""
+    return padded_length(len(item.tokens)), item.tokens
+
+
+def _placed(reads: Sequence[_Read]) -> list[_Input]:
+    """The distinct inputs of reads in the order in which they are kept.
+
+    A fused read's inputs stand together, those of one length in its table next to each other. Single
+    reads follow where these are, or stand by length at the end.
+    """
+    placed: dict[_Input, None] = {}
+    for read in reads:
+        if len(read) > 1:
+            placed |= dict.fromkeys(sorted(set(read) - placed.keys(), key=_order))
+    single = {item for read in reads for item in read} - placed.keys()
+    return [*placed, *sorted(single, key=_order)]
+
+
+def _where(read: _Read, slots: dict[_Input, Slot]) -> tuple[int, int, int]:
+    """Sorts reads of one input by where it is kept, and fused ones behind them."""
+    slot = slots[read[0]]
+    return len(read), slot.padded, slot.place
+
+
+def _parts(read: _Read, slots: dict[_Input, Slot]) -> list[Part]:
+    """A read's inputs in the order in which they are kept, so that neighbours stay neighbours."""
+    offsets = accumulate((len(item.tokens) for item in read), initial=0)
+    placed = sorted(zip(read, offsets, strict=False), key=lambda pair: _order(pair[0]))
+    return [Part(slots[item], offset) for item, offset in placed]
+
+
+def _output(
+    read: _Read, output: str, output_tokens: int, confidence: float | None = None
+) -> ReadOutput:
+    tokens = sum(len(item.tokens) for item in read)
+    truncated = any(item.truncated for item in read)
+    return ReadOutput(output, tokens, output_tokens, truncated, None, confidence)
+
+
+def _failed(read: _Read, reason: str) -> ReadOutput:
+    return ReadOutput("", sum(len(item.tokens) for item in read), 0, False, reason)

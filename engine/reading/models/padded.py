@@ -1,0 +1,156 @@
+"""Decoder-only models run on padded batches, with transformers' own attention and cache.
+
+For models that ``engine.reading.models.packed`` does not know. The first tokens that a batch shares are
+computed once and their keys and values repeated for its rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import DynamicCache
+
+from engine.machine import batching
+from engine.reading.models.decoding import Asked, Writer, Written
+from engine.reading.protocol import ReaderStats
+
+
+class PaddedModel:
+    """A decoder-only model that answers batch by batch.
+
+    Args:
+        shares: whether tokens that texts begin with may be computed apart. Not in models that look
+            back only so far: padding stands behind the shared part, where their window counts it.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, writer: Writer, stats: ReaderStats, *, shares: bool
+    ) -> None:
+        self._model = model
+        self._writer = writer
+        self._stats = stats
+        self._shares = shares
+        self._device: torch.device = model.device
+        self._states: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
+        self._states_of: list[int] = []
+        self._batch_bytes = 0.0
+        self._token_bytes: float | None = None
+
+    @torch.inference_mode()
+    def probe(self, tokens: int) -> None:
+        """Run so many tokens as one text, to measure what they cost."""
+        ids = torch.zeros((1, tokens), dtype=torch.long, device=self._device)
+        self._model(input_ids=ids, use_cache=True, logits_to_keep=1)
+
+    def shrink(self) -> None:
+        """Batches are halved by who runs them; there is nothing else to make smaller."""
+
+    def learn(self, fixed: float, per_token: float) -> None:
+        """Take the measured bytes of a probe: of any, and of each of its tokens."""
+        self._batch_bytes, self._token_bytes = fixed, per_token
+
+    def cost(self, shared: int) -> batching.MemoryCost:
+        """Bytes of a batch, by what the layers hold; ``shared`` tokens stand before each text."""
+        config = self._model.config
+        item = torch.empty((), dtype=self._model.dtype).element_size()
+        heads = config.num_attention_heads
+        groups = getattr(config, "num_key_value_heads", None) or heads
+        head = getattr(config, "head_dim", None) or config.hidden_size // heads
+        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        keys_values = 2 * config.num_hidden_layers * groups * head * item
+        # Held at the widest point of a layer: the states in and out, the gate and up projections
+        # and their product, in the model's precision, and one copy of the states in fp32 (norms).
+        activations = float(item * (6 * config.hidden_size + 3 * inner) + 4 * config.hidden_size)
+        if self._token_bytes is not None:
+            activations = max(1.0, self._token_bytes - keys_values)
+        mask = item * (1 + heads // groups)
+        return batching.MemoryCost(
+            # A growing cache is copied once as it grows, hence twice the keys and values.
+            per_row=2 * keys_values * (shared + self._writer.most)
+            + 4 * config.vocab_size
+            + self._batch_bytes,
+            per_token=2 * keys_values + activations + mask * shared,
+            per_pair=mask,
+        )
+
+    def batches(
+        self, asked: Sequence[Asked], *, memory: float, max_tokens: int
+    ) -> Iterator[list[int]]:
+        """Places of ``asked`` in batches that fit ``memory`` bytes; texts of a batch share a head."""
+
+        def head(place: int) -> tuple[int, ...]:
+            one = asked[place]
+            return tuple(one.tokens[: self._shared([one])])
+
+        for shared, places in itertools.groupby(sorted(range(len(asked)), key=head), key=head):
+            own = list(places)
+            for batch in batching.cut_batches(
+                [len(asked[place].tokens) - len(shared) for place in own],
+                cost=self.cost(len(shared)),
+                memory=memory,
+                max_tokens=max_tokens,
+            ):
+                yield [own[i] for i in batch]
+
+    def _shared(self, asked: Sequence[Asked]) -> int:
+        """Tokens that the texts of a batch share at their head; each keeps its last for itself."""
+        return min(min(a.head, len(a.tokens) - 1) for a in asked) if self._shares else 0
+
+    def _head_states(self, head: list[int]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        if head != self._states_of:
+            cache = DynamicCache(config=self._model.config)
+            ids = torch.tensor([head], device=self._device)
+            self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self._stats.padded_tokens += len(head)
+            self._stats.prompt_tokens += len(head)
+            self._states = tuple((layer.keys, layer.values) for layer in cache.layers)
+            self._states_of = head
+        return self._states
+
+    @torch.inference_mode()
+    def answer(self, asked: Sequence[Asked]) -> list[Written]:
+        """Continue texts that share a head, as one batch."""
+        shared = self._shared(asked)
+        own = [a.tokens[shared:] for a in asked]
+        rows, length = len(own), max(map(len, own))
+        cache = DynamicCache(config=self._model.config)
+        if shared:
+            for layer, (keys, values) in enumerate(self._head_states(asked[0].tokens[:shared])):
+                cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
+        # Padding stands between the head and the rest, so that every row ends at the same place.
+        ids = torch.full((rows, length), self._writer.padding, dtype=torch.long)
+        mask = torch.ones((rows, shared + length), dtype=torch.long)
+        for row, tokens in enumerate(own):
+            ids[row, length - len(tokens) :] = torch.tensor(tokens)
+            mask[row, shared : shared + length - len(tokens)] = 0
+        mask = mask.to(self._device)
+        positions = (mask.cumsum(1) - 1)[:, shared:].clamp(min=0)
+        self._stats.padded_tokens += rows * length
+        self._stats.prompt_tokens += sum(map(len, own))
+
+        written = [Written() for _ in asked]
+        alive = list(range(rows))
+        step = ids.to(self._device)
+        while True:
+            logits = self._model(
+                input_ids=step,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            going = self._writer.write([written[row] for row in alive], logits)
+            if not going:
+                return written
+            last = positions[:, -1:]
+            if len(going) < len(alive):
+                keep = torch.tensor(going, device=self._device)
+                cache.batch_select_indices(keep)
+                mask, last = mask[keep], last[keep]
+                alive = [alive[place] for place in going]
+            step = torch.tensor([[written[row].tokens[-1]] for row in alive], device=self._device)
+            mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
+            positions = last + 1

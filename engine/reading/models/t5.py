@@ -1,0 +1,251 @@
+"""The forward pass of the T5 family as an explicit loop over the modules that transformers loads.
+
+``generate`` pads its batches, projects the encoder's states to cross-attention keys and values anew
+in every call, and gives outputs that depend on the batch in bf16. Here texts stand end to end in one
+matrix, and the decoder starts from what was kept of its inputs. Layer norms, feed-forward layers and
+position biases are the modules' own, so that T5, Flan-T5, mT5, UMT5 and the T5 of Fusion-in-Decoder's
+own checkpoints (``fid_t5``) need no cases of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+
+from engine.machine.batching import MemoryCost
+from engine.reading.models.encodings import STEP, Encodings, Part, padded_length
+from engine.reading.models.t5_attention import (
+    CrossAttention,
+    EncoderAttention,
+    PaddedReads,
+    PaddedTexts,
+    ReadByRead,
+    TextByText,
+    softmax,
+)
+
+
+class T5:
+    """A loaded model of the T5 family.
+
+    Attributes:
+        padded: whether attention runs over padded batches, as a GPU needs it, instead of text by
+            text (see ``t5_attention``).
+        kept_per_token: bytes that the encodings of a token take, padding of the table left aside.
+        encode_cost: bytes that encoding takes, per text and its tokens.
+        decode_cost: bytes that decoding takes, per read, with the tokens of all its inputs.
+    """
+
+    def __init__(self, model: Any, *, padded: bool, max_new_tokens: int) -> None:
+        config = model.config
+        self.padded = padded
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._encoder, self._decoder, self._head = model.encoder, model.decoder, model.lm_head
+        self.heads, self.head_width = int(config.num_heads), int(config.d_kv)
+        self.inner = self.heads * self.head_width
+        self.layers = len(self._decoder.block)
+        self._scale = config.d_model**-0.5 if _scales_output(config) else None
+        self._encoder_biases: list[torch.Tensor] = []
+        self._decoder_biases: list[torch.Tensor] = []
+        self._cross_bias: torch.Tensor | None = None
+
+        # The one place that says what memory a token takes.
+        item = torch.empty((), dtype=self.dtype).element_size()
+        self.kept_per_token = 2 * self.layers * self.inner * item
+        # At the widest point of a layer: the states and their normalized copy, in fp32 while the
+        # norm is computed; queries, keys, values and their mixture; the feed-forward layer, which
+        # has three parts where it is gated. And all keys and values until they are in their tables.
+        wide = item * max(4 * self.inner, 3 * config.d_ff)
+        self.encode_cost = MemoryCost(
+            per_row=0.0,
+            per_token=(3 * item + 8) * config.d_model + wide + self.kept_per_token,
+            per_pair=self.heads * (3 * item + 8),  # bias, scores, weights; and twice in fp32
+        )
+        own = 2 * self.layers * self.inner * item * padded_length(max_new_tokens)
+        self.decode_cost = MemoryCost(
+            # A cache is copied as reads leave the batch. Logits and their greatest.
+            per_row=2 * own + (item + 8) * config.vocab_size,
+            per_token=self.heads * (2 * item + 8) + (2 * self.kept_per_token if padded else 0),
+            per_pair=0.0,
+        )
+
+    def encodings(self, lengths: Sequence[int]) -> Encodings:
+        """Empty encodings of texts of these lengths."""
+        return Encodings(
+            lengths,
+            layers=self.layers,
+            heads=self.heads,
+            head_width=self.head_width,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        """Cross-attention keys and values of each text, from its tokens (one or more).
+
+        Shape of each: (decoder layers, 2, tokens, heads, width of a head).
+        """
+        lengths = [len(text) for text in texts]
+        ids = torch.tensor([token for text in texts for token in text], device=self.device)
+        attend: EncoderAttention = (
+            PaddedTexts(lengths, self.heads, self.device)
+            if self.padded
+            else TextByText(lengths, self.heads)
+        )
+        hidden = self._encoder.embed_tokens(ids)
+        biases = self._biases_of_encoder(max(lengths))
+        for block, bias in zip(self._encoder.block, biases, strict=True):
+            norm, own = block.layer[0].layer_norm, block.layer[0].SelfAttention
+            states = norm(hidden)
+            mixed = attend(own.q(states), own.k(states), own.v(states), bias)
+            hidden = _bounded(hidden + own.o(mixed))
+            hidden = _bounded(block.layer[-1](hidden))
+        states = self._encoder.final_layer_norm(hidden)
+        kept = states.new_empty((self.layers, 2, len(ids), self.inner))
+        for layer, block in enumerate(self._decoder.block):
+            cross = block.layer[1].EncDecAttention
+            torch.mm(states, cross.k.weight.t(), out=kept[layer, 0])
+            torch.mm(states, cross.v.weight.t(), out=kept[layer, 1])
+        kept = kept.view(self.layers, 2, len(ids), self.heads, self.head_width)
+        return list(kept.split(lengths, dim=2))
+
+    def decoding(self, encodings: Encodings, reads: Sequence[Sequence[Part]]) -> Decoding:
+        """The beginning of an output for each read, from where its inputs are kept.
+
+        The order of a read's inputs is that in which their sums are taken.
+        """
+        kind = PaddedReads if self.padded else ReadByRead
+        return Decoding(self, kind(encodings, reads, self.heads), len(reads))
+
+    @torch.inference_mode()
+    def step(
+        self, tokens: torch.Tensor, caches: torch.Tensor, at: int, cross: CrossAttention
+    ) -> torch.Tensor:
+        """Logits, (reads, vocabulary), of what follows ``tokens``, one of each read at position ``at``.
+
+        ``caches``, (layers, 2, reads, heads, positions, width), gets the new keys and values.
+        """
+        rows = len(tokens)
+        shape = (rows, self.heads, self.head_width)
+        hidden = self._decoder.embed_tokens(tokens)
+        biases = self._biases_of_decoder(caches.shape[4])
+        cross_bias = self._bias_of_cross(caches.shape[4])
+        first = None if cross_bias is None else cross_bias[:, at, :at]
+        for layer, (block, bias) in enumerate(zip(self._decoder.block, biases, strict=True)):
+            norm, own = block.layer[0].layer_norm, block.layer[0].SelfAttention
+            keys, values = caches[layer]
+            states = norm(hidden)
+            keys[:, :, at] = own.k(states).view(shape)
+            values[:, :, at] = own.v(states).view(shape)
+            scores = torch.matmul(own.q(states).view(shape)[:, :, None], keys.transpose(2, 3))
+            scores += bias[:, at : at + 1]
+            mixed = torch.matmul(softmax(scores), values)
+            hidden = _bounded(hidden + own.o(mixed.view(rows, -1)))
+            norm, other = block.layer[1].layer_norm, block.layer[1].EncDecAttention
+            hidden = _bounded(hidden + other.o(cross(layer, other.q(norm(hidden)), first)))
+            hidden = _bounded(block.layer[-1](hidden))
+        states = self._decoder.final_layer_norm(hidden)
+        if self._scale is not None:
+            states = states * self._scale
+        return self._head(states)
+
+    def _biases_of_encoder(self, length: int) -> list[torch.Tensor]:
+        """Position biases of every layer, (heads, L, L) with L of ``length`` or more."""
+        if not self._encoder_biases or self._encoder_biases[0].shape[-1] < length:
+            self._encoder_biases = _position_biases(self._encoder, length, causal=False)
+        return self._encoder_biases
+
+    def _biases_of_decoder(self, length: int) -> list[torch.Tensor]:
+        """Position biases of every layer, (heads, length, length)."""
+        if not self._decoder_biases or self._decoder_biases[0].shape[-1] != length:
+            self._decoder_biases = _position_biases(self._decoder, length, causal=True)
+        return self._decoder_biases
+
+    def _bias_of_cross(self, length: int) -> torch.Tensor | None:
+        """Position bias of cross-attention in all layers, (heads, length, length), where there is one.
+
+        It is causal: tokens at or behind the decoder's own position share one value. Taken off all,
+        it leaves a bias on those before it only, which the softmax does not tell from the whole.
+        """
+        own = self._decoder.block[0].layer[1].EncDecAttention
+        if not own.has_relative_attention_bias:
+            return None
+        if self._cross_bias is None or self._cross_bias.shape[-1] != length:
+            bias = own.compute_bias(length, length)[0]
+            self._cross_bias = bias - bias[:, :1, :1]
+        return self._cross_bias
+
+
+class Decoding:
+    """Outputs under way, one token per read and step, all reads at the same position."""
+
+    def __init__(self, model: T5, cross: CrossAttention, rows: int) -> None:
+        self._model = model
+        self._cross = cross
+        self._at = 0
+        # Widths that are multiples of 32 also keep a batch of one read on the kernel that larger
+        # ones run on: torch has another for small products, which rounds otherwise.
+        self._caches = torch.zeros(
+            (model.layers, 2, rows, model.heads, STEP, model.head_width),
+            dtype=model.dtype,
+            device=model.device,
+        )
+
+    def step(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Logits, (reads, vocabulary), of what follows each read's latest token."""
+        if self._at == self._caches.shape[4]:
+            self._caches = pad(self._caches, (0, 0, 0, STEP))
+        latest = torch.tensor(tokens, device=self._model.device)
+        logits = self._model.step(latest, self._caches, self._at, self._cross)
+        self._at += 1
+        return logits
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these reads only, in this order."""
+        chosen = torch.tensor(rows, device=self._model.device)
+        self._caches = self._caches.index_select(2, chosen)
+        self._cross.keep(rows)
+
+
+def _position_biases(stack: Any, length: int, *, causal: bool) -> list[torch.Tensor]:
+    """Position biases of a stack's layers, (heads, length, length) each; minus infinity on later
+    positions where it is causal.
+
+    Layers without a table of their own share that of the last one before them that has one.
+    """
+    biases: list[torch.Tensor] = []
+    for block in stack.block:
+        own = block.layer[0].SelfAttention
+        if own.has_relative_attention_bias:
+            bias = own.compute_bias(length, length)[0].contiguous()
+            if causal:
+                later = torch.ones((length, length), dtype=torch.bool, device=bias.device).triu(1)
+                bias = bias.masked_fill(later, float("-inf"))
+            biases.append(bias)
+        else:
+            biases.append(biases[-1])
+    return biases
+
+
+def _scales_output(config: Any) -> bool:
+    """Whether the states before the output layer are scaled, as the models of transformers do it."""
+    if config.model_type == "mt5":
+        return False
+    return bool(getattr(config, "scale_decoder_outputs", config.tie_word_embeddings))
+
+
+def _bounded(hidden: torch.Tensor) -> torch.Tensor:
+    """Without the infinities that sums beyond the range of fp16 give.
+
+    transformers bounds a tensor of which any value is infinite; here each value is bounded alone, so
+    that what is in a batch does not show in its neighbours.
+    """
+    if hidden.dtype != torch.float16:
+        return hidden
+    most = torch.finfo(torch.float16).max - 1000
+    return hidden.clamp(-most, most)

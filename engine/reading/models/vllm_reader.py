@@ -1,0 +1,224 @@
+"""Decoder-only readers on vLLM, which batches continuously and keeps what prompts share in a cache.
+
+Prompts are tokenized and cut, and outputs decoded, as ``CausalReader`` does: in fp32 the outputs are
+the same (tested). Written for vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
+from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
+from vllm.usage.usage_lib import UsageContext
+
+from engine.errors import InputError
+from engine.machine import device, model_files
+from engine.reading.models.decoding import first_tokens
+from engine.reading.models.vllm_support import cache_memory
+from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+
+# The share of a GPU that vLLM takes where the user does not say.
+_GPU_SHARE = 0.9
+# Prefixes are shared in whole blocks; vLLM's 128 on a CPU are more than an instruction with examples.
+_CPU_BLOCK = 32
+
+
+class VllmReader:
+    """A decoder-only model that vLLM runs in this process.
+
+    One in a process at a time: vLLM's process groups are global, and go when a reader goes.
+    """
+
+    def __init__(self, spec: ReaderSpec) -> None:
+        self._spec = spec
+        self._device = device.prepare(spec)
+        config = AutoConfig.from_pretrained(spec.path, local_files_only=True)
+        self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
+        self._engine = _start(spec, self._device)
+        self._longest = int(self._engine.model_config.max_model_len)
+        self.stats = ReaderStats()
+        self._ids = itertools.count()
+        self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+        self._first = first_tokens(self._tokenizer, spec.choices, spec.name)
+        self._new_tokens = 1 if spec.choices else spec.max_new_tokens
+        positions = int(getattr(config, "max_position_embeddings", 0) or self._longest)
+        self._limit = spec.max_input_tokens or positions - self._new_tokens
+        self._sampling = SamplingParams(
+            temperature=0.0,
+            max_tokens=self._new_tokens,
+            stop=list(spec.stop),
+            # The model's own end tokens and no others: vLLM would add the tokenizer's.
+            ignore_eos=True,
+            stop_token_ids=_end_tokens(spec.path, config),
+            logprob_token_ids=sorted(set(self._first)) or None,
+        )
+        self._stop = re.compile("|".join(map(re.escape, spec.stop))) if spec.stop else None
+
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+        """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
+        texts = ["".join(pieces) for pieces in inputs]
+        prompts = [
+            fit(
+                tokens,
+                text,
+                head=self._encode(["".join(pieces[:-1])])[0] if len(pieces) > 1 else self._head,
+                limit=self._limit,
+                tail_marker=self._spec.tail_marker,
+                encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),
+            )
+            for tokens, text, pieces in zip(self._encode(texts), texts, inputs, strict=True)
+        ]
+        outputs = [self._refused(prompt) for prompt in prompts]
+        asked = {
+            i: prompt.tokens
+            for i, prompt in enumerate(prompts)
+            if outputs[i] is None and prompt.tokens is not None
+        }
+        for i, result in self._generate(asked):
+            computed = len(asked[i]) - (result.num_cached_tokens or 0)
+            self.stats.prompt_tokens += computed
+            self.stats.padded_tokens += computed
+            outputs[i] = self._output(prompts[i], result)
+        self.stats.peak_memory = device.peak_memory(self._device)
+        return [output for output in outputs if output is not None]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._tokenizer(
+            list(texts),
+            return_attention_mask=False,
+            add_special_tokens=self._spec.special_tokens,
+        )["input_ids"]
+
+    def _refused(self, prompt: Fitted) -> ReadOutput | None:
+        """The failed read of a prompt that cannot be read; None where it can."""
+        if prompt.tokens is None:
+            return ReadOutput("", prompt.length, 0, True, DOES_NOT_FIT)
+        if prompt.length + self._new_tokens > self._longest:
+            # Cutting it would make outputs depend on the memory at hand.
+            reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
+            return ReadOutput("", prompt.length, 0, False, f"{reason}; give it more --memory")
+        return None
+
+    def _generate(self, prompts: dict[int, list[int]]) -> Iterator[tuple[int, RequestOutput]]:
+        """Hand all prompts to vLLM; results come as they end, with the prompt's key."""
+        keys: dict[str, int] = {}
+        try:
+            for key, tokens in prompts.items():
+                request = str(next(self._ids))
+                keys[request] = key
+                self._engine.add_request(request, {"prompt_token_ids": tokens}, self._sampling)
+            while self._engine.has_unfinished_requests():
+                for result in self._engine.step():
+                    if result.finished:
+                        yield keys.pop(result.request_id), result
+        finally:
+            # After an error the next call is not to meet what this one left in the engine.
+            if keys:
+                self._engine.abort_request(list(keys))
+
+    def _output(self, prompt: Fitted, result: RequestOutput) -> ReadOutput:
+        (completion,) = result.outputs
+        if self._first:
+            scores = [completion.logprobs[0][token].logprob for token in self._first]
+            if len(scores) == 1:  # among all tokens, see _start
+                confidence = math.exp(scores[0])
+                chosen = self._spec.choices[0].strip() if confidence > 0.5 else ""
+                return ReadOutput(chosen, prompt.length, 0, prompt.truncated, confidence=confidence)
+            shares = [math.exp(score - max(scores)) for score in scores]
+            best = max(range(len(shares)), key=shares.__getitem__)
+            confidence = shares[0] / sum(shares)
+            return ReadOutput(
+                self._spec.choices[best].strip(),
+                prompt.length,
+                0,
+                prompt.truncated,
+                confidence=confidence,
+            )
+        tokens = list(completion.token_ids)
+        if isinstance(completion.stop_reason, int):  # an end token, which is no output
+            tokens = tokens[:-1]
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        if self._stop:
+            text = self._stop.split(text, maxsplit=1)[0]
+        return ReadOutput(text.strip(), prompt.length, len(tokens), prompt.truncated)
+
+
+def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
+    """Load the model into vLLM.
+
+    Raises:
+        InputError: memory does not suffice.
+    """
+    gc.collect()  # a reader that nobody holds any more is to go now, not with this one's groups
+    options: dict[str, Any]
+    if on.type == "cuda":
+        whole = torch.cuda.get_device_properties(0).total_memory
+        share = min(1.0, spec.memory / whole) if spec.memory else _GPU_SHARE
+        options = {"gpu_memory_utilization": share}
+    else:
+        parameters = model_files.parameters(Path(spec.path))
+        options = {
+            "kv_cache_memory_bytes": cache_memory(parameters, dtype=spec.dtype, memory=spec.memory),
+            "block_size": _CPU_BLOCK,
+            "enforce_eager": True,
+        }
+        # vLLM takes a single thread unless it is told.
+        os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+    # triton, which only GPUs need, and names of torch that vLLM still uses
+    logging.getLogger("torch._library").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
+    set_threads = torch.set_num_threads
+    try:
+        return LLMEngine.from_engine_args(
+            EngineArgs(
+                model=spec.path,
+                dtype=spec.dtype,
+                max_model_len=-1,  # as long as the model's positions and the cache allow
+                enable_prefix_caching=True,
+                # Choices are weighed among themselves, a single one among all tokens.
+                logprobs_mode="raw_logprobs" if len(spec.choices) == 1 else "raw_logits",
+                # the files that transformers would read, and never a pickle
+                config_format="hf",
+                tokenizer_mode="hf",
+                load_format="safetensors",
+                generation_config="vllm",  # nothing that would make the model sample otherwise
+                seed=0,
+                use_tqdm_on_load=False,
+                disable_log_stats=True,
+                **options,
+            ),
+            usage_context=UsageContext.LLM_CLASS,
+        )
+    except (ValueError, torch.OutOfMemoryError) as error:
+        if "memory" not in str(error):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(
+            spec.name,
+            None,
+            f"vLLM has too little memory ({reason})",
+            "change --memory, or the memory that other processes take",
+        ) from None
+    finally:
+        torch.set_num_threads = set_threads  # vLLM's CPU worker replaces it
+
+
+def _end_tokens(path: str, config: PretrainedConfig) -> list[int]:
+    try:
+        generation = GenerationConfig.from_pretrained(path, local_files_only=True)
+    except OSError:  # models need not come with one
+        generation = GenerationConfig.from_model_config(config)
+    ends = generation.eos_token_id
+    return [ends] if isinstance(ends, int) else list(ends or ())

@@ -1,0 +1,93 @@
+"""What a reader on vLLM takes; known from its files, before vLLM or torch is loaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from engine.errors import InputError
+from engine.machine import device, model_files
+from engine.machine.device import Dtype
+from engine.reading.models import weights
+
+# What a process holds on a CPU with vLLM loaded, before any weight and beside its cache: imports
+# are half of it, the rest activations of the widest batch (measured: 1.16 to 1.17 GiB).
+PROCESS_MEMORY = 1280 * 2**20
+# A cache of keys and values below which hardly a read would fit.
+LEAST_CACHE = 64 * 2**20
+# Part of a budget that stays free for the allocator.
+_USED = 0.9
+
+
+def refuse(found: weights.Weights, *, dtype: Dtype, memory: int) -> None:
+    """Refuse what vLLM cannot do here, in the driver, before any actor starts.
+
+    Args:
+        found: the reader's weights.
+        dtype: its precision.
+        memory: bytes per actor, 0 for the default.
+
+    Raises:
+        InputError: an encoder-decoder reader, no vLLM, or a budget that leaves no room for a cache.
+    """
+    if found.architecture != "causal":
+        raise InputError(
+            None,
+            None,
+            f"reader {found.name!r} is encoder-decoder, vLLM runs decoder-only readers",
+            "use --engine transformers",
+        )
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(
+            None,
+            None,
+            "--engine vllm, but vLLM is not installed",
+            "run 'make vllm' (on a GPU: pip install '.[vllm]'), or use --engine transformers",
+        )
+    if not device.machine_has_gpu():
+        cache_memory(model_files.parameters(found.path), dtype=dtype, memory=memory)
+
+
+def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:
+    """Bytes for keys and values on a CPU, where vLLM takes the whole of its cache at the start.
+
+    Args:
+        parameters: of the reader.
+        dtype: its precision.
+        memory: what one actor may take in all; 0 is what ``reads`` counts an actor with when it
+            decides how many there is room for.
+
+    Raises:
+        InputError: hardly a read would fit in what is left beside the weights.
+    """
+    weight_bytes = parameters * (4 if dtype == "float32" else 2)
+    total = memory or device.default_actor_memory(weight_bytes)
+    room = int(_USED * total) - PROCESS_MEMORY - weight_bytes
+    if room < LEAST_CACHE:
+        least = (PROCESS_MEMORY + LEAST_CACHE + weight_bytes) / _USED
+        raise InputError(
+            None,
+            None,
+            f"--memory of {memory / 2**20:.0f} MiB cannot hold the reader in {dtype} and vLLM",
+            f"give at least {least / 2**20 + 1:.0f}MiB",
+        )
+    return room
+
+
+def set_environment() -> None:
+    """Set this process up for vLLM; to be called before torch is loaded.
+
+    vLLM runs in the actor's own process, so that it ends with it. It sends no usage statistics.
+    """
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    os.environ["VLLM_DO_NOT_TRACK"] = "1"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    # torch warns of the memory binding that vLLM asks for.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if not device.machine_has_gpu():
+        # Threads that spin while they wait take the CPU from others: on a machine that is shared,
+        # or with one actor per CPU, vLLM's reads took 1.8 times as long.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # Compiling takes a C++ compiler and a minute or more per process.
+        os.environ["TORCH_COMPILE_DISABLE"] = "1"

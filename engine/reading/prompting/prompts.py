@@ -1,0 +1,165 @@
+"""Prompts: how a query and its passages become the text that a reader is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import InputError
+from engine.reading.prompting.template import (
+    NUMBER,
+    PASSAGES,
+    QUERY,
+    TEXT,
+    TITLE,
+    Purpose,
+    Task,
+    Template,
+    read_template,
+)
+from engine.reading.protocol import Augmentation
+
+Architecture = Literal["causal", "encoder-decoder"]
+
+DEFAULT_STYLE: dict[Architecture, str] = {"causal": "completion", "encoder-decoder": "t5"}
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A template as one kind of reader is given it.
+
+    Attributes:
+        template: the texts.
+        best_last: whether passages stand in reverse order, the best one next to the question.
+        fused: whether each passage makes an input of its own (Fusion-in-Decoder).
+        shares_query: whether what stands before the passages is a piece of its own, for all reads
+            of a query to share (decoder-only readers).
+        max_new_tokens: tokens generated at most.
+        head, tail: what stands around the user's message in the model's chat template.
+    """
+
+    template: Template
+    best_last: bool
+    fused: bool
+    shares_query: bool
+    max_new_tokens: int
+    head: str = ""
+    tail: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What every prompt begins with, examples included."""
+        return self.head + self.template.body.literals[0]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the template's file."""
+        return self.template.digest
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Generation ends before the first of these strings."""
+        return self.template.stop
+
+    @property
+    def tail_marker(self) -> str:
+        """What the part begins with that must not be cut from a prompt that is too long.
+
+        That is what follows the passages. It begins with what separates passages (a line's end), so
+        that it is not found within one of them.
+        """
+        _, after = self.template.body.around(PASSAGES)
+        literal = after.literals[0] + ("" if after.fields else self.tail)
+        ends = [text.literals[-1] for text in (self.template.passage, self.template.untitled)]
+        spaces = {end[len(end.rstrip()) :] for end in ends}
+        return (spaces.pop() if len(spaces) == 1 else "") + literal if literal else ""
+
+    def render(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
+        """The inputs of one read: the pieces of one prompt, or one prompt per passage (fused).
+
+        A prompt is one string; or two, where the query precedes the passages and ``shares_query``:
+        what stands before the first passage, and the rest.
+
+        Args:
+            query: the question, claim or conversation.
+            passages: (title, text) in rank order, best first; none is a read without passages.
+        """
+        if self.fused and len(passages) > 1:
+            return [text for passage in passages for text in self.render(query, [passage])]
+        ordered = reversed(passages) if self.best_last else passages
+        shown = "".join(self._passage(i, *passage) for i, passage in enumerate(ordered, 1))
+        before, after = self.template.body.around(PASSAGES)
+        values = {QUERY: query.strip()}
+        start = before.fill(values)
+        text = start + shown + after.fill(values)
+        # Where nothing stands before or after a field, what fills it may begin or end with spaces.
+        cut = max(0, len(start) - (len(text) - len(text.lstrip())))
+        text = text.strip()
+        pieces = [self.head + text[:cut], text[cut:] + self.tail]
+        shared = self.shares_query and QUERY in before.fields and all(pieces)
+        return pieces if shared else ["".join(pieces)]
+
+    def _passage(self, number: int, title: str, text: str) -> str:
+        # Line breaks inside a passage would look like the end of it.
+        values = {TITLE: " ".join(title.split()), TEXT: " ".join(text.split()), NUMBER: str(number)}
+        template = self.template.passage if values[TITLE] else self.template.untitled
+        return template.fill(values)
+
+
+def make_prompt(
+    template: Template,
+    task: Purpose,
+    architecture: Architecture,
+    augmentation: Augmentation,
+    *,
+    head: str = "",
+    tail: str = "",
+) -> Prompt:
+    """A template as a kind of reader is given it; what it leaves open is filled in.
+
+    Without ``order``, the passages that a prompt too long for the reader loses first are the worst:
+    decoder-only readers get the best one last, encoder-decoder readers first.
+
+    Args:
+        head, tail: what stands around the user's message in the model's chat template.
+
+    Raises:
+        InputError: the end of a long prompt could not be told from its passages.
+    """
+    causal = architecture == "causal"
+    most = template.max_new_tokens
+    if most is None:
+        # A choice is made without decoding; other prompts do as the task's own.
+        chooses = template.choices or task in ("judge", "abstain")
+        own = None if chooses else read_template(DEFAULT_STYLE[architecture], task)
+        most = (own and own.max_new_tokens) or 1
+    prompt = Prompt(
+        template=template,
+        best_last=causal if template.order is None else template.order == "best-last",
+        fused=augmentation == "fid",
+        shares_query=causal,
+        max_new_tokens=most,
+        head=head,
+        tail=tail,
+    )
+    _, after = template.body.around(PASSAGES)
+    if causal and after.fields and not prompt.tail_marker.strip():
+        raise InputError(
+            template.path,
+            None,
+            "only blanks between {passages} and {query}: in a prompt that is too long, where the "
+            "question begins would not be known",
+            "write something there, as in Question: {query}",
+        )
+    return prompt
+
+
+def default_prompt(task: Task, architecture: Architecture, augmentation: Augmentation) -> Prompt:
+    """The prompt for a task, by the kind of model that reads it.
+
+    Decoder-only models continue two worked examples. Encoder-decoder models get the line that
+    Fusion-in-Decoder was trained on: ``question: … title: … context: …``.
+    """
+    template = read_template(DEFAULT_STYLE[architecture], task)
+    return make_prompt(template, task, architecture, augmentation)

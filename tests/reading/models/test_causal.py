@@ -1,0 +1,269 @@
+"""The decoder-only reader against transformers' own generate, with the bundled model in fp32."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from engine.reading.models.causal import CausalReader
+from engine.reading.prompting.prompts import default_prompt
+
+PASSAGES = [
+    ("Aruba", "Aruba lies in the southern Caribbean Sea. Its capital is Oranjestad."),
+    ("Apollo 8", "Apollo 8 was launched on December 21, 1968, with Borman, Lovell and Anders."),
+    ("Aardvark", "The aardvark " + "digs for ants and termites at night " * 12),
+]
+QUESTIONS = ["what is the capital of aruba", "when was apollo 8 launched", "who eats ants"]
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    texts = [prompt.render(q, [p]) for q, p in zip(QUESTIONS, PASSAGES, strict=True)]
+    texts.append(prompt.render(QUESTIONS[0], PASSAGES))  # an end-to-end read of three passages
+    texts.append(prompt.render(QUESTIONS[1], []))
+    return texts
+
+
+@pytest.fixture(scope="module")
+def generated(bundled_spec, prompts):
+    """What transformers' generate gives, one prompt at a time, cut at the line's end."""
+    tokenizer = AutoTokenizer.from_pretrained(bundled_spec.path)
+    model = AutoModelForCausalLM.from_pretrained(bundled_spec.path, dtype=torch.float32).eval()
+    texts = []
+    for (prompt,) in prompts:
+        ids = tokenizer(prompt, return_tensors="pt")
+        out = model.generate(
+            **ids, max_new_tokens=bundled_spec.max_new_tokens, do_sample=False, pad_token_id=0
+        )
+        text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        texts.append(text.split("\n")[0].strip())
+    return texts
+
+
+def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts, generated):
+    reader = CausalReader(bundled_spec)
+    batched = reader.read(prompts)
+    assert [r.output for r in batched] == generated
+    assert [reader.read([p])[0].output for p in prompts] == generated
+    assert not any(r.truncated or r.failure for r in batched)
+    assert any("Oranjestad" in text for text in generated)  # the model does answer
+
+
+def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(bundled_spec, prompts, generated):
+    for spec in (
+        replace(bundled_spec, shared_prefix=""),
+        replace(bundled_spec, shared_prefix="Something else."),
+        replace(bundled_spec, memory=1),  # one read a batch
+    ):
+        assert [r.output for r in CausalReader(spec).read(prompts)] == generated
+
+
+def counted(reader, monkeypatch):
+    """The sizes of the batches that the reader answers from now on."""
+    rows = []
+    inner = reader._model.answer
+    monkeypatch.setattr(
+        reader._model, "answer", lambda asked: rows.append(len(asked)) or inner(asked)
+    )
+    return rows
+
+
+def test_batches_hold_no_more_tokens_than_the_specification_says(
+    bundled_spec, prompts, generated, monkeypatch
+):
+    reader = CausalReader(replace(bundled_spec, batch_tokens=1))
+    rows = counted(reader, monkeypatch)
+    assert [r.output for r in reader.read(prompts)] == generated
+    assert rows == [1] * len(prompts)
+
+
+def test_what_prompts_begin_with_is_computed_once(bundled_spec, prompts):
+    reader = CausalReader(bundled_spec)
+    first = sum(output.prompt_tokens for output in reader.read(prompts))
+    head = len(reader._head)
+    assert head > 80
+    # The head once; and two of the prompts begin with the same passage's first words.
+    assert first - reader.stats.prompt_tokens >= (len(prompts) - 1) * head
+    before = reader.stats.prompt_tokens
+    again = sum(output.prompt_tokens for output in reader.read(prompts))
+    assert again - (reader.stats.prompt_tokens - before) >= len(prompts) * head
+
+
+def test_a_passage_that_two_queries_read_is_computed_once(bundled_spec):
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    long = ("Aardvark", "The aardvark " + "digs for ants and termites at night " * 12)
+    asked = [prompt.render(question, [long]) for question in QUESTIONS]
+    alone, together = CausalReader(bundled_spec), CausalReader(bundled_spec)
+    apart = [alone.read([one])[0].output for one in asked]
+    assert [output.output for output in together.read(asked)] == apart
+    saved = alone.stats.prompt_tokens - together.stats.prompt_tokens
+    passage = len(alone._encode([asked[0][0].split("\n\n")[-1].rsplit("Question", 1)[0]])[0])
+    assert saved >= 2 * (passage - 3)
+
+
+def test_pieces_are_one_prompt_and_what_precedes_the_last_is_shared(bundled_spec, prompts):
+    whole = [[text] for (text,) in prompts]
+    cut = [[text[: len(text) // 2], text[len(text) // 2 :]] for (text,) in prompts]
+    reader = CausalReader(bundled_spec)
+    assert reader.read(cut) == reader.read(whole)
+
+
+def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundled_spec):
+    spec = replace(bundled_spec, dtype="bfloat16", choices=(" Yes", " No"))
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    many = [
+        prompt.render(question, PASSAGES[i:] + PASSAGES[:i][: i % 2])
+        for question in QUESTIONS
+        for i in range(3)
+    ]
+    together = CausalReader(spec).read(many)
+    reader = CausalReader(replace(spec, batch_tokens=1))
+    # Confidences are sums over all of the model's arithmetic: equal ones leave no doubt.
+    assert [reader.read([one])[0].confidence for one in many] == [o.confidence for o in together]
+    without = CausalReader(replace(spec, shared_prefix="")).read(many[::-1])
+    assert [o.confidence for o in without[::-1]] == [o.confidence for o in together]
+    assert len({o.confidence for o in together}) == len(many)
+
+
+def test_a_choice_is_made_by_the_probabilities_of_first_tokens(bundled_spec, prompts):
+    spec = replace(bundled_spec, choices=(" Yes", " No", " Oranjestad"))
+    outputs = CausalReader(spec).read(prompts)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    firsts = [tokenizer.encode(choice)[0] for choice in spec.choices]
+    for (prompt,), output in zip(prompts, outputs, strict=True):
+        with torch.no_grad():
+            logits = model(**tokenizer(prompt, return_tensors="pt")).logits[0, -1]
+        shares = logits[firsts].softmax(-1)
+        assert output.confidence == pytest.approx(float(shares[0]), abs=1e-5)
+        assert output.output == spec.choices[int(shares.argmax())].strip()
+        assert output.output_tokens == 0
+
+
+def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(bundled_spec, prompts):
+    spec = replace(bundled_spec, choices=(" Oranjestad",))
+    outputs = CausalReader(spec).read(prompts)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    first = tokenizer.encode(spec.choices[0])[0]
+    for (prompt,), output in zip(prompts, outputs, strict=True):
+        with torch.no_grad():
+            logits = model(**tokenizer(prompt, return_tensors="pt")).logits[0, -1]
+        share = float(logits.softmax(-1)[first])
+        assert output.confidence == pytest.approx(share, abs=1e-5)
+        assert output.output == ("Oranjestad" if share > 0.5 else "")
+    assert len({output.confidence for output in outputs}) == len(prompts)
+
+
+def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts):
+    limit = 150
+    reader = CausalReader(replace(bundled_spec, max_input_tokens=limit))
+    fits, cut = reader.read([prompts[0], prompts[2]])
+    assert not fits.truncated
+    assert cut.truncated
+    assert cut.prompt_tokens == limit
+    assert cut.failure is None
+    (text,) = prompts[2]
+    whole = reader._encode([text])[0]
+    shared = len(reader._head) - 1
+    kept = reader._fit(whole, reader._head, text).tokens
+    assert len(kept) == limit
+    assert kept[:shared] == whole[:shared]
+    assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
+
+
+def test_a_query_that_stands_first_is_not_cut(bundled_spec):
+    reader = CausalReader(replace(bundled_spec, max_input_tokens=150, tail_marker=""))
+    head = bundled_spec.shared_prefix + "Question: who eats ants and termites at night\n"
+    text = "Passage: " + "digs for ants " * 60
+    kept = reader._fit(
+        reader._encode([head + text])[0], reader._heads([[head, text]])[0], head + text
+    )
+    assert kept.truncated
+    assert reader._tokenizer.decode(kept.tokens).startswith(head.rstrip())
+    (output,) = reader.read([[head, text]])
+    assert output.failure is None
+    assert output.prompt_tokens == 150
+
+
+def test_a_prompt_whose_question_does_not_fit_fails(bundled_spec, prompts):
+    prefix = len(CausalReader(bundled_spec)._head)
+    limited = CausalReader(replace(bundled_spec, max_input_tokens=prefix + 3))
+    outputs = limited.read(prompts)
+    assert all("even without passages" in o.failure for o in outputs)
+    assert all(o.output == "" for o in outputs)
+
+
+def test_out_of_memory_ends_in_the_same_outputs(bundled_spec, prompts, generated, monkeypatch):
+    reader = CausalReader(bundled_spec)
+    inner = reader._model.answer
+
+    def tight(asked):
+        if len(asked) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return inner(asked)
+
+    monkeypatch.setattr(reader._model, "answer", tight)
+    assert [r.output for r in reader.read(prompts)] == generated
+    assert reader.stats.memory_halvings >= 1
+
+
+def tiny_models():
+    """Small random models of several families: grouped or not, other position codes, soft caps."""
+    from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
+
+    shape = {
+        "vocab_size": 49152,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+    }
+    return {
+        "llama": LlamaConfig(**shape),
+        "qwen2": Qwen2Config(**shape),
+        "gpt2": GPT2Config(vocab_size=49152, n_embd=32, n_layer=2, n_head=4, n_positions=2048),
+        # soft caps and windows that matter at this length
+        "gemma2": Gemma2Config(**shape, head_dim=8, sliding_window=64, attn_logit_softcapping=1.0),
+        "mistral": MistralConfig(**shape, sliding_window=40),
+    }
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2", "mistral"])
+def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(bundled_spec.path)
+    config = tiny_models()[family]
+    config.eos_token_id = config.bos_token_id = config.pad_token_id = 2
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for weight in model.parameters():  # larger weights: outputs that depend on the prompt
+        weight.data *= 3
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)  # of the class that the family chooses
+    expected = []
+    for (prompt,) in prompts:
+        ids = tokenizer(prompt, return_tensors="pt")
+        out = model.generate(**ids, max_new_tokens=6, do_sample=False)
+        text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        expected.append(text.strip())
+    spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=6, stop=())
+    assert [r.output for r in CausalReader(spec).read(prompts)] == expected
+    assert len(set(expected)) > 1
+
+
+def test_position_codes_that_follow_from_the_batch_are_read_one_text_at_a_time(
+    bundled_spec, prompts, tmp_path, monkeypatch
+):
+    config = tiny_models()["llama"]
+    config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    reader = CausalReader(replace(bundled_spec, path=str(tmp_path)))
+    rows = counted(reader, monkeypatch)
+    reader.read(prompts)
+    assert rows == [1] * len(prompts)

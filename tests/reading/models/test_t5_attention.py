@@ -1,0 +1,125 @@
+import pytest
+import torch
+
+from engine.reading.models.encodings import Encodings, Part
+from engine.reading.models.t5_attention import PaddedReads, PaddedTexts, ReadByRead, TextByText
+
+HEADS, WIDTH = 4, 64
+INNER = HEADS * WIDTH
+LENGTHS = [5, 33, 33, 1, 64, 12]
+# single, fused of neighbours, fused out of order, an input twice, one more single
+READS = [[0], [1], [2], [1, 2, 4], [5, 0, 3], [3, 3], [4]]
+
+
+def texts(dtype):
+    torch.manual_seed(0)
+    tokens = sum(LENGTHS)
+    query, key, value = (torch.randn(tokens, INNER, dtype=dtype) for _ in range(3))
+    return query, key, value, torch.randn(HEADS, 70, 70, dtype=dtype)
+
+
+def dense(query, key, value, bias):
+    """Attention of (n, heads * width) to (m, heads * width) with bias (heads, n, m), in fp32."""
+    q, k, v = (x.float().view(len(x), HEADS, WIDTH).transpose(0, 1) for x in (query, key, value))
+    weights = (q @ k.transpose(1, 2) + bias.float()).softmax(-1)
+    return (weights @ v).transpose(0, 1).reshape(len(query), INNER)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_texts_attend_to_themselves_only(padded, dtype, error):
+    query, key, value, bias = texts(dtype)
+    attend = PaddedTexts(LENGTHS, HEADS, query.device) if padded else TextByText(LENGTHS, HEADS)
+    for table in (bias, bias.flip(0)):  # another layer's
+        got = attend(query, key, value, table).float()
+        parts = [x.split(LENGTHS) for x in (query, key, value)]
+        expected = torch.cat(
+            [
+                dense(*own, table[:, : len(own[0]), : len(own[0])])
+                for own in zip(*parts, strict=True)
+            ]
+        )
+        torch.testing.assert_close(got, expected, atol=error, rtol=error)
+
+
+def test_text_by_text_gives_the_same_bits_in_any_company():
+    query, key, value, bias = texts(torch.bfloat16)
+    together = TextByText(LENGTHS, HEADS)(query, key, value, bias).split(LENGTHS)
+    parts = zip(*(x.split(LENGTHS) for x in (query, key, value)), strict=True)
+    for own, expected in zip(parts, together, strict=True):
+        assert torch.equal(TextByText([len(own[0])], HEADS)(*own, bias[:, :64, :64]), expected)
+
+
+def encodings(dtype, order):
+    """Encodings of all inputs, kept in some order; and where each is, by its number."""
+    torch.manual_seed(1)
+    states = [torch.randn(2, 2, length, HEADS, WIDTH, dtype=dtype) for length in LENGTHS]
+    kept = Encodings(
+        [LENGTHS[i] for i in order],
+        layers=2,
+        heads=HEADS,
+        head_width=WIDTH,
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
+    for slot, i in zip(kept.slots, order, strict=True):
+        kept.put(slot, states[i])
+    return states, kept, dict(zip(order, kept.slots, strict=True))
+
+
+def parts(slots, read):
+    """Where a read's inputs are, the latest of the read first: sums may be taken in any order."""
+    offsets = [sum(LENGTHS[i] for i in read[:at]) for at in range(len(read))]
+    return [Part(slots[i], offset) for i, offset in zip(read, offsets, strict=True)][::-1]
+
+
+@pytest.mark.parametrize("kind", [ReadByRead, PaddedReads])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+@pytest.mark.parametrize("biased", [0, 1, 3, 40])  # tokens; some inputs have fewer
+def test_reads_attend_to_all_their_inputs(kind, dtype, error, biased):
+    states, kept, slots = encodings(dtype, range(len(LENGTHS)))
+    cross = kind(kept, [parts(slots, read) for read in READS], HEADS)
+    query = torch.randn(len(READS), INNER, dtype=dtype)
+    bias = torch.randn(HEADS, biased, dtype=dtype) if biased else None
+    expected = {}
+    for layer in (0, 1):
+        rows = []
+        for row, read in zip(query, READS, strict=True):
+            keys, values = (
+                torch.cat([states[i][layer, j] for i in read]).flatten(1) for j in (0, 1)
+            )
+            added = torch.zeros(HEADS, 1, max(len(keys), biased))
+            if bias is not None:
+                added[:, 0, :biased] = bias
+            rows.append(dense(row[None], keys, values, added[..., : len(keys)]))
+        expected[layer] = torch.cat(rows)
+        got = cross(layer, query, bias).float()
+        torch.testing.assert_close(got, expected[layer], atol=error, rtol=error)
+    for rows in ([0, 2, 3, 5, 6], [1, 3, 4], [0]):  # places among those that are left
+        cross.keep(rows)
+        query, expected[1] = query[rows], expected[1][rows]
+        got = cross(1, query, bias).float()
+        torch.testing.assert_close(got, expected[1], atol=error, rtol=error)
+
+
+def test_read_by_read_gives_the_same_bits_in_any_company_and_wherever_inputs_stand():
+    _, kept, slots = encodings(torch.bfloat16, range(len(LENGTHS)))
+    query = torch.randn(len(READS), INNER, dtype=torch.bfloat16)
+    together = ReadByRead(kept, [parts(slots, read) for read in READS], HEADS)(0, query, None)
+    for row, read in enumerate(READS):
+        # its inputs alone, once as they are and once the other way round in the tables
+        for order in (sorted(set(read)), sorted(set(read), reverse=True)):
+            _, few, places = encodings(torch.bfloat16, order)
+            cross = ReadByRead(few, [parts(places, read)], HEADS)
+            assert torch.equal(cross(0, query[row : row + 1], None)[0], together[row])
+
+
+def test_neighbours_are_one_product_and_nothing_is_copied():
+    _, kept, slots = encodings(torch.float32, range(len(LENGTHS)))
+    reads = [parts(slots, read) for read in ([0], [3], [5], [2, 1])]
+    cross = ReadByRead(kept, reads, HEADS)
+    assert [row for row, _ in cross._alone] == [0]
+    ((row, runs),) = cross._fused
+    assert (row, len(runs)) == (3, 1)
+    keys, _ = kept.keys_values(1, 64, 0, 2)
+    assert keys.data_ptr() == kept.tables[64][1].data_ptr()

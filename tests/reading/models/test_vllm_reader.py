@@ -1,0 +1,182 @@
+"""Readers on vLLM answer as CausalReader does. Needs vLLM (make vllm), so these are no part of make test."""
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import InputError
+from engine.reading import pipeline, readers
+from engine.reading.models.causal import CausalReader
+from engine.reading.plan import INPUTS, cut_units
+from engine.reading.prompting.prompts import default_prompt
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import questions, wikipedia_dump
+from engine.sources.passages.cut import passages
+from engine.sources.queries.read import read_queries
+
+MIB = 2**20
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (make vllm)"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def spec(bundled_spec):
+    return replace(bundled_spec, engine="vllm")
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    """Prompts of demo questions, half of them in two pieces."""
+    corpus = passages(read_source(wikipedia_dump()))
+    queries = read_queries(questions("short-answer"))["query"].to_list()
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    rows = corpus.select("title", "text").rows()[:: corpus.height // 24][:24]
+    prompts = [prompt.render(q, [row])[0] for q, row in zip(queries, rows, strict=False)]
+    return [[text[:500], text[500:]] if i % 2 else [text] for i, text in enumerate(prompts)]
+
+
+@pytest.fixture(scope="module")
+def expected(bundled_spec, inputs):
+    return CausalReader(bundled_spec).read([["".join(pieces)] for pieces in inputs])
+
+
+@pytest.fixture(scope="module")
+def load(spec):
+    """Loads readers, and holds them: a reader that goes takes vLLM's global groups with it."""
+    held = []
+
+    def loaded(cache=128 * MIB, **changes):
+        # 1280 MiB is counted for the process and 513 MiB are the weights in fp32.
+        budget = int((1280 * MIB + 513 * MIB + cache) / 0.9)
+        held.append(readers.load(replace(spec, memory=budget, **changes)))
+        return held[-1]
+
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def reader(load):
+    return load()
+
+
+def test_outputs_equal_those_of_transformers(reader, inputs, expected):
+    got = reader.read(inputs)
+    assert got == expected
+    assert len({output.output for output in got}) > 12  # it does answer
+    assert any(output.output_tokens < 16 for output in got)  # stops and ends were met
+    assert [reader.read([one])[0] for one in inputs[:3]] == expected[:3]
+
+
+def test_what_prompts_share_is_computed_once(load, inputs, expected):
+    fresh = load()
+    fresh.read(inputs[:1])
+    before = fresh.stats.padded_tokens
+    assert before == expected[0].prompt_tokens
+    fresh.read(inputs[1:])
+    computed = fresh.stats.padded_tokens - before
+    whole = sum(output.prompt_tokens for output in expected[1:])
+    # the instruction and examples, in whole blocks
+    assert whole - computed >= 23 * 96
+    assert fresh.stats.prompt_tokens == fresh.stats.padded_tokens
+    assert fresh.stats.peak_memory > 2**20
+
+
+def test_stop_strings_end_an_output_within_a_token(load, bundled_spec, inputs):
+    settings = {"stop": ("e", "\n"), "max_new_tokens": 8}
+    got = load(**settings).read(inputs)
+    assert got == CausalReader(replace(bundled_spec, **settings)).read(
+        [["".join(pieces)] for pieces in inputs]
+    )
+    assert not any("e" in output.output for output in got)
+    assert any(output.output for output in got)
+
+
+def test_long_prompts_are_cut_alike(load, bundled_spec, inputs):
+    limit = 200
+    got = load(max_input_tokens=limit).read(inputs)
+    reference = CausalReader(replace(bundled_spec, max_input_tokens=limit))
+    # what stands in a piece before the last is kept, so the pieces have to be the same
+    assert got == [reference.read([pieces])[0] for pieces in inputs]
+    assert any(o.truncated and o.prompt_tokens == limit for o in got)
+    nothing = load(max_input_tokens=5).read(inputs[:2])
+    assert all("even without passages" in o.failure and o.output == "" for o in nothing)
+
+
+def test_one_of_the_choices_is_chosen_and_the_first_ones_share_is_given(load, spec, inputs):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    choices = (" yes", " no", " The")
+    chosen = load(choices=choices).read(inputs[:6])
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    first = [tokenizer.encode(choice, add_special_tokens=False)[0] for choice in choices]
+    for pieces, output in zip(inputs[:6], chosen, strict=True):
+        ids = tokenizer("".join(pieces), return_tensors="pt")
+        with torch.inference_mode():
+            shares = model(**ids).logits[0, -1, first].softmax(-1)
+        assert output.output == choices[int(shares.argmax())].strip()
+        assert output.confidence == pytest.approx(float(shares[0]), rel=1e-3)
+        assert output.output_tokens == 0
+
+
+def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(load, spec, inputs):
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    chosen = load(choices=(" The",)).read(inputs[:4])
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
+    first = tokenizer.encode(" The", add_special_tokens=False)[0]
+    for pieces, output in zip(inputs[:4], chosen, strict=True):
+        ids = tokenizer("".join(pieces), return_tensors="pt")
+        with torch.inference_mode():
+            share = float(model(**ids).logits[0, -1].softmax(-1)[first])
+        assert output.confidence == pytest.approx(share, rel=1e-3)
+        assert output.output == ("The" if share > 0.5 else "")
+
+
+def test_an_error_leaves_nothing_behind(reader, inputs, expected, monkeypatch):
+    step = reader._engine.step
+
+    def fail():
+        step()
+        raise RuntimeError("a kernel failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader._engine, "step", fail)
+        with pytest.raises(RuntimeError, match="a kernel failed"):
+            reader.read(inputs)
+    assert not reader._engine.has_unfinished_requests()
+    assert reader.read(inputs[:4]) == expected[:4]
+
+
+def test_memory_bounds_the_cache_and_longer_prompts_fail_with_a_reason(load, spec, inputs):
+    with pytest.raises(InputError, match="give at least"):
+        readers.load(replace(spec, memory=2**30))
+    # 46080 bytes a token in fp32
+    tight = load(cache=65 * MIB)
+    assert 1400 < tight._longest < 1500
+    long = ["", "".join(inputs[0]) * 8]
+    short, failed = tight.read([inputs[0], long])
+    assert short.failure is None
+    assert "give it more --memory" in failed.failure
+    assert not failed.truncated
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
+    import polars as pl
+
+    plan = pl.DataFrame({INPUTS: inputs, "size": 1, "group": range(len(inputs))})
+    outputs = {}
+    for result in pipeline.execute(plan, cut_units(plan, 8), spec, actors=1):
+        outputs[result.unit.offset] = result.outputs
+        assert result.stats["peak_memory"] > 2**20
+    assert [o for offset in sorted(outputs) for o in outputs[offset]] == expected

@@ -1,0 +1,88 @@
+"""What is known of a reader on vLLM without vLLM: refusals come before anything starts."""
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InputError
+from engine.machine import device, model_files
+from engine.reading import readers
+from engine.reading.models import vllm_support, weights
+
+MIB = 2**20
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """As if vLLM were installed, on a machine without a GPU."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: find("json" if name == "vllm" else name)
+    )
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: False)
+
+
+def specify(name="bundled", **settings):
+    return readers.specify(
+        name, augmentation="in-prompt", task="short-answer", engine="vllm", **settings
+    )
+
+
+def test_without_vllm_the_driver_says_how_to_install_it(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name)
+    )
+    with pytest.raises(InputError, match="vLLM is not installed; run 'make vllm'"):
+        specify()
+
+
+def test_encoder_decoder_readers_are_refused(tiny_t5, installed):
+    with pytest.raises(InputError, match="is encoder-decoder, vLLM runs decoder-only"):
+        specify(str(tiny_t5))
+
+
+def test_the_engine_is_part_of_a_reads_key(installed):
+    on_vllm, prompt = specify(dtype="float32")
+    assert on_vllm.engine == "vllm"
+    other = replace(on_vllm, engine="transformers")
+    assert on_vllm.fingerprint != other.fingerprint
+    assert prompt.prefix == on_vllm.shared_prefix
+
+
+def test_a_budget_without_room_for_a_cache_is_refused_with_the_least(installed):
+    parameters = model_files.parameters(weights.resolve("bundled").path)
+    with pytest.raises(InputError, match=r"1000 MiB cannot hold .* in float32 and vLLM") as caught:
+        specify(dtype="float32", memory=1000 * MIB)
+    least = int(str(caught.value).split("at least ")[1].removesuffix("MiB")) * MIB
+    specify(dtype="float32", memory=least)
+    room = vllm_support.cache_memory(parameters, dtype="float32", memory=least)
+    assert vllm_support.LEAST_CACHE <= room < vllm_support.LEAST_CACHE + 2 * MIB
+    with pytest.raises(InputError):
+        specify(dtype="float32", memory=least - 2 * MIB)
+
+
+def test_a_cache_is_what_weights_and_process_leave():
+    # 0.9 * 4096 - 1280 - 2 * 100 = 2206.4 MiB
+    room = vllm_support.cache_memory(100 * MIB, dtype="bfloat16", memory=4096 * MIB)
+    assert room == int(2206.4 * MIB)
+    # the default of a reader of 7e9 parameters: 0.9 * (1.2 * 14e9 + 2 GiB) - 1280 MiB - 14e9
+    room = vllm_support.cache_memory(7 * 10**9, dtype="bfloat16", memory=0)
+    assert room == pytest.approx(0.9 * (1.2 * 14e9 + 2**31) - 1280 * MIB - 14e9, abs=1)
+
+
+def test_what_comes_before_vllm_loads_nothing_heavy():
+    code = (
+        "import sys; from engine.reading import readers; from engine.reading.models import vllm_support;"
+        "vllm_support.set_environment();"
+        "print([m for m in ('torch', 'transformers', 'vllm') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert done.stdout.strip() == "[]"

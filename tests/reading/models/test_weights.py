@@ -1,0 +1,112 @@
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import InputError, ReadError
+from engine.machine import model_files
+from engine.reading import readers
+from engine.reading.models import weights
+
+
+def test_names_that_lead_nowhere(tmp_path):
+    with pytest.raises(InputError, match="unknown reader 'no/such-model'"):
+        weights.resolve("no/such-model")
+    with pytest.raises(InputError, match="unknown reader 'x y'"):
+        weights.resolve("x y")
+    with pytest.raises(InputError, match="no such file"):
+        weights.resolve(str(tmp_path / "m.gguf"))
+    with pytest.raises(InputError, match=r"holds no config\.json"):
+        weights.resolve(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match="cannot be read"):
+        weights.resolve(str(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
+    with pytest.raises(InputError, match=r"holds no \*\.safetensors"):
+        weights.resolve(str(tmp_path))
+
+
+def test_other_encoder_decoders_are_refused(tmp_path):
+    config = {"model_type": "bart", "is_encoder_decoder": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="a 'bart' model; encoder-decoder readers are mt5, t5"):
+        weights.resolve(str(tmp_path))
+
+
+def test_the_digest_follows_the_weights(tiny_t5, tmp_path):
+    copy = shutil.copytree(tiny_t5, tmp_path / "copy")
+    assert weights.resolve(str(copy)).digest == weights.resolve(str(tiny_t5)).digest
+    data = bytearray((copy / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(data)
+    assert weights.resolve(str(copy)).digest != weights.resolve(str(tiny_t5)).digest
+
+
+def test_the_bundled_reader_is_causal_and_converted_once(bundled_spec, monkeypatch):
+    assert bundled_spec.architecture == "causal"
+
+    def converted_again(*_, **__):
+        raise AssertionError("converted again")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", converted_again)
+    assert str(weights.resolve("bundled").path) == bundled_spec.path
+
+
+def test_models_that_write_no_text_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "architectures": ["BertModel"]})
+    )
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="is a BertModel, which writes no text"):
+        weights.resolve(str(tmp_path))
+
+
+def test_models_with_missing_weights_are_refused(tiny_t5, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    copy = shutil.copytree(tiny_t5, tmp_path / "copy")
+    tensors = load_file(copy / "model.safetensors")
+    name = next(n for n in tensors if "layer.0.SelfAttention.q" in n)
+    del tensors[name]
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    spec, _ = readers.specify(str(copy), augmentation="fid", task="short-answer")
+    with pytest.raises(InputError, match="lacks 1 of its weights"):
+        readers.load(spec)
+
+
+def test_damaged_weights_end_in_one_line(tiny_t5, tmp_path):
+    copy = shutil.copytree(tiny_t5, tmp_path / "copy")
+    (copy / "model.safetensors").write_bytes(b"garbage that is no safetensors file")
+    spec, _ = readers.specify(str(copy), augmentation="fid", task="short-answer")
+    with pytest.raises(InputError, match="cannot be loaded") as caught:
+        readers.load(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_changed_since_the_plan_are_refused(tiny_t5):
+    spec, _ = readers.specify(str(tiny_t5), augmentation="fid", task="short-answer")
+    with pytest.raises(ReadError, match="are not those asked for"):
+        readers.load(replace(spec, weights="0" * 64))
+
+
+def test_a_budget_that_cannot_hold_the_weights_is_refused(tiny_t5):
+    from transformers import T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration.from_pretrained(tiny_t5)
+    assert model_files.parameters(tiny_t5) == sum(p.numel() for p in model.parameters())
+    with pytest.raises(InputError, match="--memory of 100 MiB cannot hold the reader"):
+        readers.specify(str(tiny_t5), augmentation="fid", task="short-answer", memory=100 * 2**20)
+
+
+def test_fid_needs_an_encoder_decoder(tiny_t5):
+    with pytest.raises(InputError, match="decoder-only and cannot do Fusion-in-Decoder"):
+        readers.specify("bundled", augmentation="fid", task="short-answer")
+    spec, prompt = readers.specify(str(tiny_t5), augmentation="fid", task="short-answer")
+    assert (spec.architecture, spec.max_input_tokens, prompt.fused) == (
+        "encoder-decoder",
+        250,
+        True,
+    )

@@ -1,0 +1,150 @@
+"""Template files: what they may say, and what is said about those that cannot be used."""
+
+import hashlib
+
+import pytest
+
+from engine.errors import InputError
+from engine.reading.prompting.template import Text, read_template, styles
+
+
+def read(tmp_path, content, task="short-answer"):
+    path = tmp_path / "p.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_template(str(path), task)
+
+
+def test_a_template_may_be_its_text_alone(tmp_path):
+    template = read(tmp_path, "\nRead: {passages}\n{{{query}}} }}?\n\n")
+    assert template.body == Text(("Read: ", "\n{", "} }?"), ("passages", "query"))
+    assert template.passage.fill({"title": "T", "text": "x"}) == "Passage: T. x\n"
+    assert template.untitled.fill({"text": "x"}) == "Passage: x\n"
+    assert (template.order, template.stop, template.choices) == (None, (), ())
+    assert (template.max_new_tokens, template.max_input_tokens) == (None, 0)
+    assert not template.chat
+
+
+def test_every_setting_is_taken(tmp_path):
+    content = """---
+# a comment
+passage: "[{number}] {title}: {text}\\n"
+untitled: "[{number}] {text}\\n"
+order: best-first
+stop: ["\\n", "Q:"]
+max_new_tokens: 7
+max_input_tokens: 99
+chat: true
+system: Be brief.
+choices: ["Yes", " No"]
+---
+{query} {passages}
+---
+"""
+    template = read(tmp_path, content)
+    assert template.digest == hashlib.sha256(content.encode()).hexdigest()
+    assert template.passage.fields == ("number", "title", "text")
+    assert template.untitled.fields == ("number", "text")
+    assert (template.order, template.stop) == ("best-first", ("\n", "Q:"))
+    assert (template.max_new_tokens, template.max_input_tokens) == (7, 99)
+    assert (template.chat, template.system) == (True, "Be brief.")
+    assert template.choices == ("Yes", " No")
+    assert template.body.literals[-1] == "\n---"  # only the first two fences are fences
+
+
+def test_files_of_other_editors_are_read_alike(tmp_path):
+    plain = read(tmp_path, "---\nstop: x\n---\né {passages}\n{query}")
+    other = read(
+        tmp_path, b"\xef\xbb\xbf---\r\nstop: x\r\n---\r\n\xc3\xa9 {passages}\r\n{query}\r\n"
+    )
+    assert other.body == plain.body
+    assert other.stop == ("x",)
+
+
+def test_a_passage_without_title_needs_no_second_form(tmp_path):
+    template = read(tmp_path, '---\npassage: "* {text}\\n"\n---\n{passages}Q: {query}')
+    assert template.untitled == template.passage
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{passages}\n\n{quary}", ":3: unknown field {quary}; use {passages}, {query}"),
+        ("---\nstop: x\n---\n\n{passages} {title}", ":5: unknown field {title}"),
+        ('{query} {passages}\n{"answer": "x"}', """:2: unknown field {"answer": "x"}"""),
+        ("{query!r} {passages}", ":1: unknown field {query!r}"),
+        ("{passages}\n{query", ":2: a brace without its other half"),
+        ("{passages} {query}\n\n}", ":3: a brace without its other half"),
+        ("{passages}", ": no {query} in the prompt"),
+        ("{query}", ": no {passages} in the prompt"),
+        ("{{passages}} {query}", ": no {passages} in the prompt"),
+        ("{passages} {query} {passages}", ": {passages} 2 times in the prompt"),
+        ("", ": no {query} in the prompt"),
+        ("---\nstop: x\n{passages} {query}", ":1: settings without an end"),
+        ("---\nstop: x\nstopp: y\n---\n", ":3: unknown key 'stopp'"),
+        ("---\nstop: x\n\nstop: y\n---\n", ":4: the key 'stop' a second time"),
+        ("---\n\nstop: [x\n---\n", "broken YAML"),
+        ("---\norder: best-last\nstop: 'x\n---\n", "broken YAML"),
+        ("---\n- stop\n---\n", ":2: settings without keys"),
+        ("---\n\nmax_new_tokens: 0\n---\n", ":3: max_new_tokens is 0; give a whole number, 1 or"),
+        ("---\nmax_new_tokens: true\n---\n", ":2: max_new_tokens is True"),
+        ("---\nmax_input_tokens: -1\n---\n", ":2: max_input_tokens is -1"),
+        ("---\nmax_new_tokens:\n---\n", ":2: max_new_tokens is None"),
+        ("---\nstop: 3\n---\n", ":2: stop is 3; give texts, in quotes"),
+        ("---\nstop: ['']\n---\n", ":2: stop is ['']"),
+        ("---\norder: first\n---\n", ":2: order is 'first'; use best-first or best-last"),
+        ("---\nchat: 'yes'\n---\n", ":2: chat is 'yes'; use true or false"),
+        ("---\nsystem: x\n---\n{passages} {query}", ":2: a system message and no chat"),
+        ("---\nchoices: [Yes, No]\n---\n", ":2: choices is [True, False]; give texts, in quotes"),
+        ("---\nchoices: ['Yes']\n---\n", ":2: choices is ['Yes']; give two or more different"),
+        ("---\nchoices: ['Yes', ' Yes']\n---\n", ":2: choices is ['Yes', ' Yes']"),
+        ('---\npassage: "\\n{txt}"\n---\n', ":2: unknown field {txt}; use {title}, {text}, {number}"),
+        ("---\nuntitled: '{title} {text}'\n---\n", ":2: unknown field {title}"),
+        ("---\npassage: '{title}'\nuntitled: '{text}'\n---\n", ":2: no {text} in passage"),
+        ("---\npassage: '{title} {text}'\n---\n", ":2: {title} in passage, and no untitled"),
+        ("---\npassage: 3\n---\n", ":2: passage is 3; give a text"),
+        ('---\nsystem: "\\ud800"\n---\n', ":2: system is"),
+        ("ok\nok {query}\n\xe9".encode("latin-1"), ":3: not UTF-8 text"),
+    ],
+)  # fmt: skip
+def test_bad_templates_are_refused_with_file_and_line(tmp_path, content, words):
+    if isinstance(content, str) and content.endswith("---\n"):
+        content += "{passages} {query}"
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, content)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'p.txt'}:")
+    assert words in message
+    assert "\n" not in message
+
+
+def test_a_template_that_is_not_there_names_those_that_come_with_the_engine(tmp_path):
+    with pytest.raises(InputError, match="no such file; give a prompt template, or one of chat, c"):
+        read_template(str(tmp_path / "none"), "claims")
+    with pytest.raises(InputError, match="is a directory"):
+        read_template(str(tmp_path), "claims")
+
+
+def test_a_judge_needs_choices(tmp_path):
+    with pytest.raises(InputError, match="a judge's prompt without choices; add choices"):
+        read(tmp_path, "{query} {passages}", "judge")
+
+
+@pytest.mark.parametrize("choices", ["", 'choices: [" No", " Yes"]'])
+def test_where_a_reader_may_decline_there_is_one_way_to(tmp_path, choices):
+    with pytest.raises(InputError, match="give the one text that declines"):
+        read(tmp_path, f"---\n{choices}\n---\n{{query}} {{passages}}", "abstain")
+
+
+def test_elsewhere_a_choice_is_between_two(tmp_path):
+    with pytest.raises(InputError, match=":2: choices is .' Yes'.; give two or more"):
+        read(tmp_path, '---\nchoices: [" Yes"]\n---\n{query} {passages}')
+
+
+@pytest.mark.parametrize("task", ["short-answer", "claims", "dialogue", "judge", "abstain"])
+def test_what_comes_with_the_engine_can_be_read(task):
+    assert {"chat", "completion", "t5"} <= set(styles(task))
+    for style in styles(task):
+        template = read_template(style, task)
+        assert template.name == style
+        assert template.chat == (style == "chat")
+        assert len(template.choices) == {"judge": 2, "abstain": 1}.get(task, 0)

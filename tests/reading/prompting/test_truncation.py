@@ -1,0 +1,59 @@
+"""Cutting long prompts, with words as tokens."""
+
+import pytest
+
+from engine.reading.prompting.truncation import fit
+
+TEXT = "answer briefly p1 p2 p3 p4 question who wins"
+IDS = {word: i for i, word in enumerate(TEXT.split())}
+
+
+def encode(text):
+    return [IDS[word] for word in text.split()]
+
+
+def fitted(limit, head="answer briefly", tail_marker=" question"):
+    return fit(
+        encode(TEXT),
+        TEXT,
+        head=encode(head),
+        limit=limit,
+        tail_marker=tail_marker,
+        encode=encode,
+    )
+
+
+@pytest.mark.parametrize("limit", [9, 10])
+def test_what_fits_stays_as_it_is(limit):
+    assert fitted(limit).tokens == encode(TEXT)
+    assert (fitted(limit).length, fitted(limit).truncated) == (9, False)
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [
+        (8, "answer briefly p2 p3 p4 question who wins"),
+        (6, "answer briefly p4 question who wins"),
+        (5, "answer briefly question who wins"),
+    ],
+)
+def test_passages_go_first_to_last_and_the_head_stays(limit, kept):
+    assert fitted(limit).tokens == encode(kept)
+    assert (fitted(limit).length, fitted(limit).truncated) == (limit, True)
+
+
+@pytest.mark.parametrize("limit", [4, 2, 1])
+def test_a_question_is_never_cut(limit):
+    assert fitted(limit).tokens is None
+    assert (fitted(limit).length, fitted(limit).truncated) == (9, True)
+
+
+def test_a_head_is_kept_as_far_as_the_prompt_has_it():
+    assert fitted(6, head="answer p1").tokens == encode("answer p3 p4 question who wins")
+    assert fitted(6, head="").tokens == encode("p2 p3 p4 question who wins")
+
+
+def test_without_a_marker_one_token_is_kept():
+    assert fitted(3, tail_marker="").tokens == encode("answer briefly wins")
+    assert fitted(2, tail_marker="").tokens is None
+    assert fitted(3, tail_marker="nowhere").tokens == encode("answer briefly wins")
