@@ -10,7 +10,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.reading.readers import specify
 from tests.conftest import ScriptedReader, make_run
-from tests.evaluation.test_evaluate import CORPUS, QUERIES, say_last
+from tests.tables import CORPUS, QUERIES, say_last
 
 # Two passages with one title and one text; q2 and q3 have one text; q4 has no results.
 TWICE = pl.concat([CORPUS, CORPUS.filter(doc_id="d2").with_columns(pl.lit("d5").alias("doc_id"))])

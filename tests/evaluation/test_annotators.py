@@ -17,10 +17,9 @@ from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.runs.read import write_run
+from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run
-from tests.evaluation.test_evaluate import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
-from tests.jobs.test_commands import evaluate as evaluate_files
-from tests.jobs.test_commands import files  # noqa: F401  (a fixture)
+from tests.tables import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
 
 
 def test_every_label_can_be_traced(tmp_path):
@@ -108,7 +107,7 @@ def test_own_annotators_are_not_judged_by_qrels_alone(tmp_path):
     assert evaluate(given, settings, store=tmp_path, own=own).relevant == "list"
 
 
-def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path, capsys):  # noqa: F811
+def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path, capsys):
     preferences = tmp_path / "p.jsonl"
     preferences.write_text('{"query_id": "1", "shown": ["a", "c"], "best": "a"}\n')
     more = ["--k", 2, "--no-end-to-end", "--measures", "P@2", "--resamples", 100]

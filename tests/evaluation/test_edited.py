@@ -13,10 +13,9 @@ from engine.report import edits as report
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from engine.sources.runs.edits import Edit, Insert, Swap, apply_edits
+from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader
-from tests.evaluation.test_evaluate import RUN, inputs, say_last
-from tests.jobs.test_commands import evaluate as evaluate_files
-from tests.jobs.test_commands import files  # noqa: F401  (a fixture)
+from tests.tables import RUN, inputs, say_last
 
 # q1 lists d4, d1, d2; q2 and q3, of one text, list d2, d3.
 EDITS = [
@@ -111,7 +110,7 @@ def test_one_is_no_plural():
     assert report.line(found) == "a-edited: 1 edit in 1 query; of 9 whole lists 1 is new"
 
 
-def test_the_command_reads_edits(files, tmp_path, capsys):  # noqa: F811
+def test_the_command_reads_edits(files, tmp_path, capsys):
     edits = tmp_path / "edits.jsonl"
     edits.write_text(
         '{"query_id": "1", "insert": "b", "rank": 1}\n{"query_id": "2", "delete": "c"}\n'

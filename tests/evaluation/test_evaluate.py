@@ -6,49 +6,13 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from engine import tables
 from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate, means
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings, check
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from tests.conftest import ScriptedReader, make_run
-
-# Three queries; the second and third have the same text and different answers.
-QUERIES = pl.DataFrame(
-    [
-        ("q1", "first question", ["Ann"], ["A1"]),
-        ("q2", "same question", ["Bo"], ["A2"]),
-        ("q3", "same question", ["Cy"], []),
-    ],
-    schema=tables.QUERIES,
-    orient="row",
-)
-CORPUS = pl.DataFrame(
-    [
-        ("d1", "A1", "says Ann", "A1"),
-        ("d2", "A2", "says Bo", "A2"),
-        ("d3", "A3", "says Cy", "A3"),
-        ("d4", "A1", "says nothing", "A1"),
-    ],
-    schema=tables.CORPUS,
-    orient="row",
-)
-RUN = make_run(
-    [("q1", "d4", 1), ("q1", "d1", 2), ("q1", "d2", 3)]
-    + [("q2", "d2", 1), ("q2", "d3", 2), ("q3", "d2", 1), ("q3", "d3", 2)]
-)
-
-
-def inputs(runs=RUN, queries=QUERIES):
-    return EvaluationInputs(queries, CORPUS, runs, 0, 0)
-
-
-def say_last(prompt):
-    """Answers with the name in the passage nearest to the question, if that passage has one."""
-    passage = [line for line in prompt.splitlines() if line.startswith("Passage: ")][-1]
-    return passage.partition("says ")[2] or "no idea"
+from tests.tables import QUERIES, RUN, inputs, say_last, with_qrels
 
 
 def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIES):
@@ -254,14 +218,6 @@ def test_queries_without_results_are_skipped_or_refused_before_any_read(tmp_path
             inputs(run), Settings(k=3, missing="error"), store=tmp_path / "new", executor=nobody
         )
     assert nobody.asked == []
-
-
-def judgments(*rows):
-    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
-
-
-def with_qrels(*rows):
-    return EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0, judgments(*rows))
 
 
 def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):

@@ -13,7 +13,7 @@ from engine.reading.protocol import ReadOutput
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
-from tests.evaluation.test_evaluate import inputs, say_last
+from tests.tables import inputs, say_last
 
 # Of what a passage says, by the judge.
 PROBABILITIES = {"says Ann": 0.9, "says Bo": 0.5, "says Cy": 0.51, "says nothing": 0.0}

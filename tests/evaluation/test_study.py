@@ -20,7 +20,7 @@ from engine.report.summary import summarize
 from engine.statistics.intervals import holm
 from jobs._results import write_results
 from tests.conftest import ScriptedReader
-from tests.evaluation.test_evaluate import inputs, say_last
+from tests.tables import inputs, say_last
 
 SETTINGS = Settings(
     k=3, resamples=100, annotators=("erag", "containment"), measures="P@3 RR Success@1"

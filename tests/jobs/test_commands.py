@@ -11,48 +11,7 @@ import pytest
 
 from engine import tables
 from engine.sources.bundled import questions
-from jobs import cli
-from jobs._command import run_app
-
-
-def erag(*arguments):
-    """Run a command in this process; its exit status."""
-    try:
-        run_app(cli.app, [str(a) for a in arguments])
-    except SystemExit as stop:
-        return stop.code or 0
-    return 0
-
-
-@pytest.fixture
-def files(tmp_path):
-    """Two queries, three passages and a run, small enough for the bundled reader."""
-    queries = tmp_path / "q.jsonl"
-    rows = [
-        ("1", "what is the capital of aruba", "Oranjestad"),
-        ("2", "who wrote animal farm", "George Orwell"),
-    ]
-    queries.write_text(
-        "".join(
-            json.dumps({"id": i, "input": q, "output": [{"answer": a}, {"provenance": [{"wikipedia_id": t}]}]}) + "\n"
-            for (i, q, a), t in zip(rows, ("Aruba", "Animal Farm"), strict=True)
-        )
-    )  # fmt: skip
-    corpus = tmp_path / "c.jsonl"
-    passages = [
-        {"id": "a", "title": "Aruba", "text": "The capital of Aruba is Oranjestad."},
-        {"id": "b", "title": "Animal Farm", "text": "Animal Farm is a novella by George Orwell."},
-        {"id": "c", "title": "Abacus", "text": "The abacus is a calculating tool."},
-    ]
-    corpus.write_text("".join(json.dumps(p) + "\n" for p in passages))
-    run = tmp_path / "run.trec"
-    run.write_text("1 Q0 a 1 2 mine\n1 Q0 c 2 1 mine\n2 Q0 c 1 2 mine\n2 Q0 b 2 1 mine\n")
-    return {"queries": queries, "corpus": corpus, "run": run, "out": tmp_path / "out"}
-
-
-def evaluate(files, *more):
-    options = [part for name, value in files.items() for part in (f"--{name}", value)]
-    return erag("evaluate", *options, *more)
+from tests.commands import erag, evaluate
 
 
 def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys):

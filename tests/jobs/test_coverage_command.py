@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from tests.jobs.test_commands import erag
+from tests.commands import erag
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
 WHO = [f"who {verb} the song {title}" for verb in ("sang", "wrote", "sings") for title in

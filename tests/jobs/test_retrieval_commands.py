@@ -9,7 +9,7 @@ import pytest
 
 from engine.retrieval import manifest
 from engine.sources.runs.read import read_run
-from tests.jobs.test_commands import erag
+from tests.commands import erag
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
 

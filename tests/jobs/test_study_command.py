@@ -6,13 +6,10 @@ import polars as pl
 import pytest
 
 from engine import tables
-from tests.jobs.test_commands import (
-    evaluate,
-    files,  # noqa: F401  (a fixture)
-)
+from tests.commands import evaluate
 
 
-def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):  # noqa: F811
+def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):
     config = tmp_path / "c.yaml"
     config.write_text(
         f"reader: bundled\nk-sweep: 1,2\nactors: 0\nresamples: 100\ndtype: float32\n"
@@ -60,7 +57,7 @@ def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):  # noqa: 
         ),
     ],
 )
-def test_what_cannot_work_is_one_line(files, tmp_path, capsys, options, words):  # noqa: F811
+def test_what_cannot_work_is_one_line(files, tmp_path, capsys, options, words):
     assert evaluate(files, "--store", tmp_path / "s", "--actors", 0, *options) == 2
     said = capsys.readouterr().err
     assert words in said

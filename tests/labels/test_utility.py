@@ -17,7 +17,7 @@ from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import lines
 from engine.report.summary import summarize
-from tests.evaluation.test_evaluate import CORPUS, QUERIES, RUN, inputs, say_last
+from tests.tables import CORPUS, QUERIES, RUN, inputs, say_last
 
 # Of what a passage says: how likely the reader is to decline.
 DECLINES = {"says Ann": 0.25, "says Bo": 0.5, "says Cy": 0.1, "says nothing": 1.0}

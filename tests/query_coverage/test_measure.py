@@ -7,31 +7,7 @@ import pytest
 from engine import tables
 from engine.errors import InputError
 from engine.query_coverage.measure import measure
-
-TOPICS = ("films", "law", "songs", "sport", "water")
-
-
-def encode(texts):
-    """Each topic a direction, each text a little off it; the same text always alike."""
-    vectors = np.zeros((len(texts), 16), dtype=np.float32)
-    for row, text in enumerate(texts):
-        topic, _, number = text.partition(" ")
-        noise = np.random.default_rng(int(number or 0)).normal(size=11)
-        vectors[row, TOPICS.index(topic)] = 3.0  # length says nothing
-        vectors[row, 5:] = 0.3 * noise
-    return vectors
-
-
-def queries(*texts, prefix="q"):
-    rows = [(f"{prefix}{i}", text, [], []) for i, text in enumerate(texts)]
-    return pl.DataFrame(rows, schema=tables.QUERIES, orient="row")
-
-
-def asked(each=40, topics=TOPICS):
-    return [f"{topic} {i}" for i in range(each) for topic in topics]
-
-
-EVALUATION = queries(*(f"{t} {i}" for i in range(100, 115) for t in TOPICS if t != "songs"))
+from tests.query_coverage.topics import EVALUATION, asked, encode, queries
 
 
 def test_a_topic_that_the_evaluation_lacks_is_found_and_the_others_are_covered():

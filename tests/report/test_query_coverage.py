@@ -9,7 +9,7 @@ from rich.console import Console
 from engine.query_coverage.measure import measure
 from engine.report.query_coverage import lines, shown_tables, summarize
 from engine.retrieval.encoders import specify
-from tests.query_coverage.test_measure import EVALUATION, asked, encode, queries
+from tests.query_coverage.topics import EVALUATION, asked, encode, queries
 
 
 def printed(found):

@@ -10,7 +10,7 @@ from rich.console import Console
 from engine.evaluation.settings import Settings
 from engine.report import runs, verdict
 from engine.statistics.table import analyse
-from tests.statistics.test_choice import ALIKE, WHOLE, first, read_whole, scored
+from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 
 CLEAR = {"s": first(25), "t": first(50)}
 

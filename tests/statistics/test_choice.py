@@ -10,48 +10,14 @@ from engine.statistics.choice import best_measure
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.differences import queries_needed
 from engine.statistics.table import analyse
+from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 
 BOOTSTRAP = Bootstrap(resamples=1000, seed=4)
-
-
-def by_query(run, values):
-    return [(run, f"q{i:03}", float(v)) for i, v in enumerate(values)]
-
-
-def scored(rows):
-    """Rows (annotator, measure, {run: values})."""
-    return pl.DataFrame(
-        [
-            (run, annotator, measure, query_id, value)
-            for annotator, measure, runs in rows
-            for name, values in runs.items()
-            for run, query_id, value in by_query(name, values)
-        ],
-        schema=tables.QUERY_SCORES,
-        orient="row",
-    )
-
-
-def read_whole(runs):
-    return pl.DataFrame(
-        [(r, q, 3, "", v) for name, values in runs.items() for r, q, v in by_query(name, values)],
-        schema=tables.DOWNSTREAM,
-        orient="row",
-    )
 
 
 def choose(rows, whole=None, bootstrap=BOOTSTRAP):
     downstream = read_whole(whole) if whole else tables.empty(tables.DOWNSTREAM)
     return analyse(scored(rows), downstream, bootstrap).choice
-
-
-def first(ones, n=60):
-    """1 for the first so many queries of n, else 0."""
-    return [1] * ones + [0] * (n - ones)
-
-
-ALIKE = {"s": first(20), "t": first(20), "u": first(20)}
-WHOLE = {"s": first(25), "t": first(50), "u": first(47)}
 
 
 def test_the_best_run_is_chosen_and_its_leads_are_told():

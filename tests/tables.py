@@ -1,0 +1,50 @@
+"""The queries, corpus and run of the evaluations that tests compute by hand."""
+
+import polars as pl
+
+from engine import tables
+from engine.evaluation.inputs import EvaluationInputs
+from tests.conftest import make_run
+
+# Three queries; the second and third have the same text and different answers.
+QUERIES = pl.DataFrame(
+    [
+        ("q1", "first question", ["Ann"], ["A1"]),
+        ("q2", "same question", ["Bo"], ["A2"]),
+        ("q3", "same question", ["Cy"], []),
+    ],
+    schema=tables.QUERIES,
+    orient="row",
+)
+CORPUS = pl.DataFrame(
+    [
+        ("d1", "A1", "says Ann", "A1"),
+        ("d2", "A2", "says Bo", "A2"),
+        ("d3", "A3", "says Cy", "A3"),
+        ("d4", "A1", "says nothing", "A1"),
+    ],
+    schema=tables.CORPUS,
+    orient="row",
+)
+RUN = make_run(
+    [("q1", "d4", 1), ("q1", "d1", 2), ("q1", "d2", 3)]
+    + [("q2", "d2", 1), ("q2", "d3", 2), ("q3", "d2", 1), ("q3", "d3", 2)]
+)
+
+
+def inputs(runs=RUN, queries=QUERIES):
+    return EvaluationInputs(queries, CORPUS, runs, 0, 0)
+
+
+def say_last(prompt):
+    """Answers with the name in the passage nearest to the question, if that passage has one."""
+    passage = [line for line in prompt.splitlines() if line.startswith("Passage: ")][-1]
+    return passage.partition("says ")[2] or "no idea"
+
+
+def judgments(*rows):
+    return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
+
+
+def with_qrels(*rows):
+    return EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0, judgments(*rows))
