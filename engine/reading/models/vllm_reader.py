@@ -104,11 +104,13 @@ class VllmReader:
     def _refused(self, prompt: Fitted) -> ReadOutput | None:
         """The failed read of a prompt that cannot be read; None where it can."""
         if prompt.tokens is None:
-            return ReadOutput("", prompt.length, 0, True, DOES_NOT_FIT)
+            return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=prompt.length, truncated=True)
         if prompt.length + self._new_tokens > self._longest:
             # Cutting it would make outputs depend on the memory at hand.
             reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
-            return ReadOutput("", prompt.length, 0, False, f"{reason}; give it more --memory")
+            return ReadOutput.failed(
+                f"{reason}; give it more `memory`", prompt_tokens=prompt.length
+            )
         return None
 
     def _generate(self, prompts: dict[int, list[int]]) -> Iterator[tuple[int, RequestOutput]]:
