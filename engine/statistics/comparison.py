@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.ranking.measures import UTILITY_KIND, parse_measure
 from engine.statistics.cells import Cell, only, replicate_cells
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
 from engine.statistics.intervals import holm, interval, p_value
@@ -21,6 +21,8 @@ from engine.statistics.resampling import Replicates
 from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, MEASURE_B, RUN, RUN_B, K, N
 
 Floats = npt.NDArray[np.float64]
+# Whether two measures, by name, may be compared.
+Comparable = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True)
@@ -58,26 +60,33 @@ def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correla
 
 
 def compare_cells(
-    cells: Sequence[Cell], results: Sequence[Correlated], bootstrap: Bootstrap
+    cells: Sequence[Cell],
+    results: Sequence[Correlated],
+    bootstrap: Bootstrap,
+    *,
+    comparable: Comparable = eq,
 ) -> pl.DataFrame:
-    """The comparisons table: every two cells that differ in the annotator or in the run alone.
-
-    Utilities, which have a measure of their own, are compared with every measure of the same cutoff.
+    """The comparisons table: every two cells that differ only in the annotator or only in the run.
 
     Differences are resampled on the same queries. ``tau_p_holm`` and ``rho_p_holm`` are corrected within
-    three families, each statistic for itself: the first annotator against every rival, in all runs
+    three families, each statistic separately: the first annotator against every rival, in all runs
     and measures; the rivals among themselves; and the runs. The first is what a comparison is made
-    for, and is not to lose power to the rest.
+    for, and should not lose power to the rest.
+
+    Args:
+        cells: what is compared, the first annotator's first.
+        results: their correlations, in the same order.
+        bootstrap: how intervals and p-values are made.
+        comparable: which measures of two annotators are compared within a run. Between runs a
+            measure is only ever compared with itself.
     """
-    alike: list[tuple[int, int]] = []
-    for a, b in combinations(range(len(cells)), 2):
-        one, other = cells[a], cells[b]
-        # Not the same cell twice, nor two differences at once.
-        apart = (one.run == other.run) != (one.annotator == other.annotator)
-        if apart and one.k == other.k and _alike(one, other):
-            alike.append((a, b))
-    found: dict[tuple[int, int], dict[str, Any]] = {}
-    for queries, pairs in _by_shared_queries(cells, alike).items():
+    pairs_compared = [
+        (a, b)
+        for a, b in combinations(range(len(cells)), 2)
+        if _are_compared(cells[a], cells[b], comparable)
+    ]
+    comparisons: dict[tuple[int, int], dict[str, Any]] = {}
+    for queries, pairs in _by_shared_queries(cells, pairs_compared).items():
         involved = {place: cells[place] for pair in pairs for place in pair}
         correlated = {place: results[place] for place in involved}
         if any(cell.query_ids != queries for cell in involved.values()):
@@ -85,7 +94,7 @@ def compare_cells(
             again = correlate_cells(list(involved.values()), bootstrap)
             correlated = dict(zip(involved, again, strict=True))
         for a, b in pairs:
-            found[a, b] = _compare(
+            comparisons[a, b] = _compare(
                 involved[a], involved[b], correlated[a], correlated[b], bootstrap
             )
     rows: list[dict[str, Any]] = [
@@ -98,8 +107,8 @@ def compare_cells(
             MEASURE_B: cells[b].measure,
             K: cells[a].k,
         }
-        | found[a, b]
-        for a, b in alike
+        | comparisons[a, b]
+        for a, b in pairs_compared
     ]
     families: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
@@ -110,14 +119,14 @@ def compare_cells(
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
 
 
-def _alike(one: Cell, other: Cell) -> bool:
-    if one.measure == other.measure:
-        return True
-    if one.run != other.run:
+def _are_compared(first: Cell, second: Cell, comparable: Comparable) -> bool:
+    same_run = first.run == second.run
+    # Neither the same cell twice nor two differences at once.
+    if same_run == (first.annotator == second.annotator) or first.k != second.k:
         return False
-    first, second = parse_measure(one.measure), parse_measure(other.measure)
-    utilities = (first.kind == UTILITY_KIND) != (second.kind == UTILITY_KIND)
-    return utilities and first.cutoff == second.cutoff
+    return first.measure == second.measure or (
+        same_run and comparable(first.measure, second.measure)
+    )
 
 
 def _family(row: dict[str, Any], first: str) -> str:
