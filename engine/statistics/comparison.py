@@ -170,7 +170,7 @@ def _compare(
                 estimate,
                 differences,
                 None if without is None or from_other is None else without - from_other,
-                method=bootstrap.method,
+                method=bootstrap.interval,
                 confidence=bootstrap.confidence,
             )
             p = p_value(differences)

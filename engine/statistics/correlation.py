@@ -7,33 +7,54 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from engine.errors import InputError
 from engine.statistics.intervals import IntervalMethod, interval
 from engine.statistics.resampling import Replicates, replicate
 
 Floats = npt.NDArray[np.float64]
 
-# Scores are compared at so many decimals: sums of the same labels in another order differ in the
-# last bits, and must not rank.
+# Decimals at which scores are compared: sums of the same labels in another order differ in the last
+# bits, and must not rank.
 DECIMALS = 12
+# Fewer cannot hold the tails of an interval.
+LEAST_RESAMPLES = 100
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are made.
+    """How intervals and p-values are made.
 
     Attributes:
-        resamples: 0 leaves intervals out.
-        method: see ``engine.statistics.intervals``.
-        confidence: in (0, 1).
-        seed: of ``numpy.random.SeedSequence``.
-        threads: None for all cores; changes no figure.
+        resamples: bootstrap resamples of each interval, 100 or more; 0 for no intervals.
+        interval: percentile, or bias-corrected and accelerated (bca).
+        confidence: of the intervals, between 0 and 1.
+        seed: of the resamples and of every other random draw, 0 or more.
+        threads: that resample; None for all cores. Changes no figure.
+
+    Raises:
+        InputError: a value out of range.
     """
 
     resamples: int = 10_000
-    method: IntervalMethod = "percentile"
+    interval: IntervalMethod = "percentile"
     confidence: float = 0.95
     seed: int = 0
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.resamples < 0 or 0 < self.resamples < LEAST_RESAMPLES:
+            raise InputError(
+                None,
+                None,
+                f"`resamples` is {self.resamples}",
+                f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
+            )
+        if not 0 < self.confidence < 1:
+            raise InputError(
+                None, None, f"`confidence` is {self.confidence}", "use a share such as 0.95"
+            )
+        if self.seed < 0:
+            raise InputError(None, None, f"`seed` is {self.seed}", "use 0 or more")
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,7 @@ def correlate(x: Floats, y: Floats, bootstrap: Bootstrap) -> Correlation:
 
 
 def needs_leave_out(bootstrap: Bootstrap) -> bool:
-    return bootstrap.method == "bca" and bootstrap.resamples > 0
+    return bootstrap.interval == "bca" and bootstrap.resamples > 0
 
 
 def describe(
@@ -92,7 +113,7 @@ def describe(
             estimate,
             replicates[pair],
             None if result.without is None else result.without[pair, row],
-            method=bootstrap.method,
+            method=bootstrap.interval,
             confidence=bootstrap.confidence,
         )
         for row, (estimate, replicates) in enumerate(((tau, result.taus), (rho, result.rhos)))

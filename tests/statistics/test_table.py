@@ -60,7 +60,7 @@ def test_sums_in_another_order_do_not_rank():
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 def test_a_cell_is_the_same_alone_and_in_a_table(method):
     query_scores, downstream = random_tables()
-    bootstrap = Bootstrap(resamples=200, seed=4, method=method)
+    bootstrap = Bootstrap(resamples=200, seed=4, interval=method)
     table = analyse(query_scores, downstream, bootstrap).correlations
     for row in table.iter_rows(named=True):
         mine = pl.col("run") == row["run"]
@@ -152,7 +152,7 @@ def test_an_annotator_does_not_differ_from_itself():
     query_scores, downstream = random_tables(runs=("s",), annotators=("a",))
     twin = query_scores.with_columns(annotator=pl.lit("twin"))
     for method in ("percentile", "bca"):
-        bootstrap = Bootstrap(resamples=100, method=method)
+        bootstrap = Bootstrap(resamples=100, interval=method)
         found = analyse(pl.concat([query_scores, twin]), downstream, bootstrap)
         (row,) = found.comparisons.to_dicts()
         assert (row["tau_difference"], row["tau_low"], row["tau_high"]) == (0, 0, 0)
