@@ -49,7 +49,7 @@ class Change:
     repeated: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Certificate:
     """How many of a sample of reads came out otherwise when repeated, and what was read.
 

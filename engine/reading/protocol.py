@@ -22,7 +22,7 @@ BIASED = "fid-t5"
 READING_VERSION = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReaderSpec:
     """Everything that a process needs to load a reader; sent to every actor.
 
@@ -45,6 +45,7 @@ class ReaderSpec:
             the probabilities of their first tokens, in one forward pass without decoding. Of a single
             one the probability is taken among all tokens.
         path: the local directory of the model.
+        parameters: how many the model has.
         name: what the user called it, for messages and reports.
         source: what leads to the same weights on a machine that has no ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
@@ -61,6 +62,7 @@ class ReaderSpec:
     stop: tuple[str, ...]
     max_input_tokens: int
     path: str
+    parameters: int
     name: str
     tail_marker: str = ""
     engine: Engine = "transformers"

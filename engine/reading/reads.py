@@ -14,7 +14,6 @@ from engine import tables
 from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from engine.machine.model_files import parameters
 from engine.reading import execute as in_process
 from engine.reading import store
 from engine.reading.execute import UnitResult
@@ -33,7 +32,7 @@ Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ReadingCosts:
     """What a job's reads cost.
 
@@ -183,8 +182,8 @@ def executor_for(
     from engine.reading import pipeline
 
     cluster.start_ray(int(plan.estimated_size()))
-    weight_bytes = parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
-    needed = spec.memory or device.default_actor_memory(weight_bytes)
+    weights = device.weight_bytes(spec.parameters, spec.dtype)
+    needed = spec.memory or device.default_actor_memory(weights)
     pool = min(actors or cluster.default_actors(needed), plan.height)
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:

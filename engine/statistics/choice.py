@@ -21,7 +21,7 @@ from engine.statistics.intervals import holm
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, RUN_B, VALUE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lead:
     """How far the mean of a run is above that of another, on the same queries.
 
@@ -61,7 +61,7 @@ class Opinion:
     lead: Lead
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """The run with the best mean of the score that decides, and how sure that is.
 
@@ -150,7 +150,15 @@ def choose(
         order = [run for run in means if run in scored_runs]
         if name != annotator and best in order:
             opinions.append(_opinion(name, own, pairs_of.to_dicts(), order, bootstrap))
-    return Choice(annotator, measure, len(shared), means, best, tuple(leads), tuple(opinions))
+    return Choice(
+        annotator=annotator,
+        measure=measure,
+        n=len(shared),
+        means=means,
+        best=best,
+        leads=tuple(leads),
+        opinions=tuple(opinions),
+    )
 
 
 def best_measure(annotator: str, correlations: pl.DataFrame, run_pairs: pl.DataFrame) -> str:
@@ -214,5 +222,14 @@ def _lead(
         )
         if needed is not None and needed <= n:
             needed = None  # so few queries that the normal approximation does not hold
-    # -0.0 is 0.0 to a reader
-    return Lead(run, over, difference + 0.0, low + 0.0, high + 0.0, p_holm, significant, needed)
+    # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
+    return Lead(
+        run=run,
+        over=over,
+        difference=difference + 0.0,
+        low=low + 0.0,
+        high=high + 0.0,
+        p_holm=p_holm,
+        significant=significant,
+        queries_needed=needed,
+    )

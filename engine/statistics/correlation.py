@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,7 +58,7 @@ class Bootstrap:
             raise InputError(None, None, f"`seed` is {self.seed}", "use 0 or more")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Correlation:
     """A correlation with its interval.
 
@@ -66,13 +67,13 @@ class Correlation:
     """
 
     n: int
-    tau: float
-    tau_low: float
-    tau_high: float
-    rho: float
-    rho_low: float
-    rho_high: float
-    note: str
+    tau: float = math.nan
+    tau_low: float = math.nan
+    tau_high: float = math.nan
+    rho: float = math.nan
+    rho_low: float = math.nan
+    rho_high: float = math.nan
+    note: str = ""
 
 
 def correlate(x: Floats, y: Floats, bootstrap: Bootstrap) -> Correlation:
@@ -102,12 +103,12 @@ def describe(
     x: Floats, y: Floats, result: Replicates, pair: int, bootstrap: Bootstrap
 ) -> Correlation:
     """The correlation of one pair of columns, from their replicates."""
-    nan, n = float("nan"), len(x)
+    n = len(x)
     if note := undefined(x, y):
-        return Correlation(n, nan, nan, nan, nan, nan, nan, note)
+        return Correlation(n=n, note=note)
     tau, rho = float(result.tau[pair]), float(result.rho[pair])
     if bootstrap.resamples == 0:
-        return Correlation(n, tau, nan, nan, rho, nan, nan, "")
+        return Correlation(n=n, tau=tau, rho=rho)
     (tau_low, tau_high, note), (rho_low, rho_high, _) = (
         interval(
             estimate,
@@ -119,7 +120,16 @@ def describe(
         for row, (estimate, replicates) in enumerate(((tau, result.taus), (rho, result.rhos)))
     )
     # tau and rho are undefined on the same resamples, so one note serves both.
-    return Correlation(n, tau, tau_low, tau_high, rho, rho_low, rho_high, note)
+    return Correlation(
+        n=n,
+        tau=tau,
+        tau_low=tau_low,
+        tau_high=tau_high,
+        rho=rho,
+        rho_low=rho_low,
+        rho_high=rho_high,
+        note=note,
+    )
 
 
 def undefined(x: Floats, y: Floats) -> str:

@@ -19,7 +19,17 @@ from engine.reading.plan import INPUTS, Unit, cut_units
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.readers import specify
 
-SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
+SPEC = ReaderSpec(
+    weights="w",
+    architecture="causal",
+    dtype="float32",
+    max_new_tokens=4,
+    stop=(),
+    max_input_tokens=0,
+    path="/nowhere",
+    parameters=1,
+    name="test",
+)
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

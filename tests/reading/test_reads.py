@@ -26,7 +26,17 @@ from engine.reading.reads import (
 )
 from tests.conftest import ScriptedReader
 
-SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
+SPEC = ReaderSpec(
+    weights="w",
+    architecture="causal",
+    dtype="float32",
+    max_new_tokens=4,
+    stop=(),
+    max_input_tokens=0,
+    path="/nowhere",
+    parameters=1,
+    name="test",
+)
 
 
 def wanted(*texts, query="q"):
@@ -108,7 +118,8 @@ def test_another_reader_does_not_share_reads(tmp_path):
     assert store.load(tmp_path, other.fingerprint).is_empty()
     assert store.load(tmp_path, SPEC.fingerprint).height == 1
     # what only decides speed does not matter
-    assert replace(SPEC, memory=5, threads=3, path="/x").fingerprint == SPEC.fingerprint
+    fast = replace(SPEC, memory=5, threads=3, path="/x", parameters=7)
+    assert fast.fingerprint == SPEC.fingerprint
 
 
 def test_failed_reads_are_reported_and_tried_again(tmp_path):

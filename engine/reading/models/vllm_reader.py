@@ -14,7 +14,6 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
 from engine.errors import InputError
-from engine.machine import device, model_files
+from engine.machine import device
 from engine.reading.models.decoding import first_tokens
 from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
@@ -170,9 +169,10 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
         share = min(1.0, spec.memory / whole) if spec.memory else _GPU_SHARE
         options = {"gpu_memory_utilization": share}
     else:
-        parameters = model_files.parameters(Path(spec.path))
         options = {
-            "kv_cache_memory_bytes": cache_memory(parameters, dtype=spec.dtype, memory=spec.memory),
+            "kv_cache_memory_bytes": cache_memory(
+                spec.parameters, dtype=spec.dtype, memory=spec.memory
+            ),
             "block_size": _CPU_BLOCK,
             "enforce_eager": True,
         }
