@@ -18,7 +18,24 @@ from engine.statistics.cells import Cell, only, replicate_cells
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
 from engine.statistics.intervals import holm, interval, p_value
 from engine.statistics.resampling import Replicates
-from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, MEASURE_B, RUN, RUN_B, K, N
+from engine.tables import (
+    ANNOTATOR,
+    ANNOTATOR_B,
+    MEASURE,
+    MEASURE_B,
+    NOTE,
+    RHO,
+    RUN,
+    RUN_B,
+    TAU,
+    K,
+    N,
+    difference_of,
+    high_of,
+    low_of,
+    p_holm_of,
+    p_of,
+)
 
 Floats = npt.NDArray[np.float64]
 # Whether two measures, by name, may be compared.
@@ -35,13 +52,13 @@ class Correlated:
 
     def resampled(self, name: str) -> Floats:
         """Replicates of ``tau`` or ``rho``."""
-        every: Floats = self.replicates.taus if name == "tau" else self.replicates.rhos
+        every: Floats = self.replicates.taus if name == TAU else self.replicates.rhos
         return every[self.pair]
 
     def without(self, name: str) -> Floats | None:
         """``tau`` or ``rho`` without each query, if computed."""
         every = self.replicates.without
-        return None if every is None else every[self.pair, ("tau", "rho").index(name)]
+        return None if every is None else every[self.pair, (TAU, RHO).index(name)]
 
 
 def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correlated]:
@@ -113,9 +130,9 @@ def compare_cells(
     families: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         families[_family(row, cells[0].annotator)].append(row)
-    for name, family in product(("tau", "rho"), families.values()):
-        for row, corrected in zip(family, holm([row[f"{name}_p"] for row in family]), strict=True):
-            row[f"{name}_p_holm"] = corrected
+    for name, family in product((TAU, RHO), families.values()):
+        for row, corrected in zip(family, holm([row[p_of(name)] for row in family]), strict=True):
+            row[p_holm_of(name)] = corrected
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
 
 
@@ -159,14 +176,14 @@ def _compare(
         for cell in (one, other)
         if (reason := undefined(cell.x, cell.y))
     ]
-    row: dict[str, Any] = {N: len(one.x), "note": "; ".join(reasons)}
-    for name in ("tau", "rho"):
+    row: dict[str, Any] = {N: len(one.x), NOTE: "; ".join(reasons)}
+    for name in (TAU, RHO):
         estimate = getattr(first.correlation, name) - getattr(second.correlation, name)
         low = high = p = float("nan")
         if not reasons and bootstrap.resamples:
             differences = first.resampled(name) - second.resampled(name)
             without, from_other = first.without(name), second.without(name)
-            low, high, row["note"] = interval(
+            low, high, row[NOTE] = interval(
                 estimate,
                 differences,
                 None if without is None or from_other is None else without - from_other,
@@ -174,6 +191,6 @@ def _compare(
                 confidence=bootstrap.confidence,
             )
             p = p_value(differences)
-        row |= {f"{name}_difference": estimate, f"{name}_low": low, f"{name}_high": high}
-        row[f"{name}_p"] = p
+        row |= {difference_of(name): estimate, low_of(name): low, high_of(name): high}
+        row[p_of(name)] = p
     return row

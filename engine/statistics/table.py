@@ -14,7 +14,7 @@ from engine.statistics.choice import Choice, choose
 from engine.statistics.comparison import Comparable, compare_cells, correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.runs import compare_runs
-from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, RUN_B, K
+from engine.tables import ANNOTATOR, BEST, MEASURE, RHO, RUN, RUN_B, TAU, K
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
     figures = [
         pl.lit(float("nan")).alias(name)
         for name in tables.CORRELATIONS
-        if name.startswith(("tau", "rho"))
+        if name.startswith((TAU, RHO))
     ]
     return (
         downstream.select(RUN, K)
@@ -108,7 +108,7 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
 
 def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
     """Mark the measure of each run and annotator that has the highest tau: the first of equal ones."""
-    tau = pl.col("tau").round(DECIMALS).fill_nan(None)
+    tau = pl.col(TAU).round(DECIMALS).fill_nan(None)
     highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
     return correlations.with_columns(
         (highest & (highest.cum_sum().over(RUN, ANNOTATOR) == 1)).alias(BEST)
