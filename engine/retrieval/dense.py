@@ -215,8 +215,8 @@ def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Ex
     from engine.retrieval import distribute
 
     cluster.start_ray()
-    bytes_ = model_files.parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
-    needed = spec.memory or device.default_actor_memory(bytes_)
+    weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
+    needed = spec.memory or device.default_actor_memory(weights)
     pool = min(actors or cluster.default_actors(needed), count)
 
     def on_ray(
