@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, a line now and then elsewhere."""
+"""Progress: a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECONDS_BETWEEN_LINES = 15.0
 
 
 class _Rate(ProgressColumn):
-    """Things done per second of the last while."""
+    """Things done per second, over the last minute."""
 
     def __init__(self, things: str) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
-    """Give a function that is told of things done and wanted, and shows them on standard error."""
+    """Give a function that takes the number of things done and the total, and shows them on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines(doing, things)
@@ -62,7 +62,7 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
 
 
 class _Lines:
-    """Plain lines for logs: at the start, every so many seconds, and at the end."""
+    """Plain lines for logs: at the start, every 15 seconds, and at the end."""
 
     def __init__(self, doing: str, things: str) -> None:
         self._doing = doing

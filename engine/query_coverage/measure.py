@@ -14,6 +14,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.machine.device import Dtype
 from engine.query_coverage import clusters as clustering
 from engine.query_coverage.clusters import Clusters
 from engine.query_coverage.figures import (
@@ -23,6 +24,7 @@ from engine.query_coverage.figures import (
     figures,
     uncovered,
 )
+from engine.retrieval.encoders import EncoderOptions
 from engine.retrieval.flat import Singles
 from engine.tables import (
     CLUSTER,
@@ -41,22 +43,34 @@ from engine.tables import (
 )
 
 EVALUATION, USER = "evaluation", "user"
-# User queries that stand for a cluster.
+# User queries shown as examples of a cluster.
 _EXAMPLES = 5
 _ROW = "row"
 
 
 @dataclass(frozen=True)
-class Coverage:
-    """What an evaluation covers of what users ask.
+class QueryEncoderOptions(EncoderOptions):
+    """Which encoder embeds the queries, and how.
 
     Attributes:
-        clusters: the coverage table, a row a cluster.
-        assignments: the assignments table, a row a query: the evaluation queries, then the user queries,
-            each in their order.
-        figures: the figures over the clusters from every start of k-means, these first.
-        clusters_wanted: how many were asked for; fewer come out where texts have the same vector.
-        texts, user_texts: distinct texts of all queries, and of the user queries.
+        dtype: Precision of the encoder. Clustering magnifies rounding differences, so the default is
+            the most reproducible precision.
+    """
+
+    dtype: Dtype | None = "float32"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of what users ask an evaluation covers.
+
+    Attributes:
+        clusters: the coverage table, one row per cluster.
+        assignments: the assignments table, one row per query: the evaluation queries, then the user
+            queries, each in their order.
+        figures: the figures over the clusterings from all starts of k-means; ``clusters`` is the first.
+        clusters_wanted: the number of clusters requested; there are fewer if texts share a vector.
+        texts, user_texts: numbers of distinct texts among all queries and among the user queries.
     """
 
     clusters: pl.DataFrame

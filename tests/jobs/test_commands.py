@@ -158,7 +158,7 @@ def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
         ({"--metric": "bleu"}, "unknown metric 'bleu'"),
         ({"--annotators": "oracle"}, "unknown annotator 'oracle'"),
         ({"--reader": "no/such"}, "unknown reader 'no/such'"),
-        ({"--memory": "lots"}, "'lots' is no size"),
+        ({"--memory": "lots"}, "'lots' is not a size"),
         ({"--augmentation": "both"}, "--augmentation is 'both'; use in-prompt, fid"),
         ({"--bogus": "1"}, "--bogus"),
         ({"--config": "none.yaml"}, "none.yaml: no such file"),
