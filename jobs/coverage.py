@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from engine.errors import require_least
-from engine.query_coverage.measure import Coverage, QueryEncoderOptions, measure
+from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.retrieval import encode
-from engine.retrieval.encoders import specify
+from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import require_output, write_parquet, write_text
 from engine.sources.io.locations import locate
 from engine.sources.queries.read import read_query_set

@@ -14,7 +14,6 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.machine.device import Dtype
 from engine.query_coverage import clusters as clustering
 from engine.query_coverage.clusters import Clusters
 from engine.query_coverage.figures import (
@@ -24,7 +23,6 @@ from engine.query_coverage.figures import (
     figures,
     uncovered,
 )
-from engine.retrieval.encoders import EncoderOptions
 from engine.retrieval.flat import Singles
 from engine.tables import (
     CLUSTER,
@@ -46,18 +44,6 @@ EVALUATION, USER = "evaluation", "user"
 # User queries shown as examples of a cluster.
 _EXAMPLES = 5
 _ROW = "row"
-
-
-@dataclass(frozen=True)
-class QueryEncoderOptions(EncoderOptions):
-    """Which encoder embeds the queries, and how.
-
-    Attributes:
-        dtype: Precision of the encoder. Clustering magnifies rounding differences, so the default is
-            the most reproducible precision.
-    """
-
-    dtype: Dtype | None = "float32"
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,19 @@ class PassageEncoderOptions(EncoderOptions):
         return replace(super().adapt(preset), passage_prefix=prefix)
 
 
+# cyclopts looks up the types of inherited fields in the subclass's module, so this class is here.
+@dataclass(frozen=True)
+class QueryEncoderOptions(EncoderOptions):
+    """Which encoder embeds queries that are clustered, and how.
+
+    Attributes:
+        dtype: Precision of the encoder. Clustering magnifies rounding differences, so the default is
+            the most reproducible precision.
+    """
+
+    dtype: Dtype | None = "float32"
+
+
 @dataclass(frozen=True)
 class EncoderSpec:
     """All that decides the vectors of an encoder, and the resources that it may use.

@@ -1,4 +1,4 @@
-"""What comes with the engine: a sample of Wikipedia, and questions that it answers."""
+"""Bundled data: a sample of Wikipedia, and questions that it answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def wikipedia_dump() -> Path:
     Raises:
         InputError: gensim is not installed.
     """
-    spec = importlib.util.find_spec("gensim")  # found, not imported: only its file is wanted
+    spec = importlib.util.find_spec("gensim")  # found, not imported: only its file is needed
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (path := Path(location) / _DUMP).is_file():
             return path

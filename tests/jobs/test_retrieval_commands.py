@@ -133,7 +133,7 @@ def test_odd_queries_cutoffs_and_outputs(files, tmp_path, capsys):
     capsys.readouterr()
     for more, words in (
         (["--out", f"file://{tmp_path}/x.trec"], "results are written to local files"),
-        (["--out", tmp_path / "x.trec.gz"], "results are written unpacked"),
+        (["--out", tmp_path / "x.trec.gz"], "results are written uncompressed"),
         (["--index", f"file://{tmp_path}/link"], "is an address; give an index on a local disk"),
         (["--encoder", "bundled"], "--encoder without a dense index"),
     ):

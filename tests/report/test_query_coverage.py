@@ -8,7 +8,7 @@ from rich.console import Console
 
 from engine.query_coverage.measure import measure
 from engine.report.query_coverage import lines, shown_tables, summarize
-from engine.retrieval.encoders import specify
+from engine.retrieval.encoders import EncoderOptions, specify
 from tests.query_coverage.topics import EVALUATION, asked, encode, queries
 
 
@@ -82,7 +82,7 @@ def test_texts_cannot_break_the_table():
 
 
 def test_the_summary_is_json_with_all_figures_and_the_encoder():
-    spec = specify("bundled", dtype="float32")
+    spec = specify(EncoderOptions(dtype="float32"))
     found = measure(queries("law 1"), queries("films 1", "law 2"), encode, clusters=3)
     content = summarize(found, spec, {"queries": "a"}, {"queries": 0, "user_queries": 2})
     again = json.loads(json.dumps(content, allow_nan=False))

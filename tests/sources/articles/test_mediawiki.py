@@ -68,7 +68,7 @@ def test_pages_are_the_same_however_the_file_is_read(tmp_path, monkeypatch):
         (page(8, "a\nb < c"), 5, "not well-formed"),
         (page(8, end=""), 4, "a page without an end"),
         ("scrap\n", 4, "text between pages: b'scrap'"),
-        ("</page>\n", 4, "a page's end without its beginning"),
+        ("</page>\n", 4, "an end tag of a page without its start tag"),
     ],
 )
 def test_broken_pages_are_named_by_line_and_may_be_skipped(tmp_path, bad, line, words):

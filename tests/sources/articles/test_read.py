@@ -84,7 +84,7 @@ def test_bad_records_are_named_and_may_be_skipped(tmp_path):
 @pytest.mark.parametrize("content", [b"plain words", b"\x00\x01", b"id\ttext\ttitle\n"])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(InputError, match="begins with"):
+    with pytest.raises(InputError, match="starts with"):
         list(read_source(tmp_path / "a"))
 
 

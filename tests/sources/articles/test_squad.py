@@ -48,7 +48,11 @@ def test_documents_are_told_from_lines(tmp_path):
         ('{"data": 3}', None, 'without a list "data"'),
         ('{"data": [{"title": "x"}]}', None, r"data\[0\] has no paragraphs"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', None, r"paragraphs\[0\] has no context"),
-        ('{"data": [{"paragraphs": [{"context": "x", "qas": [1]}]}]}', None, "no list of objects"),
+        (
+            '{"data": [{"paragraphs": [{"context": "x", "qas": [1]}]}]}',
+            None,
+            "not a list of objects",
+        ),
     ],
 )
 def test_bad_documents_are_refused(tmp_path, text, line, words):

@@ -42,7 +42,7 @@ def test_only_wanted_passages_are_kept_from_either_format(tmp_path):
 @pytest.mark.parametrize(
     ("records", "where", "words"),
     [
-        ([{"id": "1", "text": "a"}, {"id": "1", "text": "b"}], ":2", "stands in line 1"),
+        ([{"id": "1", "text": "a"}, {"id": "1", "text": "b"}], ":2", "already occurs in line 1"),
         ([{"text": "a"}], ":1", "without an id"),
         ([{"id": "1"}], ":1", "has no text"),
         ([{"id": "1", "text": None}], ":1", "has no text"),
@@ -113,7 +113,7 @@ def test_dpr_passages_are_unquoted_and_belong_to_their_title(tmp_path, name):
     [
         ('2\t"unclosed\tT', "broken quotes"),
         ("2\tonly two", "2 columns, a passage has 3"),
-        ("1\tagain\tT", "stands in line 2 already"),
+        ("1\tagain\tT", "already occurs in line 2"),
     ],
 )
 def test_bad_dpr_lines_are_named(tmp_path, line, words):
@@ -157,7 +157,7 @@ def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_pa
     write_parquet(pl.concat(batches), tmp_path / "c.parquet")
     assert pl.concat(scan_corpus(tmp_path / "c.parquet")).equals(pl.concat(batches))
     write(path, *records, {"id": "3", "text": "again"})
-    with pytest.raises(InputError, match=r":51: document id '3' stands in line 4 already"):
+    with pytest.raises(InputError, match=r":51: document id '3' already occurs in line 4"):
         read_corpus(path)
 
 
@@ -170,7 +170,7 @@ def test_equal_hashes_of_different_ids_are_no_duplicates(tmp_path, monkeypatch):
     path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": "t"} for i in range(5)))
     assert read_corpus(path).height == 5
     write(path, *({"id": str(i), "text": "t"} for i in (0, 1, 2, 1)))
-    with pytest.raises(InputError, match=r":4: document id '1' stands in line 2 already"):
+    with pytest.raises(InputError, match=r":4: document id '1' already occurs in line 2"):
         read_corpus(path)
 
 
@@ -183,7 +183,9 @@ def test_bad_records_are_skipped_up_to_a_number_and_counted(tmp_path):
     assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == ["1", "5"]
     assert skip.count == 3
     assert skip.described().startswith(f"3 bad records skipped ({path}:2: broken JSON")
-    with pytest.raises(InputError, match=r":4: not UTF-8 text \(bad record 3, 2 may be skipped\)"):
+    with pytest.raises(
+        InputError, match=r":4: not UTF-8 text \(bad record 3; at most 2 are skipped\)"
+    ):
         read_corpus(path, skip_bad=2)
     with pytest.raises(InputError, match=r":2: broken JSON"):
         read_corpus(path)

@@ -87,11 +87,11 @@ def test_article_ids_given_twice_are_refused_with_both_places(tmp_path, small):
     with pytest.raises(InputError) as caught:
         write_passages([first, second], tmp_path / "o.parquet", cutting=Cutting())
     assert str(caught.value).startswith(
-        f"{second}:2: article id '7' stands in line 8 of {first} already"
+        f"{second}:2: article id '7' already occurs in line 8 of {first}"
     )
     with first.open("a") as stream:
         stream.write('{"id": "3", "text": ""}\n')
-    with pytest.raises(InputError, match=r"a\.jsonl:31: article id '3' stands in line 4 already"):
+    with pytest.raises(InputError, match=r"a\.jsonl:31: article id '3' already occurs in line 4"):
         write_passages([first], tmp_path / "o.parquet", cutting=Cutting())
     pl.DataFrame({"id": ["1", "1"], "text": ["a", "b"]}).write_parquet(tmp_path / "p.parquet")
     with pytest.raises(InputError, match="article id '1' occurs more than once"):

@@ -139,25 +139,28 @@ def test_undoing_every_edit_gives_the_list_back(data):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"query_id": "q9", "delete": 1}, "query 'q9' is none of the 3 queries"),
-        ({"query_id": "q1", "delete": 4}, "rank 4 is beyond the list, which .* with 3 documents"),
+        ({"query_id": "q9", "delete": 1}, "query 'q9' is not among the 3 queries"),
+        ({"query_id": "q1", "delete": 4}, "rank 4 is beyond the list, which has 3 documents"),
         ({"query_id": "q1", "swap": [1, 4]}, r"rank 4 is beyond .*\(query 'q1' of 'sys'\)"),
         (
             {"query_id": "q1", "insert": "x", "rank": 5},
             "rank 5 is beyond .*; use a rank from 1 to 4",
         ),
-        ({"query_id": "q3", "delete": 1}, "with 0 documents .*; insert a document at rank 1 first"),
+        (
+            {"query_id": "q3", "delete": 1},
+            "which has 0 documents .*; insert a document at rank 1 first",
+        ),
         ({"query_id": "q1", "delete": "x"}, "document 'x' is not in the list"),
         ({"query_id": "q1", "delete": "1"}, "document '1' is not in the list"),  # no rank
         ({"query_id": "q1", "swap": ["a", "x"]}, "document 'x' is not in the list"),
         ({"query_id": "q1", "swap": ["a", 1]}, "swaps document 'a' with itself"),
-        ({"query_id": "q1", "insert": "b", "rank": 1}, "'b' is in the list already, at rank 2"),
+        ({"query_id": "q1", "insert": "b", "rank": 1}, "'b' is already in the list, at rank 2"),
         ({"query_id": "q1", "run": "t", "delete": 1}, "no run is called 't'; name one of sys"),
         ({"query_id": "q1", "delete": 1, "why": "x"}, "unknown key 'why'"),
         ({"query_id": "q1", "delete": 1, "swap": [1, 2]}, "swap and delete in one line"),
-        ({"query_id": "q1"}, "an edit that does nothing"),
+        ({"query_id": "q1"}, "an edit without an operation"),
         ({"delete": 1}, "without a query id"),
-        ({"query_id": 1, "delete": 1}, '"query_id" is 1; write it as a text'),
+        ({"query_id": 1, "delete": 1}, '"query_id" is 1; write it as a string'),
         ({"query_id": "q1", "run": None, "delete": 1}, '"run" is None'),
         ({"query_id": "q1", "insert": "x"}, "inserts 'x' at no rank"),
         ({"query_id": "q1", "insert": "x", "rank": 0}, "inserts 'x' at rank 0"),
@@ -183,13 +186,16 @@ def test_bad_edits_are_refused_with_their_line(tmp_path, row, words):
 def test_an_edit_that_could_be_lost_or_misplaced_is_refused(tmp_path):
     path = tmp_path / "edits.jsonl"
     path.write_text('{"query_id": "q1", "delete": 1, "delete": 2}\n')
-    with pytest.raises(InputError, match=r"edits\.jsonl:1: a key stands twice"):
+    with pytest.raises(InputError, match=r"edits\.jsonl:1: a key occurs twice"):
         read_edits(path)
     path.write_text("\n")
     with pytest.raises(InputError, match="holds no edits"):
         read_edits(path)
     both = pl.concat([RUN, RUN.with_columns(pl.lit("sys-edited").alias("run"))])
-    with pytest.raises(InputError, match=r":1: an edit of one of 2 runs.*one of sys, sys-edited"):
+    with pytest.raises(
+        InputError,
+        match=r":1: an edit that does not name one of the 2 runs.*one of sys, sys-edited",
+    ):
         edited(tmp_path, {"query_id": "q1", "delete": 1}, runs=both)
     with pytest.raises(InputError, match=r":1: the edited run would be called 'sys-edited'"):
         edited(tmp_path, {"query_id": "q1", "run": "sys", "delete": 1}, runs=both)

@@ -23,8 +23,8 @@ def test_parquet_and_real_valued_labels_are_read(tmp_path):
     ("text", "words"),
     [
         ("q 0 a 1\nq 0 b\n", ":2: 3 columns, TREC qrels have 4"),
-        ("q 0 a one\n", ":1: label 'one' is no number"),
-        ("q 0 a nan\n", ":1: label 'nan' is no number"),
+        ("q 0 a one\n", ":1: label 'one' is not a number"),
+        ("q 0 a nan\n", ":1: label 'nan' is not a number"),
         ("q 0 a 1\nq 0 a 0\n", r":2: query 'q' judges document 'a' twice .see line 1"),
         ("", "empty|no judgments"),
     ],
@@ -78,7 +78,7 @@ def test_dictionaries_of_pytrec_eval_are_qrels(tmp_path):
     assert read_qrels(path).rows() == [("q1", "d1", 1.0), ("q1", "d2", 0.0), ("q2", "d1", 2.0)]
     for text, words in (
         ('{"q1": ["d1"]}', "has no labels"),
-        ('{"q1": {"d1": "1"}}', "is no number"),
+        ('{"q1": {"d1": "1"}}', "is not a number"),
         ('{"q1": {"d1": Infinity}}', "label inf"),
         ("{}", "holds no judgments"),
     ):
