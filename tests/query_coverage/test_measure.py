@@ -105,5 +105,5 @@ def test_more_clusters_than_texts_are_refused_before_anything_is_encoded():
     def never(texts):
         raise AssertionError
 
-    with pytest.raises(InputError, match="--clusters is 3, for 2 distinct queries; use 2 or fewer"):
+    with pytest.raises(InputError, match="`clusters` is 3, for 2 distinct queries; use 2 or fewer"):
         measure(queries("films 1", "films 1"), queries("law 1"), never, clusters=3)

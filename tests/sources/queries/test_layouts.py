@@ -203,7 +203,7 @@ def test_bad_squad_questions_are_refused(tmp_path):
         ({"id": "1"}, "'1' has no text"),
         ({"id": "1", "question": "x", "answers": ["a"]}, "not a list of objects with a text"),
         ({"id": "1", "question": "x", "answers": {"text": ["a"]}}, "not a list of objects"),
-        ({"id": "1", "question": "x", "is_impossible": True}, "no queries but 1 unanswerable"),
+        ({"id": "1", "question": "x", "is_impossible": True}, "only unanswerable questions .1."),
     ):
         entry = {"title": "T", "paragraphs": [{"context": "c", "qas": [question]}]}
         path.write_text(json.dumps({"data": [entry]}))
