@@ -162,8 +162,8 @@ def _print_recall(
     options: SearchOptions,
 ) -> None:
     """Say how much of the exact lists the approximate runs contain."""
-    for directory, one, (name, run) in zip(index, manifests, runs.items(), strict=True):
-        if one.kind == "dense":
+    for directory, (name, run), of_index in zip(index, runs.items(), manifests, strict=True):
+        if of_index.kind == "dense":
             recall = approximate_recall(run, directory, queries, options)
             print(
                 f"{name}: recall@{options.k} of the exact lists {recall.value:.4f} "

@@ -116,7 +116,7 @@ def test_an_index_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
     assert (tmp_path / "old" / "kept").read_text() == "x"
 
 
-def test_no_jvm_in_the_driver(index):
+def test_the_driver_has_no_jvm(index):
     """A JVM in one process with Ray dies of signals; see engine.retrieval.lucene."""
     assert "jnius" not in sys.modules
 
@@ -153,7 +153,7 @@ def korean(texts):
     )  # fmt: skip
 
 
-def test_korean_is_found_by_its_morphemes(tmp_path):
+def test_korean_matches_by_morphemes(tmp_path):
     """Bare words of the query carry other particles in the passages, or none."""
     corpus = korean(["학교에서 점심을 먹었다.", "병원은 언덕 위에 있다.", "고양이가 잠을 잔다."])
     asked = pl.DataFrame({"query_id": ["1", "2"], "query": ["학교는 어디?", "고양이"]})

@@ -125,7 +125,7 @@ def test_the_bundled_encoder_gives_sentence_transformers_vectors(bundled_corpus,
     assert np.abs(ours - theirs).max() < 1e-6
 
 
-def test_cls_pooling_prefixes_and_no_normalization(tmp_path, corpus):
+def test_cls_pooling_prefixes_and_missing_normalization(tmp_path, corpus):
     from sentence_transformers import SentenceTransformer
 
     from engine.retrieval.encoder import Encoder
@@ -173,7 +173,7 @@ def test_equal_scores_are_ordered_by_document_id(index, corpus, queries):
     assert all(ids == sorted(ids) for ids in tied[DOC_ID].to_list())
 
 
-def test_k_beyond_the_corpus_gives_all(index, corpus, queries):
+def test_k_beyond_the_corpus_returns_all_passages(index, corpus, queries):
     run = dense.search(index, queries, k=10_000)
     assert run.group_by(QUERY_ID).len()["len"].unique().to_list() == [corpus.height]
     assert run["rank"].max() == corpus.height

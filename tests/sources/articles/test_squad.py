@@ -25,7 +25,7 @@ def test_contexts_are_articles_that_share_their_title(tmp_path):
     ]
 
 
-def test_documents_are_told_from_lines(tmp_path):
+def test_squad_documents_are_distinguished_from_json_lines(tmp_path):
     whole = document(entry("Cat", "a"))
     for name, text, expected in (
         ("a.json", json.dumps(whole), True),

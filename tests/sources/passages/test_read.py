@@ -19,7 +19,7 @@ def write(path, *records):
     return path
 
 
-def test_field_names_of_the_usual_layouts_are_understood(tmp_path):
+def test_field_names_of_the_usual_layouts_are_recognized(tmp_path):
     path = write(
         tmp_path / "c.jsonl",
         {"doc_id": "1", "title": "T", "text": "a", "article_id": "A"},
@@ -161,7 +161,7 @@ def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_pa
         read_corpus(path)
 
 
-def test_equal_hashes_of_different_ids_are_no_duplicates(tmp_path, monkeypatch):
+def test_different_ids_with_equal_hashes_are_not_duplicates(tmp_path, monkeypatch):
     def same(ids):
         return pl.Series([7] * len(ids), dtype=pl.UInt64)
 
@@ -174,7 +174,7 @@ def test_equal_hashes_of_different_ids_are_no_duplicates(tmp_path, monkeypatch):
         read_corpus(path)
 
 
-def test_bad_records_are_skipped_up_to_a_number_and_counted(tmp_path):
+def test_bad_records_are_skipped_up_to_a_limit_and_counted(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(
         b'{"id": "1", "text": "a"}\n{"id": "2", "te\n{"id": "3"}\n\xff\n{"id": "5", "text": "e"}\n'
@@ -191,7 +191,7 @@ def test_bad_records_are_skipped_up_to_a_number_and_counted(tmp_path):
         read_corpus(path)
 
 
-def test_a_file_cut_short_is_refused_however_many_bad_records_may_be_skipped(tmp_path):
+def test_a_truncated_file_is_refused_for_any_number_of_tolerated_records(tmp_path):
     path = tmp_path / "c.jsonl.gz"
     lines = "".join(json.dumps({"id": str(i), "text": f"{i * i}"}) + "\n" for i in range(999))
     path.write_bytes(gzip.compress(lines.encode())[:-60])
@@ -200,12 +200,12 @@ def test_a_file_cut_short_is_refused_however_many_bad_records_may_be_skipped(tmp
     assert caught.value.line > 1
 
 
-def test_dpr_texts_in_quotes_may_run_over_lines(tmp_path):
+def test_quoted_dpr_texts_may_span_lines(tmp_path):
     path = dpr(tmp_path / "c.tsv", '1\t"one\n\ntwo"\tT', "2\tb\u2028c\tT", '3\t"x\n""y"""\tT')
     assert read_corpus(path)["text"].to_list() == ["one\n\ntwo", "b\u2028c", 'x\n"y"']
 
 
-def test_a_dpr_quote_left_open_costs_one_line(tmp_path):
+def test_an_open_quote_in_dpr_costs_only_one_line(tmp_path):
     rows = [f'{n}\t"say ""{n}"""\tT' for n in range(9)]
     rows[2] = '2\t"left open\tT'
     path = dpr(tmp_path / "c.tsv", *rows, '9\t"left open at the end\tT')
@@ -215,7 +215,7 @@ def test_a_dpr_quote_left_open_costs_one_line(tmp_path):
     assert [error.line for error in skip.first] == [4, 11]
 
 
-def test_a_scan_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
+def test_a_scan_runs_in_constant_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "BATCH_ROWS", 1000)
     path = tmp_path / "c.parquet"
     texts = [random.Random(n).randbytes(500).hex() for n in range(20_000)]

@@ -95,7 +95,7 @@ def test_csv_and_tsv(tmp_path, packed):
         ('{"id": true, "query": "a", "answers": ["a"]}\n', 1, "the id True"),
     ],
 )
-def test_bad_plain_queries_are_named(tmp_path, text, line, words):
+def test_bad_plain_queries_are_refused_with_their_line(tmp_path, text, line, words):
     path = tmp_path / "q"
     path.write_text(text)
     with pytest.raises(InputError, match=words) as caught:

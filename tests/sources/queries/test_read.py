@@ -32,7 +32,7 @@ def test_kilt_answers_and_provenance_are_read_in_order_and_once(tmp_path):
     }
 
 
-def test_two_queries_with_the_same_text_stay_two(tmp_path):
+def test_queries_with_the_same_text_stay_separate(tmp_path):
     path = write(tmp_path / "q.jsonl", kilt("1", "who?"), kilt("2", "who?", ["Bo"]))
     assert read_queries(path)["query_id"].to_list() == ["1", "2"]
 

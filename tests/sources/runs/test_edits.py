@@ -40,7 +40,7 @@ def lists(runs):
     return found
 
 
-def test_ranks_are_numbers_and_documents_are_texts(tmp_path):
+def test_numbers_are_ranks_and_strings_are_documents(tmp_path):
     path = edits_file(
         tmp_path,
         {"query_id": "q1", "swap": [1, "3"]},
@@ -86,14 +86,14 @@ def test_edits_by_hand(tmp_path, rows, expected):
     assert runs["run"].unique().to_list() == ["sys-edited"]
 
 
-def test_lists_that_no_edit_is_of_stay_as_they_were(tmp_path):
+def test_lists_without_edits_are_unchanged(tmp_path):
     runs, _ = edited(tmp_path, {"query_id": "q1", "delete": 1})
     untouched = RUN.filter(query_id="q2").with_columns(pl.lit("sys-edited").alias("run"))
     assert runs.filter(query_id="q2").equals(untouched)
     assert runs.filter(query_id="q1").select("doc_id", "score").rows() == [("b", 2.0), ("c", 1.0)]
 
 
-def test_of_several_runs_the_named_ones_are_edited(tmp_path):
+def test_only_the_named_runs_are_edited(tmp_path):
     other = RUN.with_columns(pl.lit("other").alias("run"))
     both = pl.concat([RUN, other])
     rows = [
@@ -113,7 +113,7 @@ def test_of_several_runs_the_named_ones_are_edited(tmp_path):
 
 
 @given(st.data())
-def test_undoing_every_edit_gives_the_list_back(data):
+def test_undoing_all_edits_restores_the_list(data):
     documents = [f"d{i}" for i in range(data.draw(st.integers(2, 8)))]
     run = make_run([("q1", doc_id, rank) for rank, doc_id in enumerate(documents, 1)])
     there, back = [], []
@@ -233,7 +233,7 @@ def test_edits_come_before_the_cutoff(files, tmp_path):
     assert [run.name for run in found.edited] == ["sys-edited"]
 
 
-def test_a_document_that_the_corpus_lacks_is_named_where_it_came_in(files, tmp_path):
+def test_an_inserted_document_that_the_corpus_lacks_is_named_with_its_line(files, tmp_path):
     insertion = {"query_id": "q2", "insert": "no", "rank": 1}
     with pytest.raises(InputError) as caught:
         read(files, tmp_path, {"query_id": "q2", "swap": [1, 2]}, insertion)
@@ -247,14 +247,14 @@ def test_a_document_that_the_corpus_lacks_is_named_where_it_came_in(files, tmp_p
     assert str(caught.value).startswith(f"{files[2]}:4: document 'lost' of query 'q1' not in")
 
 
-def test_edits_of_queries_that_are_left_out_by_a_limit_pass(files, tmp_path):
+def test_edits_of_queries_beyond_a_limit_are_accepted(files, tmp_path):
     found = read(files, tmp_path, {"query_id": "q2", "delete": 1}, limit=1)
     assert lists(found.runs.filter(run="sys-edited")) == {"q1": ["a", "b"]}
     with pytest.raises(InputError, match="leaves 'sys' no document for any of the 1 queries"):
         read(files, tmp_path, *[{"query_id": "q1", "delete": 1}] * 4, limit=1)
 
 
-def test_runs_by_texts_are_edited_by_texts(tmp_path, files):
+def test_runs_keyed_by_question_texts_are_edited_by_texts(tmp_path, files):
     files[2].unlink()
     run = tmp_path / "run.json"
     files[0].write_text('{"id": "q1", "query": "who is it", "answers": ["Ann"]}\n')
@@ -266,7 +266,7 @@ def test_runs_by_texts_are_edited_by_texts(tmp_path, files):
         read(texts, tmp_path, {"query_id": "q1", "insert": "b", "rank": 1})
 
 
-def test_an_edited_run_is_exported_in_an_order_that_trec_eval_finds(tmp_path):
+def test_trec_eval_reads_an_exported_edited_run_in_the_right_order(tmp_path):
     # Scores of the original tie in single precision.
     run = RUN.with_columns((22.58 - pl.col("rank") * 1e-7).alias("score"))
     rows = [{"query_id": "q1", "insert": "x", "rank": 2}, {"query_id": "q1", "swap": ["a", "c"]}]

@@ -110,13 +110,13 @@ def test_parquet_runs_with_repeated_documents_or_ranks_are_refused(tmp_path):
         read_run(tmp_path / "r.parquet")
 
 
-def test_a_parquet_run_without_a_name_is_called_after_its_file(tmp_path):
+def test_a_parquet_run_without_a_name_is_named_after_its_file(tmp_path):
     columns = {"query_id": ["q"], "doc_id": ["a"], "rank": [1], "score": [1.0]}
     pl.DataFrame(columns).write_parquet(tmp_path / "mine.parquet")
     assert read_run(tmp_path / "mine.parquet")["run"].to_list() == ["mine"]
 
 
-def test_ids_with_spaces_cannot_become_trec_text(tmp_path):
+def test_ids_with_spaces_cannot_be_written_as_trec_text(tmp_path):
     frame = pl.DataFrame(
         {"query_id": ["q"], "doc_id": ["a b"], "rank": [1], "score": [1.0], "run": ["s"]}
     )
