@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from engine.retrieval import dense, shards
-from engine.retrieval.encoders import specify
+from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources.articles.article import Article
 from engine.sources.passages.cut import passages
 from engine.sources.passages.splitting import Cutting
@@ -43,11 +43,12 @@ def measure(sizes: list[int]) -> Iterator[dict[str, float]]:
 
 
 def _one(size: int, encoder: str, directory: str) -> dict[str, float]:
-    spec = specify(encoder, preset="mean", dtype="float32", threads=1)
+    spec = specify(EncoderOptions(encoder, preset="mean", dtype="float32"), threads=1)
+    in_process = dense.IndexOptions(actors=0)
     # What the first build of a process imports and sets up is no cost of its passages.
-    dense.build_index(lambda: synthetic(shards.SHARD), f"{directory}-warm", spec, actors=0)
+    dense.build_index(lambda: synthetic(shards.SHARD), f"{directory}-warm", spec, in_process)
     start = time.process_time()
-    dense.build_index(lambda: synthetic(size), directory, spec, actors=0)
+    dense.build_index(lambda: synthetic(size), directory, spec, in_process)
     built = time.process_time()
     queries = next(synthetic(_QUERIES, seed=1)).select(
         pl.col(DOC_ID).alias(QUERY_ID), pl.col(TEXT).alias(QUERY)

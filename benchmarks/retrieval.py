@@ -43,7 +43,7 @@ import polars as pl
 from benchmarks import _scale
 from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, shards
-from engine.retrieval.encoders import specify
+from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.java import find_java
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
@@ -174,7 +174,7 @@ def compare_encoding(
     from engine.retrieval.encoder import Encoder
 
     torch.set_num_threads(threads)
-    spec = replace(specify("bundled", dtype="float32"), threads=threads)
+    spec = specify(EncoderOptions(dtype="float32"), threads=threads)
     texts = shards.passage_texts(corpus, spec.text)
     asked = queries[QUERY].to_list()
     fast = best_dtype()

@@ -1,4 +1,4 @@
-"""The errors that a user of the engine meets."""
+"""The errors that a user of the engine can meet."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from pathlib import Path
 
 
 class InputError(Exception):
-    """Something the user gave cannot be used: a file, a line of it, or an option.
+    """Some input cannot be used: a file, a line of a file, or a setting.
 
-    Raised at the rim, where the file and line are known, and shown as one line:
+    Raised where data enters, since the file and line are known there, and shown as one line:
     ``run.trec:17: 5 columns, a TREC run has 6; write "query Q0 document rank score name"``.
+    Settings are named by their field or parameter in backticks (`` `skip_bad` is -1``); the command
+    line shows them as options.
 
     Args:
-        path: the file, or None where the fault is in an option.
-        line: the line in the file, counted from 1, or None where lines have no meaning.
+        path: the file, or None if a setting is at fault.
+        line: the line in the file, counted from 1, or None if lines have no meaning.
         problem: what is wrong, in one clause.
         remedy: what to do about it, in one clause.
     """
@@ -26,7 +28,7 @@ class InputError(Exception):
         self.problem = problem
         self.remedy = remedy
         where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        # One line whatever the data held: a message must not break a log or hide its own end.
+        # One line, whatever the data held: a message must neither break a log nor hide its end.
         super().__init__(" ".join(f"{where}{problem}; {remedy}".split()))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[object, ...]]:
@@ -34,8 +36,18 @@ class InputError(Exception):
 
 
 class ReadError(Exception):
-    """Reads that could not be done; everything that could be done is in the store."""
+    """Some reads failed; all others are in the store."""
 
 
 class EncodeError(Exception):
-    """Vectors that could not be made; those made so far are kept, and an index is not finished."""
+    """Some vectors could not be computed; those computed so far are kept, but the index is unfinished."""
+
+
+def require_least(field: str, value: float | None, least: int) -> None:
+    """Refuse a setting below its least value; None, which stands for a default, passes.
+
+    Raises:
+        InputError: `` `field` is value; use least or more``.
+    """
+    if value is not None and value < least:
+        raise InputError(None, None, f"`{field}` is {value}", f"use {least} or more")

@@ -1,11 +1,11 @@
-"""Progress: a bar on a terminal, a line now and then elsewhere."""
+"""Progress: a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 from rich.progress import (
@@ -19,13 +19,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from engine.reading.reads import Progress as OnProgress
+# Called with the number of things done and the total.
+OnProgress = Callable[[int, int], None]
 
 _SECONDS_BETWEEN_LINES = 15.0
 
 
 class _Rate(ProgressColumn):
-    """Things done per second of the last while."""
+    """Things done per second, over the last minute."""
 
     def __init__(self, things: str) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
-    """Give a function that is told of things done and wanted, and shows them on standard error."""
+    """Give a function that takes the number of things done and the total, and shows them on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines(doing, things)
@@ -62,7 +63,7 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
 
 
 class _Lines:
-    """Plain lines for logs: at the start, every so many seconds, and at the end."""
+    """Plain lines for logs: at the start, every 15 seconds, and at the end."""
 
     def __init__(self, doing: str, things: str) -> None:
         self._doing = doing

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes, as users write them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def parse_bytes(text: str) -> int:
     """A size in bytes: 1.5GiB, 800MB, 1000000.
 
     Raises:
-        InputError: not a size above 0.
+        InputError: the text is not a size above 0.
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    size = int(float(found[1]) * _UNITS.get(found[2].lower(), 0)) if found else 0
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    size = int(float(parts[1]) * _UNITS.get(parts[2].lower(), 0)) if parts else 0
     if size < 1:
-        raise InputError(None, None, f"{text!r} is no size", "write it like 1.5GiB or 800MB")
+        raise InputError(None, None, f"{text!r} is not a size", "write it like 1.5GiB or 800MB")
     return size
 
 

@@ -13,9 +13,9 @@ app = App(
     help="Measure how useful a retriever is to the LLM that reads its results.",
     help_epilogue="Start with: erag demo. Then: erag evaluate --help.",
 )
-# Named by import path: a command's module is loaded when the command runs, or shows its help.
+# Named by import path: a command's module is loaded only when the command runs or shows its help.
 for name, path, summary in (
-    ("demo", "jobs.demo:demo", "The whole flow on the bundled sample, offline."),
+    ("demo", "jobs.demo:demo", "Run the whole flow on the bundled sample, offline."),
     ("passages", "jobs.passages:passages", "Cut articles into passages."),
     ("index", "jobs.index:app", "Build an index of a corpus."),
     ("retrieve", "jobs.retrieve:retrieve", "Retrieve passages for queries."),
@@ -24,7 +24,7 @@ for name, path, summary in (
     (
         "coverage",
         "jobs.coverage:coverage",
-        "Find what users ask that the evaluation queries leave out.",
+        "Find what users ask that the evaluation queries do not cover.",
     ),
     (
         "conformance",

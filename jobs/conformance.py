@@ -1,4 +1,4 @@
-"""``erag conformance``: your own files, recomputed with the reference implementations."""
+"""``erag conformance``: your files, recomputed with the reference implementations."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ def conformance(
 ) -> None:
     """Recompute your files with the reference implementations that are installed.
 
-    Prints for every reference and measure the largest difference, and the reference's rules for
-    ties, means and missing queries. Exit status 1 where a difference remains that these rules do
+    Prints the largest difference for every reference and measure, and the reference's rules for
+    ties, means and missing queries. The exit status is 1 if a difference remains that these rules do
     not explain.
 
     Parameters
     ----------
     run
-        A ranked list per query, to be scored against --qrels: TREC text, Parquet or JSON.
+        A ranked list per query, scored against --qrels: TREC text, Parquet or JSON.
     qrels
-        Judgments: TREC text, BEIR's, Parquet or JSON; whole numbers.
+        Judgments, which must be whole numbers: TREC text, BEIR's layout, Parquet or JSON.
     measures
-        Ranking measures to compare; all that references compute, at usual cutoffs, if left out.
+        Ranking measures to compare; by default all that the references compute, at usual cutoffs.
     kilt
-        Gold file and predictions, KILT JSONL.
+        Gold file and file of predictions, both KILT JSONL.
     erag
         Lists of labels, JSON lines {"query": …, "labels": [best rank first]}.
     tolerance
-        Largest difference that counts as rounding.
+        Largest difference that is attributed to rounding.
     """
-    comparisons = _wanted(run, qrels, measures, kilt, erag)
+    comparisons = _comparisons(run, qrels, measures, kilt, erag)
     if not 0 <= tolerance < 1:
         raise InputError(
             None, None, f"--tolerance is {tolerance}", "use a number from 0 to less than 1"
         )
-    with Console(stderr=True).status("recomputing; ranx compiles itself on its first use"):
-        compared = [compare() for compare in comparisons]
-    # A log has no width of its own; the default of 80 would cut figures short.
+    with Console(stderr=True).status("recomputing; ranx compiles itself on first use"):
+        results = [compare() for compare in comparisons]
+    # A log has no width, and rich's default of 80 would truncate figures.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for comparison in compared:
+    for comparison in results:
         _print_comparison(console, comparison, tolerance)
-    verdict, differs = _verdict(compared, tolerance)
+    verdict, differs = _verdict(results, tolerance)
     _print_line(console, verdict)
     if differs:
         sys.exit(1)
 
 
-def _wanted(
+def _comparisons(
     run: Path | None,
     qrels: Path | None,
     measures: str | None,
@@ -114,7 +114,9 @@ def _print_comparison(console: Console, comparison: Comparison, tolerance: float
         for rule in reference.rules:
             _print_line(console, f"  {rule}")
         if reference.lacks:
-            _print_line(console, f"  not compared, it has none: {', '.join(reference.lacks)}")
+            _print_line(
+                console, f"  not compared, since it lacks them: {', '.join(reference.lacks)}"
+            )
     console.print()
 
 
@@ -140,12 +142,12 @@ def _table(title: str, reference: Reference, unit: str, tolerance: float) -> Tab
         if excused:
             cells.append(f"{_number(row.remaining)} ({row.rule})" if row.rule else "")
         style = "" if row.conforms(tolerance) else "red"
-        table.add_row(*(Text(cell, style) for cell in cells))  # names of queries are no markup
+        table.add_row(*(Text(cell, style) for cell in cells))  # query names are not markup
     return table
 
 
 def _printable(name: str) -> str:
-    # Queries of --erag go by their text, which may hold line ends or worse.
+    # Queries of --erag are named by their text, which may contain line ends or control characters.
     return name if name.isprintable() else repr(name)
 
 
@@ -153,15 +155,15 @@ def _number(value: float) -> str:
     return "0" if value == 0 else f"{value:.2g}" if value >= 1e-4 else f"{value:.0e}"
 
 
-def _verdict(compared: Sequence[Comparison], tolerance: float) -> tuple[str, bool]:
+def _verdict(results: Sequence[Comparison], tolerance: float) -> tuple[str, bool]:
     """The last line, and whether something differs."""
-    rows = [(r.package, row) for c in compared for r in c.references for row in r.rows]
+    rows = [(r.package, row) for c in results for r in c.references for row in r.rows]
     bad = [(package, row) for package, row in rows if not row.conforms(tolerance)]
     if bad:
-        shown = "; ".join(_difference(package, row) for package, row in bad[:3])
+        first = "; ".join(_difference(package, row) for package, row in bad[:3])
         more = f"; and {len(bad) - 3} more" if len(bad) > 3 else ""
         count = f"{len(bad)} of {counted(len(rows), 'comparison[|s]')} by more than {tolerance:g}"
-        return f"differs: {count}: {shown}{more}", True
+        return f"differs: {count}: {first}{more}", True
     excused = sum(not row.agrees(tolerance) for _, row in rows)
     rules = (
         f", {excused} of them once ours follows the reference's declared rule" if excused else ""

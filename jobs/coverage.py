@@ -1,24 +1,25 @@
-"""``erag coverage``: which parts of what users ask hold no evaluation query."""
+"""``erag coverage``: which parts of what users ask have no evaluation query."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 
-from engine.errors import InputError
-from engine.machine.device import Dtype
+from engine.errors import require_least
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.retrieval import encode
-from engine.retrieval.encoders import BUNDLED, Pooling, specify
+from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import require_output, write_parquet, write_text
 from engine.sources.io.locations import locate
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
+from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 from jobs._progress import shown_progress
 
@@ -28,62 +29,38 @@ def coverage(
     queries: Path,
     user_queries: Path,
     clusters: int | None = None,
-    encoder: str = BUNDLED,
-    preset: str | None = None,
-    pooling: Pooling | None = None,
-    query_prefix: str | None = None,
-    dtype: Dtype = "float32",
+    encoder: Annotated[QueryEncoderOptions, Parameter(name="*")] = QueryEncoderOptions(),  # noqa: B008 - it is frozen
     threads: int | None = None,
     seed: int = 0,
     out: Path | None = None,
     config: ConfigFile = None,
 ) -> None:
-    """Cluster evaluation queries together with what users ask, and show clusters that hold none.
+    """Cluster evaluation queries together with user queries, and show clusters without any of the former.
 
-    Prints the share of user queries whose cluster has no evaluation query, beside what a random
-    choice of as many evaluation queries would leave out, and examples of what is missing.
+    Prints the share of user queries whose cluster has no evaluation query, the share that would be
+    expected if as many evaluation queries were drawn at random, and examples of what is missing.
 
     Parameters
     ----------
     queries
         Evaluation queries in any layout (docs/formats.md); answers are not needed.
     user_queries
-        A sample of what users ask: the same, or a text file (.txt) with a query a line.
+        A sample of what users ask: in the same layouts, or a text file (.txt) with one query per line.
     clusters
-        How many; by default the square root of the number of distinct user queries.
-    encoder
-        A Hugging Face id that is in the cache, a directory, or "bundled" (all-MiniLM-L6-v2).
-    preset
-        How it is used: contriever, e5, bge, minilm; mean or cls for others. By default what its own
-        sentence-transformers files say.
-    pooling
-        mean or cls, instead of the preset's.
-    query_prefix
-        Written before queries, instead of the preset's.
-    dtype
-        The encoder's precision; clusters magnify last bits, so by default the one that repeats best.
+        Number of clusters; by default the square root of the number of distinct user queries.
     threads
         CPU threads of the encoder; all by default.
     seed
-        Of the clusters and of the p-value.
+        Seed of the clustering and of the p-value.
     out
         Directory for the tables and the summary; by default nothing is written.
     """
-    for option, value in (("--clusters", clusters), ("--threads", threads)):
-        if value is not None and value < 1:
-            raise InputError(None, None, f"{option} is {value}", "use 1 or more")
-    if seed < 0:
-        raise InputError(None, None, f"--seed is {seed}", "use 0 or more")
+    require_least("clusters", clusters, 1)
+    require_least("threads", threads, 1)
+    require_least("seed", seed, 0)
     if out is not None:
         require_output(out, directory=True)
-    spec = specify(
-        encoder,
-        preset=preset,
-        pooling=pooling,
-        query_prefix=query_prefix,
-        dtype=dtype,
-        threads=threads or 0,
-    )
+    spec = specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)
     users = read_user_queries(user_queries)
 
@@ -91,28 +68,32 @@ def coverage(
         with shown_progress("encoding", "queries") as on_progress:
             return encode.queries(texts, spec, on_progress=on_progress)
 
-    found = measure(evaluation.table, users.table, vectors, clusters=clusters, seed=seed)
+    result = measure(evaluation.table, users.table, vectors, clusters=clusters, seed=seed)
     unanswerable = {"queries": evaluation.unanswerable, "user_queries": users.unanswerable}
     if out is not None:
         files = {"queries": str(locate(queries)), "user_queries": str(locate(user_queries))}
-        _write(found, report.summarize(found, spec, files, unanswerable), out)
-    # A log has no width of its own; the default of 80 would cut texts short.
+        _write(result, report.summarize(result, spec, files, unanswerable), out)
+    _print(result, left_out=sum(unanswerable.values()), out=out)
+
+
+def _print(result: Coverage, *, left_out: int, out: Path | None) -> None:
+    # A log has no width, and rich's default of 80 would truncate texts.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in report.shown_tables(found):
+    for table in report.shown_tables(result):
         console.print(table)
-    for line in report.lines(found):
+    for line in report.lines(result):
         _print_line(console, line)
-    if left := sum(unanswerable.values()):
-        _print_line(console, f"note: {left} unanswerable questions left out")
+    if left_out:
+        _print_line(console, f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
         _print_line(console, f"results -> {out}")
 
 
-def _write(found: Coverage, summary: dict[str, Any], out: Path) -> None:
-    # Removed first and written last: a summary means that everything it speaks of is there.
+def _write(result: Coverage, summary: dict[str, Any], out: Path) -> None:
+    # Removed first and written last: if there is a summary, everything that it describes exists.
     (out / "summary.json").unlink(missing_ok=True)
-    write_parquet(found.clusters, out / "coverage.parquet")
-    write_parquet(found.assignments, out / "assignments.parquet")
+    write_parquet(result.clusters, out / "coverage.parquet")
+    write_parquet(result.assignments, out / "assignments.parquet")
     write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
 
 

@@ -17,18 +17,16 @@ from rich.text import Text
 from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.batching import machine_memory
-from engine.reading.models import weights
-from engine.retrieval.encoders import bundled_directory
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
-from engine.sources.bundled import wikipedia_dump
+from engine.sources import bundled
 from jobs._command import run_command
 
 _GIB = 2**30
 
 
 def doctor() -> None:
-    """Check what the engine needs on this machine; exit status 1 if something is missing."""
+    """Check whether this machine has what the engine needs; exit status 1 if something is missing."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("python", lambda: sys.version.split()[0]),
         ("cpu", _cpu),
@@ -43,7 +41,7 @@ def doctor() -> None:
         ("faiss", _faiss),
         ("bundled encoder", _bundled_encoder),
         ("bundled reader", _bundled_reader),
-        ("bundled articles", lambda: wikipedia_dump().name),
+        ("bundled articles", lambda: bundled.wikipedia_dump().name),
         ("cache", _cache),
     ]
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -61,12 +59,12 @@ def doctor() -> None:
 
 def _cpu() -> str:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    fast = device.best_dtype()
-    return f"{count} CPUs; readers run in {fast} here"
+    dtype = device.best_dtype()
+    return f"{count} CPUs; readers run in {dtype} by default"
 
 
 def _shared_memory() -> str:
-    free = shutil.disk_usage("/dev/shm").free  # Ray keeps its objects there
+    free = shutil.disk_usage("/dev/shm").free  # Ray stores its objects there
     return f"{free / _GIB:.1f} GiB free in /dev/shm"
 
 
@@ -80,7 +78,7 @@ def _gpu() -> str:
         raise InputError(
             None,
             None,
-            f"a GPU is there, but torch {torch.__version__} cannot use it",
+            f"there is a GPU, but torch {torch.__version__} cannot use it",
             "install a CUDA build of torch",
         )
     return "none; readers run on the CPU"
@@ -94,7 +92,7 @@ def _torch() -> str:
 
 def _ray() -> str:
     address = os.environ.get("RAY_ADDRESS")
-    where = f"cluster {address}" if address else "this machine alone (RAY_ADDRESS is not set)"
+    where = f"cluster {address}" if address else "only this machine (RAY_ADDRESS is not set)"
     return f"{importlib.metadata.version('ray')}, {where}"
 
 
@@ -112,12 +110,12 @@ def _faiss() -> str:
 
 
 def _bundled_encoder() -> str:
-    file = bundled_directory() / "model.safetensors"
+    file = bundled.encoder_directory() / "model.safetensors"
     return f"all-MiniLM-L6-v2, {file.stat().st_size / 2**20:.0f} MiB"
 
 
 def _bundled_reader() -> str:
-    file = weights.bundled_file()
+    file = bundled.reader_file()
     return f"{file.name}, {file.stat().st_size / 2**20:.0f} MiB"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.errors import InputError
+from engine.errors import InputError, require_least
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
 from engine.sources.io.files import require_output
 from engine.sources.runs.read import read_runs, write_run
@@ -30,21 +30,20 @@ def fuse(
     Parameters
     ----------
     run
-        A run of each system; two or more.
+        The runs, one per system; at least two.
     out
         The run to write: .parquet, else TREC text.
     k
         Passages per query.
     name
-        The fused system's name.
+        Name of the fused system.
     constant
         Added to every rank.
     """
-    for option, value, least in (("--k", k, 1), ("--constant", constant, 0)):
-        if value < least:
-            raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
+    require_least("k", k, 1)
+    require_least("constant", constant, 0)
     if len(run) < 2:
-        raise InputError(None, None, "--run with one run", "give another --run")
+        raise InputError(None, None, "only one --run", "give at least two")
     require_output(out, directory=False)
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)
     write_run(fused, out)

@@ -9,13 +9,12 @@ from typing import Annotated
 import polars as pl
 from cyclopts import App, Parameter
 
-from engine.errors import InputError
-from engine.machine.device import Dtype
+from engine.errors import require_least
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
-from engine.retrieval.encoders import BUNDLED, Pooling, specify
+from engine.retrieval.dense import IndexOptions
+from engine.retrieval.encoders import PassageEncoderOptions, specify
 from engine.retrieval.morphemes import Tokenizer
-from engine.retrieval.shards import Storage
 from engine.sources.io.files import require_output
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus
@@ -45,20 +44,21 @@ def bm25(
     corpus
         The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
     out
-        Directory of the index; an index that stands there is replaced.
+        Directory of the index; an existing index is replaced.
     language
-        Whose analyzer cuts texts into words: ar bn da de en es fa fi fr hi hu id it ja ko nl no pl pt
-        ru sv te th tr uk zh.
+        Selects the analyzer that splits texts into words: ar bn da de en es fa fi fr hi hu id it ja
+        ko nl no pl pt ru sv te th tr uk zh.
     tokenizer
-        Cuts texts instead; kiwi cuts Korean into morphemes (needs the extra korean).
+        Splits texts instead of the analyzer; kiwi splits Korean into morphemes (needs the extra
+        korean).
     threads
         Indexing threads; all CPUs by default.
     skip_bad
         Bad records to tolerate.
     """
     require_output(out, directory=True)
-    _require_least("threads", threads, 1)
-    _require_least("skip-bad", skip_bad, 0)
+    require_least("threads", threads, 1)
+    require_least("skip_bad", skip_bad, 0)
     skipped = SkipBad(skip_bad)
     index = lexical.build_index(
         scan_corpus(corpus, skip_bad=skipped, distinct=True),
@@ -68,7 +68,7 @@ def bm25(
         threads=threads,
     )
     print(f"{counted(index.passages, 'passage[|s]')} indexed -> {out}")
-    _tell(skipped)
+    _print_skipped(skipped)
 
 
 @app.command
@@ -76,94 +76,45 @@ def dense(
     *,
     corpus: str,
     out: Path,
-    encoder: str = BUNDLED,
-    preset: str | None = None,
-    pooling: Pooling | None = None,
-    query_prefix: str | None = None,
-    passage_prefix: str | None = None,
-    dtype: Dtype | None = None,
-    storage: Storage = "fp32",
-    factory: str | None = None,
-    actors: int | None = None,
+    encoder: Annotated[PassageEncoderOptions, Parameter(name="*")] = PassageEncoderOptions(),  # noqa: B008 - it is frozen
+    options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
     memory: Annotated[int, Parameter(converter=convert_bytes)] = 0,
     skip_bad: int = 0,
     config: ConfigFile = None,
 ) -> None:
-    """Encode a corpus into vectors and index them with FAISS; an interrupted build goes on.
+    """Encode a corpus into vectors and index them with FAISS; an interrupted build can be resumed.
 
     Parameters
     ----------
     corpus
         The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
     out
-        Directory of the index; one that stands there keeps what is still of use.
-    encoder
-        A Hugging Face id that is in the cache, a directory, or "bundled" (all-MiniLM-L6-v2).
-    preset
-        How it is used: contriever, e5, bge, minilm; mean or cls for others. By default what its own
-        sentence-transformers files say.
-    pooling
-        mean or cls, instead of the preset's.
-    query_prefix
-        Written before queries, instead of the preset's.
-    passage_prefix
-        Written before passages, instead of the preset's.
-    dtype
-        The encoder's precision; by default the fastest of this machine.
-    storage
-        Precision in which vectors are kept.
-    factory
-        FAISS's factory string for approximate search beside the exact one (IVF1024,Flat; HNSW32).
-    actors
-        Actors that encode, on Ray: by default one a GPU, or as many as CPUs and memory allow. 0
-        encodes in this process.
+        Directory of the index; usable vectors of an existing one are kept.
     memory
-        What one actor may take (1.5GiB).
+        Memory limit of one actor (1.5GiB).
     skip_bad
         Bad records to tolerate.
     """
     require_output(out, directory=True)
-    _require_least("actors", actors, 0)
-    _require_least("skip-bad", skip_bad, 0)
-    spec = specify(
-        encoder,
-        preset=preset,
-        pooling=pooling,
-        query_prefix=query_prefix,
-        passage_prefix=passage_prefix,
-        dtype=dtype,
-        memory=memory,
-    )
+    require_least("skip_bad", skip_bad, 0)
+    spec = specify(encoder, memory=memory)
     skipped = SkipBad(skip_bad)
 
     def scan() -> Iterator[pl.DataFrame]:
         nonlocal skipped
-        skipped = SkipBad(skip_bad)  # each time the corpus is read, its bad records count anew
+        skipped = SkipBad(skip_bad)  # bad records are counted anew each time the corpus is read
         return scan_corpus(corpus, skip_bad=skipped, distinct=True)
 
     with shown_progress("encoding", "shards") as on_progress:
-        index = vectors.build_index(
-            scan,
-            out,
-            spec,
-            storage=storage,
-            factory=factory,
-            actors=actors,
-            on_progress=on_progress,
-        )
+        index = vectors.build_index(scan, out, spec, options, on_progress=on_progress)
     indexed = counted(index.passages, "passage[|s]")
-    print(f"{indexed} indexed ({spec.dimensions} dimensions, {storage}) -> {out}")
-    _tell(skipped)
+    print(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {out}")
+    _print_skipped(skipped)
 
 
-def _tell(skipped: SkipBad) -> None:
+def _print_skipped(skipped: SkipBad) -> None:
     if skipped.count:
         print(skipped.described())
-
-
-def _require_least(name: str, value: int | None, least: int) -> None:
-    if value is not None and value < least:
-        raise InputError(None, None, f"--{name} is {value}", f"use {least} or more")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.errors import InputError
+from engine.errors import InputError, require_least
 from engine.sources.io.files import require_output
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.cut import ArticleId
@@ -16,7 +16,7 @@ from engine.sources.passages.write import write_passages
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 
-# Names that no one means a directory by.
+# Suffixes that show that a file was meant, not a directory.
 _OTHER_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".bz2")
 
 
@@ -24,9 +24,7 @@ def passages(
     source: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
     *,
     out: Path,
-    words: int | None = None,
-    characters: int | None = None,
-    overlap: int | None = None,
+    cutting: Annotated[Cutting, Parameter(name="*")] = Cutting(),  # noqa: B008 - it is frozen
     article_id: ArticleId | None = None,
     skip_bad: int = 0,
     workers: int | None = None,
@@ -38,27 +36,19 @@ def passages(
     ----------
     source
         Articles: MediaWiki dumps, KILT's knowledge source, JSONL, Parquet, BEIR or SQuAD
-        (docs/formats.md), packed or not; files, directories, or addresses like s3://….
+        (docs/formats.md), compressed or not; files, directories, or addresses like s3://….
     out
         The corpus to write: a .parquet file, or a new directory for shards of a million passages.
-    words
-        Words per passage at most; 100 by default.
-    characters
-        Cut recursively into so many characters at most instead.
-    overlap
-        Characters that a passage may share with the one before it; 20 by default.
     article_id
-        What identifies an article in provenance: its title or its page id. By default what the source
-        says: KILT's are page ids, all others titles.
+        What identifies an article in provenance: its title or its page id. By default the source
+        decides: page ids for KILT, titles for all others.
     skip_bad
-        Leave out up to so many bad records, and count them.
+        Bad records to tolerate; they are left out and counted.
     workers
-        Processes; by default as many as there are CPUs.
+        Processes; by default one per CPU.
     """
-    for option, number, least in (("--skip-bad", skip_bad, 0), ("--workers", workers, 1)):
-        if number is not None and number < least:
-            raise InputError(None, None, f"{option} is {number}", f"use {least} or more")
-    cutting = _cutting(words, characters, overlap)
+    require_least("skip_bad", skip_bad, 0)
+    require_least("workers", workers, 1)
     if out.suffix in _OTHER_FILES:
         raise InputError(
             out,
@@ -68,29 +58,18 @@ def passages(
         )
     require_output(out, directory=out.suffix != ".parquet")
     skip = SkipBad(skip_bad)
-    done = write_passages(
+    written = write_passages(
         source, out, cutting=cutting, article_id=article_id, workers=workers, skip_bad=skip
     )
-    files = f" ({done.files} files)" if done.files > 1 else ""
+    files = f" ({written.files} files)" if written.files > 1 else ""
     print(
-        f"{counted(done.passages, 'passage[|s]')} of {counted(done.articles, 'article[|s]')} -> {out}{files}"
+        f"{counted(written.passages, 'passage[|s]')} of "
+        f"{counted(written.articles, 'article[|s]')} -> {out}{files}"
     )
-    if done.empty:
-        print(f"{counted(done.empty, 'article[|s]')} without text left out")
+    if written.empty:
+        print(f"{counted(written.empty, 'article[|s]')} without text left out")
     if skip.count:
         print(skip.described())
-
-
-def _cutting(words: int | None, characters: int | None, overlap: int | None) -> Cutting:
-    if words is not None and characters is not None:
-        raise InputError(None, None, "--words and --characters", "use one of them")
-    if overlap is not None and characters is None:
-        raise InputError(None, None, "--overlap without --characters", "use both")
-    return Cutting(
-        words=Cutting.words if words is None else words,
-        characters=characters,
-        overlap=Cutting.overlap if overlap is None else overlap,
-    )
 
 
 if __name__ == "__main__":

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import polars as pl
 from cyclopts import Parameter
 
-from engine.errors import InputError
-from engine.retrieval import approximate as approximating
-from engine.retrieval import bm25, dense, manifest
+from engine.errors import InputError, require_least
+from engine.retrieval import manifest
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Manifest
+from engine.retrieval.search import SearchOptions, approximate_recall, search
 from engine.sources.io.files import require_output
 from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.passages.read import scan_corpus
@@ -24,27 +25,52 @@ from engine.tables import DOC_ID, QUERY_ID, RUN
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command
 
-# A path with one of these endings is a file; another one is a directory, where several runs go.
+# A path with one of these suffixes is a file; any other is a directory, for several runs.
 _FILES = frozenset({".parquet", ".trec", ".txt", ".run", ".tsv"})
 _FUSED = "rrf"
-# Queries whose exact lists approximate ones are compared with.
-_RECALL_QUERIES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """Which runs are written, where, and under which names.
+
+    Attributes:
+        out: For one index, the run: .parquet, else TREC text. For several, a directory that gets one
+            TREC file per run, named after its system (Parquet if ids contain white space); or, with
+            --fuse, a file (.trec, .txt, .run, .tsv, .parquet) for the fused run only.
+        name: Names of the systems in the runs, one per index. By default the kind of index, bm25 or
+            dense; if several are of one kind, the names of their directories.
+        fuse: Also fuse the runs of several indexes: rrf, by reciprocal ranks.
+    """
+
+    out: Path
+    name: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None
+    fuse: Literal["rrf"] | None = None
+
+    def check(self, indexes: int) -> None:
+        """Refuse an output that does not suit the number of indexes, before anything is searched."""
+        if self.fuse and indexes < 2:
+            raise InputError(None, None, "--fuse with one index", "give another --index")
+        if indexes > 1 and not (self.fuse or self.is_directory(indexes)):
+            raise InputError(
+                self.out,
+                None,
+                "is a file, but there are runs of several indexes",
+                "give a directory, or --fuse",
+            )
+        require_output(self.out, directory=self.is_directory(indexes))
+
+    def is_directory(self, indexes: int) -> bool:
+        return indexes > 1 and self.out.suffix not in _FILES
 
 
 def retrieve(
     *,
     index: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],
     queries: Path,
-    out: Path,
-    k: int = 10,
-    name: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
-    fuse: Literal["rrf"] | None = None,
+    output: Annotated[Output, Parameter(name="*")],
+    options: Annotated[SearchOptions, Parameter(name="*")] = SearchOptions(),  # noqa: B008 - it is frozen
     corpus: str | None = None,
-    encoder: str | None = None,
-    approximate: str | None = None,
-    k1: float = 0.9,
-    b: float = 0.4,
-    threads: int | None = None,
     limit: int | None = None,
     skip_bad: int = 0,
     config: ConfigFile = None,
@@ -57,155 +83,123 @@ def retrieve(
         Directory of an index; several may be given.
     queries
         Queries in any layout (docs/formats.md); answers are not needed.
-    out
-        Of one index, the run: .parquet, else TREC text. Of several, a directory, with a TREC file
-        named as its system for each run (Parquet where ids hold white space); or with --fuse a file (.trec, .txt, .run, .tsv, .parquet)
-        for the fused run alone.
-    k
-        Passages per query.
-    name
-        The system's name in the run, one for each index. By default its kind, bm25 or dense; where
-        several are of a kind, the names of their directories.
-    fuse
-        Also fuse the runs of several indexes: rrf, by reciprocal ranks.
     corpus
         The passages; an index of another corpus is then refused.
-    encoder
-        Where the encoder of a dense index is now, if it is not where the index was built.
-    approximate
-        Search the approximate index that --factory made, with FAISS's parameters ("nprobe=16"; ""
-        for its own), and print how much of the exact lists it finds.
-    k1
-        BM25's saturation of term frequency.
-    b
-        BM25's normalization by length, from 0 to 1.
-    threads
-        CPU threads; all by default.
     limit
-        Only the first so many queries.
+        Maximum number of queries; the first ones are used.
     skip_bad
-        Bad records of --corpus to tolerate, as when the index was built.
+        Bad records of --corpus to tolerate; as many as when the index was built.
     """
-    for option, value in (("--k", k), ("--limit", limit), ("--threads", threads)):
-        if value is not None and value < 1:
-            raise InputError(None, None, f"{option} is {value}", "use 1 or more")
-    if skip_bad < 0:
-        raise InputError(None, None, f"--skip-bad is {skip_bad}", "use 0 or more")
-    if k1 < 0 or not 0 <= b <= 1:
-        raise InputError(None, None, f"--k1 {k1} --b {b}", "use k1 of 0 or more and b from 0 to 1")
-    if fuse and len(index) < 2:
-        raise InputError(None, None, "--fuse with one index", "give another --index")
-    several = len(index) > 1
-    to_directory = several and out.suffix not in _FILES
-    if several and not (to_directory or fuse):
-        raise InputError(
-            out, None, "is a file, for the runs of several indexes", "give a directory, or --fuse"
-        )
-    require_output(out, directory=to_directory)
-    found = [manifest.read(directory) for directory in index]
-    names = _names(index, found, name)
-    if several and fuse and _FUSED in names:
-        raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
-    if not any(one.kind == "dense" for one in found):
-        for option, given in (("--encoder", encoder), ("--approximate", approximate)):
-            if given is not None:
-                raise InputError(
-                    None, None, f"{option} without a dense index", "leave it out, or give one"
-                )
+    require_least("limit", limit, 1)
+    require_least("skip_bad", skip_bad, 0)
+    output.check(len(index))
+    manifests = [manifest.read(directory) for directory in index]
+    names = _names(index, manifests, output)
+    if not any(one.kind == "dense" for one in manifests):
+        _refuse_dense_options(options)
     if corpus is not None:
-        _require_corpus(corpus, skip_bad, index, found)
-    asked = read_query_set(queries, need_answers=False)
-    table = asked.table if limit is None else asked.table.head(limit)
-    runs: list[pl.DataFrame] = []
-    for directory, one, system in zip(index, found, names, strict=True):
-        if one.kind == "bm25":
-            run = bm25.search(directory, table, k=k, name=system, k1=k1, b=b, threads=threads)
-        else:
-            run = _dense(directory, table, k, system, encoder, approximate, threads or 0)
-        runs.append(run)
-    if asked.unanswerable:
-        print(f"{counted(asked.unanswerable, 'unanswerable question[|s]')} left out")
-    for system, run in zip(names, runs, strict=True):
-        if to_directory or not several:
-            _write(run, table, system, _file(out, system, run) if several else out)
-    if fuse:
-        fused = reciprocal_rank(pl.concat(runs), k=k, name=_FUSED)
-        _write(fused, table, _FUSED, _file(out, _FUSED, fused) if to_directory else out)
+        _require_corpus(corpus, skip_bad, index, manifests)
+    query_set = read_query_set(queries, need_answers=False)
+    table = query_set.table if limit is None else query_set.table.head(limit)
+    runs = {
+        name: search(directory, table, name=name, options=options)
+        for name, directory in zip(names, index, strict=True)
+    }
+    if options.approximate is not None:
+        _print_recall(index, manifests, runs, table, options)
+    if query_set.unanswerable:
+        print(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
+    _write_all(runs, table, output, k=options.k)
 
 
-def _names(index: Sequence[Path], found: Sequence[Manifest], given: list[str] | None) -> list[str]:
-    if given is None:
-        kinds = Counter(one.kind for one in found)
-        given = [
+def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output) -> list[str]:
+    names = output.name
+    if names is None:
+        kinds = Counter(one.kind for one in manifests)
+        names = [
             one.kind if kinds[one.kind] == 1 else path.resolve().name
-            for path, one in zip(index, found, strict=True)
+            for path, one in zip(index, manifests, strict=True)
         ]
-    if len(given) != len(index):
+    if len(names) != len(index):
         raise InputError(
-            None, None, f"{len(given)} names for {len(index)} indexes", "give one --name for each"
+            None,
+            None,
+            f"{counted(len(names), 'name[|s]')} for {counted(len(index), 'index[|es]')}",
+            "give one --name for each index",
         )
-    if len(set(given)) < len(given):
-        raise InputError(None, None, "two runs of the same name", "give each a --name of its own")
-    if odd := [name for name in given if not name or "/" in name or name.startswith(".")]:
-        raise InputError(None, None, f"{odd[0]!r} cannot name a file", "give another --name")
-    return list(given)
+    if len(set(names)) < len(names):
+        raise InputError(None, None, "two runs of the same name", "give each a different --name")
+    if unusable := [name for name in names if not name or "/" in name or name.startswith(".")]:
+        raise InputError(None, None, f"{unusable[0]!r} cannot name a file", "give another --name")
+    if output.fuse and _FUSED in names:
+        raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
+    return list(names)
+
+
+def _refuse_dense_options(options: SearchOptions) -> None:
+    for option, value in (("--encoder", options.encoder), ("--approximate", options.approximate)):
+        if value is not None:
+            raise InputError(
+                None, None, f"{option} without a dense index", "leave it out, or give one"
+            )
 
 
 def _require_corpus(
-    corpus: str, skip_bad: int, index: Sequence[Path], found: Sequence[Manifest]
+    corpus: str, skip_bad: int, index: Sequence[Path], manifests: Sequence[Manifest]
 ) -> None:
     fingerprint = Fingerprint()
     for batch in scan_corpus(corpus, skip_bad=skip_bad):
         fingerprint.update(batch)
-    for directory, one in zip(index, found, strict=True):
+    for directory, one in zip(index, manifests, strict=True):
         manifest.require_corpus(one, fingerprint.hexdigest(), directory=directory, corpus=corpus)
 
 
-def _dense(
-    directory: Path,
+def _print_recall(
+    index: Sequence[Path],
+    manifests: Sequence[Manifest],
+    runs: dict[str, pl.DataFrame],
     queries: pl.DataFrame,
-    k: int,
-    name: str,
-    encoder: str | None,
-    parameters: str | None,
-    threads: int,
-) -> pl.DataFrame:
-    def search(table: pl.DataFrame, *, exact: bool) -> pl.DataFrame:
-        return dense.search(
-            directory,
-            table,
-            k=k,
-            name=name,
-            encoder=encoder,
-            exact=exact,
-            parameters=parameters or "",
-            threads=threads,
-        )
+    options: SearchOptions,
+) -> None:
+    """Say how much of the exact lists the approximate runs contain."""
+    for directory, (name, run), of_index in zip(index, runs.items(), manifests, strict=True):
+        if of_index.kind == "dense":
+            recall = approximate_recall(run, directory, queries, options)
+            print(
+                f"{name}: recall@{options.k} of the exact lists {recall.value:.4f} "
+                f"(of {counted(recall.queries, '[query|queries]')})"
+            )
 
-    if parameters is None:
-        return search(queries, exact=True)
-    run = search(queries, exact=False)
-    sample = queries.head(_RECALL_QUERIES)
-    recall = approximating.recall(run, search(sample, exact=True))
-    print(
-        f"{name}: recall@{k} of the exact lists {recall:.4f} (of {counted(sample.height, '[query|queries]')})"
-    )
-    return run
+
+def _write_all(
+    runs: dict[str, pl.DataFrame], queries: pl.DataFrame, output: Output, *, k: int
+) -> None:
+    to_directory = output.is_directory(len(runs))
+    if to_directory or len(runs) == 1:
+        for name, run in runs.items():
+            path = _file(output.out, name, run) if to_directory else output.out
+            _write(run, queries, name, path)
+    if output.fuse:
+        fused = reciprocal_rank(pl.concat(runs.values()), k=k, name=_FUSED)
+        path = _file(output.out, _FUSED, fused) if to_directory else output.out
+        _write(fused, queries, _FUSED, path)
 
 
 def _file(directory: Path, system: str, run: pl.DataFrame) -> Path:
     """TREC text, unless it cannot hold the ids."""
-    spaced = run[DOC_ID].str.contains(r"\s").any()
-    return directory / f"{system}{'.parquet' if spaced else '.trec'}"
+    has_spaces = run[DOC_ID].str.contains(r"\s").any()
+    return directory / f"{system}{'.parquet' if has_spaces else '.trec'}"
 
 
 def _write(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> None:
     write_run(run, path)
+    assert run.is_empty() or run[RUN][0] == name
+    results = (
+        f"{counted(run.height, 'result[|s]')} for {counted(queries.height, '[query|queries]')}"
+    )
     empty = queries.height - run[QUERY_ID].n_unique()
     without = f", {counted(empty, '[query|queries]')} without any hit" if empty else ""
-    assert run.is_empty() or run[RUN][0] == name
-    found = f"{counted(run.height, 'result[|s]')} for {counted(queries.height, '[query|queries]')}"
-    print(f"{name}: {found}{without} -> {path}")
+    print(f"{name}: {results}{without} -> {path}")
 
 
 if __name__ == "__main__":

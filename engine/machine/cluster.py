@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ray
@@ -128,6 +128,32 @@ def pool_of(actors: int) -> dict[str, Any]:
         "num_cpus": 0 if gpus else _cpus_per_actor(actors),
         "num_gpus": 1 if gpus else 0,
     }
+
+
+def map_rows(
+    rows: Sequence[dict[str, Any]],
+    actor_class: type,
+    arguments: dict[str, Any],
+    *,
+    actors: int,
+) -> Iterator[dict[str, Any]]:
+    """Map rows on a pool of actors, one row per task; results are yielded as they complete, in any order.
+
+    Args:
+        rows: each becomes a block.
+        actor_class: takes a table of one row and returns a table of results.
+        arguments: for the constructor of each actor.
+        actors: their number.
+
+    Raises:
+        InputError: as ``pool_of``.
+        RayError: a task failed.
+    """
+    results = ray.data.from_items(list(rows), override_num_blocks=len(rows)).map_batches(
+        actor_class, fn_constructor_kwargs=arguments, **pool_of(actors)
+    )
+    for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
+        yield from block.to_pylist()
 
 
 def _cpus_per_actor(actors: int) -> float:

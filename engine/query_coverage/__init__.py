@@ -1,0 +1,1 @@
+"""Query coverage: which parts of what users ask an evaluation leaves out."""

@@ -1,8 +1,8 @@
 """Clusters of vectors by their direction: spherical k-means, the same on every run.
 
-The mean direction of a cluster is its centroid, and a vector belongs to the centroid of highest cosine
-(Dhillon & Modha 2001). FAISS trains; the assignment is that of exact search (``flat``), so no vector
-changes its cluster by the rounding of a matrix product.
+The centroid of a cluster is its mean direction, and a vector belongs to the centroid of highest cosine
+(Dhillon & Modha 2001). FAISS trains the centroids; exact search (``flat``) assigns vectors to them, so
+no vector changes its cluster because of the rounding of a matrix product.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from engine.retrieval.shards import Block
 from engine.tables import DOC_ID, SCORE
 
 _ITERATIONS = 25
-# From other random points each. On 1,362 questions and 37 clusters, the sums of cosines that single
-# starts reach differ by 1.5%, those of the best of ten by 0.4%.
+# Each from different random points. On 1,362 questions and 37 clusters, the sums of cosines of single
+# starts differ by 1.5%, those of the best of ten by 0.4%.
 STARTS = 10
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """Clusters, none of them empty.
+    """Clusters, none of which is empty.
 
     Attributes:
         centroids: (clusters, dimensions), of length 1.
@@ -43,36 +43,36 @@ class Clusters:
 
 
 def unit(vectors: Singles) -> Singles:
-    """Vectors (n, dimensions) brought to length 1; those of length 0 stay."""
+    """Vectors (n, dimensions) scaled to length 1; vectors of length 0 are unchanged."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     return (vectors / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 def clusterings(vectors: Singles, count: int, *, seed: int, starts: int = STARTS) -> list[Clusters]:
-    """Spherical k-means of vectors of length 1 from several starts, that of the highest cosines first.
+    """Spherical k-means of vectors of length 1 from several starts, the highest sum of cosines first.
 
-    k-means ends in the nearest of many local optima, so what differs between starts is not in the data.
-    Where many vectors are equal there may be fewer clusters than asked for. FAISS learns from 256
-    vectors a cluster at most, drawn at random; all are assigned.
+    k-means ends in one of many local optima, so differences between starts are not properties of the
+    data. If many vectors are equal, there may be fewer clusters than ``count``. FAISS trains on at most
+    256 vectors per cluster, drawn at random; all vectors are assigned.
 
     Args:
         vectors: (n, dimensions).
-        count: clusters, 1 to n; where they are n there is one clustering.
+        count: clusters, 1 to n; for n there is only one clustering.
         seed: of the starts, 0 or more.
-        starts: how many, 1 or more.
+        starts: their number, 1 or more.
     """
-    if count == len(vectors):  # FAISS copies them too, and says so on standard error
+    if count == len(vectors):  # FAISS would copy them too, with a warning on standard error
         return [_assign(vectors, vectors)]
-    seeds = np.random.SeedSequence(seed).generate_state(starts) >> 1  # FAISS's have a sign
+    seeds = np.random.SeedSequence(seed).generate_state(starts) >> 1  # FAISS's seeds are signed
     with _one_thread():
-        found = [_assign(_train(vectors, count, int(one)), vectors) for one in seeds]
-    return sorted(found, key=lambda one: -float(one.similarity.sum()))
+        runs = [_assign(_train(vectors, count, int(start)), vectors) for start in seeds]
+    return sorted(runs, key=lambda clusters: -float(clusters.similarity.sum()))
 
 
 def nearest_of(vectors: Singles, queries: Singles) -> tuple[Places, Doubles]:
-    """For each query (n, dimensions) the row of the vector of highest inner product, and that product.
+    """For each query (n, dimensions), the row of the vector of highest inner product, and that product.
 
-    Of equal ones the first row counts.
+    Among equal products, the first row is taken.
     """
     names = pl.Series(DOC_ID, [f"{row:012d}" for row in range(len(vectors))], dtype=pl.String)
     best = flat.search([Block(names, vectors)], queries, k=1).sort(QUERY_ROW)
@@ -95,7 +95,7 @@ def _train(vectors: Singles, count: int, seed: int) -> Singles:
         niter=_ITERATIONS,
         spherical=True,
         seed=seed,
-        min_points_per_centroid=1,  # fewer is a warning on standard error, no more
+        min_points_per_centroid=1,  # fewer would only cause a warning on standard error
     )
     means.train(np.ascontiguousarray(vectors, dtype=np.float32))
     return unit(means.centroids)
@@ -103,8 +103,8 @@ def _train(vectors: Singles, count: int, seed: int) -> Singles:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """FAISS on one thread: how a matrix product is cut among threads may decide its last bits, and
-    k-means magnifies them. Encoding takes longer than this does on one thread."""
+    """Run FAISS on one thread: how a matrix product is divided among threads can change its last bits,
+    and k-means magnifies such differences. Even on one thread, clustering is faster than encoding."""
     import faiss
 
     threads = faiss.omp_get_max_threads()

@@ -1,12 +1,12 @@
-"""How much of what users ask an evaluation looks at, and how much chance alone would leave out.
+"""How much of what users ask an evaluation covers, and how much chance alone would leave uncovered.
 
-A cluster is uncovered where it holds no evaluation query, and so are the user queries in it. With few
-evaluation queries some clusters are uncovered however the queries were chosen, so every figure stands
-beside what is expected if the evaluation queries were a random sample, without replacement, of all
-queries, given the clusters: their number in a cluster is then hypergeometric.
+A cluster without an evaluation query is uncovered, and so are the user queries in it. With few
+evaluation queries, some clusters are uncovered however the queries were chosen. So every figure is
+compared with its expectation if, given the clusters, the evaluation queries were a random sample of
+all queries without replacement: the number of them in a cluster is then hypergeometric.
 
-Where the borders of clusters run is partly an accident, so there are several clusterings of the same
-queries, and figures are means over them. Given the clusterings, all holds for the mean as for one.
+Cluster boundaries are partly arbitrary, so the same queries are clustered several times, and figures
+are means over the clusterings. Given the clusterings, everything said here of one holds for the mean.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ DRAWS = 4_999
 
 @dataclass(frozen=True)
 class Figures:
-    """What an evaluation covers.
+    """How much an evaluation covers; from ``clusters`` on, the figures are those of the first clustering.
 
     Attributes:
-        user_queries, evaluation_queries: how many there are.
-        share: of the user queries, those in clusters without an evaluation query, in [0, 1]; the mean
+        user_queries, evaluation_queries: their numbers.
+        share: the share of user queries in clusters without an evaluation query, in [0, 1]; the mean
             over the clusterings.
-        low, high: its interval, given the clusterings.
+        low, high: the interval of the share, given the clusterings.
         confidence: of the interval.
         shares: (clusterings,) the share in each.
-        expected_share: of a random sample of as many evaluation queries, exact.
-        p: probability that a random sample leaves out as much, or more.
-        draws, seed: random samples behind ``p``.
-        clusters, uncovered_clusters, uncovered_queries: of the first clustering, how many clusters there
-            are, how many without an evaluation query, and the user queries in these.
-        expected_clusters: uncovered clusters of a random sample in the first clustering, exact.
-        unasked_clusters, unasked_queries: of the first clustering, clusters without a user query, and the
-            evaluation queries in them.
+        expected_share: the share expected of a random sample of as many evaluation queries; exact.
+        p: the probability that a random sample leaves as many user queries uncovered, or more.
+        draws, seed: random samples from which ``p`` is computed.
+        clusters: their number.
+        uncovered_clusters, uncovered_queries: clusters without an evaluation query, and the user
+            queries in them.
+        expected_clusters: uncovered clusters expected of a random sample; exact.
+        unasked_clusters, unasked_queries: clusters without a user query, and the evaluation queries in
+            them.
     """
 
     user_queries: int
@@ -69,10 +70,10 @@ class Figures:
 
 
 def default_clusters(user_texts: int, texts: int) -> int:
-    """Clusters unless told otherwise: the square root of the number of distinct user queries.
+    """The default number of clusters: the square root of the number of distinct user queries.
 
-    So a cluster holds as many of them as there are clusters, on average: both grow with the log. At least
-    2, and never more than ``texts``, all distinct queries.
+    A cluster then holds, on average, as many of them as there are clusters: both grow with the log. It is
+    at least 2, and never more than ``texts``, the number of all distinct queries.
     """
     return min(texts, max(2, round(math.sqrt(user_texts))))
 
@@ -87,32 +88,32 @@ def figures(
 ) -> Figures:
     """The figures of clusterings.
 
-    The interval is that of a proportion (``binomial_interval``) with the mean number of uncovered queries
-    for the successes: a query's mean over clusterings varies less than a yes or no, so it errs on the
-    wide side.
+    The interval is that of a proportion (``binomial_interval``), with the mean number of uncovered
+    queries as successes. A query's mean over clusterings varies less than a yes or no, so the interval
+    is rather too wide than too narrow.
 
     Args:
         clusters: (clusterings, queries) the cluster of each query, counted from 0; none is empty.
-        evaluation: (queries,) whether it is an evaluation query; some are, and some are not.
-        seed: of the random samples behind ``p``.
-        draws: how many.
+        evaluation: (queries,) whether it is an evaluation query; there are queries of both kinds.
+        seed: of the random samples from which ``p`` is computed.
+        draws: their number.
         confidence: of the interval, in (0, 1).
     """
-    sample, asked = int(evaluation.sum()), int((~evaluation).sum())
+    sample, user_queries = int(evaluation.sum()), int((~evaluation).sum())
     missed = uncovered(clusters, evaluation).sum(axis=1)
-    low, high = binomial_interval(missed.mean(), asked, confidence)
-    expected = [expected_uncovered(np.bincount(one), sample) for one in clusters]
+    low, high = binomial_interval(missed.mean(), user_queries, confidence)
+    expected = [expected_uncovered(np.bincount(clustering), sample) for clustering in clusters]
     users = np.bincount(clusters[0][~evaluation], minlength=clusters[0].max() + 1)
     evaluations = np.bincount(clusters[0][evaluation], minlength=len(users))
     return Figures(
-        user_queries=asked,
+        user_queries=user_queries,
         evaluation_queries=sample,
-        share=float(missed.mean()) / asked,
+        share=float(missed.mean()) / user_queries,
         low=low,
         high=high,
         confidence=confidence,
-        shares=tuple(float(one) / asked for one in missed),
-        expected_share=sum(queries for _, queries in expected) / len(expected) / asked,
+        shares=tuple(float(count) / user_queries for count in missed),
+        expected_share=sum(queries for _, queries in expected) / len(expected) / user_queries,
         p=chance_of_as_many(clusters, sample, int(missed.sum()), draws=draws, seed=seed),
         draws=draws,
         seed=seed,
@@ -126,27 +127,30 @@ def figures(
 
 
 def uncovered(clusters: Ints, evaluation: Flags) -> Flags:
-    """(clusterings, queries): whether a query's cluster holds no evaluation query.
+    """(clusterings, queries): whether a query's cluster has no evaluation query.
 
     Args:
         clusters, evaluation: as in ``figures``.
     """
-    held = [np.bincount(one[evaluation], minlength=one.max() + 1) for one in clusters]
-    return np.stack([(n == 0)[one] for n, one in zip(held, clusters, strict=True)])
+    rows = []
+    for clustering in clusters:
+        evaluations = np.bincount(clustering[evaluation], minlength=clustering.max() + 1)
+        rows.append((evaluations == 0)[clustering])
+    return np.stack(rows)
 
 
 def expected_uncovered(sizes: Ints, sample: int) -> tuple[float, float]:
-    """Clusters that a random sample leaves without a sampled query, and the queries in them, expected.
+    """The expected numbers of clusters without a query of a random sample, and of queries in them.
 
     A cluster of n among N queries has none of a sample of m with probability C(N-n, m) / C(N, m), and
     all its queries are then uncovered.
 
     Args:
-        sizes: (clusters,) queries of either kind.
+        sizes: (clusters,) queries of both kinds.
         sample: m, 0 to N.
     """
-    nothing = _hypergeometric(sizes, sample).pmf(0)
-    return float(nothing.sum()), float((sizes * nothing).sum())
+    none_sampled = _hypergeometric(sizes, sample).pmf(0)
+    return float(none_sampled.sum()), float((sizes * none_sampled).sum())
 
 
 def chance_of_as_many(
@@ -161,10 +165,12 @@ def chance_of_as_many(
         clusters: as in ``figures``.
         sample: sampled queries, 0 to all.
         queries: the sum over the clusterings.
+        draws: random samples.
+        seed: of the random samples.
     """
     rng = np.random.default_rng(seed)
-    # One table for all clusterings: each has numbers of its own for its clusters.
-    first = np.cumsum([0, *(one.max() + 1 for one in clusters)])
+    # One table for all clusterings, in which their clusters have different numbers.
+    first = np.cumsum([0, *(clustering.max() + 1 for clustering in clusters)])
     numbered = np.ascontiguousarray((clusters + first[:-1, None]).T)
     numbered = numbered[np.lexsort(numbered.T)]  # the draws must not depend on the order of queries
     sizes = np.bincount(numbered.ravel(), minlength=first[-1])
@@ -180,10 +186,10 @@ def chance_of_as_few(users: Ints, evaluations: Ints) -> tuple[Floats, Floats]:
     """For each cluster, the probability that a random sample has as few queries in it, or fewer.
 
     Args:
-        users, evaluations: (clusters,) how many queries of each kind a cluster holds.
+        users, evaluations: (clusters,) the number of queries of each kind in a cluster.
 
     Returns:
-        (clusters,) each: the hypergeometric lower tail, and the same corrected with Holm's method over
+        (clusters,) each: the hypergeometric lower tail, and the same corrected by Holm's method over
         all clusters.
     """
     sizes = users + evaluations
@@ -193,10 +199,10 @@ def chance_of_as_few(users: Ints, evaluations: Ints) -> tuple[Floats, Floats]:
 
 
 def binomial_interval(successes: float, n: int, confidence: float) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper & Pearson 1934): covers no less than it says.
+    """Exact interval of a proportion (Clopper & Pearson 1934); its coverage is at least ``confidence``.
 
     Args:
-        successes: 0 to n; need not be whole.
+        successes: 0 to n; need not be a whole number.
         n: 1 or more.
         confidence: in (0, 1).
     """
@@ -208,6 +214,6 @@ def binomial_interval(successes: float, n: int, confidence: float) -> tuple[floa
 
 def _hypergeometric(sizes: Ints, sample: int) -> Any:
     """The number of sampled queries in each cluster, as a frozen distribution of SciPy."""
-    from scipy.stats import hypergeom  # a second to import, which other commands need not wait for
+    from scipy.stats import hypergeom  # takes a second to import, which other commands are spared
 
     return hypergeom(int(sizes.sum()), sizes, sample)

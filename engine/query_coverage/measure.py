@@ -1,7 +1,7 @@
-"""Ground-truth coverage: which parts of what users ask hold no evaluation query.
+"""Query coverage: which parts of what users ask have no evaluation query.
 
-Evaluation queries and a sample of user queries are embedded and clustered together; what matters are
-the clusters with user queries and without an evaluation query.
+Evaluation queries and a sample of user queries are embedded and clustered together; the clusters that
+matter are those with user queries but without an evaluation query.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from engine.tables import (
 )
 
 EVALUATION, USER = "evaluation", "user"
-# User queries that stand for a cluster.
+# User queries shown as examples of a cluster.
 _EXAMPLES = 5
 _ROW = "row"
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What an evaluation covers of what users ask.
+    """How much of what users ask an evaluation covers.
 
     Attributes:
-        clusters: the coverage table, a row a cluster.
-        assignments: the assignments table, a row a query: the evaluation queries, then the user queries,
-            each in their order.
-        figures: the figures over the clusters from every start of k-means, these first.
-        clusters_wanted: how many were asked for; fewer come out where texts have the same vector.
-        texts, user_texts: distinct texts of all queries, and of the user queries.
+        clusters: the coverage table, one row per cluster.
+        assignments: the assignments table, one row per query: the evaluation queries, then the user
+            queries, each in their order.
+        figures: the figures over the clusterings from all starts of k-means; ``clusters`` is the first.
+        clusters_wanted: the number of clusters requested; there are fewer if texts share a vector.
+        texts, user_texts: numbers of distinct texts among all queries and among the user queries.
     """
 
     clusters: pl.DataFrame
@@ -75,20 +75,20 @@ def measure(
     clusters: int | None = None,
     seed: int = 0,
 ) -> Coverage:
-    """Cluster queries by the directions of their vectors, and see which clusters are covered.
+    """Cluster queries by the directions of their vectors, and find the clusters that are covered.
 
-    A text that occurs several times (white space around it aside) is one point to the clusters and
-    counts each time in every figure. The result does not depend on the order of the rows.
+    A text that occurs several times (ignoring white space around it) is one point for the clustering,
+    but every figure counts each occurrence. The result does not depend on the order of the rows.
 
     Args:
-        evaluation: ``query_id`` and ``query``, a row or more.
-        users: likewise.
-        encode: gives the vectors (n, dimensions) of distinct texts.
-        clusters: how many; None for ``default_clusters``.
-        seed: of the clusters' starts and of the random samples behind the p-value.
+        evaluation: ``query_id`` and ``query``, at least one row.
+        users: the same for the user queries.
+        encode: returns the vectors (n, dimensions) of distinct texts.
+        clusters: their number; None for ``default_clusters``.
+        seed: of the starts of k-means and of the random samples for the p-value.
 
     Raises:
-        InputError: more clusters than distinct texts.
+        InputError: there are fewer distinct texts than ``clusters``.
     """
     pooled = pl.concat(
         [
@@ -96,14 +96,14 @@ def measure(
             for source, queries in ((EVALUATION, evaluation), (USER, users))
         ]
     ).with_columns(pl.col(QUERY).str.strip_chars())
-    # Sorted, so that neither the order of a file nor that of the two changes where k-means starts.
+    # Sorted, so that the order of rows and of the two files does not change the starts of k-means.
     texts = sorted(set(pooled[QUERY]))
     user_texts = users[QUERY].str.strip_chars().n_unique()
     if clusters is not None and clusters > len(texts):
         raise InputError(
             None,
             None,
-            f"--clusters is {clusters}, for {len(texts)} distinct queries",
+            f"`clusters` is {clusters}, for {len(texts)} distinct queries",
             f"use {len(texts)} or fewer",
         )
     wanted = clusters or default_clusters(user_texts, len(texts))
@@ -112,39 +112,41 @@ def measure(
     starts[0] = _largest_first(starts[0], texts, pooled)
     row_of = {text: row for row, text in enumerate(texts)}
     rows = np.array([row_of[text] for text in pooled[QUERY]])
-    placed = np.stack([one.cluster[rows] for one in starts])
+    cluster_of_query = np.stack([start.cluster[rows] for start in starts])
     is_evaluation = (pooled[SOURCE] == EVALUATION).to_numpy()
     assignments = pooled.with_columns(
         pl.Series(_ROW, rows),
-        pl.Series(CLUSTER, placed[0] + 1),
+        pl.Series(CLUSTER, cluster_of_query[0] + 1),
         pl.Series(SIMILARITY, starts[0].similarity[rows]),
-        pl.Series(UNCOVERED, uncovered(placed, is_evaluation).mean(axis=0)),
+        pl.Series(UNCOVERED, uncovered(cluster_of_query, is_evaluation).mean(axis=0)),
     )
     return Coverage(
         clusters=_table(assignments, starts[0], vectors),
         assignments=assignments.select(list(tables.ASSIGNMENTS)),
-        figures=figures(placed, is_evaluation, seed=seed),
+        figures=figures(cluster_of_query, is_evaluation, seed=seed),
         clusters_wanted=wanted,
         texts=len(texts),
         user_texts=user_texts,
     )
 
 
-def _largest_first(found: Clusters, texts: list[str], pooled: pl.DataFrame) -> Clusters:
-    """The clusters in descending order of their user queries, then of their first text."""
+def _largest_first(clusters: Clusters, texts: list[str], pooled: pl.DataFrame) -> Clusters:
+    """The clusters in descending order of their number of user queries, then by their first text."""
     order = (
-        pl.DataFrame({QUERY: texts, CLUSTER: found.cluster})
+        pl.DataFrame({QUERY: texts, CLUSTER: clusters.cluster})
         .join(pooled, on=QUERY, how="left")
         .group_by(CLUSTER)
         .agg((pl.col(SOURCE) == USER).sum().alias(USER_QUERIES), pl.col(QUERY).min())
         .sort(USER_QUERIES, QUERY, descending=[True, False])[CLUSTER]
         .to_numpy()
     )
-    return Clusters(found.centroids[order], np.argsort(order)[found.cluster], found.similarity)
+    return Clusters(
+        clusters.centroids[order], np.argsort(order)[clusters.cluster], clusters.similarity
+    )
 
 
-def _table(assignments: pl.DataFrame, found: Clusters, vectors: Singles) -> pl.DataFrame:
-    """The coverage table of queries that have their cluster and the row of their vector."""
+def _table(assignments: pl.DataFrame, clusters: Clusters, vectors: Singles) -> pl.DataFrame:
+    """The coverage table, from queries with their cluster and the row of their vector."""
     user = pl.col(SOURCE) == USER
     assignments = assignments.sort(_ROW, QUERY_ID)  # so that sums are added in one order
     counted = (
@@ -160,7 +162,7 @@ def _table(assignments: pl.DataFrame, found: Clusters, vectors: Singles) -> pl.D
     p, p_holm = chance_of_as_few(*counts)
     evaluation = assignments.filter(~user).unique(_ROW, keep="first", maintain_order=True)
     nearest, similarity = clustering.nearest_of(
-        vectors[evaluation[_ROW].to_numpy()], found.centroids
+        vectors[evaluation[_ROW].to_numpy()], clusters.centroids
     )
     examples = (
         assignments.filter(user)

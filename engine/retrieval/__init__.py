@@ -1,0 +1,1 @@
+"""Retrievers: BM25 on Lucene, dense retrieval with FAISS, and their fusion."""

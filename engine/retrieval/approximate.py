@@ -1,8 +1,8 @@
-"""Approximate search: an index that FAISS makes by a factory string, and how much of the exact lists it finds.
+"""Approximate search: an index that FAISS builds from a factory string, and its recall of the exact lists.
 
 Factory strings (https://github.com/facebookresearch/faiss/wiki/The-index-factory): ``IVF1024,Flat``
-looks into the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` keeps 32 bytes
-a vector. Such an index is in memory as a whole, and its scores are FAISS's own.
+searches the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` stores 32 bytes
+per vector. Such an index is held in memory as a whole, and its scores are those of FAISS.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from engine.sources.io.files import atomic_path
 from engine.tables import DOC_ID, QUERY_ID, SCORE
 
 _SUFFIX = ".faiss"
-# FAISS learns from no more than 256 vectors a cell; this many do for 1,024 cells.
+# FAISS trains on at most 256 vectors per cell; this many suffice for 1,024 cells.
 _TRAINING = 262_144
 
 
 def require_factory(factory: str, dimensions: int) -> None:
-    """Check a factory string, before anything is encoded for it.
+    """Check a factory string before anything is encoded for it.
 
     Raises:
-        InputError: FAISS does not know it, or not for vectors of this length.
+        InputError: FAISS does not accept it for vectors of this length.
     """
     _empty_index(factory, dimensions)
 
 
 def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]]) -> None:
-    """Make the approximate index of a dense index, unless it is there.
+    """Build the approximate index of a dense index, unless it exists.
 
     Args:
         directory: of the index.
         index: its manifest, which need not be written yet.
-        blocks: begins the vectors, in the order of the index's shards.
+        blocks: starts reading the vectors, in the order of the index's shards.
 
     Raises:
-        InputError: too few passages to learn the cells or codes from.
+        InputError: too few passages to train cells or codes on.
     """
     import faiss
 
@@ -56,35 +56,39 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
     if path is None or path.exists():
         return
     factory, dimensions = index.settings["factory"], index.settings["encoder"]["dimensions"]
-    made = _empty_index(factory, dimensions)
-    if not made.is_trained:
+    faiss_index = _empty_index(factory, dimensions)
+    if not faiss_index.is_trained:
         stride = -(-index.passages // _TRAINING)
         sample = np.concatenate(list(_strided(blocks(), stride)))
         try:
-            made.train(sample)
+            faiss_index.train(sample)
         except RuntimeError as error:
             raise InputError(
                 None,
                 None,
-                f"--factory {factory} cannot learn from {len(sample)} passages ({_reason(error)})",
-                "use fewer cells, or leave --factory out",
+                f"`factory` {factory} cannot learn from {len(sample)} passages ({_reason(error)})",
+                "use fewer cells, or leave `factory` out",
             ) from None
     for block in blocks():
-        made.add(block.vectors)
+        faiss_index.add(block.vectors)
     with atomic_path(path) as temporary:
-        faiss.write_index(made, str(temporary))
+        faiss.write_index(faiss_index, str(temporary))
 
 
 def search(
     directory: Path, index: Manifest, queries: Singles, *, k: int, parameters: str = ""
 ) -> pl.DataFrame:
-    """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as ``flat.search`` gives them.
+    """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as from ``flat.search``.
 
     Args:
+        directory: of the index.
+        index: its manifest.
+        queries: (queries, dimensions).
+        k: passages per query, 1 or more.
         parameters: such as ``nprobe=16`` or ``efSearch=64``.
 
     Raises:
-        InputError: the index was built without a factory, or parameters that it does not have.
+        InputError: the index was built without a factory, or does not have these parameters.
     """
     import faiss
 
@@ -94,39 +98,41 @@ def search(
             directory,
             None,
             "has no approximate index",
-            "build it with --factory, or search exactly",
+            "build it with `factory`, or search exactly",
         )
-    made = faiss.read_index(str(path))
+    faiss_index = faiss.read_index(str(path))
     if parameters:
         try:
-            space: Any = faiss.ParameterSpace()  # its stub knows one of two forms of the next call
-            space.set_index_parameters(made, parameters)
+            space: Any = (
+                faiss.ParameterSpace()
+            )  # the stub has only one of two forms of the next call
+            space.set_index_parameters(faiss_index, parameters)
         except RuntimeError as error:
             raise InputError(
                 None,
                 None,
                 f"FAISS refuses the parameters {parameters!r} ({_reason(error)})",
-                "write them like nprobe=16, as its index has them",
+                "write parameters of this index, like nprobe=16",
             ) from None
-    scores, places = made.search(np.ascontiguousarray(queries), min(k, index.passages))
-    there = places >= 0  # a cell may hold fewer than k
+    scores, places = faiss_index.search(np.ascontiguousarray(queries), min(k, index.passages))
+    filled = places >= 0  # a cell may hold fewer than k
     return pl.DataFrame(
         {
-            QUERY_ROW: np.nonzero(there)[0],
-            DOC_ID: _doc_ids(directory, index, places[there]),
-            SCORE: scores[there].astype(np.float64),
+            QUERY_ROW: np.nonzero(filled)[0],
+            DOC_ID: _doc_ids(directory, index, places[filled]),
+            SCORE: scores[filled].astype(np.float64),
         }
     )
 
 
 def recall(run: pl.DataFrame, exact: pl.DataFrame) -> float:
-    """Share of the passages of exact lists that a run's lists for the same queries hold, in [0, 1]."""
-    found = exact.join(run, on=[QUERY_ID, DOC_ID], how="semi").height
-    return found / exact.height if exact.height else 1.0
+    """Share of the passages of exact lists that the run lists for the same queries, in [0, 1]."""
+    shared = exact.join(run, on=[QUERY_ID, DOC_ID], how="semi").height
+    return shared / exact.height if exact.height else 1.0
 
 
 def prune(directory: Path, index: Manifest) -> None:
-    """Remove approximate indexes that are not this index's."""
+    """Remove approximate indexes that do not belong to this index."""
     kept = _file(directory, index)
     for path in directory.glob(f"*{_SUFFIX}"):
         if path != kept:
@@ -134,7 +140,7 @@ def prune(directory: Path, index: Manifest) -> None:
 
 
 def _file(directory: Path, index: Manifest) -> Path | None:
-    """Named by what is in it, so that a rebuild never meets another one's."""
+    """The file, named by its content, so that a rebuild never mistakes an older one for its result."""
     factory = index.settings["factory"]
     if not factory:
         return None
@@ -151,7 +157,7 @@ def _empty_index(factory: str, dimensions: int) -> Any:
         raise InputError(
             None,
             None,
-            f"FAISS makes no index {factory!r} of {dimensions} dimensions ({_reason(error)})",
+            f"FAISS cannot build an index {factory!r} of {dimensions} dimensions ({_reason(error)})",
             "use a factory string like IVF1024,Flat or HNSW32",
         ) from None
 
@@ -164,7 +170,7 @@ def _strided(blocks: Iterator[Block], stride: int) -> Iterator[Singles]:
 
 
 def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
-    """The ids at positions in the index; reads the shards that hold them, ids alone."""
+    """The ids at positions in the index; reads only the ids, and only of the shards that hold them."""
     keys, size = index.settings["shards"], index.settings["shard"]
     wanted = pl.DataFrame({"place": places, "row": np.arange(len(places))}).with_columns(
         (pl.col("place") // size).alias("shard")
@@ -180,5 +186,5 @@ def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
 
 
 def _reason(error: RuntimeError) -> str:
-    """What FAISS says, without the C++ around it."""
+    """FAISS's message without its C++ context."""
     return str(error).rsplit(": ", 1)[-1].strip()[:200]

@@ -17,7 +17,7 @@ from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, TEXT, TITLE
 
-# The languages that Anserini 1.6 has an analyzer of Lucene for (io.anserini.analysis.AnalyzerMap).
+# The languages for which Anserini 1.6 has a Lucene analyzer (io.anserini.analysis.AnalyzerMap).
 LANGUAGES = (
     *("ar", "bn", "da", "de", "en", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja"),
     *("ko", "nl", "no", "pl", "pt", "ru", "sv", "te", "th", "tr", "uk", "zh"),
@@ -32,21 +32,21 @@ def build_index(
     tokenizer: Tokenizer | None = None,
     threads: int | None = None,
 ) -> Manifest:
-    """Index title and text of every passage, as Pyserini does by default.
+    """Index the title and text of every passage, as Pyserini does by default.
 
-    The index appears in ``directory`` when it is complete; an index that stands there is replaced.
-    A corpus given in batches is indexed in constant memory.
+    The index appears in ``directory`` when it is complete, and replaces an existing one. A corpus
+    given in batches is indexed in constant memory.
 
     Args:
         corpus: the corpus table, or batches of it.
         directory: of the index.
-        language: whose analyzer of Lucene cuts texts into words, one of ``LANGUAGES``.
-        tokenizer: cuts texts instead, queries too; ``kiwi`` is for Korean.
-        threads: indexing threads; None for every CPU. Searches do not depend on them.
+        language: selects the Lucene analyzer that splits texts into words; one of ``LANGUAGES``.
+        tokenizer: splits texts and queries instead of the analyzer; ``kiwi`` is for Korean.
+        threads: indexing threads; None for all CPUs. Search results do not depend on them.
 
     Raises:
-        InputError: ``directory`` holds something that is no index of ours, there is no Java 21, an
-            unknown language, or the corpus cannot be read.
+        InputError: ``directory`` holds something other than an index of this engine, there is no
+            Java 21, the language is unknown, or the corpus cannot be read.
     """
     directory = Path(directory).resolve()
     manifest.require_place(directory, "bm25")
@@ -54,17 +54,16 @@ def build_index(
         raise InputError(
             None, None, f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}"
         )
-    cut = morphemes.Kiwi() if tokenizer else None
+    kiwi = morphemes.Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
     batches = [corpus] if isinstance(corpus, pl.DataFrame) else corpus
     work = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
     work.mkdir(parents=True)
     try:
         lucene.index(
-            _contents(batches, fingerprint, cut),
+            _contents(batches, fingerprint, kiwi),
             work,
-            language=language,
-            pretokenized=tokenizer is not None,
+            lucene.Analysis(language, pretokenized=tokenizer is not None),
             threads=threads or os.cpu_count() or 1,
         )
         index = Manifest(
@@ -79,24 +78,24 @@ def build_index(
             versions=manifest.versions("pyserini"),
         )
         manifest.write(index, work)
-        _put(work, directory)
+        _move_into_place(work, directory)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return index
 
 
-def _put(work: Path, directory: Path) -> None:
-    """Put a finished index in its place; a kill leaves the old one, none, or the new one, never a part."""
-    before = work.with_suffix(".old")
+def _move_into_place(work: Path, directory: Path) -> None:
+    """Move a finished index to its place; a kill leaves the old one, none, or the new one, never a part."""
+    old = work.with_suffix(".old")
     if directory.exists():
-        os.replace(directory, before)
+        os.replace(directory, old)
     try:
         os.replace(work, directory)
     except OSError:
-        if before.exists():
-            os.replace(before, directory)
+        if old.exists():
+            os.replace(old, directory)
         raise
-    shutil.rmtree(before, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def search(
@@ -111,8 +110,8 @@ def search(
 ) -> pl.DataFrame:
     """The run table of the best ``k`` passages for each query.
 
-    Queries without any hit, such as those of nothing but stop words, have no rows. Equal scores are
-    ordered by document id, as Anserini does.
+    Queries without any hit, such as those that consist of stop words, have no rows. Equal scores are
+    ordered by document id, as Anserini orders them.
 
     Args:
         directory: an index made by ``build_index``.
@@ -120,49 +119,45 @@ def search(
         k: passages per query, 1 or more.
         name: the system's name in the run.
         k1, b: BM25's parameters (Robertson et al. 1994; defaults are Anserini's).
-        threads: search threads; None for every CPU.
+        threads: search threads; None for all CPUs.
 
     Raises:
-        InputError: ``directory`` is no BM25 index, or Kiwi is not the one that cut its texts.
+        InputError: ``directory`` is not a BM25 index, or another version of Kiwi split its texts.
     """
     directory = Path(directory)
-    found = manifest.read(directory)
-    manifest.require_kind(found, ["bm25"], directory)
-    settings = found.settings
+    index = manifest.read(directory)
+    manifest.require_kind(index, ["bm25"], directory)
+    settings = index.settings
     if settings["tokenizer"]:
-        cut = morphemes.Kiwi()
-        if settings["tokenizer_version"] != (here := morphemes.version()):
+        kiwi = morphemes.Kiwi()
+        if settings["tokenizer_version"] != (installed := morphemes.version()):
             raise InputError(
                 directory,
                 None,
-                f"was cut into morphemes by {settings['tokenizer_version']}, here is {here}",
+                f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed",
                 "install that version, or build the index again",
             )
-        texts = cut.cut(queries[QUERY].to_list())
+        texts = kiwi.split(queries[QUERY].to_list())
         queries = queries.with_columns(pl.Series(QUERY, texts, dtype=pl.String))
     return lucene.search(
         queries,
         directory,
-        k=min(k, found.passages),
-        name=name,
-        k1=k1,
-        b=b,
+        lucene.Analysis(settings["language"], pretokenized=settings["tokenizer"] is not None),
+        lucene.Ranking(min(k, index.passages), k1, b, name),
         threads=threads or os.cpu_count() or 1,
-        language=settings["language"],
-        pretokenized=settings["tokenizer"] is not None,
     )
 
 
 def _contents(
-    batches: Iterable[pl.DataFrame], fingerprint: Fingerprint, cut: morphemes.Kiwi | None
+    batches: Iterable[pl.DataFrame], fingerprint: Fingerprint, kiwi: morphemes.Kiwi | None
 ) -> Iterator[pl.DataFrame]:
-    """Title and text on a line each, as Pyserini's own collections have them."""
+    """Title and text on a line each, as in Pyserini's collections."""
     title, text = pl.col(TITLE), pl.col(TEXT)
     for batch in batches:
         fingerprint.update(batch)
         joined = pl.when(title == "").then(text).otherwise(title + "\n" + text)
         frame = batch.select(DOC_ID, joined.alias(lucene.CONTENTS))
-        if cut is not None:
-            words = cut.cut(frame[lucene.CONTENTS].to_list())
+        if kiwi is not None:
+            words = kiwi.split(frame[lucene.CONTENTS].to_list())
             frame = frame.with_columns(pl.Series(lucene.CONTENTS, words, dtype=pl.String))
         yield frame

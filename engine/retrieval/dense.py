@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.errors import InputError, require_least
 from engine.machine import device, model_files
 from engine.retrieval import approximate, encode, flat, manifest, shards
 from engine.retrieval.encoders import EncoderSpec, Preset
@@ -20,79 +20,116 @@ from engine.retrieval.shards import Shard, Storage
 from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
-# Begins the corpus anew: batches of the corpus table.
+# Starts reading the corpus from the beginning: batches of the corpus table.
 Scan = Callable[[], Iterator[pl.DataFrame]]
 Progress = Callable[[int, int], None]
 
-# Shards that are encoded in this process unless told otherwise: Ray takes longer to start.
+# At most this many shards are encoded in this process by default: Ray takes longer to start.
 _FEW = 4
 
-# Numbers of vectors that are in memory at a time in a search: 32 MiB.
+# Numbers of vectors that a search holds in memory at a time: 32 MiB.
 _BLOCK_NUMBERS = 2**23
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """How an index of vectors is built.
+
+    Attributes:
+        storage: Precision in which vectors are stored.
+        factory: FAISS's factory string of an approximate index beside the exact one (IVF1024,Flat;
+            HNSW32).
+        actors: Ray actors that encode; by default one per GPU, or as many as CPUs and memory allow.
+            0 encodes in this process.
+    """
+
+    storage: Storage = "fp32"
+    factory: str | None = None
+    actors: int | None = None
+
+    def __post_init__(self) -> None:
+        require_least("actors", self.actors, 0)
 
 
 def build_index(
     scan: Scan,
     directory: str | Path,
     spec: EncoderSpec,
+    options: IndexOptions = IndexOptions(),
     *,
-    storage: Storage = "fp32",
-    factory: str | None = None,
-    actors: int | None = None,
     shard: int = shards.SHARD,
     on_progress: Progress = lambda done, total: None,
     executor: encode.Executor | None = None,
 ) -> Manifest:
-    """Encode a corpus and make it searchable; what an earlier build has done is not done again.
+    """Encode a corpus and make it searchable, reusing the shards of an earlier build.
 
-    The corpus is read twice in constant memory: for its fingerprint and the shards that are
-    missing, and for the texts of these. An index that stands in ``directory`` stays whole and
-    searchable until the new one is finished.
+    The corpus is read twice in constant memory: once for its fingerprint and to find the missing
+    shards, once for the texts of these. An existing index in ``directory`` stays whole and searchable
+    until the new one is finished.
 
     Args:
-        scan: begins the corpus; both times it must give the same passages.
+        scan: starts reading the corpus; both times it must yield the same passages.
         directory: of the index.
         spec: the encoder.
-        storage: precision in which vectors are kept.
-        factory: of FAISS's index strings, for approximate search; None for exact search alone.
-        actors: actors on Ray; None for as many as the cluster has room for, or for this process alone
-            where there is next to nothing to do; 0 for this process.
-        shard: passages of a shard.
-        on_progress: called with shards done and wanted, first with what was there.
+        options: how vectors are stored and computed. Without ``actors``, an index with few shards to
+            encode is built in this process.
+        shard: passages per shard.
+        on_progress: called with the number of shards done and the total; first with those reused.
         executor: encodes instead (tests).
 
     Raises:
         InputError: the directory holds something else, the corpus cannot be read or changed
-            meanwhile, or a factory string that FAISS does not know.
-        EncodeError: vectors could not be made.
+            between the two passes, or FAISS does not know the factory string.
+        EncodeError: vectors could not be computed.
     """
     directory = Path(directory).resolve()
     manifest.require_place(directory, "dense")
-    if factory:
-        approximate.require_factory(factory, spec.dimensions)
+    if options.factory:
+        approximate.require_factory(options.factory, spec.dimensions)
     (directory / shards.FOLDER).mkdir(parents=True, exist_ok=True)
     if not (directory / manifest.FILE).exists():
         (directory / manifest.UNFINISHED).touch()
     fingerprint = Fingerprint()
-    keys = [one.key for one in shards.cut(_watched(scan, fingerprint), spec, storage, size=shard)]
+
+    def cut(batches: Iterator[pl.DataFrame]) -> Iterator[Shard]:
+        return shards.cut(batches, spec, options.storage, size=shard)
+
+    keys = [piece.key for piece in cut(_fingerprinted(scan(), fingerprint))]
     missing = {key for key in keys if not shards.path(directory, key).exists()}
     on_progress(len(keys) - len(missing), len(keys))
     if missing:
 
         def wanted() -> Iterator[Shard]:
-            return (s for s in shards.cut(scan(), spec, storage, size=shard) if s.key in missing)
+            return (piece for piece in cut(scan()) if piece.key in missing)
 
-        run = executor or executor_for(actors, len(missing), spec)
-        left = set(missing)
-        for done in run(wanted, len(missing), spec, storage):
-            shards.write(directory, done.key, done.doc_ids, done.vectors)
-            left.discard(done.key)
-            on_progress(len(keys) - len(left), len(keys))
-        if left:
+        run = executor or executor_for(options.actors, len(missing), spec)
+        remaining = set(missing)
+        for encoded in run(wanted, len(missing), spec, options.storage):
+            shards.write(directory, encoded.key, encoded.doc_ids, encoded.vectors)
+            remaining.discard(encoded.key)
+            on_progress(len(keys) - len(remaining), len(keys))
+        if remaining:
             raise InputError(
                 directory, None, "the corpus changed while it was indexed", "run the command again"
             )
-    made = Manifest(
+    index = _manifest(fingerprint, spec, options, shard, keys)
+    if options.factory:
+        approximate.build(directory, index, lambda: read_blocks(directory, index))
+    manifest.write(index, directory)
+    (directory / manifest.UNFINISHED).unlink(missing_ok=True)
+    shards.prune(directory, keys)
+    approximate.prune(directory, index)
+    return index
+
+
+def _manifest(
+    fingerprint: Fingerprint,
+    spec: EncoderSpec,
+    options: IndexOptions,
+    shard: int,
+    keys: list[str],
+) -> Manifest:
+    return Manifest(
         kind="dense",
         passages=fingerprint.passages,
         corpus=fingerprint.hexdigest(),
@@ -105,20 +142,13 @@ def build_index(
                 "dimensions": spec.dimensions,
                 "text": asdict(spec.text),
             },
-            "storage": storage,
-            "factory": factory,
+            "storage": options.storage,
+            "factory": options.factory,
             "shard": shard,
             "shards": keys,
         },
         versions=manifest.versions("faiss-cpu", "faiss-gpu", "torch", "transformers"),
     )
-    if factory:
-        approximate.build(directory, made, lambda: read_blocks(directory, made))
-    manifest.write(made, directory)
-    (directory / manifest.UNFINISHED).unlink(missing_ok=True)
-    shards.prune(directory, keys)
-    approximate.prune(directory, made)
-    return made
 
 
 def search(
@@ -128,37 +158,37 @@ def search(
     k: int,
     name: str = "dense",
     encoder: str | None = None,
-    exact: bool = True,
-    parameters: str = "",
+    parameters: str | None = None,
     threads: int = 0,
     block: int | None = None,
 ) -> pl.DataFrame:
     """The run table of the ``k`` passages of highest inner product for each query.
 
-    Equal scores are ordered by document id. Where the index has fewer than ``k`` passages, all come.
+    Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of them.
 
     Args:
         directory: an index made by ``build_index``.
         queries: ``query_id`` and ``query``.
         k: passages per query, 1 or more.
         name: the system's name in the run.
-        encoder: where the encoder is now; None for where the index was built.
-        exact: False searches the approximate index that the build's ``factory`` made.
-        parameters: FAISS's own string of settings for approximate search (``nprobe=16``).
+        encoder: where the encoder is now; None for where it was when the index was built.
+        parameters: None for exact search. Otherwise FAISS's settings (``nprobe=16``, or empty) for a
+            search in the approximate index that the build's ``factory`` made.
         threads: CPU threads of the encoder; 0 for all.
         block: vectors in memory at a time; None for 32 MiB of them.
 
     Raises:
-        InputError: no dense index, another encoder than it was built by, or no approximate index.
+        InputError: not a dense index, another encoder than the index was built with, or no
+            approximate index.
     """
     directory = Path(directory)
-    found = manifest.read(directory)
-    manifest.require_kind(found, ["dense"], directory)
-    vectors = query_vectors(found, queries[QUERY].to_list(), encoder=encoder, threads=threads)
+    index = manifest.read(directory)
+    manifest.require_kind(index, ["dense"], directory)
+    vectors = query_vectors(index, queries[QUERY].to_list(), encoder=encoder, threads=threads)
     best = (
-        flat.search(read_blocks(directory, found, block=block), vectors, k=k, gpus=flat.gpu_count())
-        if exact
-        else approximate.search(directory, found, vectors, k=k, parameters=parameters)
+        flat.search(read_blocks(directory, index, block=block), vectors, k=k, gpus=flat.gpu_count())
+        if parameters is None
+        else approximate.search(directory, index, vectors, k=k, parameters=parameters)
     )
     return _as_run(best, queries, name)
 
@@ -166,7 +196,7 @@ def search(
 def read_blocks(
     directory: Path, index: Manifest, *, block: int | None = None
 ) -> Iterator[shards.Block]:
-    """The vectors of an index, ``block`` or a shard more at a time."""
+    """The vectors of an index, in blocks of ``block`` vectors or up to a shard more."""
     settings = index.settings
     dimensions = settings["encoder"]["dimensions"]
     return shards.blocks(
@@ -179,20 +209,22 @@ def read_blocks(
 
 
 def encoder_of(index: Manifest, *, encoder: str | None = None, threads: int = 0) -> EncoderSpec:
-    """The specification of the encoder that an index was built by.
+    """The specification of the encoder that an index was built with.
 
     Args:
-        encoder: where it is now, as its files must show; None for where it was.
+        index: the index's manifest.
+        encoder: where the encoder is now, which is checked when it is loaded; None for where it was.
+        threads: see ``EncoderSpec``.
     """
-    known = index.settings["encoder"]
+    recorded = index.settings["encoder"]
     return EncoderSpec(
-        name=known["name"],
-        source=encoder or known["source"],
+        name=recorded["name"],
+        source=encoder or recorded["source"],
         path="",
-        digest=known["digest"],
-        text=Preset(**known["text"]),
-        dtype=known["dtype"],
-        dimensions=known["dimensions"],
+        digest=recorded["digest"],
+        text=Preset(**recorded["text"]),
+        dtype=recorded["dtype"],
+        dimensions=recorded["dimensions"],
         threads=threads,
     )
 
@@ -207,7 +239,7 @@ def query_vectors(
 
 
 def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Executor:
-    """What encodes so many shards; ``actors`` as in ``build_index``."""
+    """What encodes ``count`` shards; ``actors`` as in ``IndexOptions``."""
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
     if actors == 0 or (actors is None and small):
         return encode.execute
@@ -216,8 +248,8 @@ def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Ex
 
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
-    needed = spec.memory or device.default_actor_memory(weights)
-    pool = min(actors or cluster.default_actors(needed), count)
+    actor_bytes = spec.memory or device.default_actor_memory(weights)
+    pool = min(actors or cluster.default_actors(actor_bytes), count)
 
     def on_ray(
         wanted: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage
@@ -227,8 +259,11 @@ def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Ex
     return on_ray
 
 
-def _watched(scan: Scan, fingerprint: Fingerprint) -> Iterator[pl.DataFrame]:
-    for batch in scan():
+def _fingerprinted(
+    batches: Iterator[pl.DataFrame], fingerprint: Fingerprint
+) -> Iterator[pl.DataFrame]:
+    """The batches, each added to the fingerprint as it passes."""
+    for batch in batches:
         fingerprint.update(batch)
         yield batch
 

@@ -1,10 +1,10 @@
 """Encoding shards on Ray Data: actors that host the encoder, tickets as the rows of a dataset.
 
-A corpus is streamed, and may be larger than any memory; a dataset's rows have to be known when it
-begins. So a row is only a ticket: it stands for one shard, whichever comes next. The driver reads the
-corpus and hands shards to a desk, which holds a few at a time; an actor that gets a ticket takes a
-shard for it there. A ticket that comes again, since its actor died, gets the shard that it had.
-One ticket is one block, one task and, as its vectors arrive at the driver, one file.
+A corpus is streamed and may be larger than any memory, but a dataset's rows must be known at its
+start. So a row is only a ticket: it stands for one shard, whichever comes next. The driver reads the
+corpus and hands shards to a desk, which holds a few at a time; an actor that receives a ticket fetches
+a shard for it from the desk. A ticket that comes again because its actor died gets the same shard.
+One ticket is one block, one task and, when its vectors arrive at the driver, one file.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import ray
-import ray.data
 import ray.exceptions
 
 from engine.errors import EncodeError, InputError
-from engine.machine.cluster import cause, end_at_exit, pool_of
+from engine.machine.cluster import cause, end_at_exit, map_rows
 from engine.machine.device import is_fatal
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.shards import TYPES, Shard, Storage
 
-_ATTEMPTS = 3  # of a shard, before it counts as what its actors die of
+_ATTEMPTS = 3  # at a shard, before it counts as the cause of its actors' deaths
 
 
 class Desk:
-    """Where the driver leaves shards and actors take them; an actor of Ray, all in one event loop.
+    """Where the driver leaves shards and actors take them; a Ray actor with a single event loop.
 
     Args:
-        room: shards that wait at most; the driver waits beyond that.
+        room: maximum of waiting shards; the driver waits while there are that many.
     """
 
     def __init__(self, room: int) -> None:
@@ -56,16 +55,16 @@ class Desk:
             self._changed.notify_all()
 
     async def close(self) -> None:
-        """Nothing more will come; who waits for a shard is told so."""
+        """Announce that no more shards will come; actors that wait for one get None."""
         async with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     async def take(self, ticket: int) -> Shard | None:
-        """The shard of a ticket; None where none is left, for the corpus changed since it was counted.
+        """The shard of a ticket; None if none is left, as when the corpus changed after it was counted.
 
         Raises:
-            EncodeError: it was handed out too often.
+            EncodeError: the shard was handed out too often.
         """
         async with self._changed:
             if ticket not in self._taken:
@@ -83,12 +82,12 @@ class Desk:
             return self._taken[ticket]
 
     async def forget(self, ticket: int) -> None:
-        """A ticket's vectors are stored; its shard is not asked for again."""
+        """Drop the shard of a ticket whose vectors are stored."""
         self._taken.pop(ticket, None)
 
 
 class EncoderActor:
-    """Hosts an encoder; called by Ray Data with one ticket at a time."""
+    """Hosts an encoder; Ray Data calls it with one ticket at a time."""
 
     def __init__(self, spec: EncoderSpec, storage: Storage, desk: Any) -> None:
         end_at_exit()
@@ -107,7 +106,7 @@ class EncoderActor:
             vectors = self._encoder.encode(shard.texts)
         except Exception as error:
             if is_fatal(error):
-                os._exit(1)  # Ray retries a task whose process died, on a fresh one
+                os._exit(1)  # Ray retries a task whose process died, in a new process
             raise
         stored = np.ascontiguousarray(vectors.astype(TYPES[self._storage], copy=False))
         return pa.table(
@@ -140,31 +139,25 @@ def execute(
     actors: int,
     actor_class: type[EncoderActor] = EncoderActor,
 ) -> Iterator[Encoded]:
-    """Encode shards on ``actors`` actors; results come as they end, in any order.
+    """Encode shards on ``actors`` actors; results are yielded as they complete, in any order.
 
-    Ray must have been started. Each actor takes one GPU where the cluster has GPUs, else an even
-    share of the CPUs.
+    Ray must have been started. Each actor takes one GPU if the cluster has GPUs, else an even share
+    of the CPUs.
 
     Raises:
         InputError: more actors than GPUs, or the corpus cannot be read.
         EncodeError: encoding failed.
     """
-    hosting = pool_of(actors)
     desk = ray.remote(num_cpus=0, max_concurrency=1000)(Desk).remote(2 * actors + 2)
     feeder = _Feeder(shards, desk)
-    rows = [{"ticket": ticket} for ticket in range(count)]
-    results = ray.data.from_items(rows, override_num_blocks=count).map_batches(
-        actor_class,
-        fn_constructor_kwargs={"spec": spec, "storage": storage, "desk": desk},
-        **hosting,
-    )
+    tickets = [{"ticket": ticket} for ticket in range(count)]
+    arguments = {"spec": spec, "storage": storage, "desk": desk}
     feeder.start()
     try:
-        for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in block.to_pylist():
-                vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
-                yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
-                desk.forget.remote(row["ticket"])
+        for row in map_rows(tickets, actor_class, arguments, actors=actors):
+            vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
+            yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
+            desk.forget.remote(row["ticket"])
         if feeder.error is not None:
             raise feeder.error
     except ray.exceptions.RayError as error:
@@ -176,7 +169,7 @@ def execute(
 
 
 class _Feeder(threading.Thread):
-    """Reads the corpus beside the driver's loop, and hands its shards to the desk."""
+    """Reads the corpus in parallel with the driver's loop and hands its shards to the desk."""
 
     def __init__(self, shards: Callable[[], Iterator[Shard]], desk: Any) -> None:
         super().__init__(daemon=True)
@@ -185,7 +178,7 @@ class _Feeder(threading.Thread):
         self.error: InputError | None = None
 
     def run(self) -> None:
-        # The desk is gone when the driver has ended early: nobody waits any more.
+        # The desk is gone if the driver ended early: nothing waits for shards any more.
         with contextlib.suppress(ray.exceptions.RayError):
             try:
                 for shard in self._shards():

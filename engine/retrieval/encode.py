@@ -1,4 +1,4 @@
-"""Encoding in this process: shards (``distribute.execute`` does the same on Ray Data), and queries."""
+"""Encoding in this process: shards (``distribute.execute`` encodes them on Ray Data) and queries."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from engine.retrieval.shards import SHARD, TYPES, Floats, Shard, Storage
 
 @dataclass(frozen=True)
 class Encoded:
-    """A shard that was encoded; ``vectors`` is (passages, dimensions) in the storage's type."""
+    """An encoded shard; ``vectors`` is (passages, dimensions) in the storage's type."""
 
     key: str
     doc_ids: list[str]
     vectors: Floats
 
 
-# Encodes a stream of so many shards (given as a function that begins it), in any order.
+# Encodes a stream of shards, in any order: takes a function that begins the stream, and its length.
 Executor = Callable[[Callable[[], Iterator[Shard]], int, EncoderSpec, Storage], Iterator[Encoded]]
 
 
 def execute(
     shards: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage
 ) -> Iterator[Encoded]:
-    """Encode shards with one encoder in this process, in order."""
+    """Encode shards with one encoder in this process, in their order."""
     from engine.retrieval.encoder import Encoder
 
     encoder = Encoder(spec)
@@ -43,10 +43,12 @@ def queries(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.float32]:
-    """The vectors of queries, prefix added, encoded ``SHARD`` at a time; (texts, dimensions).
+    """The vectors of queries, with the prefix added, encoded ``SHARD`` at a time; (texts, dimensions).
 
     Args:
-        on_progress: called with queries done and wanted.
+        texts: the queries.
+        spec: the encoder.
+        on_progress: called with the number of queries done and the total.
     """
     from engine.retrieval.encoder import Encoder
 

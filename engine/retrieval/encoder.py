@@ -1,4 +1,4 @@
-"""An encoder: texts to vectors, in batches of like length."""
+"""An encoder: turns texts into vectors, in batches of similar length."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from engine.retrieval.encoders import EncoderSpec, locate
 
 Vectors = npt.NDArray[np.float32]
 
-# Tokens in a batch at most on a CPU: activations of this many stay in its caches.
+# Maximum of tokens in a batch on a CPU: activations of this many stay in its caches.
 CPU_BATCH_TOKENS = 2048
 
 
 class Encoder:
     """A loaded encoder.
 
-    Batches are a function of the texts of a call and of the specification alone, never of free
-    memory or of what was measured: the same call gives the same vectors, whoever makes it again.
+    Batches depend only on the texts of a call and on the specification, never on free memory or on
+    measurements: a repeated call gives the same vectors.
 
     Raises:
-        InputError: the model is not here, is not the one specified, or cannot be loaded.
+        InputError: the model is not on this machine, is not the one specified, or cannot be loaded.
     """
 
     def __init__(self, spec: EncoderSpec) -> None:
@@ -54,42 +54,42 @@ class Encoder:
         )
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of queries, prefix added; (texts, dimensions)."""
+        """The vectors of queries, with the prefix added; (texts, dimensions)."""
         return self.encode([self.spec.text.query_prefix + text for text in texts])
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of texts that have their prefix already; (texts, dimensions), in their order.
+        """The vectors of texts that already have their prefix; (texts, dimensions), in their order.
 
-        Texts longer than the model reads are cut.
+        Texts longer than the model reads are truncated.
 
         Raises:
-            EncodeError: a text does not fit into memory alone, or a vector is not finite.
+            EncodeError: a single text does not fit into memory, or a vector is not finite.
         """
         vectors = np.empty((len(texts), self.spec.dimensions), dtype=np.float32)
         if not texts:
             return vectors
-        ids = self._ids(texts)
+        token_ids = self._token_ids(texts)
         with torch.inference_mode():
             for batch in cut_batches(
-                [len(i) for i in ids],
+                [len(ids) for ids in token_ids],
                 cost=self._cost,
                 memory=self._memory,
                 max_tokens=self._tokens,
             ):
                 vectors[batch] = run_halving(
                     batch,
-                    lambda part: list(self._forward([ids[i] for i in part])),
+                    lambda part: list(self._forward([token_ids[i] for i in part])),
                     _refuse,
                     lambda: None,
                 )
         if not np.isfinite(vectors).all():
             raise EncodeError(
-                f"the encoder {self.spec.name!r} gives vectors that are no numbers in "
-                f"{self.spec.dtype}; use --dtype float32"
+                f"the encoder {self.spec.name!r} gives vectors that are not finite in "
+                f"{self.spec.dtype}; use `dtype` float32"
             )
         return vectors
 
-    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         if self.spec.text.lower_case:
             texts = [text.lower() for text in texts]
         return self._tokenizer(
@@ -102,20 +102,20 @@ class Encoder:
             verbose=False,
         )["input_ids"]
 
-    def _forward(self, ids: Sequence[Sequence[int]]) -> Vectors:
-        """Vectors of one batch: (texts, dimensions) in fp32."""
-        length = max(1, max(map(len, ids)))
-        tokens = np.full((len(ids), length), self._padding, dtype=np.int64)
-        mask = np.zeros((len(ids), length), dtype=np.int64)
-        for row, one in enumerate(ids):
-            tokens[row, : len(one)] = one
-            mask[row, : len(one)] = 1
-        # Without padding no mask is needed, and attention runs on its fastest path.
-        whole = bool(mask.all())
+    def _forward(self, token_ids: Sequence[Sequence[int]]) -> Vectors:
+        """The vectors of one batch: (texts, dimensions) in fp32."""
+        length = max(1, max(map(len, token_ids)))
+        tokens = np.full((len(token_ids), length), self._padding, dtype=np.int64)
+        mask = np.zeros((len(token_ids), length), dtype=np.int64)
+        for row, ids in enumerate(token_ids):
+            tokens[row, : len(ids)] = ids
+            mask[row, : len(ids)] = 1
+        # Without padding no mask is needed, and attention takes its fastest path.
+        unpadded = bool(mask.all())
         attention = torch.from_numpy(mask).to(self._device)
         states = self._model(
             input_ids=torch.from_numpy(tokens).to(self._device),
-            attention_mask=None if whole else attention,
+            attention_mask=None if unpadded else attention,
         ).last_hidden_state.float()
         if self.spec.text.pooling == "cls":
             pooled = states[:, 0]
@@ -140,22 +140,22 @@ def _load(spec: EncoderSpec) -> tuple[Any, Any]:
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except Exception as error:  # whatever a damaged file makes the libraries raise
+    except Exception as error:  # a damaged file can make the libraries raise anything
         reason = f"{type(error).__name__}: {error}"[:300]
         raise InputError(
-            spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"
+            spec.name, None, f"cannot be loaded ({reason})", "check the model or fetch it again"
         ) from error
-    # BERT's own pooler takes no part in the vectors; many encoders are saved without it.
+    # BERT's pooler has no effect on the vectors; many encoders are saved without it.
     missing = {key for key in loading.get("missing_keys", ()) if "pooler." not in str(key)}
     model_files.refuse_missing({**loading, "missing_keys": missing}, spec.name)
     return tokenizer, model
 
 
 def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[MemoryCost, float]:
-    """What a batch costs, by the model's shape, and the bytes that batches may take.
+    """What a batch costs, by the model's shape, and the bytes that batches may use.
 
-    Reckoned, not measured, so that batches are the same each time: a layer holds some ten states of
-    the hidden size, two of the inner one, and a mask of every pair; pooling holds two in fp32.
+    Estimated, not measured, so that batches are the same each time: a layer holds about ten states of
+    the hidden size, two of the inner size, and a mask of every pair; pooling holds two in fp32.
     """
     size = device.weight_bytes(1, spec.dtype)
     inner = getattr(config, "intermediate_size", None) or 4 * spec.dimensions
@@ -175,4 +175,4 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
 
 
 def _refuse(_: int, reason: str) -> Vectors:
-    raise EncodeError(f"a text does not fit into memory alone: {reason}; use more --memory")
+    raise EncodeError(f"a single text does not fit into memory: {reason}; give more `memory`")

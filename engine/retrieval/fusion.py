@@ -1,4 +1,4 @@
-"""Reciprocal-rank fusion: one run from the lists of several."""
+"""Reciprocal rank fusion: one run from the lists of several."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ def reciprocal_rank(
 ) -> pl.DataFrame:
     """Fuse runs: ``score(q, d) = sum over runs that list d of 1 / (constant + rank(q, d))``.
 
-    Scores of the runs count only through their ranks. Equal sums are ordered by document id. The
-    order in which runs are given changes nothing: terms are added from the smallest up.
+    The runs' scores matter only through the ranks. Equal sums are ordered by document id. The result
+    does not depend on the order of the runs: terms are added in ascending order.
 
     Args:
-        runs: the run table of several systems; a query may be missing in some, or in all but one.
+        runs: the run table of several systems; a query may be missing from some of them.
         k: passages per query that are kept.
         name: the fused system's name.
-        constant: the literature's k; 60 (Cormack, Clarke & Büttcher 2009). 0 or more.
-
+        constant: the k of the literature, 0 or more; 60 (Cormack, Clarke & Büttcher 2009).
     """
-    share = (1 / (constant + pl.col(RANK))).alias(SCORE)
+    term = (1 / (constant + pl.col(RANK))).alias(SCORE)
     return (
-        runs.select(QUERY_ID, DOC_ID, share)
+        runs.select(QUERY_ID, DOC_ID, term)
         .sort(QUERY_ID, DOC_ID, SCORE)
         .group_by(QUERY_ID, DOC_ID, maintain_order=True)
         .agg(pl.col(SCORE).sum())

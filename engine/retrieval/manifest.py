@@ -1,4 +1,4 @@
-"""What an index directory says of itself; written last, so that an unfinished one has none."""
+"""The manifest of an index directory; written last, so that an unfinished index has none."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from engine.sources.io.locations import locate
 
 Kind = Literal["bm25", "dense"]
 FILE = "erag-index.json"
-# Stands in a directory while an index is built in it for the first time.
+# Marks a directory in which an index is built for the first time.
 UNFINISHED = "erag-index.unfinished"
 _FORMAT = 2
-# Names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the like.
+# File names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the like.
 _OURS: dict[Kind, re.Pattern[str]] = {
     "bm25": re.compile(r"erag-index\.json|segments_\w+|_\w+\.\w+|write\.lock"),
     "dense": re.compile(r"erag-index\.(json|unfinished)|shards|\w+\.faiss|\..*\.tmp\..*"),
@@ -32,12 +32,12 @@ class Manifest:
     """A finished index.
 
     Attributes:
-        kind: what searches it.
-        passages: how many it holds, 1 or more.
-        corpus: fingerprint of the corpus that it was built from (``sources.fingerprint``).
-        settings: what it was built with, of its kind.
+        kind: bm25 or dense.
+        passages: their number, 1 or more.
+        corpus: fingerprint of the corpus that it was built from (``sources.io.fingerprint``).
+        settings: what it was built with; they depend on the kind.
         versions: of the libraries that wrote its files.
-        format: of the directory; another one is not read.
+        format: of the directory; other formats are not read.
     """
 
     kind: Kind
@@ -49,16 +49,16 @@ class Manifest:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of those packages that are installed."""
-    found: dict[str, str] = {}
+    """The versions of those packages that are installed."""
+    installed: dict[str, str] = {}
     for package in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            installed[package] = importlib.metadata.version(package)
+    return installed
 
 
 def write(manifest: Manifest, directory: Path) -> None:
-    """Write the manifest, atomically: from then on the directory is an index."""
+    """Write the manifest atomically; from then on the directory is an index."""
     write_text(json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n", directory / FILE)
 
 
@@ -66,7 +66,7 @@ def read(directory: str | Path) -> Manifest:
     """The manifest of a finished index.
 
     Raises:
-        InputError: the directory holds none, or one that cannot be read.
+        InputError: the directory holds no manifest, or one that cannot be read.
     """
     directory = Path(directory)
     if locate(directory) != directory:
@@ -78,7 +78,7 @@ def read(directory: str | Path) -> Manifest:
                 directory,
                 None,
                 "is an index whose build was interrupted",
-                "run the same 'erag index' again; what is done is not done twice",
+                "run the same 'erag index' again; it resumes where it stopped",
             )
         raise InputError(
             directory,
@@ -104,41 +104,41 @@ def read(directory: str | Path) -> Manifest:
 
 
 def is_unfinished(directory: Path) -> bool:
-    """Whether an index was begun here and not finished."""
+    """Whether a build of an index was started here and not finished."""
     return (directory / UNFINISHED).exists() and not (directory / FILE).exists()
 
 
 def require_place(directory: Path, kind: Kind) -> None:
-    """Check that an index may be built in a directory: it is new, empty, or holds such an index.
+    """Check that an index may be built in a directory: one that is new, empty, or holds such an index.
 
     Raises:
-        InputError: something else is there, were it a single file: building anew removes files.
+        InputError: the directory holds anything else, even a single file: a new build removes files.
     """
     if not directory.exists():
         return
     if not directory.is_dir():
         raise InputError(directory, None, "is a file", "give a directory")
-    there = sorted(path.name for path in directory.iterdir())
-    if not there:
+    names = sorted(path.name for path in directory.iterdir())
+    if not names:
         return
-    remedy = "give another --out, or remove it"
+    remedy = "give another directory, or remove this one"
     if (directory / FILE).exists():
-        found = _kind_of(directory)
-        if found not in (kind, None):
-            raise InputError(directory, None, f"holds an index of another kind, {found}", remedy)
+        existing = _kind_of(directory)
+        if existing not in (kind, None):
+            raise InputError(directory, None, f"holds an index of another kind, {existing}", remedy)
     elif kind != "dense" or not is_unfinished(directory):
         raise InputError(directory, None, "exists and is not an index", remedy)
-    if others := [name for name in there if not _OURS[kind].fullmatch(name)]:
+    if foreign := [name for name in names if not _OURS[kind].fullmatch(name)]:
         raise InputError(
             directory,
             None,
-            f"holds {others[0]!r} beside an index",
-            "move it, or give another --out",
+            f"holds {foreign[0]!r} beside an index",
+            "move it, or give another directory",
         )
 
 
 def _kind_of(directory: Path) -> str | None:
-    """The kind of an index, of whatever version; None where its manifest does not say."""
+    """The kind of an index of any version; None if its manifest does not state it."""
     try:
         value = json.loads((directory / FILE).read_text(encoding="utf-8"))
     except (ValueError, OSError):
@@ -149,7 +149,7 @@ def _kind_of(directory: Path) -> str | None:
 def require_corpus(
     manifest: Manifest, fingerprint: str, *, directory: str | Path, corpus: str | Path
 ) -> None:
-    """Refuse an index of another corpus.
+    """Refuse an index of another corpus, by its fingerprint.
 
     Raises:
         InputError: the fingerprints differ.
@@ -159,13 +159,13 @@ def require_corpus(
             directory,
             None,
             f"is an index of another corpus than {corpus} (its fingerprint is "
-            f"{manifest.corpus[:12]}, the corpus's {fingerprint[:12]})",
-            "build the index again from this corpus, or give the one that it was built from",
+            f"{manifest.corpus[:12]}, that of the corpus {fingerprint[:12]})",
+            "build the index again from this corpus, or give the corpus that it was built from",
         )
 
 
 def require_kind(manifest: Manifest, kinds: Iterable[Kind], directory: str | Path) -> None:
-    """Refuse an index of a kind that cannot be searched so.
+    """Refuse an index that is not of one of these kinds.
 
     Raises:
         InputError: it is of another kind.

@@ -1,8 +1,8 @@
-"""Korean texts as morphemes between spaces, for BM25.
+"""Korean texts as morphemes separated by spaces, for BM25.
 
-Korean writes particles and endings onto words: by white space, "학교에서" (at school) and "학교는"
-(school, as the topic) share nothing. Kiwi (Lee 2024, https://github.com/bab2min/kiwipiepy) cuts them
-into morphemes; these are indexed and searched as they are.
+Korean attaches particles and endings to words: split at white space, "학교에서" (at school) and "학교는"
+(school, as the topic) have nothing in common. Kiwi (Lee 2024, https://github.com/bab2min/kiwipiepy)
+splits them into morphemes; these are indexed and searched unchanged.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Tokenizer = Literal["kiwi"]
 
 
 class Kiwi:
-    """Cuts texts into morphemes with kiwipiepy.
+    """Splits texts into morphemes with kiwipiepy.
 
     Args:
-        threads: that cut; 0 for every CPU.
+        threads: of kiwipiepy; 0 for all CPUs.
 
     Raises:
         InputError: kiwipiepy is not installed.
@@ -33,16 +33,16 @@ class Kiwi:
             raise InputError(
                 None,
                 None,
-                "--tokenizer kiwi needs kiwipiepy, which is not installed",
+                "`tokenizer` kiwi needs kiwipiepy, which is not installed",
                 "pip install 'erag-engine[korean]'",
             )
         import kiwipiepy
 
-        # A number, since what 0 and -1 mean changed between versions.
+        # A positive number, since the meaning of 0 and -1 changed between versions.
         self._kiwi: Any = kiwipiepy.Kiwi(num_workers=threads or os.cpu_count() or 1)
 
-    def cut(self, texts: Iterable[str]) -> list[str]:
-        """Morphemes of each text, between spaces; an empty text stays empty."""
+    def split(self, texts: Iterable[str]) -> list[str]:
+        """The morphemes of each text, separated by spaces; an empty text stays empty."""
         return [
             " ".join(token.form for token in tokens if token.form.strip())
             for tokens in self._kiwi.tokenize(texts)
@@ -50,6 +50,6 @@ class Kiwi:
 
 
 def version() -> str:
-    """What decides how texts are cut: the versions of Kiwi and of its model."""
+    """What decides how texts are split: the versions of Kiwi and of its model."""
     names = ("kiwipiepy", "kiwipiepy_model")
     return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names)

@@ -1,8 +1,8 @@
 """Shards of a dense index: a piece of a corpus, and the file that holds its vectors.
 
-A shard's name is a hash of its encoder, its form of storage, and its passages. A file is written
-whole or not at all and never changed. So a build that was killed finds what it had done, a corpus that
-grew at its end pays for the new shards alone, and no vector is ever taken for one of another text.
+A shard is named by a hash of its encoder, its storage and its passages. A file is written whole or not
+at all and never changed. So a build that was killed finds what it had completed, a corpus that grew at
+its end costs only the new shards, and a vector is never mistaken for that of another text.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Floats = npt.NDArray[np.floating]
 TYPES: dict[Storage, npt.DTypeLike] = {"fp32": np.float32, "fp16": np.float16}
 VECTOR = "vector"
 FOLDER = "shards"
-# A shard's file, or what a killed build left of one.
+# A shard's file, or the remains of one from a killed build.
 _NAME = re.compile(r"[0-9a-f]{40}\.parquet|\.[0-9a-f]{40}\.[0-9a-f]+\.tmp\.parquet")
-# Passages of a shard: some seconds of a laptop's core, some megabytes of vectors.
+# Passages per shard: some seconds on one laptop core, some megabytes of vectors.
 SHARD = 2048
 
 
@@ -42,9 +42,9 @@ class Shard:
     """Consecutive passages of a corpus.
 
     Attributes:
-        key: name of the file that holds, or is to hold, their vectors.
+        key: name of the file for their vectors.
         doc_ids: their ids.
-        texts: what the encoder is given for them.
+        texts: the encoder's input for them.
     """
 
     key: str
@@ -61,11 +61,11 @@ class Block:
 
 
 def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
-    """What an encoder is given for passages: prefix, title, separator, text.
+    """An encoder's input for passages: prefix, title, separator, text.
 
     Args:
-        corpus: ``title`` and ``text``; an empty title is left out with its separator.
-        form: how the encoder wants it.
+        corpus: ``title`` and ``text``; an empty title is left out, with its separator.
+        form: how the encoder is used.
     """
     title, text = pl.col(TITLE), pl.col(TEXT)
     joined = pl.when(title == "").then(text).otherwise(title + form.separator + text)
@@ -75,24 +75,24 @@ def passage_texts(corpus: pl.DataFrame, form: Preset) -> list[str]:
 def cut(
     batches: Iterable[pl.DataFrame], spec: EncoderSpec, storage: Storage, *, size: int = SHARD
 ) -> Iterator[Shard]:
-    """Cut a streamed corpus into shards of ``size`` passages, the last one shorter.
+    """Cut a streamed corpus into shards of ``size`` passages; the last may be shorter.
 
-    Shards do not depend on how the corpus came in batches.
+    Shards do not depend on how the corpus is divided into batches.
     """
-    rest: list[pl.DataFrame] = []
+    pending: list[pl.DataFrame] = []
     held = 0
     for batch in batches:
-        rest.append(batch.select(DOC_ID, TITLE, TEXT))
+        pending.append(batch.select(DOC_ID, TITLE, TEXT))
         held += batch.height
         if held < size:
             continue
-        table = pl.concat(rest)
+        table = pl.concat(pending)
         whole = held - held % size
         for start in range(0, whole, size):
             yield _shard(table.slice(start, size), spec, storage)
-        rest, held = [table.slice(whole)], held - whole
+        pending, held = [table.slice(whole)], held - whole
     if held:
-        yield _shard(pl.concat(rest), spec, storage)
+        yield _shard(pl.concat(pending), spec, storage)
 
 
 def _shard(table: pl.DataFrame, spec: EncoderSpec, storage: Storage) -> Shard:
@@ -115,7 +115,7 @@ def write(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> Non
         }
     )
     with atomic_path(path(directory, key)) as temporary:
-        # Vectors hardly compress, and have no value twice: plain, they are read fastest.
+        # Vectors hardly compress and rarely repeat a number: stored plainly, they are read fastest.
         pq.write_table(table, temporary, compression="none", use_dictionary=False)
 
 
@@ -123,7 +123,7 @@ def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     """Read a shard's file; vectors are widened to fp32.
 
     Raises:
-        InputError: it is missing, broken, or holds something else than the index says.
+        InputError: it is missing, broken, or does not hold what the index's manifest states.
     """
     file = path(directory, key)
     try:
@@ -132,7 +132,7 @@ def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
         values = column.flatten().to_numpy(zero_copy_only=False)
         vectors = values.astype(np.float32, copy=False).reshape(-1, dimensions)
         if values.dtype != TYPES[storage] or len(vectors) != table.num_rows:
-            raise ValueError("other vectors than the index says")
+            raise ValueError("not the vectors that the index states")
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(
@@ -146,7 +146,7 @@ def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
 def blocks(
     directory: Path, keys: Iterable[str], storage: Storage, dimensions: int, *, size: int
 ) -> Iterator[Block]:
-    """Read shards one after another, joined to blocks of ``size`` vectors or a shard more."""
+    """Read shards one after another, joined to blocks of ``size`` vectors or up to a shard more."""
     held: list[Block] = []
     for key in keys:
         held.append(read(directory, key, storage, dimensions))
@@ -167,7 +167,7 @@ def _join(held: list[Block]) -> Block:
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:
-    """Remove the files of shards that an index does not hold: of an older corpus or encoder."""
+    """Remove the files of shards that an index does not use: those of an older corpus or encoder."""
     wanted = {path(directory, key).name for key in keys}
     for file in (directory / FOLDER).iterdir():
         if file.name not in wanted and _NAME.fullmatch(file.name):

@@ -1,0 +1,1 @@
+"""Articles, passages, queries, runs and judgments, read from and written to files of any layout."""

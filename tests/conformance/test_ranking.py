@@ -192,8 +192,8 @@ def test_a_reference_that_is_not_installed_is_listed(check, no_ranx, monkeypatch
         ([("q", "a", 1.0)], [("q", "a", 1e30)], "P@1", "qrels: a label beyond 2147483647"),
         ([("q", "a", 1.0)], [("q", "a", 1)], "P@9999999999", "cutoff of P@9999999999"),
         ([("p", "a", 1.0)], [("q", "a", 1)], "P@1", "run: no query of the run is in"),
-        ([("q", "a", "x")], [("q", "a", 1)], "P@1", "run:1: score \"'x'\" is no number"),
-        ([("q", "a", 1.0)], [("q", "a", "x")], "P@1", "qrels:1: label 'x' is no number"),
+        ([("q", "a", "x")], [("q", "a", 1)], "P@1", "run:1: score \"'x'\" is not a number"),
+        ([("q", "a", 1.0)], [("q", "a", "x")], "P@1", "qrels:1: label 'x' is not a number"),
         ([("q", "a", 1.0)], [("q", "a", 1)], "F1@5", "no installed reference computes F1@5"),
     ],
 )

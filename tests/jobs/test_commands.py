@@ -147,7 +147,7 @@ def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
         ({"corpus": ""}, "corpus: the corpus is empty"),
         (
             {"corpus": '{"id": "a", "text": "x"}\n' * 2},
-            "corpus:2: document id 'a' stands in line 1",
+            "corpus:2: document id 'a' already occurs in line 1",
         ),
         ({"run": "1 Q0 a 1 2\n"}, "run:1: 5 columns, a TREC run has 6"),
         (
@@ -158,7 +158,7 @@ def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
         ({"--metric": "bleu"}, "unknown metric 'bleu'"),
         ({"--annotators": "oracle"}, "unknown annotator 'oracle'"),
         ({"--reader": "no/such"}, "unknown reader 'no/such'"),
-        ({"--memory": "lots"}, "'lots' is no size"),
+        ({"--memory": "lots"}, "'lots' is not a size"),
         ({"--augmentation": "both"}, "--augmentation is 'both'; use in-prompt, fid"),
         ({"--bogus": "1"}, "--bogus"),
         ({"--config": "none.yaml"}, "none.yaml: no such file"),

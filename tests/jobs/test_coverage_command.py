@@ -29,7 +29,9 @@ def coverage(files, *more):
     return erag("coverage", *[p for name, f in files.items() for p in (f"--{name}", f)], *more)
 
 
-def test_what_nobody_evaluates_is_found_with_the_bundled_encoder(files, tmp_path, capsys):
+def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
+    files, tmp_path, capsys
+):
     out = tmp_path / "out"
     assert coverage(files, "--clusters", 2, "--out", out) == 0
     printed = capsys.readouterr().out
@@ -85,7 +87,7 @@ def test_options_may_stand_in_a_yaml_file(files, tmp_path, capsys):
     assert "clusters of 36 distinct texts" in capsys.readouterr().out
 
 
-def test_bad_options_and_files_end_in_one_line(files, tmp_path, capsys):
+def test_bad_options_and_files_give_one_line(files, tmp_path, capsys):
     encoder = save_tiny_encoder(tmp_path / "encoder")
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "taken").write_text("")

@@ -5,17 +5,7 @@ import fsspec
 import pytest
 
 from engine.sources.passages.read import read_corpus
-from jobs import cli
-from jobs._command import run_app
-
-
-def erag(*arguments):
-    """Run a command in this process; its exit status."""
-    try:
-        run_app(cli.app, [str(argument) for argument in arguments])
-    except SystemExit as stop:
-        return stop.code or 0
-    return 0
+from tests.commands import erag
 
 
 @pytest.fixture
@@ -47,7 +37,7 @@ def test_passages_of_characters_into_a_directory(source, tmp_path, capsys):
     assert "a directory with content" in capsys.readouterr().err
 
 
-def test_skipped_records_and_empty_articles_are_told(source, tmp_path, capsys):
+def test_skipped_records_and_empty_articles_are_reported(source, tmp_path, capsys):
     with source.open("a") as stream:
         stream.write('{"id": "8", "text": ""}\n{"id": "9"\n')
     out = tmp_path / "c.parquet"
@@ -73,7 +63,7 @@ def test_skipped_records_and_empty_articles_are_told(source, tmp_path, capsys):
         (["--out", "c.jsonl"], "written as Parquet"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(source, tmp_path, capsys, options, words):
+def test_meaningless_options_are_refused(source, tmp_path, capsys, options, words):
     out = [] if "--out" in options else ["--out", tmp_path / "c.parquet"]
     assert erag("passages", source, *out, *options) == 2
     assert words in capsys.readouterr().err

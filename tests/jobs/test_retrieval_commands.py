@@ -80,7 +80,7 @@ def test_options_named_like_commands_may_stand_in_a_yaml_file(files, tmp_path, c
     assert manifest.read(tmp_path / "again").passages == 3
 
 
-def test_a_system_without_any_hit_is_fused_all_the_same(files, tmp_path, capsys):
+def test_a_system_without_any_hit_is_fused_nevertheless(files, tmp_path, capsys):
     assert index(files, "bm25") == 0
     assert index(files, "dense", "--actors", 0) == 0
     files["queries"].write_text('{"id": "1", "input": "to be or not to be"}\n')
@@ -90,7 +90,7 @@ def test_a_system_without_any_hit_is_fused_all_the_same(files, tmp_path, capsys)
     assert fused["doc_id"].to_list() == dense["doc_id"].to_list()
 
 
-def test_an_index_never_takes_the_place_of_other_files(files, tmp_path, capsys):
+def test_an_index_never_replaces_other_files(files, tmp_path, capsys):
     (tmp_path / "mine" / "shards").mkdir(parents=True)
     (tmp_path / "mine" / "shards" / "a.txt").write_text("kept")
     for kind in ("bm25", "dense"):
@@ -133,7 +133,7 @@ def test_odd_queries_cutoffs_and_outputs(files, tmp_path, capsys):
     capsys.readouterr()
     for more, words in (
         (["--out", f"file://{tmp_path}/x.trec"], "results are written to local files"),
-        (["--out", tmp_path / "x.trec.gz"], "results are written unpacked"),
+        (["--out", tmp_path / "x.trec.gz"], "results are written uncompressed"),
         (["--index", f"file://{tmp_path}/link"], "is an address; give an index on a local disk"),
         (["--encoder", "bundled"], "--encoder without a dense index"),
     ):
@@ -152,7 +152,7 @@ def test_ids_with_spaces_are_written_as_parquet(files, tmp_path):
     assert read_run(out / "one.parquet")["doc_id"].to_list() == ["United States"]
 
 
-def test_questions_that_have_no_answer_are_left_out_and_counted(files, tmp_path, capsys):
+def test_unanswerable_questions_are_left_out_and_counted(files, tmp_path, capsys):
     asked = [
         {"id": "1", "question": "who wrote animal farm", "answers": [{"text": "Orwell"}]},
         {"id": "2", "question": "who wrote nothing", "answers": [], "is_impossible": True},
@@ -168,7 +168,7 @@ def test_questions_that_have_no_answer_are_left_out_and_counted(files, tmp_path,
     assert read_run(tmp_path / "run.trec")["query_id"].to_list() == ["1"]
 
 
-def test_indexes_that_do_not_fit_are_refused_in_one_line(files, tmp_path, capsys):
+def test_unsuitable_indexes_and_options_are_refused_in_one_line(files, tmp_path, capsys):
     encoder = save_tiny_encoder(tmp_path / "encoder")
     assert index(files, "bm25") == 0
     assert index(files, "dense", "--actors", 0, "--encoder", encoder) == 0
@@ -204,7 +204,7 @@ def test_indexes_that_do_not_fit_are_refused_in_one_line(files, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_a_killed_build_finishes_from_where_it_was(tmp_path):
+def test_a_killed_build_resumes_where_it_stopped(tmp_path):
     """SIGKILL the encoding once some shards are there; the next run leaves these alone."""
     encoder = save_tiny_encoder(tmp_path / "encoder")
     corpus, out = tmp_path / "c.jsonl", tmp_path / "i"

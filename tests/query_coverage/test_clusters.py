@@ -43,7 +43,7 @@ def test_the_clusters_of_the_highest_cosines_come_first():
     assert any((one[0].centroids == other.centroids).all() for other in found)
 
 
-def test_length_does_not_count():
+def test_clusters_do_not_depend_on_the_length_of_vectors():
     vectors = planted(3, 20)
     scaled = vectors * np.linspace(0.1, 9, 60, dtype=np.float32)[:, None]
     assert (cluster(unit(scaled), 3, seed=0).cluster == cluster(vectors, 3, seed=0).cluster).all()
@@ -60,7 +60,7 @@ def test_one_cluster_and_as_many_as_vectors(capfd):
     assert capfd.readouterr() == ("", "")  # FAISS warns of few vectors, which are no fault here
 
 
-def test_equal_vectors_make_fewer_clusters_and_no_empty_one():
+def test_equal_vectors_give_fewer_clusters_and_none_is_empty():
     vectors = np.repeat(planted(1, 2), 5, axis=0)
     for count in (4, 10):
         found = cluster(vectors, count, seed=0)
@@ -68,7 +68,7 @@ def test_equal_vectors_make_fewer_clusters_and_no_empty_one():
         assert set(found.cluster) == {0, 1}
 
 
-def test_of_equal_vectors_the_first_is_nearest():
+def test_the_first_of_equal_vectors_is_nearest():
     vectors = np.eye(3, dtype=np.float32)[[0, 1, 1, 2]]
     rows, products = nearest_of(vectors, np.eye(3, dtype=np.float32)[[1, 2]])
     assert rows.tolist() == [1, 3]
@@ -84,7 +84,7 @@ print(hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest())
 """
 
 
-def test_clusters_are_the_same_bits_with_any_number_of_threads(monkeypatch):
+def test_clusters_are_identical_for_any_number_of_threads(monkeypatch):
     """Groups that run into each other: k-means decides many close calls."""
     digests = set()
     for threads in ("1", "4"):
@@ -94,7 +94,7 @@ def test_clusters_are_the_same_bits_with_any_number_of_threads(monkeypatch):
     assert len(digests) == 1
 
 
-def test_the_seed_decides_and_faiss_keeps_its_threads():
+def test_the_seed_decides_the_clusters_and_faiss_keeps_its_threads():
     import faiss
 
     vectors = planted(40, 10, spread=2.0)

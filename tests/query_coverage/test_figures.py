@@ -37,7 +37,7 @@ small = st.lists(st.integers(1, 4), min_size=1, max_size=4).flatmap(
 
 @given(small)
 @settings(max_examples=60, deadline=None)
-def test_what_chance_leaves_out_is_the_mean_over_every_sample(case):
+def test_the_expectation_is_the_mean_over_every_sample(case):
     sizes, sample = case
     bare = every_sample(sizes, sample) == 0
     clusters, queries = expected_uncovered(sizes, sample)
@@ -71,7 +71,7 @@ def test_the_p_value_is_the_share_of_samples_that_leave_out_as_much():
     assert chance_of_as_many(labels(*sizes), sample, 16, draws=99, seed=1) == 0.01  # never 0
 
 
-def test_over_several_clusterings_all_is_as_over_every_sample():
+def test_figures_over_several_clusterings_match_those_over_every_sample():
     clusters = np.array([[0, 0, 0, 1, 1, 2, 2, 2], [0, 1, 0, 1, 2, 2, 3, 3], [0] * 7 + [1]])
     chosen = np.array([[i in c for i in range(8)] for c in combinations(range(8), 3)])
     missed = np.array([uncovered(clusters, one).sum() for one in chosen])
@@ -96,7 +96,7 @@ def test_p_values_of_random_evaluation_queries_are_uniform_or_larger():
         assert (np.array(p) <= level).sum() <= binom.ppf(0.999, 200, level)
 
 
-def test_figures_of_a_case_by_hand():
+def test_figures_computed_by_hand():
     # 3 clusters of 4, 2 and 2 queries; 2 evaluation queries, both in the first; 4 of 6 users elsewhere
     found = figures(labels(4, 2, 2), np.arange(8) < 2, seed=0)
     assert (found.clusters, found.user_queries, found.evaluation_queries) == (3, 6, 2)
@@ -121,6 +121,6 @@ def test_the_interval_is_that_of_scipy(k, n):
     assert binomial_interval(k, n, 0.9) == pytest.approx((expected.low, expected.high))
 
 
-def test_clusters_by_default_are_a_square_root_and_never_more_than_the_texts():
+def test_the_default_number_of_clusters_is_a_square_root_and_at_most_the_texts():
     assert [default_clusters(n, n) for n in (1, 2, 4, 9, 1362)] == [1, 2, 2, 3, 37]
     assert default_clusters(1, 8) == 2

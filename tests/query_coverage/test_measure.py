@@ -10,7 +10,7 @@ from engine.query_coverage.measure import measure
 from tests.query_coverage.topics import EVALUATION, asked, encode, queries
 
 
-def test_a_topic_that_the_evaluation_lacks_is_found_and_the_others_are_covered():
+def test_a_topic_without_evaluation_queries_is_found_and_the_others_are_covered():
     users = queries(*asked(), *asked(10, ["songs"]), prefix="u")
     found = measure(EVALUATION, users, encode, clusters=5)
     assert dict(found.clusters.schema) == tables.COVERAGE
@@ -48,7 +48,7 @@ def test_each_query_has_its_cluster_in_the_order_of_the_files():
     assert nearest["nearest_similarity"].to_list() == pytest.approx(nearest["similarity_right"])
 
 
-def test_a_random_half_leaves_out_no_more_than_chance():
+def test_a_random_half_leaves_out_no_more_than_chance_predicts():
     texts = np.random.default_rng(1).permutation(asked())
     found = measure(queries(*texts[:100]), queries(*texts[100:]), encode, clusters=5)
     assert found.figures.uncovered_clusters == 0
@@ -58,7 +58,7 @@ def test_a_random_half_leaves_out_no_more_than_chance():
     assert found.figures.expected_share == pytest.approx(found.figures.share, abs=0.15)
 
 
-def test_neither_the_order_of_rows_nor_ids_change_a_figure():
+def test_figures_do_not_depend_on_the_order_of_rows():
     users = queries(*asked(8), *asked(3), prefix="u")
     one = measure(EVALUATION, users, encode, clusters=9, seed=4)
     other = measure(EVALUATION[::-1], users.sample(fraction=1, shuffle=True, seed=2), encode, clusters=9, seed=4)  # fmt: skip
@@ -105,5 +105,5 @@ def test_more_clusters_than_texts_are_refused_before_anything_is_encoded():
     def never(texts):
         raise AssertionError
 
-    with pytest.raises(InputError, match="--clusters is 3, for 2 distinct queries; use 2 or fewer"):
+    with pytest.raises(InputError, match="`clusters` is 3, for 2 distinct queries; use 2 or fewer"):
         measure(queries("films 1", "films 1"), queries("law 1"), never, clusters=3)

@@ -1,4 +1,4 @@
-"""What a person reads of a coverage."""
+"""What is printed of query coverage."""
 
 import json
 
@@ -8,7 +8,7 @@ from rich.console import Console
 
 from engine.query_coverage.measure import measure
 from engine.report.query_coverage import lines, shown_tables, summarize
-from engine.retrieval.encoders import specify
+from engine.retrieval.encoders import EncoderOptions, specify
 from tests.query_coverage.topics import EVALUATION, asked, encode, queries
 
 
@@ -36,7 +36,7 @@ def test_uncovered_clusters_are_shown_with_their_queries_and_the_nearest_evaluat
         "user queries without an evaluation query in their cluster: 20.0% [14.7%, 26.2%] "
         "(mean of 10 starts of k-means, 20.0% in each)"
     )
-    assert third.endswith("expected; p of as much or more: <0.001")
+    assert third.endswith("; p of as much or more: <0.001")
     assert "40 user queries, in 1 cluster (0.0 expected by chance)" in fourth
     assert note.startswith("note: more is left out than chance explains")
 
@@ -46,23 +46,23 @@ def test_a_cluster_with_too_few_evaluation_queries_is_shown_apart():
     found = measure(evaluation, queries(*asked(80)), encode, clusters=5)
     assert found.figures.uncovered_clusters == 0
     text = printed(found)
-    assert text.startswith("Clusters with fewer evaluation queries than chance would give ")
+    assert text.startswith("Clusters with fewer evaluation queries than expected by chance ")
     (row,) = [line.split() for line in text.splitlines() if "80 (20.0%)" in line]
     assert row[3] == "1"
 
 
-def test_notes_say_what_must_not_be_read_into_the_figures():
+def test_notes_tell_what_the_figures_can_show():
     users = queries(*asked(6, ["films", "songs"]))
     few = measure(queries("films 50", "law 50"), users, encode, clusters=3)
-    assert any("cannot be told from chance (p " in line for line in lines(few))
+    assert any("could be chance (p " in line for line in lines(few))
     assert lines(few)[-1] == ("note: 1 evaluation query is in 1 cluster without a user query")
     all_ = measure(users, users, encode, clusters=5)
-    assert lines(all_)[-1].startswith("note: every cluster holds an evaluation query")
+    assert lines(all_)[-1].startswith("note: every cluster has an evaluation query")
     one = measure(EVALUATION, users, encode, clusters=1)
-    assert any("one cluster is always covered" in line for line in lines(one))
+    assert any("a single cluster is always covered" in line for line in lines(one))
     same = measure(queries("films 1"), queries("films 01", "films 001"), encode)
     assert (
-        "1 cluster of 3 distinct texts (2 wanted; texts have vectors in common)" in lines(same)[0]
+        "1 cluster of 3 distinct texts (2 requested; some texts share a vector)" in lines(same)[0]
     )
 
 
@@ -82,7 +82,7 @@ def test_texts_cannot_break_the_table():
 
 
 def test_the_summary_is_json_with_all_figures_and_the_encoder():
-    spec = specify("bundled", dtype="float32")
+    spec = specify(EncoderOptions(dtype="float32"))
     found = measure(queries("law 1"), queries("films 1", "law 2"), encode, clusters=3)
     content = summarize(found, spec, {"queries": "a"}, {"queries": 0, "user_queries": 2})
     again = json.loads(json.dumps(content, allow_nan=False))

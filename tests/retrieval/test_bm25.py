@@ -110,18 +110,18 @@ def test_only_indexes_are_searched_and_replaced(tmp_path, queries, bundled_corpu
 def test_an_index_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "kept").write_text("x")
-    with pytest.raises(FileNotFoundError):  # there is nothing to put there
-        bm25._put(tmp_path / "work.tmp", tmp_path / "old")
+    with pytest.raises(FileNotFoundError):  # there is nothing to move
+        bm25._move_into_place(tmp_path / "work.tmp", tmp_path / "old")
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old" / "kept").read_text() == "x"
 
 
-def test_no_jvm_in_the_driver(index):
-    """A JVM beside Ray dies of signals; see engine.retrieval.lucene."""
+def test_the_driver_has_no_jvm(index):
+    """A JVM in one process with Ray dies of signals; see engine.retrieval.lucene."""
     assert "jnius" not in sys.modules
 
 
-def test_a_failure_of_the_other_process_is_told(queries, tmp_path):
+def test_a_failure_of_the_other_process_is_reported(queries, tmp_path):
     index = manifest.Manifest("bm25", 1, "0" * 64, {"language": "en", "tokenizer": None}, {})
     manifest.write(index, tmp_path)
     with pytest.raises(RuntimeError, match="Lucene failed"):
@@ -153,7 +153,7 @@ def korean(texts):
     )  # fmt: skip
 
 
-def test_korean_is_found_by_its_morphemes(tmp_path):
+def test_korean_matches_by_morphemes(tmp_path):
     """Bare words of the query carry other particles in the passages, or none."""
     corpus = korean(["학교에서 점심을 먹었다.", "병원은 언덕 위에 있다.", "고양이가 잠을 잔다."])
     asked = pl.DataFrame({"query_id": ["1", "2"], "query": ["학교는 어디?", "고양이"]})

@@ -1,4 +1,4 @@
-"""Dense retrieval: against brute force over sentence-transformers' vectors, and however it is cut."""
+"""Dense retrieval against brute force over sentence-transformers' vectors, for any division into shards."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 from engine import tables
 from engine.errors import EncodeError, InputError
 from engine.retrieval import approximate, dense, distribute, encode, manifest
-from engine.retrieval.encoders import specify
+from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.shards import cut
 from engine.tables import DOC_ID, QUERY_ID
 from tests.retrieval.tiny_encoder import WORDS, save_tiny_encoder
@@ -28,7 +28,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def spec(tiny):
-    return specify(str(tiny), dtype="float32", threads=1)
+    return specify(EncoderOptions(str(tiny), dtype="float32"), threads=1)
 
 
 def texts(count, seed, low=1, high=30):
@@ -61,9 +61,10 @@ def queries():
     return pl.DataFrame({"query_id": [f"q{i}" for i in range(len(asked))], "query": asked})
 
 
-def build(corpus, directory, spec, *, step=50, actors=0, **options):
+def build(corpus, directory, spec, *, step=50, storage="fp32", factory=None, **build_options):
+    options = dense.IndexOptions(storage=storage, factory=factory, actors=0)
     return dense.build_index(
-        lambda: corpus.iter_slices(step), directory, spec, actors=actors, **options
+        lambda: corpus.iter_slices(step), directory, spec, options, **build_options
     )
 
 
@@ -116,7 +117,7 @@ def test_the_bundled_encoder_gives_sentence_transformers_vectors(bundled_corpus,
     from engine.retrieval.encoder import Encoder
     from engine.retrieval.shards import passage_texts
 
-    bundled = specify("bundled", dtype="float32")
+    bundled = specify(EncoderOptions(dtype="float32"))
     assert bundled.text.max_tokens == 256
     written = passage_texts(bundled_corpus.head(24), bundled.text)
     ours = Encoder(bundled).encode([*written, "", "long " * 400])
@@ -124,13 +125,13 @@ def test_the_bundled_encoder_gives_sentence_transformers_vectors(bundled_corpus,
     assert np.abs(ours - theirs).max() < 1e-6
 
 
-def test_cls_pooling_prefixes_and_no_normalization(tmp_path, corpus):
+def test_cls_pooling_prefixes_and_missing_normalization(tmp_path, corpus):
     from sentence_transformers import SentenceTransformer
 
     from engine.retrieval.encoder import Encoder
 
     path = save_tiny_encoder(tmp_path / "cls", pooling="cls", normalize=False)
-    spec = specify(str(path), dtype="float32", query_prefix="w1 w2 ")
+    spec = specify(EncoderOptions(str(path), dtype="float32", query_prefix="w1 w2 "))
     ours = Encoder(spec).queries(corpus["text"].head(20).to_list())
     model = SentenceTransformer(str(path), device="cpu")
     theirs = model.encode([f"w1 w2 {text}" for text in corpus["text"].head(20)])
@@ -138,22 +139,22 @@ def test_cls_pooling_prefixes_and_no_normalization(tmp_path, corpus):
     assert np.abs(np.linalg.norm(ours, axis=1) - 1).max() > 0.1
 
 
-def test_lists_are_the_same_however_the_vectors_are_cut(index, corpus, queries):
+def test_lists_are_the_same_for_any_size_of_blocks(index, corpus, queries):
     """Bit for bit, ids and scores, although BLAS adds in another order for every shape."""
     whole = dense.search(index, queries, k=K)
     for block in (1, 100, 200):
         assert dense.search(index, queries, k=K, block=block).equals(whole)
 
 
-def test_an_index_of_other_shards_gives_the_same_lists(index, corpus, queries, spec, tmp_path):
-    """Of the same vectors: those that an encoder makes differ in their last bit with their batch."""
-    known = {}
+def test_lists_are_the_same_for_any_size_of_shards(index, corpus, queries, spec, tmp_path):
+    """Over the same vectors: those from an encoder differ in their last bit with their batch."""
+    vector_of = {}
     for block in dense.read_blocks(index, manifest.read(index)):
-        known |= dict(zip(block.doc_ids, block.vectors, strict=True))
+        vector_of |= dict(zip(block.doc_ids, block.vectors, strict=True))
 
     def copied(shards, count, spec, storage):
         for shard in shards():
-            vectors = np.stack([known[doc_id] for doc_id in shard.doc_ids])
+            vectors = np.stack([vector_of[doc_id] for doc_id in shard.doc_ids])
             yield encode.Encoded(shard.key, shard.doc_ids, vectors)
 
     whole = dense.search(index, queries, k=K)
@@ -172,7 +173,7 @@ def test_equal_scores_are_ordered_by_document_id(index, corpus, queries):
     assert all(ids == sorted(ids) for ids in tied[DOC_ID].to_list())
 
 
-def test_k_beyond_the_corpus_gives_all(index, corpus, queries):
+def test_k_beyond_the_corpus_returns_all_passages(index, corpus, queries):
     run = dense.search(index, queries, k=10_000)
     assert run.group_by(QUERY_ID).len()["len"].unique().to_list() == [corpus.height]
     assert run["rank"].max() == corpus.height
@@ -192,26 +193,25 @@ def test_half_precision_takes_half_the_space_and_finds_nearly_the_same(
 def test_approximate_search_by_a_factory_string(factory, corpus, queries, spec, tmp_path):
     build(corpus, tmp_path / "i", spec, shard=64, factory=factory)
     exact = dense.search(tmp_path / "i", queries, k=K)
-    found = dense.search(tmp_path / "i", queries, k=K, exact=False)
+    found = dense.search(tmp_path / "i", queries, k=K, parameters="")
     recall = approximate.recall(found, exact)
     assert 0.3 < recall <= 1
     if factory.startswith("IVF"):
-        every = dense.search(tmp_path / "i", queries, k=K, exact=False, parameters="nprobe=4")
-        assert_same_scores = np.abs(every["score"] - exact["score"]).max()
-        assert assert_same_scores < 1e-5
+        all_cells = dense.search(tmp_path / "i", queries, k=K, parameters="nprobe=4")
+        assert np.abs(all_cells["score"] - exact["score"]).max() < 1e-5
         with pytest.raises(InputError, match="refuses the parameters"):
-            dense.search(tmp_path / "i", queries, k=K, exact=False, parameters="nonsense=4")
+            dense.search(tmp_path / "i", queries, k=K, parameters="nonsense=4")
 
 
 def test_factory_strings_are_checked_before_anything_is_encoded(corpus, spec, tmp_path):
-    with pytest.raises(InputError, match="FAISS makes no index 'XYZ'"):
+    with pytest.raises(InputError, match="FAISS cannot build an index 'XYZ'"):
         build(corpus, tmp_path / "i", spec, factory="XYZ", executor=never)
-    with pytest.raises(InputError, match="cannot learn from 300 passages"):
+    with pytest.raises(InputError, match="`factory` IVF500,Flat cannot learn from 300 passages"):
         build(corpus, tmp_path / "i", spec, factory="IVF500,Flat")
 
 
 def never(*_):
-    raise AssertionError("nothing was to be encoded")
+    raise AssertionError("something was encoded")
 
 
 class Counting:
@@ -229,7 +229,7 @@ class Counting:
             yield done
 
 
-def test_a_killed_build_goes_on_and_encodes_no_shard_twice(corpus, queries, spec, tmp_path, index):
+def test_a_killed_build_resumes_and_encodes_no_shard_twice(corpus, queries, spec, tmp_path, index):
     first, second = Counting(fail_at=2), Counting()
     with pytest.raises(EncodeError):
         build(corpus, tmp_path / "i", spec, shard=64, executor=first)
@@ -243,7 +243,9 @@ def test_a_killed_build_goes_on_and_encodes_no_shard_twice(corpus, queries, spec
     build(corpus, tmp_path / "i", spec, shard=64, executor=never)
 
 
-def test_a_corpus_that_grew_pays_for_its_new_shards_and_old_files_go(corpus, spec, tmp_path):
+def test_a_corpus_that_grew_costs_only_new_shards_and_unused_files_are_removed(
+    corpus, spec, tmp_path
+):
     build(corpus.head(128), tmp_path / "i", spec, shard=64)
     more = Counting()
     build(corpus.head(200), tmp_path / "i", spec, shard=64, executor=more)
@@ -255,13 +257,13 @@ def test_a_corpus_that_grew_pays_for_its_new_shards_and_old_files_go(corpus, spe
 def test_a_corpus_that_changes_between_the_passes_is_refused(corpus, spec, tmp_path):
     passes = iter([corpus, corpus.reverse()])
     with pytest.raises(InputError, match="corpus changed while"):
-        dense.build_index(lambda: iter([next(passes)]), tmp_path / "i", spec, shard=64, actors=0)
+        dense.build_index(lambda: iter([next(passes)]), tmp_path / "i", spec, shard=64)
     assert not (tmp_path / "i" / manifest.FILE).exists()
 
 
 def test_another_encoder_is_refused(corpus, queries, tmp_path, spec, tiny):
     other = save_tiny_encoder(tmp_path / "encoder", seed=8)
-    build(corpus, tmp_path / "i", specify(str(other), dtype="float32"), shard=64)
+    build(corpus, tmp_path / "i", specify(EncoderOptions(str(other), dtype="float32")), shard=64)
     moved = shutil.copytree(other, tmp_path / "moved")
     there = dense.search(tmp_path / "i", queries, k=K, encoder=str(moved))
     assert there.equals(dense.search(tmp_path / "i", queries, k=K))
@@ -272,7 +274,7 @@ def test_another_encoder_is_refused(corpus, queries, tmp_path, spec, tiny):
         dense.search(tmp_path / "i", queries, k=K)
 
 
-def test_manifests_say_what_an_index_is(index, corpus, tmp_path):
+def test_manifests_describe_an_index(index, corpus, tmp_path):
     found = manifest.read(index)
     assert (found.kind, found.passages) == ("dense", corpus.height)
     assert found.settings["encoder"]["text"]["pooling"] == "mean"
@@ -292,7 +294,7 @@ def test_a_broken_shard_is_named(corpus, queries, spec, tmp_path):
         dense.search(tmp_path / "i", queries, k=K)
 
 
-def test_nothing_of_anybody_elses_is_overwritten(corpus, spec, tmp_path):
+def test_other_files_are_never_overwritten(corpus, spec, tmp_path):
     (tmp_path / "precious.txt").write_text("x")
     with pytest.raises(InputError, match="exists and is not an index"):
         build(corpus, tmp_path, spec, executor=never)
@@ -342,7 +344,9 @@ def test_a_shard_that_kills_every_actor_ends_the_build(corpus, spec):
     asyncio.run(story())
 
 
-def test_a_corpus_that_cannot_be_read_a_second_time_is_told(ray_session, corpus, spec, tmp_path):
+def test_an_error_in_the_second_pass_over_the_corpus_is_reported(
+    ray_session, corpus, spec, tmp_path
+):
     passes = iter([None, InputError("c.jsonl", 7, "broken JSON", "mend it")])
 
     def scan():

@@ -51,18 +51,22 @@ def brute_force(ids, vectors, queries, k):
 
 
 @pytest.mark.parametrize("k", [1, 10, 150, 499, 600])
-def test_the_definition_bit_for_bit_through_ties_and_near_ties(ids, vectors, queries, k):
+def test_scores_equal_the_definition_bit_for_bit_through_ties_and_near_ties(
+    ids, vectors, queries, k
+):
     expected = brute_force(ids, vectors, queries, k)
     for size in (500, 120, 7):
         assert flat.search(cut(ids, vectors, size), queries, k=k).equals(expected)
 
 
-def test_the_order_of_blocks_changes_nothing(ids, vectors, queries):
+def test_the_result_does_not_depend_on_the_order_of_blocks(ids, vectors, queries):
     blocks = cut(ids, vectors, 70)
     assert flat.search(blocks[::-1], queries, k=20).equals(flat.search(blocks, queries, k=20))
 
 
-def test_gpus_that_round_to_tf32_and_end_in_any_order(ids, vectors, queries, monkeypatch):
+def test_gpus_that_round_to_tf32_and_finish_in_any_order_give_the_same_result(
+    ids, vectors, queries, monkeypatch
+):
     """Their threads and their coarser arithmetic, played by the CPU: ten bits of a number are kept."""
 
     def rounded(numbers):
@@ -85,5 +89,5 @@ def test_scores_do_not_depend_on_which_pairs_are_computed_together(vectors, quer
     assert together.tolist() == alone
 
 
-def test_no_queries_find_nothing(ids, vectors):
+def test_without_queries_the_result_is_empty(ids, vectors):
     assert flat.search(cut(ids, vectors, 100), np.empty((0, 48), np.float32), k=3).is_empty()

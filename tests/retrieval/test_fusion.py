@@ -32,14 +32,14 @@ def some_runs(seed, systems=3):
     return [make_run(rows[name], name) for name in rows]
 
 
-def test_the_order_of_runs_changes_nothing():
+def test_the_result_does_not_depend_on_the_order_of_runs():
     runs = some_runs(1)
     forward = reciprocal_rank(pl.concat(runs), k=10)
     assert forward.equals(reciprocal_rank(pl.concat(runs[::-1]), k=10))
     assert forward["rank"].max() == 10
 
 
-def test_a_query_of_one_run_only_is_kept():
+def test_a_query_of_a_single_run_is_kept():
     runs = pl.concat([make_run([("q1", "a", 1)], "one"), make_run([("q2", "b", 1)], "two")])
     assert reciprocal_rank(runs, k=5)["query_id"].to_list() == ["q1", "q2"]
 

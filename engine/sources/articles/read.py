@@ -1,4 +1,4 @@
-"""Articles from sources of any layout, in pieces that are cheap to cut and can be parsed elsewhere."""
+"""Articles from sources of any layout, in chunks that are cheap to cut and can be parsed in other processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from engine.sources.io.skipping import SkipBad, tolerance
 Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 
 WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
-# Half a second of work where it is wikitext.
+# Half a second of work for wikitext.
 _CHUNK_BYTES = 1 << 20
 _CHUNK_ROWS = 1000
 _PACKED = (".gz", ".bz2")
@@ -43,12 +43,12 @@ _KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some records of one file, one after the other, still to be parsed.
+    """Consecutive records of one file, not yet parsed.
 
     Attributes:
         path: the file.
-        layout: what its records are.
-        records: each with the line that it begins in, counted from 1; None where lines have no meaning.
+        layout: the kind of records.
+        records: each with the line in which it starts, counted from 1; None if lines have no meaning.
     """
 
     path: Location
@@ -59,11 +59,11 @@ class Chunk:
 def source_files(sources: Sequence[Location]) -> list[Location]:
     """The files of the sources, in their order.
 
-    A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known name
-    (``.xml``, ``.jsonl``, ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``) in name order.
+    A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known suffix
+    (``.xml``, ``.jsonl``, ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``), ordered by name.
 
     Raises:
-        InputError: no such file, or a directory without any.
+        InputError: no such file, or a directory without any of these.
     """
     files: list[Location] = []
     for source in map(locate, sources):
@@ -84,13 +84,13 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
 
 
 def layout_of(path: Location) -> Layout:
-    """The layout of a file, by its beginning.
+    """The layout of a file, by its first bytes.
 
-    ``PAR1`` begins Parquet, ``<`` a MediaWiki dump; JSON is a SQuAD document where ``is_squad`` says
-    so, else JSONL.
+    Parquet starts with ``PAR1``, a MediaWiki dump with ``<``; JSON is a SQuAD document if ``is_squad``
+    is true, else JSONL.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the file cannot be read.
     """
     try:
         with open_decompressed(path) as stream:
@@ -103,15 +103,15 @@ def layout_of(path: Location) -> Layout:
     if text.startswith(b"<"):
         return "mediawiki"
     if text and text[:1] not in b"{[":
-        raise InputError(path, 1, f"begins with {text[:20]!r}", f"give {WHAT}")
+        raise InputError(path, 1, f"starts with {text[:20]!r}", f"give {WHAT}")
     return "squad" if is_squad(path) else "json-lines"
 
 
 def article_chunks(path: Location, *, skip: SkipBad) -> Iterator[Chunk]:
-    """Cut a file into chunks of some megabytes at most, without parsing it.
+    """Cut a file into chunks of at most some megabytes, without parsing it.
 
     Raises:
-        InputError: it cannot be read, or has more bad records than ``skip`` tolerates.
+        InputError: the file cannot be read, or has more bad records than ``skip`` tolerates.
     """
     layout = layout_of(path)
     if layout == "squad":
@@ -138,12 +138,12 @@ def article_chunks(path: Location, *, skip: SkipBad) -> Iterator[Chunk]:
 def parse_chunk(
     chunk: Chunk, *, prose: bool = True
 ) -> Iterator[tuple[int | None, Article | InputError]]:
-    """Yield every article of a chunk with its line, and in the place of a bad record its error.
+    """Yield every article of a chunk with its line, and for a bad record its error instead.
 
     Args:
-        chunk: the records; what dumps hold beside articles is left out.
-        prose: whether to render wikitext, which is what takes the time; texts of dumps are empty
-            otherwise.
+        chunk: the records; redirects and other namespaces of dumps are left out.
+        prose: whether to render wikitext, which takes most of the time; otherwise texts of dumps are
+            empty.
     """
     for line, record in chunk.records:
         try:
@@ -156,19 +156,19 @@ def parse_chunk(
 
 
 def read_source(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Article]:
-    """Articles of a file or directory of any layout, one after the other.
+    """Yield the articles of a file or directory of any layout.
 
     Raises:
-        InputError: unreadable, or more bad records than tolerated.
+        InputError: the source cannot be read, or has more bad records than tolerated.
     """
     skip = tolerance(skip_bad)
     for file in source_files([path]):
         for chunk in article_chunks(file, skip=skip):
-            for _, found in parse_chunk(chunk):
-                if isinstance(found, InputError):
-                    skip.tolerate(found)
+            for _, article in parse_chunk(chunk):
+                if isinstance(article, InputError):
+                    skip.tolerate(article)
                 else:
-                    yield found
+                    yield article
 
 
 def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Article | None:

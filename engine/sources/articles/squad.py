@@ -1,7 +1,7 @@
-"""SQuAD's JSON and what follows it: KorQuAD 1.0, KLUE-MRC.
+"""SQuAD's JSON, which KorQuAD 1.0 and KLUE-MRC use too.
 
-One document ``{"data": [{"title", "paragraphs": [{"context", "qas": […]}]}]}``. It is read whole, since
-JSON of this shape has no lines to cut it at (SQuAD 2.0 has 42 MB).
+One document ``{"data": [{"title", "paragraphs": [{"context", "qas": […]}]}]}``. It is read as a whole,
+since JSON of this form is not divided into lines (SQuAD 2.0 has 42 MB).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Paragraph:
     """A context of a SQuAD document.
 
     Attributes:
-        article: the context as an article of its own, named by the title that its questions share:
-            a passage never crosses a context, and all passages of a title are gold for its questions.
+        article: the context as a separate article, named by the title that its questions share. So a
+            passage never crosses contexts, and all passages of a title are gold for its questions.
         questions: the raw objects under ``qas``.
     """
 
@@ -37,8 +37,8 @@ class Paragraph:
 def is_squad(path: Location) -> bool:
     """Whether a file is one JSON document with ``data`` rather than JSON lines.
 
-    It is where its first line is an object with a list ``data``; or where the first line is no whole
-    object, and it is a lone brace or the name ends in ``.json``.
+    That is so if its first line is an object with a list ``data``; or if the first line is not a
+    complete object, and it is only a bracket or the file's name ends in ``.json``.
     """
     for _, line in raw_lines(path, "JSON"):
         try:
@@ -52,12 +52,12 @@ def is_squad(path: Location) -> bool:
 def read_squad(path: Location) -> Iterator[Paragraph]:
     """Yield the contexts of a document with their questions.
 
-    The article of a context is named by the title of its entry in ``data``, where there is none by the
-    entry's number from 0; its page id is ``file-entry.context``, the file's name without suffixes and
-    both numbers from 0, so that the parts of a data set can make one corpus.
+    The article of a context is named by the title of its entry in ``data``, or without one by the
+    entry's number, counted from 0. Its page id is ``file-entry.context``: the file's name without
+    suffixes, and both numbers counted from 0, so that the parts of a data set can form one corpus.
 
     Raises:
-        InputError: not such a document; where its JSON is broken, the line is named.
+        InputError: not such a document; if its JSON is broken, the error names the line.
     """
     document = _load(path)
     entries = document.get("data") if isinstance(document, dict) else None
@@ -76,7 +76,7 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
                 raise InputError(path, None, f"{where} has no context", _REMEDY)
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
-                raise InputError(path, None, f"{where}.qas is no list of objects", _REMEDY)
+                raise InputError(path, None, f"{where}.qas is not a list of objects", _REMEDY)
             article = Article(f"{stem}-{number}.{place}", title, context, title or str(number))
             yield Paragraph(article, questions)
 
@@ -87,10 +87,10 @@ def _load(path: Location) -> Any:
             return json.loads(stream.read())
     except json.JSONDecodeError as error:
         problem = f"broken JSON ({error.msg}, column {error.colno})"
-        raise InputError(path, error.lineno, problem, "get the file again") from None
+        raise InputError(path, error.lineno, problem, "fetch the file again") from None
     except (ValueError, RecursionError) as error:
         raise InputError(
-            path, None, f"broken JSON ({str(error)[:60]})", "get the file again"
+            path, None, f"broken JSON ({str(error)[:60]})", "fetch the file again"
         ) from None
     except DAMAGE as error:
         raise damaged(path, None, error) from None

@@ -29,9 +29,9 @@ _BLOCK_TAGS = frozenset({"li", "dd", "dt", "br", "blockquote", "p", "div", "poem
 
 
 def plain_text(markup: str) -> str:
-    """Render wikitext as prose, one paragraph a line.
+    """Render wikitext as prose, one paragraph per line.
 
-    Kept: running text, list items, link texts, and the inline templates that carry words or numbers
+    Kept: running text, list items, link texts, and inline templates that contain words or numbers
     (``convert``, ``lang``, ``nowrap`` …). Left out: references, tables, infoboxes, images,
     formulas, headings, and the sections after the prose (references, external links …).
     """
@@ -48,7 +48,7 @@ def plain_text(markup: str) -> str:
             pieces.append(_render_node(node))
     text = "".join(pieces).replace("\xa0", " ")
     text = re.sub(r"__[A-Z]+__|'{2,}", "", text)
-    # What templates and footnotes leave behind: empty brackets, and commas before a closing one.
+    # Remains of templates and footnotes: empty brackets, and commas before a closing bracket.
     text = re.sub(r"\(\s*(?:[;,]\s*)*", "(", text)
     text = re.sub(r"\s*(?:[;,]\s*)*\)", ")", text)
     text = text.replace("()", "")
@@ -97,16 +97,16 @@ def _lang(arguments: list[str]) -> str:
 
 
 def _convert(arguments: list[str]) -> str:
-    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: as written, unconverted.
-    written: list[str] = []
+    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: kept as written, not converted.
+    parts: list[str] = []
     for argument in arguments:
-        written.append({"-": "to", "–": "to"}.get(argument, argument))
+        parts.append({"-": "to", "–": "to"}.get(argument, argument))
         if not re.fullmatch(r"[\d.,/+\-−]+|to|and|by|x|or|to\(-\)|–|-|\+/-|±", argument):
             break
-    return " ".join(written)
+    return " ".join(parts)
 
 
-# Templates whose words belong to the sentence that they stand in.
+# Templates whose words belong to the sentence around them.
 _INLINE_TEMPLATES: dict[str, Callable[[list[str]], str]] = {
     "convert": _convert,
     "lang": _nth(1),

@@ -1,0 +1,1 @@
+"""Files and addresses: opening, streaming, writing atomically, fingerprints, and tolerated bad records."""

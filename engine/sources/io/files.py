@@ -1,4 +1,4 @@
-"""Files out, whole or not at all, and Parquet files in."""
+"""Writing files whole or not at all, and reading Parquet files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from engine.sources.io.locations import Location, locate, open_binary
 
 @contextlib.contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path`` that becomes ``path`` when the block ends well.
+    """Give a temporary path beside ``path`` that becomes ``path`` when the block succeeds.
 
-    Whatever kills the process, ``path`` holds the old content or the new, never a part of it.
+    Even if the process is killed, ``path`` holds the old content or the new, never a part of it.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays last: writers choose formats by it.
+    # The suffix stays last, since writers choose the format by it.
     temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp{path.suffix}")
     try:
         yield temporary
@@ -38,10 +38,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
-    """Give a temporary directory beside ``path`` that becomes ``path`` when the block ends well.
+    """Give a temporary directory beside ``path`` that becomes ``path`` when the block succeeds.
 
     Raises:
-        InputError: ``path`` holds something already: nothing could replace it in one step.
+        InputError: ``path`` is not empty, so it cannot be replaced in one step.
     """
     path = Path(path)
     if path.exists() and any(path.iterdir()):
@@ -60,13 +60,13 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 
 
 def write_parquet(frame: pl.DataFrame, path: str | Path) -> None:
-    """Write a table as Parquet, atomically."""
+    """Write a table as Parquet atomically."""
     with atomic_path(path) as temporary:
         frame.write_parquet(temporary)
 
 
 def write_text(text: str, path: str | Path) -> None:
-    """Write a text file in UTF-8, atomically."""
+    """Write a text file in UTF-8 atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -81,36 +81,36 @@ def read_parquet(path: Location) -> pl.DataFrame:
         with open_binary(path) as stream:
             return pl.read_parquet(stream)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise _no_parquet(path, error) from None
+        raise _unreadable_parquet(path, error) from None
 
 
 @contextlib.contextmanager
 def open_parquet(path: Location) -> Iterator[pq.ParquetFile]:
-    """A Parquet file to be read in batches, in constant memory.
+    """Open a Parquet file for reading in batches, in constant memory.
 
     Raises:
-        InputError: it, or what the block reads of it, is no Parquet.
+        InputError: the file, or a part that the block reads, is not valid Parquet.
     """
     path = locate(path)
-    # Buffered ahead, as is Arrow's default, a file stays in memory whole until its last batch.
+    # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
     try:
-        if isinstance(path, Path):  # by its path Arrow reads it without Python's lock
+        if isinstance(path, Path):  # given a path, Arrow reads without Python's lock
             with pq.ParquetFile(path, pre_buffer=False) as file:
                 yield file
         else:
             with open_binary(path) as stream, pq.ParquetFile(stream, pre_buffer=False) as file:
                 yield file
     except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
-        raise _no_parquet(path, error) from None
+        raise _unreadable_parquet(path, error) from None
 
 
-def _no_parquet(path: Location, error: Exception) -> InputError:
+def _unreadable_parquet(path: Location, error: Exception) -> InputError:
     reason = str(error).split("\n")[0]
     return InputError(path, None, f"not a readable Parquet file ({reason})", "check it")
 
 
 def is_text(*values: str | None) -> bool:
-    """Whether all strings can be written as UTF-8: JSON can smuggle half a surrogate pair in."""
+    """Whether all strings can be written as UTF-8: JSON can contain half a surrogate pair."""
     try:
         for value in values:
             if value and not value.isascii():
@@ -121,21 +121,23 @@ def is_text(*values: str | None) -> bool:
 
 
 def require_output(path: str | Path, *, directory: bool) -> None:
-    """Check that a file or directory can be written, before anything costly is done for it.
+    """Check that a file or directory can be written, before any costly work.
 
     Raises:
-        InputError: something else stands there or above it, or it may not be written.
+        InputError: something else is in its place or above it, or it cannot be written.
     """
     if locate(path) != Path(path):
         raise InputError(path, None, "results are written to local files", "give a path")
     path = Path(path)
     if not directory and path.suffix in (".gz", ".bz2"):
-        raise InputError(path, None, "results are written unpacked", "leave out the last suffix")
+        raise InputError(
+            path, None, "results are written uncompressed", "leave out the last suffix"
+        )
     if path.exists() and path.is_dir() != directory:
-        kind = "a file" if directory else "a directory"
-        raise InputError(path, None, f"is {kind}", f"give a {'directory' if directory else 'file'}")
-    parent = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if parent != path and not parent.is_dir():
-        raise InputError(path, None, f"{parent} is a file", "give another path")
-    if not os.access(parent, os.W_OK) or str(parent.absolute()).startswith("/proc"):
-        raise InputError(path, None, f"{parent} cannot be written", "give another path")
+        existing, wanted = ("a file", "a directory") if directory else ("a directory", "a file")
+        raise InputError(path, None, f"is {existing}", f"give {wanted}")
+    existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if existing_part != path and not existing_part.is_dir():
+        raise InputError(path, None, f"{existing_part} is a file", "give another path")
+    if not os.access(existing_part, os.W_OK) or str(existing_part.absolute()).startswith("/proc"):
+        raise InputError(path, None, f"{existing_part} cannot be written", "give another path")

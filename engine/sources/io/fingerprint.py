@@ -1,4 +1,4 @@
-"""Fingerprints of tables' contents, the same in whatever order their rows come."""
+"""Fingerprints of tables' contents, independent of the order of rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _BITS = 256
 
 
 class RowHashes:
-    """The sum modulo 2**256 of the SHA-256 of rows: a hash of a multiset (Clarke et al. 2003).
+    """The sum modulo 2**256 of the SHA-256 of rows: a multiset hash (Clarke et al. 2003).
 
-    Neither the order of rows nor how they were batched counts; how often a row occurs does.
+    It depends on how often each row occurs, but neither on the order of rows nor on batches.
     """
 
     def __init__(self) -> None:
@@ -25,25 +25,25 @@ class RowHashes:
         self._sum = 0
 
     def add(self, rows: Iterable[bytes]) -> None:
-        """Add rows, written as bytes in a way that no two different rows share."""
+        """Add rows, each written as bytes; different rows must give different bytes."""
         digests = b"".join([hashlib.sha256(row).digest() for row in rows])
         words = np.frombuffer(digests, dtype="<u4").reshape(-1, _BITS // 32)
         self.rows += len(words)
-        # Columns of 32-bit words add up without overflow in 64 bits for 4 billion rows at once.
+        # Sums of 32-bit words do not overflow 64 bits for up to 4 billion rows at once.
         for place, total in enumerate(words.sum(axis=0, dtype=np.uint64).tolist()):
             self._sum += total << (32 * place)
         self._sum %= 1 << _BITS
 
     def hexdigest(self) -> str:
-        """64 hexadecimal digits; of no rows at all these are zeros."""
+        """64 hexadecimal digits; all zeros without any row."""
         return f"{self._sum:064x}"
 
 
 class Fingerprint:
-    """Of a corpus: its passages' ids, titles, texts and articles, batch by batch in constant memory.
+    """The fingerprint of a corpus: ids, titles, texts and articles of its passages, in constant memory.
 
     Attributes:
-        passages: how many passages were added.
+        passages: the number of passages added.
     """
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class Fingerprint:
 
     def update(self, batch: pl.DataFrame) -> None:
         """Add passages: a frame with the columns of the corpus table, without nulls."""
-        # Lengths first, so that ("ab", "c") and ("a", "bc") are written differently.
+        # Lengths come first, so that ("ab", "c") and ("a", "bc") give different bytes.
         lengths = [pl.col(name).str.len_bytes().cast(pl.String) for name in _COLUMNS]
-        written = pl.concat_str(
+        row_bytes = pl.concat_str(
             pl.concat_str(lengths, separator=","), *_COLUMNS, separator=":"
         ).cast(pl.Binary)
-        self._rows.add(batch.select(written).to_series())
+        self._rows.add(batch.select(row_bytes).to_series())
 
     def hexdigest(self) -> str:
         """64 hexadecimal digits."""

@@ -1,4 +1,4 @@
-"""Text files line by line, decompressed by their names: plain lines and JSONL."""
+"""Text files line by line, decompressed according to their names: plain lines and JSONL."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number from 1, line) of a file, undecoded; ``blank`` lines only on request.
+    """Yield (line number from 1, undecoded line) of a file; ``blank`` lines only on request.
 
     Raises:
-        InputError: no such file, or a broken ``.gz`` or ``.bz2``. One that ends early is broken, and
-            never skipped over: nobody could count what it lacks.
+        InputError: no such file, or a broken ``.gz`` or ``.bz2``. A file that ends early is broken and
+            never tolerated, since the missing records cannot be counted.
     """
     path = require_file(path, what)
     number = 0
@@ -34,8 +34,8 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
 
 
 def damaged(path: Location, line: int | None, error: Exception) -> InputError:
-    """The error for a file that cannot be read on from ``line``."""
-    return InputError(path, line, f"cannot be read ({error})", "check it, or get it again")
+    """The error for a file that cannot be read from ``line`` on."""
+    return InputError(path, line, f"cannot be read ({error})", "check it, or fetch it again")
 
 
 def decode_line(path: Location, number: int, line: bytes) -> str:
@@ -57,7 +57,7 @@ def read_lines(
 
     Args:
         path: the file, plain, ``.gz`` or ``.bz2``.
-        what: what it should be, for errors.
+        what: the expected content, for errors.
         skip: tolerates lines that are not UTF-8.
         blank: whether to yield blank lines too.
 
@@ -81,8 +81,8 @@ def read_json_lines(
 
     Args:
         path: the file, plain, ``.gz`` or ``.bz2``.
-        what: what it should be, for errors.
-        skip: tolerates lines that are no JSON objects.
+        what: the expected content, for errors.
+        skip: tolerates lines that are not JSON objects.
 
     Raises:
         InputError: as ``read_lines``, or a line is not a JSON object.
@@ -98,15 +98,15 @@ def read_json_lines(
 
 
 def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
-    """The JSON object that a line holds.
+    """The JSON object in a line.
 
     Raises:
-        InputError: it holds something else.
+        InputError: the line is not a JSON object.
     """
-    remedy = "write one JSON object a line"
+    remedy = "write one JSON object per line"
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError also for endless integers
+    except (ValueError, RecursionError) as error:  # ValueError also for overlong integers
         reason = getattr(error, "msg", None) or str(error)[:60]
         raise InputError(path, number, f"broken JSON ({reason})", remedy) from None
     if not isinstance(value, dict):

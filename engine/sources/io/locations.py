@@ -1,4 +1,4 @@
-"""Where files are: local paths, and addresses that fsspec opens (``s3://…``, ``gs://…``, ``memory://…``)."""
+"""Locations of files: local paths, and addresses that fsspec opens (``s3://…``, ``gs://…``, ``memory://…``)."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from engine.errors import InputError
 Location = str | Path
 """A path, or an address with a scheme."""
 
-# Two letters or more, so that a drive is no scheme.
+# Two letters or more, since one letter is a drive.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/")
 _BUFFER = 1 << 20
-# What reading a damaged file raises, whichever module decompresses it.
+# What reading a damaged file can raise, whichever module decompresses it.
 DAMAGE = (EOFError, OSError, zlib.error)
 
 
 def locate(path: Location) -> Location:
-    """An address as a string, ``file://`` addresses and everything else as a Path.
+    """An address as a string; ``file://`` addresses and everything else as a Path.
 
-    The two slashes that ``Path("s3://bucket/x")`` folds into one are unfolded: options of the command
-    line may be paths.
+    ``Path("s3://bucket/x")`` folds two slashes into one; they are restored here, since options of the
+    command line may be paths.
     """
-    found = _SCHEME.match(str(path))
-    if found is None:
+    scheme = _SCHEME.match(str(path))
+    if scheme is None:
         return Path(path)
-    rest = str(path)[found.end() :].removeprefix("/")
-    return Path("/", rest) if found[1] == "file" else f"{found[1]}://{rest}"
+    rest = str(path)[scheme.end() :].removeprefix("/")
+    return Path("/", rest) if scheme[1] == "file" else f"{scheme[1]}://{rest}"
 
 
 def name_of(path: Location) -> str:
@@ -48,12 +48,12 @@ def suffix_of(path: Location) -> str:
 
 
 def is_directory(path: Location) -> bool:
-    """Whether a directory (or what stands for one in an object store) is there."""
+    """Whether a directory (or its equivalent in an object store) exists."""
     path = locate(path)
     if isinstance(path, Path):
         return path.is_dir()
     system, inside = _file_system(path)
-    with _asking(path):
+    with _reported(path):
         return bool(system.isdir(inside))
 
 
@@ -61,7 +61,7 @@ def require_file(path: Location, what: str) -> Location:
     """``path``, located, if it is a file.
 
     Raises:
-        InputError: there is no such file; ``what`` says what should have been given.
+        InputError: there is no such file; ``what`` describes what is expected.
     """
     path = locate(path)
     if is_directory(path):
@@ -72,22 +72,22 @@ def require_file(path: Location, what: str) -> Location:
 
 
 def list_files(directory: Location) -> list[Location]:
-    """The files right under a directory, without hidden ones, in the order of their names."""
+    """The files directly under a directory, without hidden ones, ordered by name."""
     directory = locate(directory)
-    found: list[Location]
+    files: list[Location]
     if isinstance(directory, Path):
-        found = [p for p in directory.iterdir() if p.is_file()]
+        files = [p for p in directory.iterdir() if p.is_file()]
     else:
         system, inside = _file_system(directory)
-        with _asking(directory):
+        with _reported(directory):
             entries = system.ls(inside, detail=True)
         scheme = directory.split("://", 1)[0]
-        found = [
+        files = [
             f"{scheme}://{str(entry['name']).lstrip('/')}"
             for entry in entries
             if entry["type"] == "file"
         ]
-    return sorted((p for p in found if not name_of(p).startswith(".")), key=name_of)
+    return sorted((p for p in files if not name_of(p).startswith(".")), key=name_of)
 
 
 def open_binary(path: Location) -> IO[bytes]:
@@ -101,12 +101,12 @@ def open_binary(path: Location) -> IO[bytes]:
     if isinstance(path, Path):
         return path.open("rb")
     system, inside = _file_system(path)
-    with _asking(path):
+    with _reported(path):
         return cast(IO[bytes], system.open(inside, "rb"))
 
 
 def open_decompressed(path: Location) -> IO[bytes]:
-    """Open a file for reading, decompressed as its name says: ``.gz``, ``.bz2``.
+    """Open a file for reading, decompressed according to its suffix: ``.gz``, ``.bz2``.
 
     Raises:
         InputError: as ``open_binary``.
@@ -116,7 +116,7 @@ def open_decompressed(path: Location) -> IO[bytes]:
     unpack: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(suffix_of(path))
     if isinstance(path, Path):
         return cast(IO[bytes], unpack(path, "rb") if unpack else path.open("rb"))
-    # Streams of drivers look for ends of lines byte by byte.
+    # Drivers' streams search for line ends byte by byte.
     stream: Any = io.BufferedReader(cast(io.RawIOBase, open_binary(path)), _BUFFER)
     return cast(IO[bytes], unpack(stream, "rb") if unpack else stream)
 
@@ -125,7 +125,7 @@ def _exists(path: Location) -> bool:
     if isinstance(path, Path):
         return path.exists()
     system, inside = _file_system(path)
-    with _asking(path):
+    with _reported(path):
         return bool(system.exists(inside))
 
 
@@ -133,7 +133,7 @@ def _file_system(address: str) -> tuple[Any, str]:
     import fsspec
 
     try:
-        with _asking(address, but=(ImportError, ValueError)):
+        with _reported(address, unless=(ImportError, ValueError)):
             system, inside = fsspec.core.url_to_fs(address)
     except ImportError as error:  # its message names the package: "Install s3fs to access S3"
         scheme = address.split("://", 1)[0]
@@ -151,11 +151,11 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _asking(address: str, *, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Whatever a driver raises (each has errors of its own) becomes one line, ``but`` these."""
+def _reported(address: str, *, unless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn whatever a driver raises (each has different errors) into an InputError, ``unless`` of these types."""
     try:
         yield
-    except but:
+    except unless:
         raise
     except FileNotFoundError:
         raise InputError(address, None, "no such file", "check the address") from None

@@ -1,4 +1,4 @@
-"""One function over a stream of items, in processes, with the results in the order of the items."""
+"""A function mapped over a stream of items in several processes, with results in the order of the items."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# Seconds of work before processes are started, which takes more than a second.
+# Seconds of work before processes are started; starting them takes more than a second.
 _PATIENCE = 5.0
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may run on."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_ordered(
     function: Callable[[_Item], _Result], items: Iterable[_Item], *, workers: int
 ) -> Iterator[_Result]:
-    """Yield ``function(item)`` for every item, in order, whatever ``workers`` is.
+    """Yield ``function(item)`` for every item, in order, for any number of ``workers``.
 
-    At most three items per worker are on their way at any time. The first five seconds of work, and all
-    the work of one worker, are done in this process.
+    At most three items per worker are in progress at any time. The first five seconds of work are done
+    in this process, and so is everything if there is one worker.
 
     Args:
-        function: a function of a module, or a partial of one: it goes to other processes.
-        items: what can be pickled; taken one by one.
+        function: a module-level function, or a partial of one, since it is sent to other processes.
+        items: anything that can be pickled; taken one by one.
         workers: processes.
 
     Raises:
@@ -46,24 +46,24 @@ def map_ordered(
         yield function(item)
         if workers > 1 and time.monotonic() - start >= _PATIENCE:
             break
-    # Whether anything is left, before anything is started for it.
+    # Processes are started only if items remain.
     first = list(itertools.islice(stream, 1))
     if not first:
         return
-    # Spawned: a fork of a process with threads (Polars, Arrow) may never end.
+    # Spawned, since a fork of a process with threads (Polars, Arrow) may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context)
     try:
-        waiting: deque[Future[_Result]] = deque()
+        pending: deque[Future[_Result]] = deque()
         for item in itertools.chain(first, stream):
-            waiting.append(pool.submit(function, item))
-            if len(waiting) >= 3 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(function, item))
+            if len(pending) >= 3 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     except BrokenProcessPool:
         raise RuntimeError(
-            "a worker process ended suddenly, probably for lack of memory; use fewer workers"
+            "a worker process died, probably for lack of memory; use fewer workers"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Bad records: refused, or tolerated up to a number and counted."""
+"""Bad records: refused, or tolerated up to a limit and counted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _SHOWN = 3
 
 
 class SkipBad:
-    """Lets up to ``limit`` bad records pass, and counts them.
+    """Tolerates up to ``limit`` bad records, and counts them.
 
     Attributes:
-        limit: bad records that are tolerated.
-        count: bad records met so far.
-        first: what was wrong with the first of them.
+        limit: the number of bad records that are tolerated.
+        count: bad records so far.
+        first: the errors of the first of them.
     """
 
     def __init__(self, limit: int = 0) -> None:
@@ -23,10 +23,10 @@ class SkipBad:
         self.first: list[InputError] = []
 
     def tolerate(self, error: InputError) -> None:
-        """Count the record that ``error`` speaks of.
+        """Count the record that ``error`` is about.
 
         Raises:
-            InputError: that error, where ``limit`` bad records were met before.
+            InputError: that error, if there were ``limit`` bad records before.
         """
         if self.count >= self.limit:
             if not self.limit:
@@ -34,7 +34,7 @@ class SkipBad:
             raise InputError(
                 error.path,
                 error.line,
-                f"{error.problem} (bad record {self.count + 1}, {self.limit} may be skipped)",
+                f"{error.problem} (bad record {self.count + 1}; at most {self.limit} are skipped)",
                 error.remedy,
             ) from None
         self.count += 1
@@ -42,17 +42,17 @@ class SkipBad:
             self.first.append(error)
 
     def described(self) -> str:
-        """``2 bad records skipped (a.jsonl:7: broken JSON …)``; empty where there were none."""
+        """``2 bad records skipped (a.jsonl:7: broken JSON …)``; empty if there were none."""
         if not self.count:
             return ""
-        shown = "; ".join(
+        problems = "; ".join(
             f"{error.path}{'' if error.line is None else f':{error.line}'}: {error.problem}"
             for error in self.first
         )
         more = f"; and {self.count - len(self.first)} more" if self.count > len(self.first) else ""
-        return f"{counted(self.count, 'bad record[|s]')} skipped ({shown}{more})"
+        return f"{counted(self.count, 'bad record[|s]')} skipped ({problems}{more})"
 
 
 def tolerance(skip_bad: int | SkipBad) -> SkipBad:
-    """``skip_bad`` as the object that counts; a caller who gives one can ask it afterwards."""
+    """``skip_bad`` as the object that counts; a caller that passes one can inspect it afterwards."""
     return skip_bad if isinstance(skip_bad, SkipBad) else SkipBad(skip_bad)

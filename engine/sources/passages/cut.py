@@ -22,7 +22,7 @@ def passages(
     cutting: Cutting = Cutting(),  # noqa: B008 - it is frozen
     article_id: ArticleId | None = None,
 ) -> pl.DataFrame:
-    """The corpus table of the articles' passages; articles without prose give none."""
+    """The corpus table of the articles' passages; articles without prose have none."""
     rows = [row for article in articles for row in article_passages(article, cutting, article_id)]
     return pl.DataFrame(rows, schema=tables.CORPUS, orient="row")
 
@@ -37,8 +37,8 @@ def article_passages(
     Args:
         article: the article.
         cutting: how to cut it.
-        article_id: what identifies an article in provenance, its title or its page id; by default
-            what its source says, which is the title nearly everywhere.
+        article_id: what identifies an article in provenance: its title or its page id. By default the
+            source decides, which is the title for nearly all sources.
     """
     name = (article_id is None and article.name) or article.title or article.page_id
     if article_id == "page":

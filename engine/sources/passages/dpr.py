@@ -12,19 +12,19 @@ from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
 
 _HEADER = ["id", "text", "title"]
-# Lines that a quoted text may run over. Beyond, a quote was left open.
+# Maximum of lines in a quoted text; beyond, a quote was left open.
 _LONGEST = 200
 
 
 def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield (line, (id, text, title)) of a TSV file, quoted as the csv module quotes.
+    """Yield (line, (id, text, title)) of a TSV file with the quotes of the csv module.
 
-    A text in quotes may run over lines. A record with a quote left open costs one line: what follows
-    is read again from the next one.
+    A quoted text may span lines. A record with a quote left open costs only one line: parsing starts
+    again at the next one.
 
     Args:
         path: the file.
-        what: what it should be, for errors.
+        what: the expected content, for errors.
         skip: tolerates broken records.
 
     Raises:
@@ -60,7 +60,7 @@ def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int,
 
 def _parse(text: str) -> tuple[list[str] | None, str]:
     try:
-        # One string, though it may hold lines: the reader takes the end of each string for one.
+        # One string, even with line ends inside: csv.reader takes the end of each string for a line's.
         return next(csv.reader([text.rstrip("\r\n")], delimiter="\t", strict=True)), ""
     except csv.Error as error:
         return None, str(error)
@@ -69,7 +69,7 @@ def _parse(text: str) -> tuple[list[str] | None, str]:
 def _parse_over_lines(
     first: str, problem: str, ahead: deque[tuple[int, str]], lines: Iterator[tuple[int, str]]
 ) -> tuple[list[str] | None, str]:
-    """Parse a record that goes on in the next lines; those that it takes leave ``ahead``."""
+    """Parse a record that continues in the next lines; the lines that it uses are taken off ``ahead``."""
     text = first
     for count in range(_LONGEST):
         if count == len(ahead):
@@ -91,5 +91,5 @@ def _parse_over_lines(
 
 def _no_header(path: Location, number: int) -> InputError:
     return InputError(
-        path, number, "not the header of DPR's passages", "begin the file with id, text, title"
+        path, number, "not the header of DPR's passages", "start the file with id, text, title"
     )

@@ -1,4 +1,4 @@
-"""Corpora of passages, batch by batch or those that are wanted: Parquet, JSONL, BEIR, DPR."""
+"""Reading corpora of passages, batch by batch or only the passages needed: Parquet, JSONL, BEIR, DPR."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Row = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class _Batch:
-    """Passages of one file, and the lines that they stand in (None where lines have no meaning)."""
+    """Passages of one file, and their lines (None if lines have no meaning)."""
 
     path: Location
     frame: pl.DataFrame
@@ -50,24 +50,24 @@ def scan_corpus(
 ) -> Iterator[pl.DataFrame]:
     """Yield the corpus table in batches, in the order of the source and in constant memory.
 
-    The layout follows from the name:
+    The name decides the layout:
 
-    - ``.parquet``: the corpus table; a directory: its ``*.parquet`` files in the order of their
-      names, or a BEIR data set by its ``corpus.jsonl`` (``.gz`` or plain);
-    - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages quoted as
-      the csv module quotes; the article is the title;
-    - anything else is JSONL (``.gz`` or plain), with ``doc_id`` (or ``id``, ``_id``) and ``text``
-      (or ``contents``); ``title`` is empty by default, and ``article_id`` is ``wikipedia_id``, else
-      the title, else the document id.
+    - ``.parquet``: the corpus table; a directory: its ``*.parquet`` files ordered by name, or a BEIR
+      data set with a ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
+    - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages with
+      the quotes of the csv module; the article is the title;
+    - anything else is JSONL (``.gz``, ``.bz2`` or plain), with ``doc_id`` (or ``id``, ``_id``) and
+      ``text`` (or ``contents``); ``title`` is empty by default, and ``article_id`` defaults to
+      ``wikipedia_id``, else the title, else the document id.
 
     Args:
         path: the file or directory.
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
-        distinct: refuse a document id given twice; costs 8 to 16 bytes a passage.
+        distinct: refuse duplicate document ids; costs 8 to 16 bytes per passage.
 
     Raises:
-        InputError: unreadable, empty, or more bad records than tolerated. A compressed file that ends
-            early is never tolerated.
+        InputError: the corpus is unreadable or empty, or has more bad records than tolerated. A
+            compressed file that ends early is never tolerated.
     """
     path = locate(path)
     hashes = IdHashes()
@@ -86,15 +86,16 @@ def read_corpus(
 ) -> pl.DataFrame:
     """Read passages as the corpus table, from any layout of ``scan_corpus``.
 
-    Memory: the passages that are wanted, one batch, and 8 to 16 bytes for each passage of the source.
+    Memory: the passages wanted, one batch, and 8 to 16 bytes for each passage of the source.
 
     Args:
         path: the file or directory.
-        wanted: read only these documents (the whole corpus is checked all the same).
+        wanted: read only these documents (the whole corpus is checked nevertheless).
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
 
     Raises:
-        InputError: unreadable, empty, a passage without an id or text field, a duplicate id.
+        InputError: the corpus is unreadable or empty, a passage lacks an id or a text, or an id is
+            duplicated.
     """
     keep = None if wanted is None else pl.Series(list(wanted), dtype=pl.String)
     frames = [tables.empty(tables.CORPUS)]
@@ -147,7 +148,9 @@ def _parquet_batches(path: Location) -> Iterator[_Batch]:
     with open_parquet(path) as file:
         names = file.schema_arrow.names
         if any(name not in names for name in tables.CORPUS):
-            tables.conform(pl.DataFrame(schema=names), tables.CORPUS, path)  # says what lacks
+            tables.conform(
+                pl.DataFrame(schema=names), tables.CORPUS, path
+            )  # names the missing column
         for part in file.iter_batches(BATCH_ROWS, columns=list(tables.CORPUS)):
             frame = pl.from_arrow(pa.Table.from_batches([part]))
             assert isinstance(frame, pl.DataFrame)
@@ -176,7 +179,7 @@ def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
     title = record.get(tables.TITLE) or ""
     if not isinstance(title, str):
         raise InputError(
-            path, number, f"passage {doc_id!r} has a title that is no string", "fix it"
+            path, number, f"passage {doc_id!r} has a title that is not a string", "fix it"
         )
     article = str(record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
@@ -192,7 +195,7 @@ def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
 
 
 def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> None:
-    """Look at the ids behind equal hashes, and refuse the corpus if they are equal too."""
+    """Compare the ids of equal hashes, and refuse the corpus if they are equal too."""
     first: dict[str, int | None] = {}
     for batch in _batches(path, SkipBad(limit=2**63)):
         ids = batch.frame[DOC_ID]
@@ -200,13 +203,11 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> Non
             line = None if batch.lines is None else batch.lines[row]
             doc_id = ids[row]
             if doc_id in first:
-                before = first[doc_id]
+                where = "occurs more than once"
+                if first[doc_id] is not None:
+                    where = f"already occurs in line {first[doc_id]}"
                 raise InputError(
-                    batch.path,
-                    line,
-                    f"document id {doc_id!r} "
-                    f"{'occurs more than once' if before is None else f'stands in line {before} already'}",
-                    "give every passage an id of its own",
+                    batch.path, line, f"document id {doc_id!r} {where}", "make document ids unique"
                 )
             first[doc_id] = line
         upto -= batch.frame.height

@@ -1,4 +1,4 @@
-"""Texts cut into pieces: so many words each, or recursively into so many characters."""
+"""Texts cut into pieces of a number of words, or recursively into pieces of at most a number of characters."""
 
 from __future__ import annotations
 
@@ -6,46 +6,56 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InputError
+from engine.errors import InputError, require_least
+
+_WORDS = 100
+_OVERLAP = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cutting:
-    """How texts are cut.
+    """How texts are cut into passages.
 
     Attributes:
-        words: words per piece at most; used where ``characters`` is None.
-        characters: characters per piece at most.
-        overlap: characters that a piece may share with the one before it.
+        words: Maximum of words per passage; 100 by default.
+        characters: Cut recursively into passages of at most this many characters instead.
+        overlap: Characters that a passage may share with the one before it; 20 by default.
     """
 
-    words: int = 100
+    words: int | None = None
     characters: int | None = None
-    overlap: int = 20
+    overlap: int | None = None
 
     def __post_init__(self) -> None:
-        if self.words < 1:
-            raise InputError(None, None, f"--words is {self.words}", "use 1 or more")
-        if self.characters is not None and not 0 <= self.overlap < self.characters:
+        if self.words is not None and self.characters is not None:
+            raise InputError(None, None, "`words` and `characters`", "use one of them")
+        if self.overlap is not None and self.characters is None:
+            raise InputError(None, None, "`overlap` without `characters`", "use both")
+        require_least("words", self.words, 1)
+        if self.characters is not None and not 0 <= self.overlap_or_default < self.characters:
             raise InputError(
                 None,
                 None,
-                f"--characters is {self.characters}, --overlap {self.overlap}",
+                f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}",
                 "use 1 character or more, and a smaller overlap of 0 or more",
             )
 
+    @property
+    def overlap_or_default(self) -> int:
+        return _OVERLAP if self.overlap is None else self.overlap
+
 
 def cut(text: str, cutting: Cutting) -> list[str]:
-    """Cut a text into pieces; one that is only white space gives none."""
+    """Cut a text into pieces; a text of only white space gives none."""
     if cutting.characters is None:
-        return cut_words(text, cutting.words)
-    return cut_characters(text, cutting.characters, cutting.overlap)
+        return cut_words(text, cutting.words or _WORDS)
+    return cut_characters(text, cutting.characters, cutting.overlap_or_default)
 
 
 def cut_words(text: str, words: int) -> list[str]:
-    """Cut a text into pieces of ``words`` words, the last one shorter (Karpukhin et al. 2020).
+    """Cut a text into pieces of ``words`` words; the last may be shorter (Karpukhin et al. 2020).
 
-    Words are what white space separates; joined again, the pieces give the text's words.
+    Words are separated by white space; the pieces together have exactly the text's words.
     """
     tokens = text.split()
     return [" ".join(tokens[start : start + words]) for start in range(0, len(tokens), words)]
@@ -54,8 +64,8 @@ def cut_words(text: str, words: int) -> list[str]:
 def cut_characters(text: str, characters: int, overlap: int) -> list[str]:
     """Cut a text recursively: at empty lines, else at line ends, spaces, or anywhere.
 
-    What LangChain's RecursiveCharacterTextSplitter gives with its own separators. Pieces have at most
-    ``characters`` characters, and none is empty.
+    The same as LangChain's RecursiveCharacterTextSplitter with its default separators. Pieces have at
+    most ``characters`` characters, and none is empty.
     """
     pieces: list[str] = _splitter(characters, overlap).split_text(text)
     return pieces
@@ -63,7 +73,7 @@ def cut_characters(text: str, characters: int, overlap: int) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _splitter(characters: int, overlap: int) -> Any:
-    # 0.3 s to import, for those who cut by characters.
+    # 0.3 s to import, only needed for cutting by characters.
     from langchain_text_splitters import RecursiveCharacterTextSplitter
 
     return RecursiveCharacterTextSplitter(chunk_size=characters, chunk_overlap=overlap)

@@ -1,4 +1,4 @@
-"""Passages written as a corpus while the articles that they are cut from stream by."""
+"""Writing passages as a corpus while the articles that they are cut from are streamed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Written:
     """Counts of what was written.
 
     Attributes:
-        passages: all of them.
-        articles: those that gave passages.
-        empty: articles without text, which gave none.
-        files: Parquet files.
+        passages: passages written.
+        articles: articles with passages.
+        empty: articles without text, and so without passages.
+        files: Parquet files written.
     """
 
     passages: int
@@ -55,19 +55,19 @@ def write_passages(
     """Cut the articles of the sources and write the passages as a corpus, whole or not at all.
 
     One pass in constant memory: some megabytes per worker, a group of 50,000 passages, and 8 to 16
-    bytes an article, since no id may be given twice. The passages, their order and the files are
-    the same for any number of workers.
+    bytes per article to detect duplicate ids. The passages, their order and the files are the same for
+    any number of workers.
 
     Args:
         sources: files, directories or addresses.
         out: a ``.parquet`` file, or a new directory for shards of a million passages each.
-        cutting: how to cut.
+        cutting: how articles are cut.
         article_id: as in ``article_passages``.
-        workers: processes; by default one per CPU; sources of a few seconds of work are done in this one.
+        workers: processes, by default one per CPU; a few seconds of work are done in this process.
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
 
     Raises:
-        InputError: a source cannot be used, an article id is given twice, there is no text at all, or
+        InputError: a source cannot be used, an article id is duplicated, there is no text at all, or
             there are more bad records than tolerated.
     """
     skip = tolerance(skip_bad)
@@ -79,21 +79,21 @@ def write_passages(
     single = out.suffix == ".parquet"
     with (atomic_path if single else atomic_directory)(out) as temporary:
         with _Writer(temporary, shard=None if single else SHARD_PASSAGES) as writer:
-            for done in map_ordered(work, chunks, workers=workers or usable_cpus()):
-                for error in done.errors:
+            for piece in map_ordered(work, chunks, workers=workers or usable_cpus()):
+                for error in piece.errors:
                     skip.tolerate(error)
-                ids.add(done.ids)
-                articles += len(done.ids) - done.empty
-                empty += done.empty
-                writer.add(done.table)
+                ids.add(piece.ids)
+                articles += len(piece.ids) - piece.empty
+                empty += piece.empty
+                writer.add(piece.table)
         if not writer.passages:
-            raise InputError(sources[0], None, "holds no article with text", "give another source")
+            raise InputError(sources[0], None, "has no article with text", "give another source")
     return Written(writer.passages, articles, empty, writer.files)
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """What one chunk gave; ``empty`` of the articles of ``ids`` have no text."""
+    """The result of one chunk; ``empty`` of the articles in ``ids`` have no text."""
 
     table: pa.Table
     ids: list[str]
@@ -120,35 +120,35 @@ def _cut_chunk(chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None) 
 
 
 class _Writer:
-    """Writes tables as Parquet in groups of rows: to ``path``, or to shards in the directory ``path``."""
+    """Writes tables as Parquet in groups of rows: to the file ``path``, or to shards in that directory."""
 
     def __init__(self, path: Path, *, shard: int | None) -> None:
         self.passages = 0
         self.files = 0
         self._path = path
         self._shard = shard
-        self._waiting: list[pa.Table] = []
-        self._waiting_rows = 0
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
         self._file: pq.ParquetWriter | None = None
 
     def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._waiting_rows:
-            self._write(pa.concat_tables(self._waiting))
+        if kind is None and self._pending_rows:
+            self._write(pa.concat_tables(self._pending))
         self._close()
 
     def add(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self._waiting_rows += table.num_rows
-        if self._waiting_rows < _GROUP_ROWS:
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        if self._pending_rows < _GROUP_ROWS:
             return
-        rows = pa.concat_tables(self._waiting)
+        rows = pa.concat_tables(self._pending)
         while rows.num_rows >= _GROUP_ROWS:
             self._write(rows.slice(0, _GROUP_ROWS))
             rows = rows.slice(_GROUP_ROWS)
-        self._waiting, self._waiting_rows = [rows], rows.num_rows
+        self._pending, self._pending_rows = [rows], rows.num_rows
 
     def _write(self, rows: pa.Table) -> None:
         if self._file is None:

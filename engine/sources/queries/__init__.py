@@ -1,0 +1,1 @@
+"""Queries with their reference answers, read from every supported layout."""

@@ -12,12 +12,12 @@ WHAT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": �
 
 
 def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
-    """The query of one record: every output's answer, and the articles of every provenance.
+    """The query of one record, with the answers of all outputs and the articles of all provenance.
 
-    An article is its ``wikipedia_id``, and its title where there is none.
+    An article is identified by its ``wikipedia_id``, or by its title if it has none.
 
     Raises:
-        InputError: no id or text, or outputs of another shape.
+        InputError: there is no id or text, or the outputs have another form.
     """
     query_id = record.get("id")
     if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
@@ -28,7 +28,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     outputs = record.get("output") or []
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise InputError(
-            path, line, f'"output" of query {query_id!r} is no list of objects', f"give {WHAT}"
+            path, line, f'"output" of query {query_id!r} is not a list of objects', f"give {WHAT}"
         )
     answers: list[str] = []
     articles: list[str] = []
@@ -36,7 +36,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
             raise InputError(
-                path, line, f"an answer of query {query_id!r} is no string", "quote it"
+                path, line, f"an answer of query {query_id!r} is not a string", "quote it"
             )
         answers.append(answer or "")
         sources = output.get("provenance") or []
@@ -44,7 +44,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
             raise InputError(
                 path,
                 line,
-                f'"provenance" of query {query_id!r} is no list of objects',
+                f'"provenance" of query {query_id!r} is not a list of objects',
                 'write [{"wikipedia_id": …}, …]',
             )
         articles += [str(s.get("wikipedia_id") or s.get("title") or "") for s in sources]

@@ -1,7 +1,7 @@
-"""Queries as plain records: JSONL (BEIR's among them), CSV and TSV.
+"""Queries as plain records: JSONL (including BEIR's), CSV and TSV.
 
 ====================  =======================================================
-a query's             is the first of these fields
+part of a query       the first of these fields that is present
 ====================  =======================================================
 id                    ``query_id``, ``id``, ``_id``, ``qid``
 text                  ``query``, ``question``, ``text``
@@ -9,9 +9,9 @@ answers               ``answers``, ``answer``, ``golden_answers``
 articles              ``provenance``, ``article_ids``, ``article_id``
 ====================  =======================================================
 
-Where the first record has no id field, no record may have one, and queries are numbered from 1 in the
+If the first record has no id field, no record may have one, and queries are numbered from 1 in the
 order of the file. Answers and articles are a string or a list of strings; in CSV and TSV a JSON list
-(``["a", "b"]``), else texts with ``|`` between them.
+(``["a", "b"]``), else texts separated by ``|``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SEPARATOR = "|"
 def plain_rows(
     path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]
 ) -> Iterator[QueryRow]:
-    """Yield the queries of (line, record).
+    """Yield the query of each (line, record).
 
     Raises:
-        InputError: a query without text, with an id where others have none (or the other way round),
-            or with answers that are no strings.
+        InputError: a query without text, with an id although others have none (or vice versa), or
+            with answers that are not strings.
     """
     numbered: bool | None = None
     for count, (line, record) in enumerate(records, 1):
@@ -50,7 +50,10 @@ def plain_rows(
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
             problem = "a query without an id" if query_id is None else f"the id {query_id!r}"
             raise InputError(
-                path, line, problem, "give every query an id, a text or whole number, or none any"
+                path,
+                line,
+                problem,
+                "give every query an id (a string or a whole number), or none of them",
             )
         name = str(count if query_id is None else query_id)
         query = _first(record, QUERY_FIELDS)
@@ -63,10 +66,10 @@ def plain_rows(
 
 
 def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line, record) of a CSV file, or a TSV file: one whose header holds a tab.
+    """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 
     Raises:
-        InputError: a header without any of ``QUERY_FIELDS``, rows of another length, broken quotes.
+        InputError: a header without any of ``QUERY_FIELDS``, rows of another length, or broken quotes.
     """
     numbers: list[int] = []
 
@@ -88,15 +91,15 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
         )
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        # A quoted field may run over lines; where the row begins is told before it is read.
+        # A quoted field may span lines, so the start of a row is noted before the row is read.
         while True:
-            before = len(numbers)
+            start = len(numbers)
             row = next(rows, None)
             if row is None:
                 return
             if not any(field.strip() for field in row):
                 continue
-            line = numbers[before]
+            line = numbers[start]
             if len(row) != len(names):
                 raise InputError(
                     path, line, f"{len(row)} columns, the header has {len(names)}", "quote fields"
@@ -111,14 +114,14 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
     except csv.Error as error:
         raise InputError(
             path,
-            numbers[before],
+            numbers[start],
             f"broken quotes from this line on ({error})",
             'double the quotes within "…"',
         ) from None
 
 
 def _parsed(path: Location, line: int, name: str, text: str) -> Any:
-    """A field of a table: lists are written as JSON or with separators, an empty field is none."""
+    """A field of a table: lists are written as JSON or with separators, an empty field is None."""
     text = text.strip()
     if name not in ANSWER_FIELDS + ARTICLE_FIELDS or not text:
         return text or None
@@ -130,7 +133,7 @@ def _parsed(path: Location, line: int, name: str, text: str) -> Any:
         raise InputError(
             path,
             line,
-            f"{name} {text[:40]!r} is no JSON list",
+            f"{name} {text[:40]!r} is not a JSON list",
             f'write ["a", "b"], or a{SEPARATOR}b',
         ) from None
 
@@ -138,11 +141,11 @@ def _parsed(path: Location, line: int, name: str, text: str) -> Any:
 def _texts(
     path: Location, line: int, name: str, fields: tuple[str, ...], record: Mapping[str, Any]
 ) -> list[str]:
-    found = _first(record, fields)
-    values = found if isinstance(found, list) else [] if found is None else [found]
-    if not all(isinstance(value, str) for value in values):
+    value = _first(record, fields)
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(text, str) for text in values):
         raise InputError(
-            path, line, f"{fields[0]} of query {name!r} are no strings", 'write ["a", "b"]'
+            path, line, f"{fields[0]} of query {name!r} are not strings", 'write ["a", "b"]'
         )
     return values
 

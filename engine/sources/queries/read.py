@@ -1,4 +1,4 @@
-"""Queries with their references, from files of any known layout."""
+"""Reading queries with their reference answers, from files of any supported layout."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _WHAT = f"{KILT}, or JSONL or CSV with query and answers, or a SQuAD document"
 
 @dataclass(frozen=True)
 class QuerySet:
-    """Queries and what was left out of them.
+    """Queries, and the number of those left out.
 
     Attributes:
         table: the queries table, in the order of the file.
-        unanswerable: questions that the file itself calls unanswerable; they are not in the table.
+        unanswerable: questions that the file marks as unanswerable; they are not in the table.
     """
 
     table: pl.DataFrame
@@ -49,7 +49,7 @@ class QuerySet:
 def read_queries(
     path: Location, *, need_answers: bool = True, layout: Layout | None = None
 ) -> pl.DataFrame:
-    """The table of ``read_query_set``, for those who know that nothing is left out."""
+    """The table of ``read_query_set``, for callers that know that nothing is left out."""
     return read_query_set(path, need_answers=need_answers, layout=layout).table
 
 
@@ -62,12 +62,12 @@ def read_query_set(
 
     Args:
         path: a file of any layout of ``layout_of``, or a BEIR directory with a ``queries.jsonl``.
-        need_answers: whether a query without answers is an error (retrieval does without).
-        layout: what the file is, where only that will do.
+        need_answers: whether a query without answers is an error (retrieval does not need any).
+        layout: the required layout; by default any.
 
     Raises:
-        InputError: unreadable or empty, a query without id, text or answers, a duplicate id, or
-            answers that normalize to nothing (every empty output would match them).
+        InputError: the file is unreadable or empty, a query lacks an id, text or answers, an id is
+            duplicated, or answers normalize to nothing (every empty output would match them).
     """
     path = _file(path)
     layout = layout or layout_of(path)
@@ -86,21 +86,23 @@ def read_query_set(
         rows = plain_rows(path, table_records(path, _WHAT))
     table = _checked(path, rows, need_answers=need_answers)
     if table.is_empty():
-        left = f" but {unanswerable} unanswerable ones" if unanswerable else ""
-        raise InputError(path, None, f"no queries{left}", f"give {_WHAT}")
+        problem = "no queries"
+        if unanswerable:
+            problem = f"only unanswerable questions ({unanswerable})"
+        raise InputError(path, None, problem, f"give {_WHAT}")
     return QuerySet(table, unanswerable)
 
 
 def layout_of(path: Location) -> Layout:
     """The layout of a file of queries.
 
-    - ``parquet`` by its name;
+    - ``parquet``: by the name;
     - ``squad``: one JSON document with ``data`` (``is_squad``);
-    - JSON lines: ``kilt`` where the first object has ``input`` or ``output``, else ``plain``;
-    - anything that does not begin with ``{`` or ``[`` is a ``table``, CSV or TSV.
+    - JSON lines: ``kilt`` if the first object has ``input`` or ``output``, else ``plain``;
+    - anything that does not start with ``{`` or ``[`` is a ``table``, CSV or TSV.
 
     Raises:
-        InputError: no such file, or it cannot be read.
+        InputError: there is no such file, or it cannot be read.
     """
     if suffix_of(path) == ".parquet":
         return "parquet"
@@ -127,16 +129,16 @@ def _file(path: Location) -> Location:
 
 
 def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) -> pl.DataFrame:
-    seen: dict[str, int | None] = {}
-    found: list[tuple[str, str, list[str], list[str]]] = []
+    lines: dict[str, int | None] = {}
+    checked: list[tuple[str, str, list[str], list[str]]] = []
     for row in rows:
         name = repr(row.query_id)
-        if row.query_id in seen:
-            before = f" (see line {seen[row.query_id]})" if seen[row.query_id] else ""
+        if row.query_id in lines:
+            first = f" (see line {lines[row.query_id]})" if lines[row.query_id] else ""
             raise InputError(
-                path, row.line, f"duplicate query id {name}{before}", "make query ids unique"
+                path, row.line, f"duplicate query id {name}{first}", "make query ids unique"
             )
-        seen[row.query_id] = row.line
+        lines[row.query_id] = row.line
         if not row.query.strip():
             raise InputError(path, row.line, f"query {name} is empty", "write its text")
         if need_answers and not row.answers:
@@ -148,7 +150,7 @@ def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) ->
                 path,
                 row.line,
                 f"the answers of query {name} normalize to nothing ({row.answers[0]!r})",
-                "an answer needs more than articles and punctuation",
+                "write answers of more than articles and punctuation",
             )
-        found.append((row.query_id, row.query, row.answers, row.provenance))
-    return pl.DataFrame(found, schema=tables.QUERIES, orient="row")
+        checked.append((row.query_id, row.query, row.answers, row.provenance))
+    return pl.DataFrame(checked, schema=tables.QUERIES, orient="row")

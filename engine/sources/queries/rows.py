@@ -1,4 +1,4 @@
-"""One query as every layout gives it."""
+"""One query, the same for every layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.sources.io.locations import Location
 
 @dataclass(frozen=True)
 class QueryRow:
-    """A row of the queries table, and the line that it stands in (None where lines have no meaning)."""
+    """A row of the queries table, and its line in the file (None if lines have no meaning)."""
 
     line: int | None
     query_id: str
@@ -32,14 +32,14 @@ def clean_row(
     """A row with its answers stripped, and answers and articles distinct, in their order.
 
     Raises:
-        InputError: an id with white space, or text that is no Unicode.
+        InputError: an id that is empty or contains white space, or text that is not valid Unicode.
     """
     if query_id.split() != [query_id]:
         raise InputError(
             path,
             line,
-            f"query id {query_id!r} is empty or has white space in it",
-            "run and qrels files are split at white space; use another id",
+            f"query id {query_id!r} is empty or contains white space",
+            "use another id, since run and qrels files are split at white space",
         )
     if not is_text(query_id, query, *answers, *articles):
         raise InputError(

@@ -13,14 +13,14 @@ _ID_FIELDS = ("id", "guid")
 
 
 def squad_rows(path: Location) -> tuple[list[QueryRow], int]:
-    """The answerable questions of a document, and how many unanswerable ones were left out.
+    """The answerable questions of a document, and the number of unanswerable ones left out.
 
-    A question is unanswerable if ``is_impossible`` or without answers (plausible ones do not count).
-    Its gold article is that of its context: the title, which ``erag passages`` names the passages of
-    the same document by.
+    A question is unanswerable if ``is_impossible`` or without answers (plausible answers do not count).
+    Its gold article is that of its context, named by the title; ``erag passages`` gives the passages of
+    the same document that name too.
 
     Raises:
-        InputError: not such a document, or a question without id, text or answers of its shape.
+        InputError: not such a document, or a question without an id or text, or with other answers.
     """
     rows: list[QueryRow] = []
     unanswerable = 0
@@ -49,7 +49,7 @@ def _answers(path: Location, query_id: str | int, question: dict[str, Any]) -> l
         raise InputError(
             path,
             None,
-            f"answers of query {query_id!r} are no list of objects with a text",
+            f"answers of query {query_id!r} are not a list of objects with a text",
             'write [{"text": …}, …]',
         )
     return [text for text in texts if isinstance(text, str)]

@@ -1,4 +1,4 @@
-"""What users asked: queries of any known layout, or a log of text with a query a line."""
+"""Users' queries: any supported layout of queries, or a text log with one query per line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from engine.sources.io.locations import Location, is_directory, locate, name_of,
 from engine.sources.queries.read import QuerySet, layout_of, read_query_set
 from engine.sources.queries.rows import clean_row
 
-_WHAT = "a text file (.txt) with a query a line, or queries in any other layout"
+_WHAT = "a text file (.txt) with one query per line, or queries in any other layout"
 _PACKED = frozenset({".gz", ".bz2"})
 
 
 def read_user_queries(path: Location) -> QuerySet:
     """Read queries that need neither answers nor ids, as the queries table in the order of the file.
 
-    - A text file, one whose name ends in ``.txt`` (packed or not) and that does not begin with a brace:
-      each line that is not blank is a query, and the number of its line its id.
-    - JSON lines with ``input`` and no ``id`` in the first: likewise.
-    - Anything else as ``read_query_set`` reads it.
+    - In a text file, one whose name ends in ``.txt`` (compressed or not) and that does not start with a
+      brace, each line that is not blank is a query, and its line number is its id.
+    - The same holds for JSON lines if the first has ``input`` and no ``id``.
+    - Any other file is read by ``read_query_set``.
 
     Raises:
-        InputError: unreadable or empty, not UTF-8, or a query that ``read_query_set`` refuses.
+        InputError: the file is unreadable, empty or not UTF-8, or has a query that ``read_query_set``
+            refuses.
     """
     path = locate(path)
     if is_directory(path):
@@ -49,7 +50,7 @@ def _is_text(path: Location) -> bool:
         suffixes.pop()
     if not suffixes or suffixes[-1] != ".txt":
         return False
-    # Other layouts are told by their content and may have any name; no query begins like this.
+    # Other layouts are recognized by their content and may have any name; no query starts like this.
     first = next((line for _, line in raw_lines(path, _WHAT)), b"")
     return not first.lstrip().startswith(b"{")
 
@@ -58,19 +59,19 @@ def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
     for line, record in read_json_lines(path, _WHAT):
         if record.get("id") is not None:
             raise InputError(
-                path, line, "a query with an id", "give every query an id, or none any"
+                path, line, "a query with an id", "give every query an id, or none of them"
             )
         yield line, record.get("input")
 
 
 def _numbered(path: Location, texts: Iterable[tuple[int, Any]]) -> pl.DataFrame:
-    """The queries table of (line, text); a query is named by its line."""
-    found: list[tuple[str, str, list[str], list[str]]] = []
+    """The queries table of (line, text); the line number is the query's id."""
+    rows: list[tuple[str, str, list[str], list[str]]] = []
     for line, text in texts:
         if not isinstance(text, str) or not text.strip():
             raise InputError(path, line, "a query without text", "write its text")
         row = clean_row(path, line, str(line), text.strip(), [], [])
-        found.append((row.query_id, row.query, row.answers, row.provenance))
-    if not found:
+        rows.append((row.query_id, row.query, row.answers, row.provenance))
+    if not rows:
         raise InputError(path, None, "no queries", f"give {_WHAT}")
-    return pl.DataFrame(found, schema=tables.QUERIES, orient="row")
+    return pl.DataFrame(rows, schema=tables.QUERIES, orient="row")

@@ -1,0 +1,1 @@
+"""Runs, judgments, preferences and edits: what is known about ranked lists, in and out."""

@@ -1,4 +1,4 @@
-"""Runs and judgments as JSON dictionaries: of pytrec_eval and ranx, and of the eRAG package."""
+"""Runs and judgments as JSON dictionaries, in the forms of pytrec_eval, ranx and the eRAG package."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ Ranking = dict[str, float] | list[str]
 
 
 def is_dictionary(path: Location, what: str) -> bool:
-    """Whether a file begins as a JSON dictionary does.
+    """Whether a file starts like a JSON dictionary.
 
     Raises:
-        InputError: no such file, or it cannot be read.
+        InputError: there is no such file, or it cannot be read.
     """
     _, first = next(raw_lines(path, what), (0, b""))
     return first.lstrip().startswith(b"{")
 
 
 def read_dictionary(path: Location, what: str) -> dict[str, Ranking]:
-    """``{query: {document: number}}`` or ``{query: [document, …]}``, the best document first.
+    """Read ``{query: {document: number}}`` or ``{query: [document, …]}``, the best document first.
 
     Raises:
-        InputError: broken JSON, another shape, or a key given twice.
+        InputError: broken JSON, another form, or a duplicate key.
     """
     try:
         with open_decompressed(path) as stream:
-            found = json.loads(stream.read(), object_pairs_hook=lambda p: _once(path, p))
+            rankings = json.loads(
+                stream.read(), object_pairs_hook=lambda pairs: _without_duplicates(path, pairs)
+            )
     except json.JSONDecodeError as error:
         raise InputError(
             path, error.lineno, f"broken JSON ({error.msg}, column {error.colno})", f"give {what}"
@@ -42,34 +44,34 @@ def read_dictionary(path: Location, what: str) -> dict[str, Ranking]:
         raise InputError(path, None, f"broken JSON ({str(error)[:60]})", f"give {what}") from None
     except DAMAGE as error:
         raise damaged(path, None, error) from None
-    for query, ranking in found.items():
+    for query, ranking in rankings.items():
         problem = _problem(query, ranking)
         if problem:
             raise InputError(path, None, problem, f"give {what}")
-    return found
+    return rankings
 
 
-def _once(path: Location, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's pairs as a dictionary; json alone would keep the last of equal keys."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise InputError(path, None, f"the key {twice!r} is given twice", "keep one of them")
-    return found
+def _without_duplicates(path: Location, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's pairs as a dictionary; json would keep the last of equal keys."""
+    dictionary = dict(pairs)
+    if len(dictionary) < len(pairs):
+        duplicate = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise InputError(path, None, f"the key {duplicate!r} is given twice", "keep one of them")
+    return dictionary
 
 
 def _problem(query: str, ranking: Any) -> str:
     if not isinstance(ranking, (dict, list)):
         return f"query {query!r} has neither a dictionary nor a list"
     if not is_text(query) or not all(isinstance(d, str) and is_text(d) for d in ranking):
-        return f"query {query!r} or a document of it is no text"
+        return f"the id of query {query!r} or of one of its documents is not valid text"
     if isinstance(ranking, list):
         counts = Counter(ranking)
-        twice = next((document for document in ranking if counts[document] > 1), None)
-        return "" if twice is None else f"query {query!r} lists document {twice!r} twice"
+        duplicate = next((document for document in ranking if counts[document] > 1), None)
+        return "" if duplicate is None else f"query {query!r} lists document {duplicate!r} twice"
     for document, number in ranking.items():
         if not _is_number(number):
-            return f"{number!r} of document {document!r} of query {query!r} is no number"
+            return f"{number!r} of document {document!r} of query {query!r} is not a number"
     return ""
 
 

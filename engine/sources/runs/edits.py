@@ -1,7 +1,7 @@
-"""Edits of a run: documents swapped, inserted or deleted, giving a further run beside the first.
+"""Edits of a run: documents swapped, inserted or deleted, which gives another run beside the original.
 
-What a list would be worth with other documents in it is asked one document at a time, and costs the
-reads of the new ones alone.
+Edits test what a list would be worth with other documents, one document at a time; only the new
+documents and lists cost reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPERATIONS = ("swap", "insert", "delete")
 _KEYS = ("query_id", "run", *_OPERATIONS, "rank")
 _SUFFIX = "-edited"
 
-# A whole number is a rank, 1 for the best; a text is a document id, also one made of digits.
+# A whole number is a rank, 1 for the best; a string is a document id, even if it consists of digits.
 Place = int | str
 
 
@@ -40,7 +40,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class Insert:
-    """``doc_id`` stands at ``rank`` afterwards, and what stood there moves down."""
+    """``doc_id`` gets ``rank``; the document at that rank and those below it move down."""
 
     doc_id: str
     rank: int
@@ -60,8 +60,8 @@ class Edit:
 
     Attributes:
         line: its number, from 1.
-        query_id: whose list is edited.
-        run: of which run; None for the only one.
+        query_id: the query whose list is edited.
+        run: the run that is edited; None for the only one.
     """
 
     line: int
@@ -72,11 +72,11 @@ class Edit:
 
 @dataclass(frozen=True)
 class EditedRun:
-    """A run that came of edits.
+    """A run that results from edits.
 
     Attributes:
-        name: its own.
-        original: the name of the run that was edited.
+        name: of the edited run.
+        original: the name of the run before the edits.
         edits: in the order in which they were applied.
     """
 
@@ -85,7 +85,7 @@ class EditedRun:
     edits: tuple[Edit, ...]
 
     def line_of(self, query_id: str, doc_id: str) -> int | None:
-        """The line that inserted a document last; None where no edit did."""
+        """The line that inserted a document last; None if no edit did."""
         lines = [
             edit.line
             for edit in self.edits
@@ -97,11 +97,11 @@ class EditedRun:
 
 
 def read_edits(path: Location) -> list[Edit]:
-    """Read edits, one a line, in the order of the file.
+    """Read edits, one per line, in the order of the file.
 
     Raises:
-        InputError: unreadable or empty; a line with an unknown key or a key twice, with no operation or
-            several, without query id, or with places that are neither ranks nor document ids.
+        InputError: the file is unreadable or empty; a line has an unknown or a duplicate key, no
+            operation or several, no query id, or places that are neither ranks nor document ids.
     """
     edits = [_edit(path, line, text) for line, text in read_lines(path, _WHAT)]
     if not edits:
@@ -112,22 +112,23 @@ def read_edits(path: Location) -> list[Edit]:
 def apply_edits(
     runs: pl.DataFrame, edits: Sequence[Edit], *, path: Location, query_ids: Sequence[str]
 ) -> tuple[pl.DataFrame, tuple[EditedRun, ...]]:
-    """The edited runs alone, and what was done to each.
+    """Only the edited runs, and what was done to each.
 
-    A run that is edited gives one called ``NAME-edited``, whole: lists that no edit is of are as they
-    were. Edits are applied one after the other, so that ranks are those which the edits before have
-    left. Scores of an edited list count down to 1, since what a retriever would have given to an inserted
-    document nobody knows.
+    Each run with edits gives a complete run called ``NAME-edited``; its lists without edits are
+    unchanged. Edits are applied one after another, so ranks refer to the list that the previous edits
+    left. Scores of an edited list count down to 1, since the retriever's score of an inserted document
+    is unknown.
 
     Args:
         runs: the run table, before any cutoff.
+        edits: the edits, in order.
         path: the file of the edits, for errors.
         query_ids: the queries that may be edited; a run need not list anything for them.
 
     Raises:
-        InputError: an unknown run, or none named where there are several; an unknown query; a rank
-            beyond the list, a document that is not in the list, or inserted and there already; or
-            there is a run called ``NAME-edited``.
+        InputError: an unknown run, or none named although there are several; an unknown query; a rank
+            beyond the list; a document that is not in the list, or that is inserted but already there;
+            or a run that is already called ``NAME-edited``.
     """
     names = runs[RUN].unique(maintain_order=True).to_list()
     known = set(query_ids)
@@ -138,21 +139,21 @@ def apply_edits(
             raise InputError(
                 path,
                 edit.line,
-                f"query {edit.query_id!r} is none of the {len(known)} queries",
-                "give the id that the queries file has, as a text",
+                f"query {edit.query_id!r} is not among the {len(known)} queries",
+                "give an id of the queries file, as a string",
             )
         by_run.setdefault(name, []).append(edit)
     frames = [tables.empty(tables.RUNS)]
     edited = []
-    for name, own in by_run.items():
+    for name, edits_of_run in by_run.items():
         if name + _SUFFIX in names:
             raise InputError(
                 path,
-                own[0].line,
-                f"the edited run would be called {name + _SUFFIX!r} like another one",
-                "rename that one",
+                edits_of_run[0].line,
+                f"the edited run would be called {name + _SUFFIX!r}, like another run",
+                "rename the other run",
             )
-        edited.append(EditedRun(name + _SUFFIX, name, tuple(own)))
+        edited.append(EditedRun(name + _SUFFIX, name, tuple(edits_of_run)))
         frames.append(_edited(runs.filter(pl.col(RUN) == name), edited[-1], path))
     return pl.concat(frames), tuple(edited)
 
@@ -180,7 +181,7 @@ def _edited(run: pl.DataFrame, edited: EditedRun, path: Location) -> pl.DataFram
 
 
 class _ImpossibleError(Exception):
-    """A list does not allow an edit; the caller knows whose list, and which line."""
+    """An edit that a list does not allow; the caller knows the query and the line."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem = problem
@@ -191,19 +192,19 @@ class _ImpossibleError(Exception):
 def _apply(operation: Operation, documents: list[str]) -> None:
     """Edit a list of document ids in place, the best first."""
     if isinstance(operation, Swap):
-        one, other = _index(operation.first, documents), _index(operation.second, documents)
-        if one == other:
+        first, second = _index(operation.first, documents), _index(operation.second, documents)
+        if first == second:
             raise _ImpossibleError(
-                f"swaps document {documents[one]!r} with itself",
+                f"swaps document {documents[first]!r} with itself",
                 "name two documents, or leave the line out",
             )
-        documents[one], documents[other] = documents[other], documents[one]
+        documents[first], documents[second] = documents[second], documents[first]
     elif isinstance(operation, Insert):
         if operation.doc_id in documents:
             raise _ImpossibleError(
-                f"document {operation.doc_id!r} is in the list already, at rank "
+                f"document {operation.doc_id!r} is already in the list, at rank "
                 f"{documents.index(operation.doc_id) + 1}",
-                "delete it first, or swap it to where it is to be",
+                "delete it first, or swap it to the new place",
             )
         _refuse_beyond(operation.rank, len(documents), last=len(documents) + 1)
         documents.insert(operation.rank - 1, operation.doc_id)
@@ -218,7 +219,7 @@ def _index(place: Place, documents: list[str]) -> int:
     if place not in documents:
         raise _ImpossibleError(
             f"document {place!r} is not in the list",
-            'name one as the run lists it (a new one comes in with "insert")',
+            'name a document of the list ("insert" adds a new one)',
         )
     return documents.index(place)
 
@@ -226,7 +227,7 @@ def _index(place: Place, documents: list[str]) -> int:
 def _refuse_beyond(rank: int, length: int, *, last: int) -> None:
     if rank > last:
         raise _ImpossibleError(
-            f"rank {rank} is beyond the list, which the lines before leave with {length} documents",
+            f"rank {rank} is beyond the list, which has {length} documents after the previous edits",
             f"use a rank from 1 to {last}" if last else "insert a document at rank 1 first",
         )
 
@@ -236,7 +237,7 @@ def _run_of(edit: Edit, names: Sequence[str], path: Location) -> str:
         raise InputError(
             path,
             edit.line,
-            f"an edit of one of {len(names)} runs, and it does not say which",
+            f"an edit that does not name one of the {len(names)} runs",
             f'add "run": one of {", ".join(names)}',
         )
     if edit.run is not None and edit.run not in names:
@@ -248,15 +249,15 @@ def _run_of(edit: Edit, names: Sequence[str], path: Location) -> str:
 
 def _edit(path: Location, line: int, text: str) -> Edit:
     record = parse_json_object(path, line, text)
-    # Of equal keys json keeps the last, and an edit would be lost.
+    # json keeps the last of equal keys, so an edit would be lost.
     if len(json.loads(text, object_pairs_hook=list)) > len(record):
-        raise InputError(path, line, "a key stands twice", "write one edit a line")
+        raise InputError(path, line, "a key occurs twice", "write one edit per line")
     for key in record:
         if key not in _KEYS:
             raise InputError(path, line, f"unknown key {key!r}", f"give {_WHAT}")
     for key in ("query_id", "run"):
         if key in record and not _is_id(record[key]):
-            raise InputError(path, line, f'"{key}" is {record[key]!r}', "write it as a text")
+            raise InputError(path, line, f'"{key}" is {record[key]!r}', "write it as a string")
     if "query_id" not in record:
         raise InputError(path, line, "an edit without a query id", 'add "query_id"')
     operations = [name for name in _OPERATIONS if name in record]
@@ -266,8 +267,8 @@ def _edit(path: Location, line: int, text: str) -> Edit:
             line,
             " and ".join(operations) + " in one line"
             if operations
-            else "an edit that does nothing",
-            f"write one of {', '.join(_OPERATIONS)} a line",
+            else "an edit without an operation",
+            f"write one of {', '.join(_OPERATIONS)} per line",
         )
     return Edit(line, record["query_id"], record.get("run"), _operation(path, line, record))
 
@@ -277,7 +278,7 @@ def _operation(path: Location, line: int, record: dict[str, Any]) -> Operation:
         doc_id, rank = record["insert"], record.get("rank")
         if not _is_id(doc_id):
             raise InputError(
-                path, line, f"inserts {doc_id!r}", "write the document's id, as a text"
+                path, line, f"inserts {doc_id!r}", "write the document's id, as a string"
             )
         if not _is_rank(rank):
             raise InputError(
@@ -291,7 +292,7 @@ def _operation(path: Location, line: int, record: dict[str, Any]) -> Operation:
         raise InputError(
             path, line, '"rank" without "insert"', "write the places as the operation's value"
         )
-    remedy = "name a place by its rank (a whole number from 1) or its document id (a text)"
+    remedy = "name a place by its rank (a whole number from 1) or its document id (a string)"
     if "swap" in record:
         places = record["swap"]
         if not isinstance(places, list) or len(places) != 2 or not all(map(_is_place, places)):

@@ -1,4 +1,4 @@
-"""Labels and runs for other tools: qrels of every annotator, and the runs as they were evaluated."""
+"""Labels and runs for other tools: qrels of every annotator, and the runs as evaluated."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _SUFFIXES = (".txt", ".tsv", ".trec", ".parquet")
 
 
 def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> list[Path]:
-    """Write ``qrels/ANNOTATOR.*`` and ``runs/RUN.*`` under ``directory``; what was written.
+    """Write ``qrels/ANNOTATOR.*`` and ``runs/RUN.*`` under ``directory``; the files written.
 
-    Qrels are TREC text (``.txt``) where all of an annotator's labels are whole numbers. Others are
-    BEIR's TSV (``.tsv``) and Parquet: tools that read TREC qrels cut 0.5 down to 0. Runs are TREC text
-    (``.trec``). Where an id holds white space, which TREC text cannot, it is Parquet alone.
-    Files that an earlier export left in the two folders are removed first: one by the same name in
-    another format would be taken for one of these.
+    Qrels are TREC text (``.txt``) if all of an annotator's labels are whole numbers. Others are BEIR's
+    TSV (``.tsv``) and Parquet, since tools that read TREC qrels truncate 0.5 to 0. Runs are TREC text
+    (``.trec``). If an id contains white space, which TREC text cannot represent, only Parquet is
+    written. Files of an earlier export in the two folders are removed first: a file of the same name in
+    another format could be mistaken for a new one.
 
     Args:
         labels: the labels table.
-        runs: the run table, cut as it was evaluated.
-        directory: a folder of the engine's own.
+        runs: the run table, cut off as evaluated.
+        directory: a folder that only the engine writes to.
     """
     for folder in (_QRELS, _RUNS):
-        for old in sorted((directory / folder).glob("*")):
-            if old.suffix in _SUFFIXES:
-                old.unlink()
+        for file in sorted((directory / folder).glob("*")):
+            if file.suffix in _SUFFIXES:
+                file.unlink()
     written: list[Path] = []
-    names = _file_names(labels[ANNOTATOR].unique(maintain_order=True).to_list())
-    for name, file in names.items():
-        own = labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
-        written += _write_judgments(own, directory / _QRELS / file)
-    for name, file in _file_names(runs[RUN].unique(maintain_order=True).to_list()).items():
-        written.append(_write_list(runs.filter(pl.col(RUN) == name), directory / _RUNS / file))
+    annotators = labels[ANNOTATOR].unique(maintain_order=True).to_list()
+    for annotator, name in _file_names(annotators).items():
+        judgments = labels.filter(pl.col(ANNOTATOR) == annotator).select(QUERY_ID, DOC_ID, LABEL)
+        written += _write_judgments(judgments, directory / _QRELS / name)
+    for run, name in _file_names(runs[RUN].unique(maintain_order=True).to_list()).items():
+        written.append(_write_list(runs.filter(pl.col(RUN) == run), directory / _RUNS / name))
     return written
 
 
@@ -54,7 +54,7 @@ def _write_judgments(judgments: pl.DataFrame, base: Path) -> list[Path]:
         write_qrels(judgments, parquet)
         write_qrels(judgments, _with(base, ".tsv"))
         return [parquet, _with(base, ".tsv")]
-    except InputError:  # ids that text cannot hold
+    except InputError:  # ids that text cannot represent
         write_qrels(judgments, parquet)
         return [parquet]
 
@@ -69,11 +69,11 @@ def _write_list(run: pl.DataFrame, base: Path) -> Path:
 
 
 def _with(base: Path, suffix: str) -> Path:
-    return base.with_name(base.name + suffix)  # a name may hold dots
+    return base.with_name(base.name + suffix)  # a name may contain dots
 
 
 def _file_names(names: list[str]) -> dict[str, str]:
-    """A file name for each: names are the user's, and may hold slashes or nothing that a file can."""
+    """A file name for each name; names are the users' and may contain slashes, or no valid character."""
     taken: set[str] = set()
     files: dict[str, str] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Pairwise human judgments: which of two or three passages shown was best, or none of them."""
+"""Pairwise human judgments: which of two or three passages shown was best, or that none was."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _WHAT = 'preferences in JSONL: {"query_id": …, "shown": [two or three document
 
 
 def read_preferences(path: Location) -> pl.DataFrame:
-    """Read judgments as the preferences table, one a line, in the order of the file.
+    """Read judgments as the preferences table, one per line, in the order of the file.
 
     Raises:
-        InputError: unreadable or empty; a line without query id, with fewer than two or more than
-            three passages, one of them twice, or a best one that was not shown or is left out.
+        InputError: the file is unreadable or empty; a line has no query id, fewer than two or more
+            than three passages, a passage twice, or a best passage that is missing or was not shown.
     """
     rows = [_row(path, line, record) for line, record in read_json_lines(path, _WHAT)]
     if not rows:
@@ -31,21 +31,21 @@ def _row(path: Location, line: int, record: dict[str, Any]) -> tuple[str, list[s
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
         raise InputError(path, line, "a judgment without a query id", 'add "query_id"')
-    listed = record.get("shown")
-    shown = [_identifier(value) for value in listed] if isinstance(listed, list) else []
-    passages = [doc_id for doc_id in shown if doc_id is not None]
-    if not 2 <= len(shown) <= 3 or len(passages) < len(shown):
+    shown = record.get("shown")
+    ids = [_identifier(value) for value in shown] if isinstance(shown, list) else []
+    passages = [doc_id for doc_id in ids if doc_id is not None]
+    if not 2 <= len(ids) <= 3 or len(passages) < len(ids):
         raise InputError(
             path,
             line,
-            f"{listed!r} is not what was shown for query {query_id!r}",
+            f"{shown!r} cannot be the passages shown for query {query_id!r}",
             'write "shown" as a list of two or three document ids',
         )
     if len(set(passages)) < len(passages):
-        raise InputError(path, line, f"shows a passage twice ({listed!r})", "show it once")
+        raise InputError(path, line, f"shows a passage twice ({shown!r})", "list it once")
     if "best" not in record:
         raise InputError(
-            path, line, 'a judgment without "best"', "write the best one's id, or null for none"
+            path, line, 'a judgment without "best"', "write the best passage's id, or null for none"
         )
     best = _identifier(record["best"])
     if record["best"] is not None and best not in passages:
@@ -59,7 +59,7 @@ def _row(path: Location, line: int, record: dict[str, Any]) -> tuple[str, list[s
 
 
 def _identifier(value: object) -> str | None:
-    """An id as text; None for what can be none."""
+    """An id as text; None if the value cannot be an id."""
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         return None
     return str(value)

@@ -1,4 +1,4 @@
-"""Judgments (qrels): TREC text, BEIR's TSV and Parquet, in and out; JSON dictionaries, in."""
+"""Judgments (qrels): reading and writing TREC text, BEIR's TSV and Parquet; reading JSON dictionaries."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 def read_qrels(path: Location) -> pl.DataFrame:
     """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
 
-    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; one that
-    begins with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Labels
-    are numbers, whole ones in TREC's collections; below 0 means that a passage was pooled but not
-    judged.
+    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; a file that
+    starts with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Labels
+    are numbers (whole numbers in TREC's collections); a label below 0 means that a passage was pooled
+    but not judged.
 
     Raises:
-        InputError: unreadable, empty, a line that has not four columns, a label that is no finite
-            number, or a document judged twice for a query.
+        InputError: the file is unreadable or empty, a line has another number of columns, a label is
+            not a finite number, or a document is judged twice for a query.
     """
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path), tables.QRELS, path)
-        twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
-        if not twice.is_empty():
-            query_id, doc_id = twice.select(QUERY_ID, DOC_ID).row(0)
+        duplicates = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
+        if not duplicates.is_empty():
+            query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)
             raise InputError(
                 path, None, f"query {query_id!r} judges {doc_id!r} twice", "keep one judgment"
             )
         if not frame[LABEL].is_finite().all():
-            raise InputError(path, None, "a label is not a finite number", "give every label one")
+            raise InputError(path, None, "a label is not a finite number", "write finite numbers")
     elif is_dictionary(path, _WHAT):
         frame = _from_json(path)
     else:
@@ -56,15 +56,15 @@ def read_qrels(path: Location) -> pl.DataFrame:
 
 
 def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
-    """Write judgments: Parquet or BEIR's TSV if the name ends so, else TREC text.
+    """Write judgments: Parquet for a name in ``.parquet``, BEIR's TSV for ``.tsv``, else TREC text.
 
-    BEIR's labels are written as the shortest decimals that give the same number again, whole ones
-    without a point.
+    BEIR's labels are written as the shortest decimals that give the same number again, whole numbers
+    without a decimal point.
 
     Raises:
-        InputError: for TREC text an id with white space, or a label that is no whole number, which
-            TREC's tools cannot read (they cut 0.5 down to 0); for TSV an id with a tab or a line's
-            end, or with white space around it.
+        InputError: in TREC text an id with white space, or a label that is not a whole number, which
+            TREC's tools cannot read (they truncate 0.5 to 0); in TSV an id with a tab or a line end,
+            or with white space around it.
     """
     path = Path(path)
     table = frame.select(list(tables.QRELS))
@@ -76,20 +76,22 @@ def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
     for query_id, doc_id, label in table.iter_rows():
         ids = (query_id, doc_id)
         if beir:
-            # The reader splits lines where Python does, and strips what stands around tabs.
-            held = all(part and [part.strip()] == re.split(r"\t|\n|\r", part) for part in ids)
+            # ``read_qrels`` splits lines where Python does, and strips white space around tabs.
+            representable = all(
+                part and [part.strip()] == re.split(r"\t|\n|\r", part) for part in ids
+            )
         else:
-            held = all(part.split() == [part] for part in ids) and label.is_integer()
-        if not held:
+            representable = all(part.split() == [part] for part in ids) and label.is_integer()
+        if not representable:
             raise InputError(
                 path,
                 None,
                 f"{'BEIR' if beir else 'TREC'} qrels cannot hold {query_id!r}, {doc_id!r}, {label!r}",
                 "write the judgments as .parquet instead",
             )
-        written = int(label) if label.is_integer() else label
+        number = int(label) if label.is_integer() else label
         lines.append(
-            f"{query_id}\t{doc_id}\t{written!r}\n" if beir else f"{query_id} 0 {doc_id} {written}\n"
+            f"{query_id}\t{doc_id}\t{number!r}\n" if beir else f"{query_id} 0 {doc_id} {number}\n"
         )
     write_text("".join(lines), path)
 
@@ -111,7 +113,7 @@ def _from_json(path: Location) -> pl.DataFrame:
 def _from_lines(path: Location) -> pl.DataFrame:
     beir = False
     rows: list[tuple[str, str, float]] = []
-    seen: dict[tuple[str, str], int] = {}
+    first_lines: dict[tuple[str, str], int] = {}
     for number, line in read_lines(path, _WHAT):
         columns = [c.strip() for c in line.split("\t")] if beir else line.split()
         if not rows and columns == _BEIR_HEADER:
@@ -124,21 +126,23 @@ def _from_lines(path: Location) -> pl.DataFrame:
                 f"{len(columns)} columns, {'BEIR' if beir else 'TREC'} qrels have {3 if beir else 4}",
                 f"give {_WHAT}" if beir else 'write "query 0 document label"',
             )
-        query_id, doc_id, written = columns[0], columns[-2], columns[-1]
+        query_id, doc_id, label_text = columns[0], columns[-2], columns[-1]
         try:
-            label = float(written)
+            label = float(label_text)
         except ValueError:
             label = math.nan
         if not math.isfinite(label):
-            raise InputError(path, number, f"label {written!r} is no number", "write a number")
-        if (query_id, doc_id) in seen:
+            raise InputError(
+                path, number, f"label {label_text!r} is not a number", "write a number"
+            )
+        if (query_id, doc_id) in first_lines:
             raise InputError(
                 path,
                 number,
                 f"query {query_id!r} judges document {doc_id!r} twice "
-                f"(see line {seen[query_id, doc_id]})",
+                f"(see line {first_lines[query_id, doc_id]})",
                 "keep one judgment",
             )
-        seen[query_id, doc_id] = number
+        first_lines[query_id, doc_id] = number
         rows.append((query_id, doc_id, label))
     return pl.DataFrame(rows, schema=tables.QRELS, orient="row")

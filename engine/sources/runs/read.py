@@ -1,4 +1,4 @@
-"""Runs (ranked lists): TREC text files and Parquet, in and out, and JSON dictionaries, in."""
+"""Runs (ranked lists): reading and writing TREC text and Parquet; reading JSON dictionaries."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON
 def read_run(path: Location) -> pl.DataFrame:
     """Read one run as the run table, sorted by query and rank.
 
-    Order in TREC files follows trec_eval: by score (in single precision, as it keeps them), equal
-    scores by document id, both descending; the rank column is not looked at. JSON
-    ``{query: {document: score}}`` (pytrec_eval, ranx) is ordered likewise; in ``{query: [document, …]}``
-    (the eRAG package) the best document comes first, and scores count down to 1 as that package's do.
-    In Parquet the given ranks count. Ranks come out as 1, 2, … without gaps. A run without a name is
-    called after its file.
+    The order in TREC files follows trec_eval: by score (in single precision, as trec_eval stores it),
+    equal scores by document id, both descending; the rank column is ignored. JSON
+    ``{query: {document: score}}`` (pytrec_eval, ranx) is ordered in the same way; in
+    ``{query: [document, …]}`` (the eRAG package) the best document comes first, and scores count down
+    to 1, as in that package. In Parquet the rank column counts. The result has ranks 1, 2, … without
+    gaps. A run without a name is named after its file.
 
     Raises:
-        InputError: unreadable, empty, a line that has not six columns, a score that is no number, a
-            document listed twice for a query, ranks given twice, or more than one system name.
+        InputError: the file is unreadable or empty, a line does not have six columns, a score is not
+            a number, a query lists a document or a rank twice, or there are several system names.
     """
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
@@ -69,8 +69,8 @@ def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
             raise InputError(
                 path,
                 None,
-                f"the run is called {name!r} like {sources[name]}",
-                "give each run a name of its own (last column of a TREC run)",
+                f"the run is called {name!r}, as is {sources[name]}",
+                "give each run a different name (last column of a TREC run)",
             )
         sources[name] = path
         frames.append(frame)
@@ -78,14 +78,14 @@ def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
 
 
 def write_run(frame: pl.DataFrame, path: Location) -> None:
-    """Write a run: Parquet if the name ends so, else TREC text.
+    """Write a run: Parquet for a name in ``.parquet``, else TREC text.
 
-    Readers of TREC text order by score in single precision, and equal scores by document id. So
-    that they find the order of the ranks, a score that does not fall below the one before it is
-    written as the next smaller number.
+    Programs that read TREC text order by score in single precision, and equal scores by document id.
+    To preserve the order of the ranks, a score that is not below the previous one is written as the
+    next smaller number.
 
     Raises:
-        InputError: an id with white space cannot be written as TREC text.
+        InputError: an id with white space, which TREC text cannot represent.
     """
     path = Path(path)
     if suffix_of(path) == ".parquet":
@@ -117,9 +117,9 @@ def _from_parquet(path: Location) -> pl.DataFrame:
         frame = frame.with_columns(pl.lit(_name(path)).alias(RUN))
     frame = tables.conform(frame, tables.RUNS, path)
     for columns, what in (([QUERY_ID, DOC_ID], "document"), ([QUERY_ID, RANK], "rank")):
-        twice = frame.filter(pl.struct(columns).is_duplicated())
-        if not twice.is_empty():
-            query_id, value = twice.select(columns).row(0)
+        duplicates = frame.filter(pl.struct(columns).is_duplicated())
+        if not duplicates.is_empty():
+            query_id, value = duplicates.select(columns).row(0)
             raise InputError(
                 path,
                 None,
@@ -131,7 +131,7 @@ def _from_parquet(path: Location) -> pl.DataFrame:
 
 def _from_trec(path: Location) -> pl.DataFrame:
     rows: list[tuple[str, str, int, float, str]] = []
-    seen: dict[tuple[str, str], int] = {}
+    first_lines: dict[tuple[str, str], int] = {}
     for number, line in read_lines(path, _WHAT):
         columns = line.split()
         if len(columns) != 6:
@@ -141,22 +141,24 @@ def _from_trec(path: Location) -> pl.DataFrame:
                 f"{len(columns)} columns, a TREC run has 6",
                 'write "query Q0 document rank score name"',
             )
-        query_id, _, doc_id, _, written, name = columns
+        query_id, _, doc_id, _, score_text, name = columns
         try:
-            score = float(written)
+            score = float(score_text)
         except ValueError:
             score = math.nan
         if math.isnan(score):
-            raise InputError(path, number, f"score {written!r} is no number", "write a number")
-        if (query_id, doc_id) in seen:
+            raise InputError(
+                path, number, f"score {score_text!r} is not a number", "write a number"
+            )
+        if (query_id, doc_id) in first_lines:
             raise InputError(
                 path,
                 number,
                 f"query {query_id!r} lists document {doc_id!r} twice "
-                f"(see line {seen[query_id, doc_id]})",
+                f"(see line {first_lines[query_id, doc_id]})",
                 "list every document once per query",
             )
-        seen[query_id, doc_id] = number
+        first_lines[query_id, doc_id] = number
         rows.append((query_id, doc_id, 0, score, name))
     return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
 

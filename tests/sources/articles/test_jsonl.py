@@ -5,7 +5,7 @@ from engine.sources.articles.article import Article
 from engine.sources.articles.jsonl import kilt_text, parse_record
 
 
-def test_articles_of_the_usual_layouts_are_understood():
+def test_articles_of_the_usual_layouts_are_read():
     for record, expected in (
         ({"id": 1, "title": "T", "text": "x"}, Article("1", "T", "x")),
         ({"_id": "a", "title": "", "text": "x", "metadata": {}}, Article("a", "", "x")),

@@ -25,7 +25,7 @@ def test_redirects_and_other_namespaces_are_left_out(tmp_path):
         assert (article.page_id, article.title, article.text) == ("7", "Cat", "A cat purrs.")
 
 
-def test_files_that_are_no_dump_are_refused(tmp_path):
+def test_files_that_are_not_dumps_are_refused(tmp_path):
     path = tmp_path / "d.xml"
     path.write_text("<mediawiki><page>")
     with pytest.raises(InputError, match="not well-formed XML"):
@@ -52,7 +52,7 @@ def dump(path, *pages):
     return path
 
 
-def test_pages_are_the_same_however_the_file_is_read(tmp_path, monkeypatch):
+def test_pages_do_not_depend_on_the_size_of_the_blocks_read(tmp_path, monkeypatch):
     path = dump(tmp_path / "d.xml", *(page(n, f"a{n}\nb") for n in range(40)))
     whole = list(read_articles(path))
     assert [article.page_id for article in whole] == [str(n) for n in range(40)]
@@ -68,7 +68,7 @@ def test_pages_are_the_same_however_the_file_is_read(tmp_path, monkeypatch):
         (page(8, "a\nb < c"), 5, "not well-formed"),
         (page(8, end=""), 4, "a page without an end"),
         ("scrap\n", 4, "text between pages: b'scrap'"),
-        ("</page>\n", 4, "a page's end without its beginning"),
+        ("</page>\n", 4, "an end tag of a page without its start tag"),
     ],
 )
 def test_broken_pages_are_named_by_line_and_may_be_skipped(tmp_path, bad, line, words):
@@ -81,7 +81,7 @@ def test_broken_pages_are_named_by_line_and_may_be_skipped(tmp_path, bad, line, 
     assert skip.count == 1
 
 
-def test_a_dump_that_ends_early_is_refused_however_many_pages_may_be_skipped(tmp_path):
+def test_a_truncated_dump_is_refused_for_any_number_of_tolerated_pages(tmp_path):
     path = dump(tmp_path / "d.xml", page(1), page(2))
     whole = path.read_text()
     for cut, where in ((whole.index("T2"), "within a page"), (-13, "before </mediawiki>")):
@@ -94,14 +94,14 @@ def test_a_dump_that_ends_early_is_refused_however_many_pages_may_be_skipped(tmp
         list(read_articles(packed, skip_bad=100))
 
 
-def test_dumps_one_behind_the_other_are_read_as_one(tmp_path):
+def test_concatenated_dumps_are_read_as_one(tmp_path):
     first, second = dump(tmp_path / "a.xml", page(1)), dump(tmp_path / "b.xml", page(2))
     packed = tmp_path / "c.xml.bz2"
     packed.write_bytes(bz2.compress(first.read_bytes()) + bz2.compress(second.read_bytes()))
     assert [a.page_id for a in read_articles(packed)] == ["1", "2"]
 
 
-def test_a_page_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+def test_a_page_without_an_end_tag_does_not_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(mediawiki, "_LARGEST_PAGE", 3 << 20)
     path = dump(tmp_path / "d.xml", page(1), "<page>" + "x" * (5 << 20))
     with pytest.raises(InputError, match=":4: a page of more than 3 MiB"):

@@ -54,7 +54,7 @@ def test_parquet_articles(tmp_path, monkeypatch):
         list(read_source(path))
 
 
-def test_directories_give_their_files_in_name_order(tmp_path):
+def test_the_files_of_a_directory_are_ordered_by_name(tmp_path):
     for name in ("b.xml.bz2", "a.jsonl", "c.parquet", "README.md", ".hidden.jsonl"):
         (tmp_path / name).write_bytes(b"x")
     assert [f.name for f in source_files([tmp_path])] == ["a.jsonl", "b.xml.bz2", "c.parquet"]
@@ -84,11 +84,11 @@ def test_bad_records_are_named_and_may_be_skipped(tmp_path):
 @pytest.mark.parametrize("content", [b"plain words", b"\x00\x01", b"id\ttext\ttitle\n"])
 def test_other_files_are_refused(tmp_path, content):
     (tmp_path / "a").write_bytes(content)
-    with pytest.raises(InputError, match="begins with"):
+    with pytest.raises(InputError, match="starts with"):
         list(read_source(tmp_path / "a"))
 
 
-def test_a_packed_file_that_is_none_is_refused(tmp_path):
+def test_a_file_that_is_not_compressed_as_its_name_says_is_refused(tmp_path):
     for name in ("a.jsonl.gz", "a.xml.bz2"):
         (tmp_path / name).write_bytes(JSONL)
         with pytest.raises(InputError, match="cannot be read"):

@@ -25,7 +25,7 @@ def test_contexts_are_articles_that_share_their_title(tmp_path):
     ]
 
 
-def test_documents_are_told_from_lines(tmp_path):
+def test_squad_documents_are_distinguished_from_json_lines(tmp_path):
     whole = document(entry("Cat", "a"))
     for name, text, expected in (
         ("a.json", json.dumps(whole), True),
@@ -48,7 +48,11 @@ def test_documents_are_told_from_lines(tmp_path):
         ('{"data": 3}', None, 'without a list "data"'),
         ('{"data": [{"title": "x"}]}', None, r"data\[0\] has no paragraphs"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', None, r"paragraphs\[0\] has no context"),
-        ('{"data": [{"paragraphs": [{"context": "x", "qas": [1]}]}]}', None, "no list of objects"),
+        (
+            '{"data": [{"paragraphs": [{"context": "x", "qas": [1]}]}]}',
+            None,
+            "not a list of objects",
+        ),
     ],
 )
 def test_bad_documents_are_refused(tmp_path, text, line, words):

@@ -18,7 +18,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert path.read_text() == "new"
 
 
-def test_outputs_are_checked_before_the_work(tmp_path):
+def test_outputs_are_checked_in_advance(tmp_path):
     (tmp_path / "file").write_text("x")
     require_output(tmp_path / "new" / "deep", directory=True)
     require_output(tmp_path / "file", directory=False)
@@ -34,7 +34,7 @@ def test_outputs_are_checked_before_the_work(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_input_errors_survive_the_way_between_processes():
+def test_input_errors_can_be_pickled():
     error = InputError("f", 3, "broken", "mend it")
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error) == "f:3: broken; mend it"

@@ -22,7 +22,7 @@ def test_the_fingerprint_is_the_sum_of_the_rows_hashes():
     assert digest(ROWS) == f"{total % 2**256:064x}"
 
 
-def test_neither_order_nor_batches_count():
+def test_the_fingerprint_does_not_depend_on_order_or_batches():
     assert digest(ROWS) == digest(ROWS[::-1]) == digest(ROWS[2:], [], ROWS[:1], ROWS[1:2])
     found = Fingerprint()
     found.update(pl.DataFrame(ROWS, schema=tables.CORPUS, orient="row"))
@@ -40,5 +40,5 @@ def test_neither_order_nor_batches_count():
         [],
     ],
 )
-def test_every_difference_counts(rows):
+def test_every_difference_changes_the_fingerprint(rows):
     assert digest(rows) != digest(ROWS)

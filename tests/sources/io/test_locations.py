@@ -36,7 +36,7 @@ def memory():
         ("c.jsonl.bz2", bz2.compress(JSONL)),
     ],
 )
-def test_an_address_reads_like_the_file(memory, tmp_path, name, packed):
+def test_reading_an_address_equals_reading_the_file(memory, tmp_path, name, packed):
     (tmp_path / name).write_bytes(packed)
     memory.pipe(f"/data/{name}", packed)
     local = read_corpus(tmp_path / name)
@@ -99,7 +99,7 @@ def test_a_missing_driver_or_network_is_named(monkeypatch, error, words):
         read_corpus("s3://bucket/c.parquet")
 
 
-def test_what_is_an_address(tmp_path):
+def test_addresses_are_distinguished_from_paths(tmp_path):
     assert locate(f"file://{tmp_path}") == tmp_path
     assert locate("s3://b/c.d.gz") == "s3://b/c.d.gz"
     assert locate(Path("s3://b/c.d.gz")) == "s3://b/c.d.gz"

@@ -35,7 +35,7 @@ def test_little_work_starts_no_process(monkeypatch):
         list(map_ordered(operator.neg, [1, 2], workers=4))
 
 
-def test_items_are_taken_as_results_are_and_errors_come_through(impatient):
+def test_items_are_taken_lazily_and_errors_are_passed_on(impatient):
     taken = []
 
     def items():
@@ -51,6 +51,6 @@ def test_items_are_taken_as_results_are_and_errors_come_through(impatient):
         list(map_ordered(operator.neg, ["x"] * 9, workers=2))
 
 
-def test_a_killed_worker_ends_in_words(impatient):
+def test_a_killed_worker_gives_a_clear_error(impatient):
     with pytest.raises(RuntimeError, match="use fewer workers"):
         list(map_ordered(_exit_elsewhere, [os.getpid()] * 9, workers=2))

@@ -3,7 +3,7 @@ from engine.sources.passages.cut import passages
 from engine.sources.passages.splitting import Cutting
 
 
-def test_passages_never_cross_articles_and_name_theirs():
+def test_passages_never_cross_articles_and_name_their_article():
     articles = [Article("7", "Cat", "a b c"), Article("8", "Dog", ""), Article("9", "Elk", "d")]
     frame = passages(articles, cutting=Cutting(words=2))
     assert frame.rows() == [
@@ -15,7 +15,7 @@ def test_passages_never_cross_articles_and_name_theirs():
     assert paged["article_id"].to_list() == ["7", "7", "9"]
 
 
-def test_a_source_may_name_its_articles_otherwise():
+def test_a_source_may_give_its_articles_another_name():
     article = Article("7", "Cat", "a", "Q7")
     assert passages([article])["article_id"].to_list() == ["Q7"]
     assert passages([article], article_id="title")["article_id"].to_list() == ["Cat"]

@@ -19,7 +19,7 @@ def write(path, *records):
     return path
 
 
-def test_field_names_of_the_usual_layouts_are_understood(tmp_path):
+def test_field_names_of_the_usual_layouts_are_recognized(tmp_path):
     path = write(
         tmp_path / "c.jsonl",
         {"doc_id": "1", "title": "T", "text": "a", "article_id": "A"},
@@ -42,7 +42,7 @@ def test_only_wanted_passages_are_kept_from_either_format(tmp_path):
 @pytest.mark.parametrize(
     ("records", "where", "words"),
     [
-        ([{"id": "1", "text": "a"}, {"id": "1", "text": "b"}], ":2", "stands in line 1"),
+        ([{"id": "1", "text": "a"}, {"id": "1", "text": "b"}], ":2", "already occurs in line 1"),
         ([{"text": "a"}], ":1", "without an id"),
         ([{"id": "1"}], ":1", "has no text"),
         ([{"id": "1", "text": None}], ":1", "has no text"),
@@ -113,7 +113,7 @@ def test_dpr_passages_are_unquoted_and_belong_to_their_title(tmp_path, name):
     [
         ('2\t"unclosed\tT', "broken quotes"),
         ("2\tonly two", "2 columns, a passage has 3"),
-        ("1\tagain\tT", "stands in line 2 already"),
+        ("1\tagain\tT", "already occurs in line 2"),
     ],
 )
 def test_bad_dpr_lines_are_named(tmp_path, line, words):
@@ -157,11 +157,11 @@ def test_batches_joined_are_the_corpus_and_duplicates_far_apart_are_found(tmp_pa
     write_parquet(pl.concat(batches), tmp_path / "c.parquet")
     assert pl.concat(scan_corpus(tmp_path / "c.parquet")).equals(pl.concat(batches))
     write(path, *records, {"id": "3", "text": "again"})
-    with pytest.raises(InputError, match=r":51: document id '3' stands in line 4 already"):
+    with pytest.raises(InputError, match=r":51: document id '3' already occurs in line 4"):
         read_corpus(path)
 
 
-def test_equal_hashes_of_different_ids_are_no_duplicates(tmp_path, monkeypatch):
+def test_different_ids_with_equal_hashes_are_not_duplicates(tmp_path, monkeypatch):
     def same(ids):
         return pl.Series([7] * len(ids), dtype=pl.UInt64)
 
@@ -170,11 +170,11 @@ def test_equal_hashes_of_different_ids_are_no_duplicates(tmp_path, monkeypatch):
     path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": "t"} for i in range(5)))
     assert read_corpus(path).height == 5
     write(path, *({"id": str(i), "text": "t"} for i in (0, 1, 2, 1)))
-    with pytest.raises(InputError, match=r":4: document id '1' stands in line 2 already"):
+    with pytest.raises(InputError, match=r":4: document id '1' already occurs in line 2"):
         read_corpus(path)
 
 
-def test_bad_records_are_skipped_up_to_a_number_and_counted(tmp_path):
+def test_bad_records_are_skipped_up_to_a_limit_and_counted(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_bytes(
         b'{"id": "1", "text": "a"}\n{"id": "2", "te\n{"id": "3"}\n\xff\n{"id": "5", "text": "e"}\n'
@@ -183,13 +183,15 @@ def test_bad_records_are_skipped_up_to_a_number_and_counted(tmp_path):
     assert read_corpus(path, skip_bad=skip)["doc_id"].to_list() == ["1", "5"]
     assert skip.count == 3
     assert skip.described().startswith(f"3 bad records skipped ({path}:2: broken JSON")
-    with pytest.raises(InputError, match=r":4: not UTF-8 text \(bad record 3, 2 may be skipped\)"):
+    with pytest.raises(
+        InputError, match=r":4: not UTF-8 text \(bad record 3; at most 2 are skipped\)"
+    ):
         read_corpus(path, skip_bad=2)
     with pytest.raises(InputError, match=r":2: broken JSON"):
         read_corpus(path)
 
 
-def test_a_file_cut_short_is_refused_however_many_bad_records_may_be_skipped(tmp_path):
+def test_a_truncated_file_is_refused_for_any_number_of_tolerated_records(tmp_path):
     path = tmp_path / "c.jsonl.gz"
     lines = "".join(json.dumps({"id": str(i), "text": f"{i * i}"}) + "\n" for i in range(999))
     path.write_bytes(gzip.compress(lines.encode())[:-60])
@@ -198,12 +200,12 @@ def test_a_file_cut_short_is_refused_however_many_bad_records_may_be_skipped(tmp
     assert caught.value.line > 1
 
 
-def test_dpr_texts_in_quotes_may_run_over_lines(tmp_path):
+def test_quoted_dpr_texts_may_span_lines(tmp_path):
     path = dpr(tmp_path / "c.tsv", '1\t"one\n\ntwo"\tT', "2\tb\u2028c\tT", '3\t"x\n""y"""\tT')
     assert read_corpus(path)["text"].to_list() == ["one\n\ntwo", "b\u2028c", 'x\n"y"']
 
 
-def test_a_dpr_quote_left_open_costs_one_line(tmp_path):
+def test_an_open_quote_in_dpr_costs_only_one_line(tmp_path):
     rows = [f'{n}\t"say ""{n}"""\tT' for n in range(9)]
     rows[2] = '2\t"left open\tT'
     path = dpr(tmp_path / "c.tsv", *rows, '9\t"left open at the end\tT')
@@ -213,7 +215,7 @@ def test_a_dpr_quote_left_open_costs_one_line(tmp_path):
     assert [error.line for error in skip.first] == [4, 11]
 
 
-def test_a_scan_does_not_keep_what_it_has_read(tmp_path, monkeypatch):
+def test_a_scan_runs_in_constant_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "BATCH_ROWS", 1000)
     path = tmp_path / "c.parquet"
     texts = [random.Random(n).randbytes(500).hex() for n in range(20_000)]

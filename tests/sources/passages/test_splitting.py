@@ -10,7 +10,7 @@ TEXTS = st.text(alphabet="ab \n.", max_size=400)
 
 @settings(deadline=None)
 @given(st.lists(st.text(alphabet="abc", min_size=1, max_size=3), max_size=350))
-def test_pieces_joined_again_give_the_words(words):
+def test_pieces_together_have_exactly_the_words_of_the_text(words):
     cut = cut_words(" \n".join(words), 100)
     assert " ".join(cut).split() == words
     assert len(cut) == -(-len(words) // 100)
@@ -36,7 +36,7 @@ def test_characters_are_cut_at_paragraphs_before_words():
     assert cut_characters("aaa bbb ccc", 8, 4) == ["aaa bbb", "bbb ccc"]
 
 
-def test_a_cutting_says_which_way():
+def test_a_cutting_decides_between_words_and_characters():
     text = "one two three four"
     assert cut(text, Cutting(words=3)) == ["one two three", "four"]
     assert cut(text, Cutting(characters=9, overlap=0)) == ["one two", "three", "four"]
@@ -47,6 +47,6 @@ def test_a_cutting_says_which_way():
     "options",
     [{"words": 0}, {"characters": 0}, {"characters": 20}, {"characters": 9, "overlap": -1}],
 )
-def test_impossible_cuts_are_refused(options):
+def test_impossible_cuttings_are_refused(options):
     with pytest.raises(InputError, match="use 1"):
         Cutting(**options)

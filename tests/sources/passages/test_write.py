@@ -53,7 +53,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small):
     assert joined["text"][40] == " ".join(f"w40.{i}" for i in range(250))
 
 
-def test_a_directory_gets_shards_that_read_as_the_one_file(tmp_path, small):
+def test_shards_in_a_directory_hold_the_same_passages_as_a_single_file(tmp_path, small):
     articles_ = source(tmp_path / "a.jsonl", range(20))
     write_passages([articles_], tmp_path / "one.parquet", cutting=Cutting())
     done = write_passages([articles_], tmp_path / "many", cutting=Cutting())
@@ -67,7 +67,7 @@ def test_a_directory_gets_shards_that_read_as_the_one_file(tmp_path, small):
 
 
 @pytest.mark.parametrize(("name", "workers"), [("out.parquet", 2), ("out", 1)])
-def test_nothing_is_left_of_a_failure(tmp_path, small, workers, name):
+def test_a_failed_run_leaves_no_files(tmp_path, small, workers, name):
     path = source(tmp_path / "a.jsonl", range(40))
     with path.open("a") as stream:
         stream.write('{"id": "broken"\n')
@@ -81,24 +81,24 @@ def test_nothing_is_left_of_a_failure(tmp_path, small, workers, name):
     assert [p.name for p in out.parent.iterdir()] == [name]
 
 
-def test_article_ids_given_twice_are_refused_with_both_places(tmp_path, small):
+def test_duplicate_article_ids_are_refused_and_both_places_named(tmp_path, small):
     first = source(tmp_path / "a.jsonl", range(30), words=120)
     second = source(tmp_path / "b.jsonl", [30, 7], words=3)
     with pytest.raises(InputError) as caught:
         write_passages([first, second], tmp_path / "o.parquet", cutting=Cutting())
     assert str(caught.value).startswith(
-        f"{second}:2: article id '7' stands in line 8 of {first} already"
+        f"{second}:2: article id '7' already occurs in line 8 of {first}"
     )
     with first.open("a") as stream:
         stream.write('{"id": "3", "text": ""}\n')
-    with pytest.raises(InputError, match=r"a\.jsonl:31: article id '3' stands in line 4 already"):
+    with pytest.raises(InputError, match=r"a\.jsonl:31: article id '3' already occurs in line 4"):
         write_passages([first], tmp_path / "o.parquet", cutting=Cutting())
     pl.DataFrame({"id": ["1", "1"], "text": ["a", "b"]}).write_parquet(tmp_path / "p.parquet")
     with pytest.raises(InputError, match="article id '1' occurs more than once"):
         write_passages([tmp_path / "p.parquet"], tmp_path / "o.parquet", cutting=Cutting())
 
 
-def test_articles_without_text_are_counted_and_not_enough(tmp_path):
+def test_articles_without_text_are_counted_and_a_corpus_needs_others(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": "1", "text": " "}\n{"id": "2", "text": "x"}\n')
     done = write_passages([path], tmp_path / "o.parquet", cutting=Cutting())

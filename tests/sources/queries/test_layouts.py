@@ -84,18 +84,18 @@ def test_csv_and_tsv(tmp_path, packed):
         ("who,Ann\n", 1, "no header with a column query, question, text"),
         ("query,answers\na,b\nc\n", 3, "1 columns, the header has 2"),
         ('query,answers\na,"b\n', 2, "broken quotes"),
-        ("query,answers\na,[b]\n", 2, "is no JSON list"),
-        ('query,answers\na,"[1]"\n', 2, "answers of query '1' are no strings"),
+        ("query,answers\na,[b]\n", 2, "is not a JSON list"),
+        ('query,answers\na,"[1]"\n', 2, "answers of query '1' are not strings"),
         ("query,answers\na,\n", 2, "query '1' has no answers"),
         ("query,answers\n,b\n", 2, "query '1' has no text"),
         ("id,query,answers\nx,a,b\n\nx,c,d\n", 4, r"duplicate query id 'x' \(see line 2\)"),
-        ('{"query": "a", "answers": [3]}\n', 1, "are no strings"),
+        ('{"query": "a", "answers": [3]}\n', 1, "are not strings"),
         ('{"answers": ["a"]}\n', 1, "has no text"),
         ('{"id": 1.5, "query": "a", "answers": ["a"]}\n', 1, "the id 1.5"),
         ('{"id": true, "query": "a", "answers": ["a"]}\n', 1, "the id True"),
     ],
 )
-def test_bad_plain_queries_are_named(tmp_path, text, line, words):
+def test_bad_plain_queries_are_refused_with_their_line(tmp_path, text, line, words):
     path = tmp_path / "q"
     path.write_text(text)
     with pytest.raises(InputError, match=words) as caught:
@@ -201,9 +201,9 @@ def test_bad_squad_questions_are_refused(tmp_path):
     for question, words in (
         ({"question": "x"}, "without an id"),
         ({"id": "1"}, "'1' has no text"),
-        ({"id": "1", "question": "x", "answers": ["a"]}, "no list of objects with a text"),
-        ({"id": "1", "question": "x", "answers": {"text": ["a"]}}, "no list of objects"),
-        ({"id": "1", "question": "x", "is_impossible": True}, "no queries but 1 unanswerable"),
+        ({"id": "1", "question": "x", "answers": ["a"]}, "not a list of objects with a text"),
+        ({"id": "1", "question": "x", "answers": {"text": ["a"]}}, "not a list of objects"),
+        ({"id": "1", "question": "x", "is_impossible": True}, "only unanswerable questions .1."),
     ):
         entry = {"title": "T", "paragraphs": [{"context": "c", "qas": [question]}]}
         path.write_text(json.dumps({"data": [entry]}))

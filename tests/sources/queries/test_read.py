@@ -32,7 +32,7 @@ def test_kilt_answers_and_provenance_are_read_in_order_and_once(tmp_path):
     }
 
 
-def test_two_queries_with_the_same_text_stay_two(tmp_path):
+def test_queries_with_the_same_text_stay_separate(tmp_path):
     path = write(tmp_path / "q.jsonl", kilt("1", "who?"), kilt("2", "who?", ["Bo"]))
     assert read_queries(path)["query_id"].to_list() == ["1", "2"]
 
@@ -56,8 +56,8 @@ def test_gzip_and_parquet_give_the_same_table(tmp_path):
         ([kilt("1"), kilt("2", answers=("The!", "a"))], 2, "normalize to nothing"),
         ([kilt("1", text=" ")], 1, "is empty"),
         ([kilt("a b")], 1, "white space"),
-        ([{"id": "1", "input": "x", "output": "Ann"}], 1, "no list of objects"),
-        ([{"id": "1", "input": "x", "output": [{"answer": 3}]}], 1, "no string"),
+        ([{"id": "1", "input": "x", "output": "Ann"}], 1, "not a list of objects"),
+        ([{"id": "1", "input": "x", "output": [{"answer": 3}]}], 1, "not a string"),
         ([{"id": "1", "output": [{"answer": "a"}]}], 1, "has no text"),
         ([["id"]], 1, "not an object"),
         ([kilt("1") | {"output": [{"answer": "a", "provenance": ["Aruba"]}]}], 1, "provenance"),

@@ -17,7 +17,7 @@ def written(path, content):
     return path
 
 
-def test_a_text_file_holds_a_query_a_line_named_by_its_number(tmp_path):
+def test_a_text_file_has_one_query_per_line_with_the_line_number_as_id(tmp_path):
     path = written(tmp_path / "log.txt", "\ufeffwhich sea \n\n  \nwho, wrote it\r\n[solved] why\n")
     table = read_user_queries(path).table
     assert dict(table.schema) == tables.QUERIES
@@ -29,20 +29,20 @@ def test_a_text_file_holds_a_query_a_line_named_by_its_number(tmp_path):
 
 
 @pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
-def test_a_packed_text_file_is_read_alike(tmp_path, suffix, pack):
+def test_a_compressed_text_file_gives_the_same_queries(tmp_path, suffix, pack):
     path = written(tmp_path / f"log.2026.txt{suffix}", pack("wo ist süd\nдругой\n".encode()))
     assert read_user_queries(path).table["query"].to_list() == ["wo ist süd", "другой"]
 
 
 @pytest.mark.parametrize("field", ["query", "question", "text", "input"])
 @pytest.mark.parametrize("name", ["log.jsonl", "log.txt"])
-def test_json_lines_with_a_text_alone_are_numbered(tmp_path, field, name):
+def test_json_lines_with_only_a_text_are_numbered(tmp_path, field, name):
     lines = [json.dumps({field: text, "at": "noon"}) for text in ("which sea", "who wrote it")]
     table = read_user_queries(written(tmp_path / name, "\n".join(lines))).table
     assert table.select("query_id", "query").rows() == [("1", "which sea"), ("2", "who wrote it")]
 
 
-def test_other_layouts_are_those_of_read_query_set(tmp_path):
+def test_other_layouts_are_read_as_by_read_query_set(tmp_path):
     beir = tmp_path / "beir"
     beir.mkdir()
     written(beir / "queries.jsonl", '{"_id": "7", "text": "which sea"}\n')
@@ -78,13 +78,13 @@ def test_other_layouts_are_those_of_read_query_set(tmp_path):
         ("log.log", "which sea\n", "log.log:1: no header with a column"),
     ],
 )  # fmt: skip
-def test_bad_files_end_in_one_line_that_says_where(tmp_path, name, content, words):
+def test_bad_files_give_one_line_that_names_the_place(tmp_path, name, content, words):
     with pytest.raises(InputError) as caught:
         read_user_queries(written(tmp_path / name, content))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path):
+def test_a_missing_file_is_reported_as_missing(tmp_path):
     with pytest.raises(InputError, match="no such file; give a text file"):
         read_user_queries(tmp_path / "log.txt")

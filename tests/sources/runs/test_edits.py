@@ -40,7 +40,7 @@ def lists(runs):
     return found
 
 
-def test_ranks_are_numbers_and_documents_are_texts(tmp_path):
+def test_numbers_are_ranks_and_strings_are_documents(tmp_path):
     path = edits_file(
         tmp_path,
         {"query_id": "q1", "swap": [1, "3"]},
@@ -86,14 +86,14 @@ def test_edits_by_hand(tmp_path, rows, expected):
     assert runs["run"].unique().to_list() == ["sys-edited"]
 
 
-def test_lists_that_no_edit_is_of_stay_as_they_were(tmp_path):
+def test_lists_without_edits_are_unchanged(tmp_path):
     runs, _ = edited(tmp_path, {"query_id": "q1", "delete": 1})
     untouched = RUN.filter(query_id="q2").with_columns(pl.lit("sys-edited").alias("run"))
     assert runs.filter(query_id="q2").equals(untouched)
     assert runs.filter(query_id="q1").select("doc_id", "score").rows() == [("b", 2.0), ("c", 1.0)]
 
 
-def test_of_several_runs_the_named_ones_are_edited(tmp_path):
+def test_only_the_named_runs_are_edited(tmp_path):
     other = RUN.with_columns(pl.lit("other").alias("run"))
     both = pl.concat([RUN, other])
     rows = [
@@ -113,7 +113,7 @@ def test_of_several_runs_the_named_ones_are_edited(tmp_path):
 
 
 @given(st.data())
-def test_undoing_every_edit_gives_the_list_back(data):
+def test_undoing_all_edits_restores_the_list(data):
     documents = [f"d{i}" for i in range(data.draw(st.integers(2, 8)))]
     run = make_run([("q1", doc_id, rank) for rank, doc_id in enumerate(documents, 1)])
     there, back = [], []
@@ -139,25 +139,28 @@ def test_undoing_every_edit_gives_the_list_back(data):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"query_id": "q9", "delete": 1}, "query 'q9' is none of the 3 queries"),
-        ({"query_id": "q1", "delete": 4}, "rank 4 is beyond the list, which .* with 3 documents"),
+        ({"query_id": "q9", "delete": 1}, "query 'q9' is not among the 3 queries"),
+        ({"query_id": "q1", "delete": 4}, "rank 4 is beyond the list, which has 3 documents"),
         ({"query_id": "q1", "swap": [1, 4]}, r"rank 4 is beyond .*\(query 'q1' of 'sys'\)"),
         (
             {"query_id": "q1", "insert": "x", "rank": 5},
             "rank 5 is beyond .*; use a rank from 1 to 4",
         ),
-        ({"query_id": "q3", "delete": 1}, "with 0 documents .*; insert a document at rank 1 first"),
+        (
+            {"query_id": "q3", "delete": 1},
+            "which has 0 documents .*; insert a document at rank 1 first",
+        ),
         ({"query_id": "q1", "delete": "x"}, "document 'x' is not in the list"),
         ({"query_id": "q1", "delete": "1"}, "document '1' is not in the list"),  # no rank
         ({"query_id": "q1", "swap": ["a", "x"]}, "document 'x' is not in the list"),
         ({"query_id": "q1", "swap": ["a", 1]}, "swaps document 'a' with itself"),
-        ({"query_id": "q1", "insert": "b", "rank": 1}, "'b' is in the list already, at rank 2"),
+        ({"query_id": "q1", "insert": "b", "rank": 1}, "'b' is already in the list, at rank 2"),
         ({"query_id": "q1", "run": "t", "delete": 1}, "no run is called 't'; name one of sys"),
         ({"query_id": "q1", "delete": 1, "why": "x"}, "unknown key 'why'"),
         ({"query_id": "q1", "delete": 1, "swap": [1, 2]}, "swap and delete in one line"),
-        ({"query_id": "q1"}, "an edit that does nothing"),
+        ({"query_id": "q1"}, "an edit without an operation"),
         ({"delete": 1}, "without a query id"),
-        ({"query_id": 1, "delete": 1}, '"query_id" is 1; write it as a text'),
+        ({"query_id": 1, "delete": 1}, '"query_id" is 1; write it as a string'),
         ({"query_id": "q1", "run": None, "delete": 1}, '"run" is None'),
         ({"query_id": "q1", "insert": "x"}, "inserts 'x' at no rank"),
         ({"query_id": "q1", "insert": "x", "rank": 0}, "inserts 'x' at rank 0"),
@@ -183,13 +186,16 @@ def test_bad_edits_are_refused_with_their_line(tmp_path, row, words):
 def test_an_edit_that_could_be_lost_or_misplaced_is_refused(tmp_path):
     path = tmp_path / "edits.jsonl"
     path.write_text('{"query_id": "q1", "delete": 1, "delete": 2}\n')
-    with pytest.raises(InputError, match=r"edits\.jsonl:1: a key stands twice"):
+    with pytest.raises(InputError, match=r"edits\.jsonl:1: a key occurs twice"):
         read_edits(path)
     path.write_text("\n")
     with pytest.raises(InputError, match="holds no edits"):
         read_edits(path)
     both = pl.concat([RUN, RUN.with_columns(pl.lit("sys-edited").alias("run"))])
-    with pytest.raises(InputError, match=r":1: an edit of one of 2 runs.*one of sys, sys-edited"):
+    with pytest.raises(
+        InputError,
+        match=r":1: an edit that does not name one of the 2 runs.*one of sys, sys-edited",
+    ):
         edited(tmp_path, {"query_id": "q1", "delete": 1}, runs=both)
     with pytest.raises(InputError, match=r":1: the edited run would be called 'sys-edited'"):
         edited(tmp_path, {"query_id": "q1", "run": "sys", "delete": 1}, runs=both)
@@ -227,7 +233,7 @@ def test_edits_come_before_the_cutoff(files, tmp_path):
     assert [run.name for run in found.edited] == ["sys-edited"]
 
 
-def test_a_document_that_the_corpus_lacks_is_named_where_it_came_in(files, tmp_path):
+def test_an_inserted_document_that_the_corpus_lacks_is_named_with_its_line(files, tmp_path):
     insertion = {"query_id": "q2", "insert": "no", "rank": 1}
     with pytest.raises(InputError) as caught:
         read(files, tmp_path, {"query_id": "q2", "swap": [1, 2]}, insertion)
@@ -241,14 +247,14 @@ def test_a_document_that_the_corpus_lacks_is_named_where_it_came_in(files, tmp_p
     assert str(caught.value).startswith(f"{files[2]}:4: document 'lost' of query 'q1' not in")
 
 
-def test_edits_of_queries_that_are_left_out_by_a_limit_pass(files, tmp_path):
+def test_edits_of_queries_beyond_a_limit_are_accepted(files, tmp_path):
     found = read(files, tmp_path, {"query_id": "q2", "delete": 1}, limit=1)
     assert lists(found.runs.filter(run="sys-edited")) == {"q1": ["a", "b"]}
     with pytest.raises(InputError, match="leaves 'sys' no document for any of the 1 queries"):
         read(files, tmp_path, *[{"query_id": "q1", "delete": 1}] * 4, limit=1)
 
 
-def test_runs_by_texts_are_edited_by_texts(tmp_path, files):
+def test_runs_keyed_by_question_texts_are_edited_by_texts(tmp_path, files):
     files[2].unlink()
     run = tmp_path / "run.json"
     files[0].write_text('{"id": "q1", "query": "who is it", "answers": ["Ann"]}\n')
@@ -260,7 +266,7 @@ def test_runs_by_texts_are_edited_by_texts(tmp_path, files):
         read(texts, tmp_path, {"query_id": "q1", "insert": "b", "rank": 1})
 
 
-def test_an_edited_run_is_exported_in_an_order_that_trec_eval_finds(tmp_path):
+def test_trec_eval_reads_an_exported_edited_run_in_the_right_order(tmp_path):
     # Scores of the original tie in single precision.
     run = RUN.with_columns((22.58 - pl.col("rank") * 1e-7).alias("score"))
     rows = [{"query_id": "q1", "insert": "x", "rank": 2}, {"query_id": "q1", "swap": ["a", "c"]}]

@@ -73,7 +73,7 @@ def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs
     assert compared > 40
 
 
-def test_real_valued_labels_come_back_to_the_last_bit_and_never_as_trec(tmp_path):
+def test_real_valued_labels_round_trip_exactly_and_are_never_written_as_trec(tmp_path):
     labels = make_labels([("1", "x", 2 / 3), ("1", "y", 0.0), ("2", "x y", 1e-9)], "e")
     written = write_exports(labels, make_run([("1", "x", 1)]), tmp_path)
     assert {path.name for path in written} == {"e.parquet", "e.tsv", "sys.trec"}
@@ -89,21 +89,21 @@ def test_real_valued_labels_come_back_to_the_last_bit_and_never_as_trec(tmp_path
     assert (tmp_path / "qrels" / "e.txt").read_text() == "1 0 x 2\n"
 
 
-def test_ids_with_white_space_go_to_parquet(tmp_path):
+def test_ids_with_white_space_are_written_as_parquet(tmp_path):
     run = make_run([("1", "a passage", 1)])
     written = write_exports(make_labels([("1", "a passage", 1.0)], "e"), run, tmp_path)
     assert [path.name for path in written] == ["e.parquet", "sys.parquet"]
     assert read_run(tmp_path / "runs" / "sys.parquet").equals(run)
 
 
-def test_ids_that_no_line_can_hold_go_to_parquet_alone(tmp_path):
+def test_ids_with_tabs_are_written_only_as_parquet(tmp_path):
     labels = make_labels([("1", "a\tb", 0.5)], "e")
     written = write_exports(labels, make_run([("1", "x", 1)]), tmp_path)
     assert [path.name for path in written] == ["e.parquet", "sys.trec"]
     assert read_qrels(tmp_path / "qrels" / "e.parquet")["doc_id"].to_list() == ["a\tb"]
 
 
-def test_names_of_runs_are_no_paths(tmp_path):
+def test_names_of_runs_cannot_lead_to_other_directories(tmp_path):
     runs = pl.concat([make_run([("1", "x", 1)], name) for name in ("../up", "a/b", "a_b", "A_B")])
     written = write_exports(tables.empty(tables.LABELS), runs, tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in written] == [

@@ -23,20 +23,20 @@ def test_parquet_and_real_valued_labels_are_read(tmp_path):
     ("text", "words"),
     [
         ("q 0 a 1\nq 0 b\n", ":2: 3 columns, TREC qrels have 4"),
-        ("q 0 a one\n", ":1: label 'one' is no number"),
-        ("q 0 a nan\n", ":1: label 'nan' is no number"),
+        ("q 0 a one\n", ":1: label 'one' is not a number"),
+        ("q 0 a nan\n", ":1: label 'nan' is not a number"),
         ("q 0 a 1\nq 0 a 0\n", r":2: query 'q' judges document 'a' twice .see line 1"),
         ("", "empty|no judgments"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path, text, words):
+def test_errors_in_qrels_name_the_line(tmp_path, text, words):
     path = tmp_path / "q.txt"
     path.write_text(text)
     with pytest.raises(InputError, match=words):
         read_qrels(path)
 
 
-def test_parquet_with_a_pair_twice_or_no_number_is_refused(tmp_path):
+def test_parquet_with_a_duplicate_pair_or_a_label_that_is_not_finite_is_refused(tmp_path):
     path = tmp_path / "q.parquet"
     frame = pl.DataFrame({"query_id": ["q", "q"], "doc_id": ["a", "a"], "label": [1.0, 0.0]})
     frame.write_parquet(path)
@@ -78,7 +78,7 @@ def test_dictionaries_of_pytrec_eval_are_qrels(tmp_path):
     assert read_qrels(path).rows() == [("q1", "d1", 1.0), ("q1", "d2", 0.0), ("q2", "d1", 2.0)]
     for text, words in (
         ('{"q1": ["d1"]}', "has no labels"),
-        ('{"q1": {"d1": "1"}}', "is no number"),
+        ('{"q1": {"d1": "1"}}', "is not a number"),
         ('{"q1": {"d1": Infinity}}', "label inf"),
         ("{}", "holds no judgments"),
     ):
@@ -88,7 +88,7 @@ def test_dictionaries_of_pytrec_eval_are_qrels(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["j.trec", "j.parquet"])
-def test_written_qrels_are_read_back_as_they_were(tmp_path, name):
+def test_written_qrels_round_trip(tmp_path, name):
     rows = [("q1", "d1", 1.0), ("q1", "d2", -1.0), ("q2", "d1", 3.0)]
     table = pl.DataFrame(rows, schema=tables.QRELS, orient="row")
     write_qrels(table, tmp_path / name)
@@ -98,7 +98,7 @@ def test_written_qrels_are_read_back_as_they_were(tmp_path, name):
 
 
 @pytest.mark.parametrize("row", [("q 1", "d", 1.0), ("q", "", 1.0), ("q", "d", 0.5)])
-def test_what_trec_qrels_cannot_hold_is_not_written(tmp_path, row):
+def test_qrels_that_trec_text_cannot_represent_are_not_written(tmp_path, row):
     table = pl.DataFrame([row], schema=tables.QRELS, orient="row")
     with pytest.raises(InputError, match="write the judgments as .parquet"):
         write_qrels(table, tmp_path / "j.trec")

@@ -74,8 +74,8 @@ def test_ties_keep_their_ranks_through_trec_text(tmp_path):
     ("text", "where", "words"),
     [
         ("q Q0 a 1 1.0 s\nq Q0 b 2 0.5\n", ":2", "5 columns, a TREC run has 6"),
-        ("q Q0 a 1 high s\n", ":1", "'high' is no number"),
-        ("q Q0 a 1 nan s\n", ":1", "'nan' is no number"),
+        ("q Q0 a 1 high s\n", ":1", "'high' is not a number"),
+        ("q Q0 a 1 nan s\n", ":1", "'nan' is not a number"),
         ("q Q0 a 1 2 s\nq Q0 a 2 1 s\n", ":2", "document 'a' twice (see line 1)"),
         ("q Q0 a 1 2 s\nq Q0 b 2 1 t\n", "", "several systems (s, t"),
         ("\n", "", "run is empty"),
@@ -92,7 +92,7 @@ def test_bad_runs_are_refused(tmp_path, text, where, words):
 def test_two_runs_of_one_name_are_refused(tmp_path):
     first = write(tmp_path / "1", "q Q0 a 1 1 s\n")
     second = write(tmp_path / "2", "q Q0 b 1 1 s\n")
-    with pytest.raises(InputError, match="called 's' like"):
+    with pytest.raises(InputError, match="called 's', as is"):
         read_runs([first, second])
     write(second, "q Q0 b 1 1 t\n")
     assert read_runs([first, second])["run"].to_list() == ["s", "t"]
@@ -110,13 +110,13 @@ def test_parquet_runs_with_repeated_documents_or_ranks_are_refused(tmp_path):
         read_run(tmp_path / "r.parquet")
 
 
-def test_a_parquet_run_without_a_name_is_called_after_its_file(tmp_path):
+def test_a_parquet_run_without_a_name_is_named_after_its_file(tmp_path):
     columns = {"query_id": ["q"], "doc_id": ["a"], "rank": [1], "score": [1.0]}
     pl.DataFrame(columns).write_parquet(tmp_path / "mine.parquet")
     assert read_run(tmp_path / "mine.parquet")["run"].to_list() == ["mine"]
 
 
-def test_ids_with_spaces_cannot_become_trec_text(tmp_path):
+def test_ids_with_spaces_cannot_be_written_as_trec_text(tmp_path):
     frame = pl.DataFrame(
         {"query_id": ["q"], "doc_id": ["a b"], "rank": [1], "score": [1.0], "run": ["s"]}
     )
@@ -151,11 +151,11 @@ def test_dictionaries_of_lists_hold_the_best_document_first(tmp_path):
         ('{"q": {"a": 1}, "q": {"b": 1}}', None, "the key 'q' is given twice"),
         ('{"q": {"a": 1, "a": 2}}', None, "the key 'a' is given twice"),
         ('{"q": ["a", "b", "a"]}', None, "lists document 'a' twice"),
-        ('{"q": ["a", 3]}', None, "is no text"),
-        ('{"q": {"a": "1"}}', None, "is no number"),
-        ('{"q": {"a": true}}', None, "is no number"),
-        ('{"q": {"a": NaN}}', None, "is no number"),
-        ('{"q": {"a": 1' + "0" * 400 + "}}", None, "is no number"),
+        ('{"q": ["a", 3]}', None, "is not valid text"),
+        ('{"q": {"a": "1"}}', None, "is not a number"),
+        ('{"q": {"a": true}}', None, "is not a number"),
+        ('{"q": {"a": NaN}}', None, "is not a number"),
+        ('{"q": {"a": 1' + "0" * 400 + "}}", None, "is not a number"),
         ('{"q": "a"}', None, "neither a dictionary nor a list"),
         ('{"q": []}', None, "the run is empty"),
     ],

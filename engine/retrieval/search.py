@@ -1,0 +1,107 @@
+"""Searching an index of either kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from engine.errors import InputError, require_least
+from engine.retrieval import approximate, bm25, dense, manifest
+
+# Queries whose approximate lists are compared with the exact ones.
+_RECALL_QUERIES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How indexes are searched.
+
+    Attributes:
+        k: Passages per query.
+        threads: CPU threads; all by default.
+        k1: BM25's saturation of term frequency.
+        b: BM25's normalization by length, from 0 to 1.
+        encoder: Where the encoder of a dense index is now, if it has moved since the index was built.
+        approximate: Search the approximate part of a dense index that was built with a factory string,
+            with these FAISS parameters ("nprobe=16"; "" for FAISS's defaults), and print the share of
+            the exact results that it finds. By default the search is exact.
+    """
+
+    k: int = 10
+    threads: int | None = None
+    k1: float = 0.9
+    b: float = 0.4
+    encoder: str | None = None
+    approximate: str | None = None
+
+    def __post_init__(self) -> None:
+        require_least("k", self.k, 1)
+        require_least("threads", self.threads, 1)
+        if self.k1 < 0 or not 0 <= self.b <= 1:
+            raise InputError(
+                None,
+                None,
+                f"`k1` is {self.k1}, `b` is {self.b}",
+                "use `k1` of 0 or more and `b` from 0 to 1",
+            )
+
+
+def search(
+    directory: Path, queries: pl.DataFrame, *, name: str, options: SearchOptions
+) -> pl.DataFrame:
+    """The run table of the best passages for each query.
+
+    Args:
+        directory: an index.
+        queries: ``query_id`` and ``query``.
+        name: the system's name in the run.
+        options: those of the other kind of index are ignored.
+
+    Raises:
+        InputError: as ``bm25.search`` and ``dense.search``.
+    """
+    if manifest.read(directory).kind == "bm25":
+        return bm25.search(
+            directory,
+            queries,
+            k=options.k,
+            name=name,
+            k1=options.k1,
+            b=options.b,
+            threads=options.threads,
+        )
+    return dense.search(
+        directory,
+        queries,
+        k=options.k,
+        name=name,
+        encoder=options.encoder,
+        parameters=options.approximate,
+        threads=options.threads or 0,
+    )
+
+
+@dataclass(frozen=True)
+class SampledRecall:
+    """The share of exact results, in [0, 1], that approximate lists contain; over some queries."""
+
+    value: float
+    queries: int
+
+
+def approximate_recall(
+    run: pl.DataFrame, directory: Path, queries: pl.DataFrame, options: SearchOptions
+) -> SampledRecall:
+    """The recall of an approximate run of a dense index, over the first queries.
+
+    Args:
+        run: what ``search`` returned for the other arguments.
+        directory, queries, options: as in ``search``.
+    """
+    sample = queries.head(_RECALL_QUERIES)
+    exact = dense.search(
+        directory, sample, k=options.k, encoder=options.encoder, threads=options.threads or 0
+    )
+    return SampledRecall(approximate.recall(run, exact), sample.height)
