@@ -25,7 +25,7 @@ from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND, comparable
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.ranking.udcg import score_utility
-from engine.reading.certify import Certificate, certify
+from engine.reading.certify import Certificate, Sample, certify
 from engine.reading.reads import FAILURE, Executor, Progress
 from engine.scoring.metrics import score_outputs
 from engine.statistics.dual import dual_table
@@ -259,8 +259,7 @@ def _certify(
         reading.wanted,
         reading.reads,
         reading.spec,
-        sample=settings.certify,
-        seed=settings.seed,
+        sample=Sample(settings.certify, settings.seed),
         score=score,
         sha256={"prompt": reading.prompt.digest, **inputs_sha256(inputs)},
         actors=settings.actors,
