@@ -45,8 +45,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks._harness import in_turn, make_parser, write_report
 from engine.machine import cluster
 from engine.machine.device import Dtype
-from engine.reading import execute, pipeline, readers
-from engine.reading.execute import UnitResult
+from engine.reading import pipeline, readers
+from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
@@ -217,8 +217,8 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     sides: dict[str, dict[str, float]] = {}
     cluster.start_ray(int(plan.estimated_size()))
     for name, results in (
-        ("loop", lambda: execute.execute(plan, units, spec)),
-        ("pipeline", lambda: pipeline.execute(plan, units, spec, actors=1)),
+        ("loop", lambda: read_in_process(plan, units, spec)),
+        ("pipeline", lambda: pipeline.read_on_ray(plan, units, spec, actors=1)),
     ):
         start_up, seconds, done = timed(results())
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}
