@@ -31,18 +31,16 @@ The package's conventions, and what follows for the comparison:
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from benchmarks._harness import make_parser, write_report
 from engine import tables
 from engine.conformance.references import trec_eval_name
 from engine.evaluation.assess import Evaluation
@@ -54,7 +52,7 @@ from engine.ranking.measures import Measure
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import FAILURE, Executor, get_reads
+from engine.reading.reads import Executor, get_reads
 from engine.retrieval import bm25
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
@@ -62,6 +60,7 @@ from engine.tables import (
     ANSWERS,
     DOC_ID,
     DOC_IDS,
+    FAILURE,
     MEASURE,
     OUTPUT,
     QUERY,
@@ -291,17 +290,16 @@ def search(data: Path, questions: int, directory: Path) -> EvaluationInputs:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--again", action="store_true", help="do the package's reads anew")
     parser.add_argument("--store", type=Path, help="read store; by default that of erag evaluate")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     store = arguments.store or cache_directory() / "reads"
     with tempfile.TemporaryDirectory() as name:
         inputs = search(arguments.data, arguments.questions, Path(name))
-        found = [
+        agreements = [
             compare_with_package(
                 inputs,
                 Settings.of(k=DEPTH, metric=metric, actors=0),
@@ -314,15 +312,13 @@ def main() -> None:
           "the package's eval against the engine")  # fmt: skip
     print(f"{'metric':8}{'measures':>9}{'queries':>9}{'left out':>10}{'values':>8}"
           f"{'largest difference':>20}{'reads':>8}{'done':>6}")  # fmt: skip
-    for row in found:
+    for row in agreements:
         print(f"{row.metric:8}{len(row.measures):9}{row.queries:9}{row.left_out:10}{row.values:8}"
               f"{row.largest:20.1e}{row.reused + row.done:8}{row.done:6}")  # fmt: skip
-    worst = max(found, key=lambda row: row.largest)
-    print(f"{sum(row.values for row in found)} values, largest difference {worst.largest:.1e}"
+    worst = max(agreements, key=lambda row: row.largest)
+    print(f"{sum(row.values for row in agreements)} values, largest difference {worst.largest:.1e}"
           f"{f' ({worst.metric}, {worst.where})' if worst.where else ''}")  # fmt: skip
-    if arguments.json:
-        report = {"date": date.today().isoformat(), "agreement": [asdict(row) for row in found]}
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments, ("erag", "polars"), {"agreement": [asdict(row) for row in agreements]})
     if worst.largest > TOLERANCE:
         sys.exit(f"they differ by more than {TOLERANCE:g}")
 

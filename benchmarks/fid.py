@@ -25,12 +25,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +44,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from benchmarks._harness import in_turn, make_parser, write_report
 from engine.machine import model_files
 from engine.reading.models.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecoderReader
 from engine.reading.prompting.prompts import default_prompt
@@ -161,19 +160,17 @@ def encoder_weights() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = make_parser(__doc__, rounds=3)
     parser.add_argument("--queries", type=int, default=3)
     parser.add_argument("--passages", type=int, default=50, help="of each query")
     parser.add_argument("--answer-tokens", default="5,16")
     parser.add_argument("--vocabulary", type=int, default=8000, help="of the tokenizer")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help="each is timed so often, in turn")
     parser.add_argument(
         "--clock", default="wall", choices=["wall", "cpu"], help="cpu: time of all threads together"
     )
     parser.add_argument("--data", type=Path, help="with queries.jsonl and corpus.jsonl")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     logging.disable_progress_bar()
@@ -218,16 +215,8 @@ def main() -> None:
     rate = product_rate(getattr(torch, arguments.dtype), clock)
     for tokens, report in reports.items():
         show(tokens, report, rate, fused, arguments)
-    if arguments.json:
-        whole: dict[str, Any] = {
-            "date": date.today().isoformat(),
-            "torch": torch.__version__,
-            "machine": platform.processor() or platform.machine(),
-            "options": {k: str(v) for k, v in vars(arguments).items()},
-            "products_per_second": rate,
-            "answer_tokens": reports,
-        }
-        arguments.json.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    figures = {"products_per_second": rate, "answer_tokens": reports}
+    write_report(arguments, ("torch", "transformers"), figures)
 
 
 def measure(
@@ -248,17 +237,12 @@ def measure(
         "generate": lambda: generate(fused),
     }
     tokens = sum(result.prompt_tokens for result in reader.read(fused))
-    best = dict.fromkeys(sides, float("inf"))
-    outputs: dict[str, list[str]] = {}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            start = clock()
-            outputs[name] = side()
-            best[name] = min(best[name], clock() - start)
+    timings = in_turn(sides, rounds, clock=clock)
+    outputs: dict[str, list[str]] = {name: timing.result for name, timing in timings.items()}
     one_call = dict(zip(map(tuple, together), outputs["together"], strict=True))
     apart = dict(zip(map(tuple, fused + single), outputs["fused"] + outputs["single"], strict=True))
     return {
-        "seconds": best,
+        "seconds": {name: timing.best for name, timing in timings.items()},
         "tokens": tokens,
         "changed_by_the_call": sum(one_call[key] != apart[key] for key in apart),
         "unlike_generate": sum(

@@ -12,20 +12,16 @@ samples has a standard error of 0.7 points.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
-from datetime import date
-from importlib.metadata import version
 from itertools import product
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import scipy.stats
 
+from benchmarks._harness import make_parser, write_report
 from engine.statistics.intervals import IntervalMethod, interval
 from engine.statistics.resampling import replicate
 
@@ -98,11 +94,10 @@ def covered(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = make_parser(__doc__)
     parser.add_argument("--samples", type=int, default=1000)
     parser.add_argument("--resamples", type=int, default=1000)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     start = time.perf_counter()
     print(f"coverage of 95% intervals for tau-b: {' / '.join(METHODS)}, in percent")
@@ -124,14 +119,7 @@ def main() -> None:
         f"{arguments.samples} samples of {arguments.resamples} resamples in each cell, "
         f"{time.perf_counter() - start:.0f} s"
     )
-    if arguments.json:
-        content = {
-            "date": date.today().isoformat(),
-            "versions": {name: version(name) for name in ("numpy", "scipy")},
-            "options": {k: str(v) for k, v in vars(arguments).items()},
-            "cells": rows,
-        }
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments, ("numpy", "scipy"), {"cells": rows})
 
 
 if __name__ == "__main__":

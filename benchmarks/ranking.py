@@ -14,17 +14,13 @@ those that it has.
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
-from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -34,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from benchmarks._harness import make_parser, write_report
 from engine.ranking.kernel import RankedLabels, measure_lists
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
@@ -185,12 +182,10 @@ def _serve(tool: str, labels: Labels, pipe: Connection) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = make_parser(__doc__, rounds=5)
     parser.add_argument("--queries", type=int, default=200_000)
     parser.add_argument("--depth", type=int, default=50)
     parser.add_argument("--labels", choices=["binary", "graded"], default="graded")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
 
     labels = make_labels(arguments.queries, arguments.depth, arguments.labels)
@@ -236,16 +231,8 @@ def main() -> None:
             f"{tool:22}{row['measures']:9}{row['hand_over']:13.2f}{seconds:12.3f}"
             f"{seconds / engine:10.1f}x{row['memory'] / 1e6:9.0f}"
         )
-    if arguments.json:
-        content = {
-            "date": date.today().isoformat(),
-            "versions": {
-                name: version(name) for name in ("numpy", "polars", "pytrec_eval-terrier", "ranx")
-            },
-            "options": {k: str(v) for k, v in vars(arguments).items()},
-            "tools": report,
-        }
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    packages = ("numpy", "polars", "pytrec_eval-terrier", "ranx")
+    write_report(arguments, packages, {"tools": report})
 
 
 if __name__ == "__main__":

@@ -21,17 +21,13 @@ grow with the corpus.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +37,7 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks import _scale
+from benchmarks._harness import in_turn, make_parser, write_report
 from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, shards
 from engine.retrieval.encoders import EncoderOptions, specify
@@ -100,17 +97,6 @@ def program(*arguments: object) -> None:
         raise SystemExit(f"Pyserini failed: {done.stderr[-2000:]}")
 
 
-def in_turn(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The best time of each side, in seconds."""
-    best = dict.fromkeys(sides, float("inf"))
-    for _ in range(rounds):
-        for name, side in sides.items():
-            start = time.perf_counter()
-            side()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
-
-
 def compare_bm25(
     corpus: pl.DataFrame, queries: pl.DataFrame, threads: int, rounds: int
 ) -> dict[str, Any]:
@@ -140,7 +126,7 @@ def compare_bm25(
         def ours() -> None:
             runs.append(bm25.search(folder / "ours", queries, k=DEPTH, threads=threads))
 
-        best = in_turn({"Pyserini": theirs, "engine": ours}, rounds)
+        best = _best({"Pyserini": theirs, "engine": ours}, rounds)
         listed: dict[str, list[str]] = {}
         for line in output.read_text(encoding="utf-8").splitlines():
             query_id, _, doc_id, *_ = line.split()
@@ -202,7 +188,7 @@ def compare_encoding(
     for kind in ours:
         sides[f"sentence-transformers, {kind}"] = partial(peer, kind)
         sides[f"engine, {kind}"] = partial(ours[kind].encode, texts)
-    best = in_turn(sides, rounds)
+    best = _best(sides, rounds)
     print(f"encoding {len(texts)} passages with the bundled encoder, {threads} threads")
     print(f"  in fp32 vectors differ by {apart:.1e} at most; top {DEPTH} of {len(asked)} queries:")
     print(f"  {same['equal']:.4f} of the ranks hold the same passage, the rest are ties")
@@ -255,6 +241,11 @@ def compare_sizes(sizes: list[int]) -> list[dict[str, float]]:
     return rows
 
 
+def _best(sides: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The best time of each side, in seconds."""
+    return {name: timing.best for name, timing in in_turn(sides, rounds).items()}
+
+
 def _table(best: dict[str, float], count: int, unit: str) -> None:
     base = next(iter(best.values()))
     width = max(map(len, best)) + 2
@@ -264,23 +255,17 @@ def _table(best: dict[str, float], count: int, unit: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = make_parser(__doc__, rounds=3)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--passages", type=int, default=600, help="that are encoded")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3, help="each is timed so often, in turn")
     parser.add_argument("--scale", default="200000,500000", help="numbers of passages")
     parser.add_argument("--only", default="bm25,encode,scale")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     corpus, queries = load(arguments.data)
     parts = arguments.only.split(",")
-    report: dict[str, Any] = {
-        "date": date.today().isoformat(),
-        "machine": platform.processor() or platform.machine(),
-        "options": {k: str(v) for k, v in vars(arguments).items()},
-    }
+    report: dict[str, Any] = {}
     if "bm25" in parts:
         report["bm25"] = compare_bm25(corpus, queries, arguments.threads, arguments.rounds)
     if "encode" in parts:
@@ -288,8 +273,7 @@ def main() -> None:
         report["encode"] = compare_encoding(some, queries, arguments.threads, arguments.rounds)
     if "scale" in parts:
         report["scale"] = compare_sizes([int(n) for n in arguments.scale.split(",")])
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments, ("numpy", "polars", "torch"), report)
 
 
 if __name__ == "__main__":

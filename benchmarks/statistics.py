@@ -12,15 +12,10 @@ queries written out. Then the whole of a job like the paper's Table 1: 240 cells
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import date
-from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -29,6 +24,7 @@ import numpy.typing as npt
 import polars as pl
 import scipy.stats
 
+from benchmarks._harness import in_turn, make_parser, write_report
 from engine import tables
 from engine.statistics.correlation import Bootstrap, correlate
 from engine.statistics.pairs import pair_table, pair_weights, tau_and_rho
@@ -69,33 +65,26 @@ def check(x: Floats, y: Floats) -> None:
         raise SystemExit(f"replicates differ from SciPy's by {furthest:.3g}")
 
 
-def timed(function: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def compare(kind: str, n: int, bootstrap: Bootstrap, rounds: int, sample: int) -> dict[str, Any]:
     x, y = make_cell(kind, n)
     check(x, y)
-    seconds: dict[str, list[float]] = {"scipy": [], "one thread": [], "all threads": []}
     single = replace(bootstrap, threads=1)
-    for _ in range(rounds):
-        loop = timed(
-            lambda: scipy.stats.bootstrap(
-                (x, y),
-                both,
-                paired=True,
-                vectorized=False,
-                n_resamples=sample,
-                method="percentile",
-                rng=1,
-            )
-        )
-        seconds["scipy"].append(loop * bootstrap.resamples / sample)
-        seconds["one thread"].append(timed(lambda: correlate(x, y, single)))
-        seconds["all threads"].append(timed(lambda: correlate(x, y, bootstrap)))
-    return {"n": n, "cell": kind, **{name: median(values) for name, values in seconds.items()}}
+    sides: dict[str, Callable[[], Any]] = {
+        "scipy": lambda: scipy.stats.bootstrap(
+            (x, y),
+            both,
+            paired=True,
+            vectorized=False,
+            n_resamples=sample,
+            method="percentile",
+            rng=1,
+        ),
+        "one thread": lambda: correlate(x, y, single),
+        "all threads": lambda: correlate(x, y, bootstrap),
+    }
+    seconds = {name: median(side.seconds) for name, side in in_turn(sides, rounds).items()}
+    seconds["scipy"] *= bootstrap.resamples / sample
+    return {"n": n, "cell": kind, **seconds}
 
 
 def make_job(n: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -129,13 +118,11 @@ def _columns(queries: pl.Series, values: Floats, **constants: str | int) -> pl.D
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = make_parser(__doc__, rounds=5)
     parser.add_argument("--resamples", type=int, default=10_000)
     parser.add_argument(
         "--sample", type=int, default=200, help="resamples that the peer is timed on"
     )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     bootstrap = Bootstrap(resamples=arguments.resamples)
     cores = len(os.sched_getaffinity(0))
@@ -160,22 +147,14 @@ def main() -> None:
             )
     scores, outcomes = make_job(3_000)
     start = time.perf_counter()
-    found = analyse(scores, outcomes, bootstrap)
+    statistics = analyse(scores, outcomes, bootstrap)
     job = time.perf_counter() - start
     print(
-        f"whole job: {found.correlations.height} cells of 3,000 queries, "
-        f"{found.comparisons.height} comparisons, {found.systems.height} orders of runs: {job:.1f} s "
+        f"whole job: {statistics.correlations.height} cells of 3,000 queries, "
+        f"{statistics.comparisons.height} comparisons, {statistics.systems.height} orders of runs: {job:.1f} s "
         f"on {cores} cores (goal 180)"
     )
-    if arguments.json:
-        content = {
-            "date": date.today().isoformat(),
-            "versions": {name: version(name) for name in ("numpy", "scipy", "polars")},
-            "options": {k: str(v) for k, v in vars(arguments).items()},
-            "cells": rows,
-            "job_seconds": job,
-        }
-        arguments.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_report(arguments, ("numpy", "scipy", "polars"), {"cells": rows, "job_seconds": job})
 
 
 if __name__ == "__main__":

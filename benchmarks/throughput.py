@@ -29,13 +29,12 @@ import argparse
 import contextlib
 import json
 import multiprocessing
-import platform
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,11 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks._harness import in_turn, make_parser, write_report
 from engine.machine import cluster
 from engine.machine.device import Dtype
-from engine.reading import execute, pipeline, readers
-from engine.reading.execute import UnitResult
+from engine.reading import pipeline, readers
+from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
@@ -217,8 +217,8 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     sides: dict[str, dict[str, float]] = {}
     cluster.start_ray(int(plan.estimated_size()))
     for name, results in (
-        ("loop", lambda: execute.execute(plan, units, spec)),
-        ("pipeline", lambda: pipeline.execute(plan, units, spec, actors=1)),
+        ("loop", lambda: read_in_process(plan, units, spec)),
+        ("pipeline", lambda: pipeline.read_on_ray(plan, units, spec, actors=1)),
     ):
         start_up, seconds, done = timed(results())
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}
@@ -244,17 +244,15 @@ def apart(one: list[str], other: list[str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = make_parser(__doc__, rounds=2)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--reads", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16, help="of generate")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=2, help="each is timed so often, in turn")
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
     parser.add_argument("--vllm", help="an interpreter that has vLLM")
     parser.add_argument("--pipeline-reads", type=int, default=0)
     parser.add_argument("--memory", help="budgets, separated by commas")
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     dtype: Dtype | None = arguments.dtype
     torch.set_num_threads(arguments.threads)
@@ -265,34 +263,30 @@ def main() -> None:
         arguments.data, max(arguments.reads, arguments.pipeline_reads), spec, prompt
     )
     prompts = ["".join(pieces) for pieces in reads["inputs"].head(arguments.reads).to_list()]
+    report = compare_readers(spec, prompts, arguments)
+    if arguments.memory:
+        report["memory"] = read_under_budgets(spec, prompts, arguments.memory.split(","))
+    if arguments.pipeline_reads:
+        report["pipeline"] = sides = compare_pipeline(spec, reads.head(arguments.pipeline_reads))
+        for name, side in sides.items():
+            print(
+                f"{name}: {side['reads'] / side['seconds']:.2f} reads/s over {side['reads']} reads, "
+                f"start-up {side['start_up']:.1f} s"
+            )
+        slower = sides["pipeline"]["seconds"] / sides["loop"]["seconds"] - 1
+        print(f"the pipeline takes {slower:+.1%} of the loop's time")
+    write_report(arguments, ("torch", "transformers"), report)
 
+
+def compare_readers(
+    spec: ReaderSpec, prompts: list[str], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Equality in fp32, then the sides in turn, their shares of the floor, and what outputs differ."""
     exact, sample = replace(spec, dtype="float32"), prompts[:24]
     if engine(exact)[0](sample) != generate(exact, arguments.batch)(sample):
         raise SystemExit("outputs differ from generate's in fp32")
 
-    ours, reader = engine(spec)
-    sides: dict[str, Read] = {GENERATE: generate(spec, arguments.batch), ENGINE: ours}
-    with contextlib.ExitStack() as stack:
-        if not torch.cuda.is_available():
-            sides[ACTORS] = stack.enter_context(engine_apart(spec, arguments.threads))
-        best = dict.fromkeys(sides, float("inf"))
-        outputs: dict[str, list[str]] = {}
-        for read in sides.values():
-            read(prompts[:4])
-        before = reader.stats.prompt_tokens
-        for _ in range(arguments.rounds):
-            for name, read in sides.items():
-                start = time.perf_counter()
-                outputs[name] = read(prompts)
-                best[name] = min(best[name], time.perf_counter() - start)
-        computed = (reader.stats.prompt_tokens - before) / arguments.rounds
-        if arguments.vllm:
-            peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
-            best[VLLM], outputs[VLLM] = min(peer["seconds"]), peer["outputs"]
-            for name, read in sides.items():  # once more, should the machine have changed meanwhile
-                start = time.perf_counter()
-                read(prompts)
-                best[name] = min(best[name], time.perf_counter() - start)
+    best, outputs, computed = time_readers(spec, prompts, arguments)
     model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=getattr(torch, spec.dtype))
     if torch.cuda.is_available():
         model = model.to("cuda")
@@ -315,41 +309,56 @@ def main() -> None:
     for name in outputs:
         if name != ENGINE:
             print(f"  engine against {name}: {apart(outputs[ENGINE], outputs[name]):.1%}")
-
-    report: dict[str, Any] = {
-        "date": date.today().isoformat(),
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
-        "options": {k: str(v) for k, v in vars(arguments).items()},
+    return {
         "dtype": spec.dtype,
-        "reads_per_second": {n: len(prompts) / s for n, s in best.items()},
+        "reads_per_second": {name: len(prompts) / seconds for name, seconds in best.items()},
         "matmul_flops": rate,
         "share_of_floor": {name: floor / seconds for name, seconds in best.items()},
         "differing_batch_of_one": batched,
     }
-    if arguments.memory:
-        report["memory"] = {}
-        for budget in arguments.memory.split(","):
-            within = replace(spec, memory=parse_bytes(budget))
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                got = pool.apply(read_within, (within, prompts))
-            report["memory"][budget] = got
-            print(
-                f"--memory {budget}: {got['reads_per_second']:.2f} reads/s, "
-                f"peak {got['peak_memory'] / 2**30:.2f} GiB, {got['memory_halvings']} halvings"
-            )
-    if arguments.pipeline_reads:
-        both = compare_pipeline(spec, reads.head(arguments.pipeline_reads))
-        report["pipeline"] = both
-        for name, side in both.items():
-            print(
-                f"{name}: {side['reads'] / side['seconds']:.2f} reads/s over {side['reads']} reads, "
-                f"start-up {side['start_up']:.1f} s"
-            )
-        slower = both["pipeline"]["seconds"] / both["loop"]["seconds"] - 1
-        print(f"the pipeline takes {slower:+.1%} of the loop's time")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def time_readers(
+    spec: ReaderSpec, prompts: list[str], arguments: argparse.Namespace
+) -> tuple[dict[str, float], dict[str, list[str]], float]:
+    """Best seconds and outputs of each side, and the prompt tokens that the engine computes."""
+    ours, reader = engine(spec)
+    sides: dict[str, Read] = {GENERATE: generate(spec, arguments.batch), ENGINE: ours}
+    with contextlib.ExitStack() as stack:
+        if not torch.cuda.is_available():
+            sides[ACTORS] = stack.enter_context(engine_apart(spec, arguments.threads))
+        for read in sides.values():
+            read(prompts[:4])
+        before = reader.stats.prompt_tokens
+        calls = {name: partial(read, prompts) for name, read in sides.items()}
+        timings = in_turn(calls, arguments.rounds)
+        computed = (reader.stats.prompt_tokens - before) / arguments.rounds
+        best = {name: timing.best for name, timing in timings.items()}
+        outputs: dict[str, list[str]] = {name: timing.result for name, timing in timings.items()}
+        if arguments.vllm:
+            peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
+            # Once more, should the machine have changed meanwhile.
+            best = {
+                name: min(best[name], timing.best) for name, timing in in_turn(calls, 1).items()
+            }
+            best[VLLM], outputs[VLLM] = min(peer["seconds"]), peer["outputs"]
+    return best, outputs, computed
+
+
+def read_under_budgets(
+    spec: ReaderSpec, prompts: list[str], budgets: list[str]
+) -> dict[str, dict[str, float]]:
+    """The same reads under each memory budget, each in its own process."""
+    measured: dict[str, dict[str, float]] = {}
+    for budget in budgets:
+        within = replace(spec, memory=parse_bytes(budget))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            measured[budget] = row = pool.apply(read_within, (within, prompts))
+        print(
+            f"--memory {budget}: {row['reads_per_second']:.2f} reads/s, "
+            f"peak {row['peak_memory'] / 2**30:.2f} GiB, {row['memory_halvings']} halvings"
+        )
+    return measured
 
 
 if __name__ == "__main__":

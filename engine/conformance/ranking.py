@@ -127,7 +127,7 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
             qrels,
             None,
             "labels that are no whole numbers, which no reference takes",
-            "give whole numbers, or the labels of each list with --erag",
+            "give whole numbers, or the labels of each list with `erag`",
         )
     if (judged[LABEL].abs() >= LARGEST).any():
         raise InputError(

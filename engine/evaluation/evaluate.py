@@ -15,7 +15,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import prepare
 from engine.evaluation.read import Reading, by_role, read, specify_jobs
 from engine.evaluation.settings import Settings
-from engine.reading.certify import Certificate, certify
+from engine.reading.certify import Certificate, Sample, certify
 from engine.reading.reads import Executor, Progress
 
 
@@ -83,8 +83,7 @@ def _certify(
         reading.wanted,
         reading.reads,
         reading.spec,
-        sample=settings.running.certify,
-        seed=settings.bootstrap.seed,
+        sample=Sample(settings.running.certify, settings.bootstrap.seed),
         score=value,
         sha256={"prompt": reading.prompt.digest, **inputs_sha256(inputs)},
         actors=settings.running.actors,

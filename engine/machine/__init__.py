@@ -1,0 +1,1 @@
+"""The machine below reading and retrieval: devices, memory, batches, Ray, and the files of models."""

@@ -47,7 +47,7 @@ def best_dtype() -> Dtype:
     """The fastest precision of this machine: bf16 where it has bf16 arithmetic; else fp16 on a GPU
     and fp32 on a CPU.
 
-    On a cluster this is the driver's machine: where it has no GPU and the workers have, say --dtype.
+    On a cluster this is the driver's machine: where only the workers have GPUs, specify the ``dtype``.
     """
     if machine_has_gpu():
         import torch

@@ -135,7 +135,7 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
     if not names:
-        raise InputError(None, None, "no measures", 'name some, as in --measures "P@10 nDCG@10"')
+        raise InputError(None, None, "no measures", 'name some, as in `measures` "P@10 nDCG@10"')
     return tuple(dict.fromkeys(parse_measure(name) for name in names))
 
 

@@ -116,7 +116,7 @@ def score_runs(
             None,
             None,
             "Judged is 1 by definition where only the own list counts as judged",
-            "use --relevant pool, or leave Judged out",
+            "use `relevant` pool, or leave Judged out",
         )
     if len(set(query_ids)) < len(query_ids):
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
@@ -157,7 +157,7 @@ def refuse_missing_results(runs: pl.DataFrame, query_ids: Sequence[str]) -> None
                 None,
                 None,
                 f"{run!r} lists nothing for {counted(len(lacking), '[query|queries]')} ({lacking[0]!r}, …)",
-                "count these as 0 with --missing zero, or leave them out with --missing skip",
+                "count these as 0 with `missing` zero, or leave them out with `missing` skip",
             )
 
 

@@ -32,6 +32,19 @@ _CONFIDENCE_AGAIN = "confidence_repeated"
 
 
 @dataclass(frozen=True)
+class Sample:
+    """Which of a job's reads are repeated.
+
+    Attributes:
+        size: how many; all where there are fewer.
+        seed: of the draw and of its order.
+    """
+
+    size: int
+    seed: int
+
+
+@dataclass(frozen=True)
 class BatchPolicy:
     """How reads were batched: padded tokens at most, and bytes (0: the device's default)."""
 
@@ -91,8 +104,7 @@ def certify(
     reads: pl.DataFrame,
     spec: ReaderSpec,
     *,
-    sample: int,
-    seed: int,
+    sample: Sample,
     score: Callable[[pl.DataFrame], pl.Series],
     sha256: Mapping[str, str],
     actors: int | None,
@@ -103,8 +115,7 @@ def certify(
     Args:
         wanted: the job's reads, as ``plan.wanted_reads`` gives them.
         reads: their outputs, as ``get_reads`` gives them, failures included.
-        sample: reads to repeat; all where there are fewer. Failed ones are left out.
-        seed: of the sample and its order.
+        sample: which reads to repeat; failed ones are left out.
         score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
             ``confidence``.
         sha256: digests of what else the job's figures depend on, for the record.
@@ -114,7 +125,7 @@ def certify(
     Raises:
         ReadError: outputs were lost on the way.
     """
-    plan = draw(wanted, reads, sample, seed)
+    plan = draw(wanted, reads, sample)
     alone, units = cut(plan.height)
     run, gpu = executor, False
     if run is None and units:
@@ -145,7 +156,7 @@ def certify(
             .head(_LISTED)
             .iter_rows()
         ],
-        seed=seed,
+        seed=sample.seed,
         dtype=spec.dtype,
         device=device.describe(gpu=gpu),
         batches=BatchPolicy(tokens, spec.memory),
@@ -159,7 +170,7 @@ def certify(
     )
 
 
-def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.DataFrame:
+def draw(wanted: pl.DataFrame, reads: pl.DataFrame, sample: Sample) -> pl.DataFrame:
     """A random sample of a job's distinct reads, in random order, over all kinds of reads.
 
     Kinds are reads of no passage, of one, and of several. Each gives the same share, as far as it
@@ -172,17 +183,17 @@ def draw(wanted: pl.DataFrame, reads: pl.DataFrame, size: int, seed: int) -> pl.
         .unique(READ_KEY, keep="first", maintain_order=True)
         .sort(READ_KEY)
     )
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(sample.seed)
     drawn: list[pl.DataFrame] = []
     groups = sorted(
         (group for _, group in distinct.group_by(kinds, maintain_order=True)),
         key=lambda group: (group.height, group[READ_KEY][0]),
     )
     for position, group in enumerate(groups):  # the smallest first: what it lacks, others give
-        share = -(-(size - sum(part.height for part in drawn)) // (len(groups) - position))
+        share = -(-(sample.size - sum(part.height for part in drawn)) // (len(groups) - position))
         drawn.append(group[generator.permutation(group.height)[:share]])
-    sample = pl.concat(drawn) if drawn else distinct
-    return sample[generator.permutation(sample.height)]
+    chosen = pl.concat(drawn) if drawn else distinct
+    return chosen[generator.permutation(chosen.height)]
 
 
 def cut(reads: int) -> tuple[int, list[Unit]]:

@@ -1,4 +1,4 @@
-"""Doing planned reads in this process; ``pipeline.execute`` does the same on Ray Data."""
+"""Doing planned reads in this process; ``pipeline.read_on_ray`` does the same on Ray Data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class UnitResult:
     stats: dict[str, int]
 
 
-def execute(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
+def read_in_process(
+    plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec
+) -> Iterator[UnitResult]:
     """Read the units of a plan with one reader in this process, in order."""
     reader = readers.load(spec)
     for unit in units:

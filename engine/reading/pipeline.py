@@ -122,7 +122,7 @@ _RESULT = pa.schema(
 )
 
 
-def execute(
+def read_on_ray(
     plan: pl.DataFrame,
     units: Sequence[Unit],
     spec: ReaderSpec,

@@ -51,7 +51,7 @@ def specify(
             None,
             None,
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
-            "use --augmentation in-prompt, or a T5 reader",
+            "use `augmentation` in-prompt, or a T5 reader",
         )
     if engine == "vllm":
         vllm_support.refuse(found, dtype=dtype or device.best_dtype(), memory=memory)
@@ -85,7 +85,7 @@ def specify(
         raise InputError(
             None,
             None,
-            f"--memory of {memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
+            f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
             f"give at least {least / 2**20:.0f}MiB",
         )
     return spec, made

@@ -14,9 +14,8 @@ from engine import tables
 from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from engine.reading import execute as in_process
 from engine.reading import store
-from engine.reading.execute import UnitResult
+from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
 from engine.tables import DOC_IDS, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
@@ -167,7 +166,7 @@ def executor_for(
         plan: the reads; none needs more actors than these.
     """
     if actors == 0:
-        return in_process.execute, 1, device.machine_has_gpu()
+        return read_in_process, 1, device.machine_has_gpu()
     from engine.machine import cluster
     from engine.reading import pipeline
 
@@ -177,7 +176,7 @@ def executor_for(
     pool = min(actors or cluster.default_actors(needed), plan.height)
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
-        return pipeline.execute(plan, units, spec, actors=min(pool, len(units)))
+        return pipeline.read_on_ray(plan, units, spec, actors=min(pool, len(units)))
 
     return on_ray, pool, cluster.has_gpus()
 

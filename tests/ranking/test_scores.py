@@ -206,7 +206,7 @@ def test_queries_with_results_but_without_labels_score_zero_and_are_not_missing(
 
 def test_queries_without_results_are_refused_on_demand(two_runs):
     runs, labels = two_runs
-    with pytest.raises(InputError, match="'t' lists nothing for 1 query .'q2'.*--missing"):
+    with pytest.raises(InputError, match="'t' lists nothing for 1 query .'q2'.*`missing`"):
         values(runs, labels, ["q1", "q2"], "P", missing="error")
     assert values(runs, labels, ["q1"], "P", missing="error") == values(runs, labels, ["q1"], "P")
     refuse_missing_results(runs, ["q1"])
@@ -272,7 +272,7 @@ def test_labels_that_are_no_finite_numbers_are_refused(relevant, label):
 
 
 def test_share_of_judged_is_refused_where_only_the_own_list_is_judged(two_runs):
-    with pytest.raises(InputError, match="Judged is 1 by definition.*--relevant pool"):
+    with pytest.raises(InputError, match="Judged is 1 by definition.*`relevant` pool"):
         values(*two_runs, ["q1"], "P Judged@3", "list")
 
 

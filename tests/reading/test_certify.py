@@ -10,11 +10,11 @@ from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
-from engine.reading.certify import certify, cut, draw
+from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.reads import FAILURE
+from engine.tables import FAILURE
 from tests.conftest import make_run
 
 SPEC = ReaderSpec(
@@ -78,8 +78,7 @@ def certificate(executor, wanted, reads, sample=20, seed=3, score=None):
         wanted,
         reads,
         SPEC,
-        sample=sample,
-        seed=seed,
+        sample=Sample(sample, seed),
         score=score or one_if_even,
         sha256={"prompt": "p"},
         actors=0,
@@ -89,26 +88,26 @@ def certificate(executor, wanted, reads, sample=20, seed=3, score=None):
 
 def test_the_sample_spans_all_kinds_and_follows_the_seed():
     wanted, reads = make_reads()
-    sample = draw(wanted, reads, 20, 1)
+    sample = draw(wanted, reads, Sample(20, 1))
     sizes = collections.Counter(len(docs) for docs in sample["doc_ids"])
     # a third of 20 for each kind, rounded up; what the smaller kinds lack comes from single passages
     assert sizes == {0: 2, 3: 6, 1: 12}
     assert sample["read_key"].n_unique() == 20
-    assert draw(wanted, reads, 20, 1).equals(sample)
-    assert set(draw(wanted, reads, 20, 2)["read_key"]) != set(sample["read_key"])
+    assert draw(wanted, reads, Sample(20, 1)).equals(sample)
+    assert set(draw(wanted, reads, Sample(20, 2))["read_key"]) != set(sample["read_key"])
     # neither the order of the reads nor one asked for twice changes it
     order = pl.Series(range(wanted.height)).shuffle(5)
     twice = pl.concat([wanted[order], wanted[order]])
-    assert draw(twice, pl.concat([reads[order], reads[order]]), 20, 1).equals(sample)
+    assert draw(twice, pl.concat([reads[order], reads[order]]), Sample(20, 1)).equals(sample)
     positions = [int(key[1:]) for key in sample["read_key"]]
     assert positions != sorted(positions)
 
 
 def test_the_sample_is_capped_and_leaves_failed_reads_out():
     wanted, reads = make_reads(singles=5, lists=2, nothing=0, failed=2)
-    sample = draw(wanted, reads, 64, 0)
+    sample = draw(wanted, reads, Sample(64, 0))
     assert sorted(sample["read_key"]) == ["k2", "k3", "k4", "k5", "k6"]
-    assert draw(*make_reads(singles=2, lists=0, nothing=0, failed=2), 64, 0).is_empty()
+    assert draw(*make_reads(singles=2, lists=0, nothing=0, failed=2), Sample(64, 0)).is_empty()
 
 
 @pytest.mark.parametrize("reads", [0, 1, 2, 5, 1000])

@@ -12,9 +12,8 @@ import ray
 
 from engine.errors import ReadError
 from engine.machine import cluster
-from engine.reading import execute as in_process
 from engine.reading import pipeline
-from engine.reading.execute import UnitResult
+from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, Unit, cut_units
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.readers import specify
@@ -89,7 +88,7 @@ def actor_class(on_text):
 
 def outputs(plan, units, actor, actors=2):
     results = {}
-    for result in pipeline.execute(plan, units, SPEC, actors=actors, actor_class=actor):
+    for result in pipeline.read_on_ray(plan, units, SPEC, actors=actors, actor_class=actor):
         for place, output in enumerate(result.outputs):
             row = result.unit.offset + place
             assert row not in results, "a read came twice"
@@ -166,9 +165,9 @@ def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
     plan, units = plan_of(texts, 4)
-    here = [o for result in in_process.execute(plan, units, spec) for o in result.outputs]
+    here = [o for result in read_in_process(plan, units, spec) for o in result.outputs]
     there = {}
-    for result in pipeline.execute(plan, units, spec, actors=2):
+    for result in pipeline.read_on_ray(plan, units, spec, actors=2):
         there[result.unit.offset] = result.outputs
         assert result.stats["peak_memory"] > 2**20
     assert [o for offset in sorted(there) for o in there[offset]] == here

@@ -1,0 +1,1 @@
+"""The models behind readers: loading, batching, attention and decoding, by architecture."""

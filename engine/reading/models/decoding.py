@@ -95,9 +95,7 @@ def refuse_nan(logits: torch.Tensor) -> None:
         ArithmeticError: some logits are not numbers.
     """
     if logits.isnan().any():
-        raise ArithmeticError(
-            "the model's logits are not numbers; use --dtype float32, or bfloat16"
-        )
+        raise ArithmeticError("the model's logits are not numbers; use `dtype` float32 or bfloat16")
 
 
 class Writer:

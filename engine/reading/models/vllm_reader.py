@@ -211,7 +211,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
             spec.name,
             None,
             f"vLLM has too little memory ({reason})",
-            "change --memory, or the memory that other processes take",
+            "change `memory`, or the memory that other processes take",
         ) from None
     finally:
         torch.set_num_threads = set_threads  # vLLM's CPU worker replaces it

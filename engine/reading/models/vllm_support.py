@@ -1,4 +1,4 @@
-"""What a reader on vLLM takes; known from its files, before vLLM or torch is loaded."""
+"""What a reader on vLLM needs, known from its files before vLLM or torch is loaded."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from engine.machine import device, model_files
 from engine.machine.device import Dtype
 from engine.reading.models import weights
 
-# What a process holds on a CPU with vLLM loaded, before any weight and beside its cache: imports
-# are half of it, the rest activations of the widest batch (measured: 1.16 to 1.17 GiB).
-PROCESS_MEMORY = 1280 * 2**20
-# A cache of keys and values below which hardly a read would fit.
+# What a process with vLLM holds on a CPU, without weights and cache: half of it are imports, the rest
+# activations of the widest batch (measured: 1.16 to 1.17 GiB).
+VLLM_PROCESS_MEMORY = 1280 * 2**20
+# The smallest useful cache of keys and values: in less, hardly a read would fit.
 LEAST_CACHE = 64 * 2**20
-# Part of a budget that stays free for the allocator.
+# Part of a budget that is used; the rest stays free for the allocator.
 _USED = 0.9
 
 
-def refuse(found: weights.Weights, *, dtype: Dtype, memory: int) -> None:
+def refuse(reader: weights.Weights, *, dtype: Dtype, memory: int) -> None:
     """Refuse what vLLM cannot do here, in the driver, before any actor starts.
 
     Args:
-        found: the reader's weights.
+        reader: its weights.
         dtype: its precision.
         memory: bytes per actor, 0 for the default.
 
     Raises:
         InputError: an encoder-decoder reader, no vLLM, or a budget that leaves no room for a cache.
     """
-    if found.architecture != "causal":
+    if reader.architecture != "causal":
         raise InputError(
             None,
             None,
-            f"reader {found.name!r} is encoder-decoder, vLLM runs decoder-only readers",
-            "use --engine transformers",
+            f"reader {reader.name!r} is encoder-decoder, vLLM runs decoder-only readers",
+            "use `engine` transformers",
         )
     if importlib.util.find_spec("vllm") is None:
         raise InputError(
             None,
             None,
-            "--engine vllm, but vLLM is not installed",
-            "run 'make vllm' (on a GPU: pip install '.[vllm]'), or use --engine transformers",
+            "`engine` is vllm, but vLLM is not installed",
+            "run 'make vllm' (on a GPU: pip install '.[vllm]'), or use `engine` transformers",
         )
     if not device.machine_has_gpu():
-        cache_memory(model_files.parameters(found.path), dtype=dtype, memory=memory)
+        cache_memory(model_files.parameters(reader.path), dtype=dtype, memory=memory)
 
 
 def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:
@@ -54,21 +54,21 @@ def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:
     Args:
         parameters: of the reader.
         dtype: its precision.
-        memory: what one actor may take in all; 0 is what ``reads`` counts an actor with when it
-            decides how many there is room for.
+        memory: what one actor may take in all; 0 for what ``reads.executor_for`` assumes of an
+            actor when it decides how many there is room for.
 
     Raises:
-        InputError: hardly a read would fit in what is left beside the weights.
+        InputError: too little is left beside the weights for a cache that holds a read.
     """
     weight_bytes = device.weight_bytes(parameters, dtype)
     total = memory or device.default_actor_memory(weight_bytes)
-    room = int(_USED * total) - PROCESS_MEMORY - weight_bytes
+    room = int(_USED * total) - VLLM_PROCESS_MEMORY - weight_bytes
     if room < LEAST_CACHE:
-        least = (PROCESS_MEMORY + LEAST_CACHE + weight_bytes) / _USED
+        least = (VLLM_PROCESS_MEMORY + LEAST_CACHE + weight_bytes) / _USED
         raise InputError(
             None,
             None,
-            f"--memory of {memory / 2**20:.0f} MiB cannot hold the reader in {dtype} and vLLM",
+            f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader in {dtype} and vLLM",
             f"give at least {least / 2**20 + 1:.0f}MiB",
         )
     return room

@@ -1,0 +1,1 @@
+"""What a reader is given: templates, prompts, chat formats, and cutting to length."""

@@ -176,7 +176,7 @@ def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
 
     plan = pl.DataFrame({INPUTS: inputs, "size": 1, "group": range(len(inputs))})
     outputs = {}
-    for result in pipeline.execute(plan, cut_units(plan, 8), spec, actors=1):
+    for result in pipeline.read_on_ray(plan, cut_units(plan, 8), spec, actors=1):
         outputs[result.unit.offset] = result.outputs
         assert result.stats["peak_memory"] > 2**20
     assert [o for offset in sorted(outputs) for o in outputs[offset]] == expected

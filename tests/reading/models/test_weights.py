@@ -97,7 +97,7 @@ def test_a_budget_that_cannot_hold_the_weights_is_refused(tiny_t5):
 
     model = T5ForConditionalGeneration.from_pretrained(tiny_t5)
     assert model_files.parameters(tiny_t5) == sum(p.numel() for p in model.parameters())
-    with pytest.raises(InputError, match="--memory of 100 MiB cannot hold the reader"):
+    with pytest.raises(InputError, match="`memory` of 100 MiB cannot hold the reader"):
         readers.specify(str(tiny_t5), augmentation="fid", task="short-answer", memory=100 * 2**20)
 
 
