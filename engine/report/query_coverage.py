@@ -36,7 +36,7 @@ _CHARACTERS = 60
 
 
 def shown_tables(coverage: Coverage) -> list[Table]:
-    """The largest clusters without an evaluation query, and those with fewer than expected by chance."""
+    """The largest clusters without evaluation queries, and those with fewer than by chance."""
     table = coverage.clusters
     uncovered = table.filter((pl.col(EVALUATION_QUERIES) == 0) & (pl.col(USER_QUERIES) > 0))
     sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col("p_holm") < _ALPHA))
@@ -85,7 +85,7 @@ def _share(row: dict[str, Any], coverage: Coverage) -> str:
 
 
 def lines(coverage: Coverage) -> list[str]:
-    """The lines below the tables: the figures, what chance would give, and notes on reading them."""
+    """The lines below the tables: figures, what chance would give, and notes on reading them."""
     f = coverage.figures
     grain = (
         f"{counted(f.clusters, 'cluster[|s]')} of {counted(coverage.texts, 'distinct text[|s]')}"
@@ -115,7 +115,7 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def _other_starts(uncovered: float, starts: int) -> str:
-    """How much of a cluster that is uncovered here is uncovered in the clusterings of other starts too."""
+    """How much of an uncovered cluster is uncovered in the clusterings of other starts too."""
     return f"{max(0.0, uncovered * starts - 1) / (starts - 1):.0%}"
 
 
