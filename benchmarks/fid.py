@@ -46,6 +46,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from engine.machine import model_files
 from engine.reading.models.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecoderReader
 from engine.reading.prompting.prompts import default_prompt
 from engine.reading.protocol import ReaderSpec
@@ -192,6 +193,7 @@ def main() -> None:
             stop=(),
             max_input_tokens=FID_INPUT_TOKENS,
             path=str(directory),
+            parameters=model_files.parameters(directory),
             name="random T5-small",
             threads=arguments.threads,
         )

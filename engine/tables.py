@@ -1,7 +1,7 @@
 """The tables that flow through the engine: their columns and types, in one place.
 
-Every stage takes and gives Polars frames with these columns; frames are checked where data enters
-(``conform``) and column names are never spelled anywhere else than here and as these constants.
+Every stage takes and returns Polars frames with these columns. Frames are checked where data enters
+(``conform``). Column names are spelled here only; other modules use these constants.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ PROMPT_TOKENS = "prompt_tokens"
 OUTPUT_TOKENS = "output_tokens"
 TRUNCATED = "truncated"
 CONFIDENCE = "confidence"
+FAILURE = "failure"
 ANNOTATOR = "annotator"
 LABEL = "label"
 DOCUMENT_LABEL = "document_label"
@@ -66,6 +67,44 @@ NEAREST_SIMILARITY = "nearest_similarity"
 RUN_B = "run_b"
 ANNOTATOR_B = "annotator_b"
 MEASURE_B = "measure_b"
+# Statistics. Columns about one of them are called by the functions below: ``low_of(TAU)`` is "tau_low".
+TAU = "tau"
+RHO = "rho"
+DIFFERENCE = "difference"
+END_TO_END = "end_to_end"
+AGREEMENT = "agreement"
+PROBABILITY = "probability"
+LOW = "low"
+HIGH = "high"
+P = "p"
+P_HOLM = "p_holm"
+RUNS_COMPARED = "runs"
+
+
+def low_of(statistic: str) -> str:
+    """The column of the lower bound of a statistic's interval."""
+    return f"{statistic}_{LOW}"
+
+
+def high_of(statistic: str) -> str:
+    """The column of the upper bound of a statistic's interval."""
+    return f"{statistic}_{HIGH}"
+
+
+def difference_of(statistic: str) -> str:
+    """The column of the difference of a statistic between the two that are compared."""
+    return f"{statistic}_{DIFFERENCE}"
+
+
+def p_of(statistic: str) -> str:
+    """The column of a p-value."""
+    return f"{statistic}_{P}"
+
+
+def p_holm_of(statistic: str) -> str:
+    """The column of a p-value corrected for the other comparisons (Holm)."""
+    return f"{statistic}_{P_HOLM}"
+
 
 CORPUS: Schema = {
     DOC_ID: pl.String(),
@@ -110,7 +149,7 @@ QRELS: Schema = {
     LABEL: pl.Float64(),
 }
 TRACES: Schema = {
-    # What is behind a label; null where a column says nothing of its annotator.
+    # What a label rests on; null in columns that do not apply to its annotator.
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
     ANNOTATOR: pl.String(),
@@ -133,11 +172,11 @@ DUAL: Schema = {
     RUN: pl.String(),
     K: pl.Int64(),  # any passage within this cutoff counts
     N: pl.Int64(),
-    "probability": pl.String(),
+    PROBABILITY: pl.String(),
     VALUE: pl.Float64(),  # NaN where the condition never occurs
-    "low": pl.Float64(),
-    "high": pl.Float64(),
-    "note": pl.String(),
+    LOW: pl.Float64(),
+    HIGH: pl.Float64(),
+    NOTE: pl.String(),
 }
 PREFERENCES: Schema = {
     # Passages shown side by side, and the one that a person found best.
@@ -160,7 +199,7 @@ QUERY_SCORES: Schema = {
     VALUE: pl.Float64(),
 }
 UNDEFINED: Schema = {
-    # Cells that have no meaning.
+    # Measures that are not defined on the labels of an annotator, and why.
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
     NOTE: pl.String(),
@@ -178,14 +217,14 @@ CORRELATIONS: Schema = {
     MEASURE: pl.String(),
     K: pl.Int64(),
     N: pl.Int64(),
-    "tau": pl.Float64(),
-    "tau_low": pl.Float64(),
-    "tau_high": pl.Float64(),
-    "rho": pl.Float64(),
-    "rho_low": pl.Float64(),
-    "rho_high": pl.Float64(),
+    TAU: pl.Float64(),
+    low_of(TAU): pl.Float64(),
+    high_of(TAU): pl.Float64(),
+    RHO: pl.Float64(),
+    low_of(RHO): pl.Float64(),
+    high_of(RHO): pl.Float64(),
     # Why a correlation is undefined (NaN), or what weakens its interval; empty otherwise.
-    "note": pl.String(),
+    NOTE: pl.String(),
     # Whether tau is the highest of this run's and annotator's measures: the first of equal ones.
     BEST: pl.Boolean(),
 }
@@ -196,32 +235,32 @@ COMPARISONS: Schema = {
     RUN_B: pl.String(),
     ANNOTATOR_B: pl.String(),
     MEASURE: pl.String(),
-    # The same, but for utilities, which have a measure of their own.
+    # The same measure, except where utilities are compared, which have another.
     MEASURE_B: pl.String(),
     K: pl.Int64(),
     N: pl.Int64(),
-    "tau_difference": pl.Float64(),
-    "tau_low": pl.Float64(),
-    "tau_high": pl.Float64(),
-    "tau_p": pl.Float64(),
-    "tau_p_holm": pl.Float64(),
-    "rho_difference": pl.Float64(),
-    "rho_low": pl.Float64(),
-    "rho_high": pl.Float64(),
-    "rho_p": pl.Float64(),
-    "rho_p_holm": pl.Float64(),
-    "note": pl.String(),
+    difference_of(TAU): pl.Float64(),
+    low_of(TAU): pl.Float64(),
+    high_of(TAU): pl.Float64(),
+    p_of(TAU): pl.Float64(),
+    p_holm_of(TAU): pl.Float64(),
+    difference_of(RHO): pl.Float64(),
+    low_of(RHO): pl.Float64(),
+    high_of(RHO): pl.Float64(),
+    p_of(RHO): pl.Float64(),
+    p_holm_of(RHO): pl.Float64(),
+    NOTE: pl.String(),
 }
 # Of a study: the correlations under each condition.
 CONDITIONS: Schema = {READER: pl.String(), AUGMENTATION: pl.String(), **CORRELATIONS}
-# eRAG's labels by one reader, against the end-to-end score of ``reader``.
+# eRAG's labels by one reader, correlated with the end-to-end score of ``reader``.
 READERS: Schema = {
     READER: pl.String(),
     AUGMENTATION: pl.String(),
     LABELS_BY: pl.String(),
     **{name: kind for name, kind in CORRELATIONS.items() if name != ANNOTATOR},
 }
-# The correlation of the reader's own labels less that of another's, on the same queries.
+# The correlation of the reader's own labels less that of another reader's, on the same queries.
 READER_COMPARISONS: Schema = {
     READER: pl.String(),
     AUGMENTATION: pl.String(),
@@ -238,12 +277,12 @@ SYSTEMS: Schema = {
     ANNOTATOR: pl.String(),
     MEASURE: pl.String(),
     K: pl.Int64(),
-    "runs": pl.Int64(),
+    RUNS_COMPARED: pl.Int64(),
     N: pl.Int64(),
-    "tau": pl.Float64(),
-    "tau_low": pl.Float64(),
-    "tau_high": pl.Float64(),
-    "note": pl.String(),
+    TAU: pl.Float64(),
+    low_of(TAU): pl.Float64(),
+    high_of(TAU): pl.Float64(),
+    NOTE: pl.String(),
 }
 RUN_PAIRS: Schema = {
     ANNOTATOR: pl.String(),
@@ -253,27 +292,27 @@ RUN_PAIRS: Schema = {
     RUN_B: pl.String(),
     N: pl.Int64(),
     # Means of run less means of run_b.
-    "difference": pl.Float64(),
-    "difference_low": pl.Float64(),
-    "difference_high": pl.Float64(),
-    "difference_p": pl.Float64(),
-    "difference_p_holm": pl.Float64(),
-    "end_to_end_difference": pl.Float64(),
-    "end_to_end_low": pl.Float64(),
-    "end_to_end_high": pl.Float64(),
-    "end_to_end_p": pl.Float64(),
-    "end_to_end_p_holm": pl.Float64(),
+    DIFFERENCE: pl.Float64(),
+    low_of(DIFFERENCE): pl.Float64(),
+    high_of(DIFFERENCE): pl.Float64(),
+    p_of(DIFFERENCE): pl.Float64(),
+    p_holm_of(DIFFERENCE): pl.Float64(),
+    difference_of(END_TO_END): pl.Float64(),
+    low_of(END_TO_END): pl.Float64(),
+    high_of(END_TO_END): pl.Float64(),
+    p_of(END_TO_END): pl.Float64(),
+    p_holm_of(END_TO_END): pl.Float64(),
     # Share of the resamples in which both differences name the same winner.
-    "agreement": pl.Float64(),
+    AGREEMENT: pl.Float64(),
 }
 COVERAGE: Schema = {
     # Clusters of user and evaluation queries. Similarities are cosines.
     CLUSTER: pl.Int64(),  # from 1, that with the most user queries first
     USER_QUERIES: pl.Int64(),
     EVALUATION_QUERIES: pl.Int64(),
-    # That so few evaluation queries fall into it by chance; corrected over all clusters.
-    "p": pl.Float64(),
-    "p_holm": pl.Float64(),
+    # That this few evaluation queries fall into it by chance; corrected over all clusters.
+    P: pl.Float64(),
+    P_HOLM: pl.Float64(),
     UNCOVERED: pl.Float64(),  # mean of its user queries; NaN without any
     SIMILARITY: pl.Float64(),  # mean of its user queries to its centroid; NaN without any
     EXAMPLES: pl.List(pl.String()),  # the user queries nearest to its centroid
@@ -305,13 +344,13 @@ def empty(schema: Schema) -> pl.DataFrame:
 def conform(
     frame: pl.DataFrame, schema: Schema, path: str | Path, *, first_row: int = 0
 ) -> pl.DataFrame:
-    """Select and cast the columns of ``schema``; further columns are left out.
+    """Select and cast the columns of ``schema``; other columns are dropped.
 
     Args:
         frame: the table, or a part of one that begins at ``first_row``.
         schema: its columns and their types.
         path: the file that it comes from, for errors.
-        first_row: what errors count rows from.
+        first_row: the number of its first row, for errors.
 
     Raises:
         InputError: a column is missing, has another type, or holds nulls.

@@ -22,7 +22,7 @@ from engine.evaluation.settings import Settings, check, refuse_without_measure
 from engine.labels import containment, dual, judge, preference, provenance, utility
 from engine.labels.function import Annotator
 from engine.ranking.kernel import is_real_valued
-from engine.ranking.measures import UTILITY_KIND
+from engine.ranking.measures import UTILITY_KIND, comparable
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
 from engine.ranking.udcg import score_utility
 from engine.reading.certify import Certificate, certify
@@ -216,8 +216,9 @@ def evaluate(
             query_scores,
             downstream,
             settings.bootstrap(),
-            no_meaning,
-            [edited.name for edited in inputs.edited],
+            undefined=no_meaning,
+            never_chosen=[edited.name for edited in inputs.edited],
+            comparable=comparable,
         ),
         undefined=no_meaning,
         reads=all_reads,

@@ -21,8 +21,6 @@ from engine.scoring.metrics import get_metric
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import IntervalMethod
 
-# Fewer cannot hold the tails of an interval.
-LEAST_RESAMPLES = 100
 ANNOTATORS = (
     erag.NAME,
     *containment.NAMES,
@@ -193,8 +191,6 @@ def check(settings: Settings, own: Sequence[str] = ()) -> None:
         ("--end-to-end-k", settings.end_to_end_k, 1),
         ("--actors", settings.actors, 0),
         ("--certify", settings.certify, 0),
-        ("--resamples", settings.resamples, 0),
-        ("--seed", settings.seed, 0),
     ):
         if value is not None and value < least:
             raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
@@ -216,17 +212,7 @@ def check(settings: Settings, own: Sequence[str] = ()) -> None:
                 f"{measure} looks further than --k {settings.k}",
                 f"use --k {measure.cutoff}, or a smaller cutoff",
             )
-    if 0 < settings.resamples < LEAST_RESAMPLES:
-        raise InputError(
-            None,
-            None,
-            f"--resamples is {settings.resamples}",
-            f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
-        )
-    if not 0 < settings.confidence < 1:
-        raise InputError(
-            None, None, f"--confidence is {settings.confidence}", "use a share such as 0.95"
-        )
+    settings.bootstrap()  # refuses what it cannot take
     if (settings.end_to_end_k or 0) > settings.k:
         raise InputError(
             None,

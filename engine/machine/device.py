@@ -62,10 +62,15 @@ def best_dtype() -> Dtype:
     return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
 
 
+def weight_bytes(parameters: int, dtype: Dtype) -> int:
+    """Bytes that a model's weights take in a precision."""
+    return parameters * (4 if dtype == "float32" else 2)
+
+
 def least_memory(parameters: int, dtype: Dtype) -> int:
     """Bytes below which a budget cannot work: the weights, and on a CPU the process around them."""
     process = 0 if machine_has_gpu() else PROCESS_MEMORY
-    return parameters * (4 if dtype == "float32" else 2) + process
+    return weight_bytes(parameters, dtype) + process
 
 
 def describe(*, gpu: bool) -> str:

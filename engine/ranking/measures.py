@@ -139,6 +139,22 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     return tuple(dict.fromkeys(parse_measure(name) for name in names))
 
 
+def comparable(one: str, other: str) -> bool:
+    """Whether the scores of two measures, by name, may be compared as if of one.
+
+    They are the same measure; or one is that of utilities, which have no other, and its cutoff is
+    the other's.
+
+    Raises:
+        InputError: as ``parse_measure``.
+    """
+    if one == other:
+        return True
+    first, second = parse_measure(one), parse_measure(other)
+    utilities = (first.kind == UTILITY_KIND) != (second.kind == UTILITY_KIND)
+    return utilities and first.cutoff == second.cutoff
+
+
 def undefined_on_graded(measures: Sequence[Measure]) -> list[Measure]:
     """The measures that count relevant passages and have no threshold to tell which they are."""
     defined = GRADED_KINDS | {UTILITY_KIND}

@@ -20,8 +20,8 @@ from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.reads import FAILURE, Executor, executor_for
-from engine.tables import CONFIDENCE, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY
+from engine.reading.reads import Executor, executor_for, output_columns
+from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
 # Changed reads that a certificate lists.
 _LISTED = 10
@@ -49,7 +49,7 @@ class Change:
     repeated: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Certificate:
     """How many of a sample of reads came out otherwise when repeated, and what was read.
 
@@ -199,10 +199,12 @@ def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: list[ReadOutput]) ->
     """Rows of ``reads`` that were repeated, one a query, with the columns ``output_repeated`` and
     ``confidence_repeated``; without those whose repetition failed. In the order of the plan.
     """
-    repeated = plan.select(READ_KEY).with_columns(
-        pl.Series(_AGAIN, [output.output for output in again], dtype=pl.String),
-        pl.Series(_CONFIDENCE_AGAIN, [output.confidence for output in again], dtype=pl.Float64),
-        pl.Series(FAILURE, [output.failure for output in again], dtype=pl.String),
+    repeated = plan.select(READ_KEY).hstack(
+        output_columns(again).select(
+            FAILURE,
+            pl.col(OUTPUT).alias(_AGAIN),
+            pl.col(CONFIDENCE).alias(_CONFIDENCE_AGAIN),
+        )
     )
     return (
         repeated.filter(pl.col(FAILURE).is_null())

@@ -60,4 +60,4 @@ def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
         if is_fatal(error):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return ReadOutput("", 0, 0, False, reason)
+        return ReadOutput.failed(reason)

@@ -30,7 +30,7 @@ from engine.machine.device import is_fatal
 from engine.reading import readers
 from engine.reading.execute import UnitResult, run_unit
 from engine.reading.plan import INPUTS, Unit
-from engine.reading.protocol import Reader, ReaderSpec, ReadOutput
+from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput, field_types
 
 _WHOLE_ATTEMPTS = 2  # a third attempt goes read by read
 _STRIKES = 2  # deaths during one read before it counts as its cause
@@ -92,9 +92,7 @@ class ReaderActor:
         seconds = 0.0
         for row in range(unit.offset, unit.offset + unit.length):
             if not ray.get(self._ledger.enter.remote(row)):
-                outputs.append(
-                    ReadOutput("", 0, 0, False, "the reader's process died in this read")
-                )
+                outputs.append(ReadOutput.failed("the reader's process died in this read"))
                 continue
             alone = Unit(unit.number, row, 1)
             one = run_unit(self._reader, alone, self._texts(alone), worker=self._worker)
@@ -104,32 +102,22 @@ class ReaderActor:
         return UnitResult(unit, outputs, self._worker, seconds, asdict(self._reader.stats))
 
 
+_ARROW = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), float: pa.float64()}
+
+
+def _record(kind: type) -> pa.StructType:
+    """The Arrow type of a dataclass's instances."""
+    return pa.struct({name: _ARROW[of] for name, of in field_types(kind).items()})
+
+
+# The columns of UnitResult.
 _RESULT = pa.schema(
     {
-        "unit": pa.struct({"number": pa.int64(), "offset": pa.int64(), "length": pa.int64()}),
-        "outputs": pa.list_(
-            pa.struct(
-                {
-                    "output": pa.string(),
-                    "prompt_tokens": pa.int64(),
-                    "output_tokens": pa.int64(),
-                    "truncated": pa.bool_(),
-                    "failure": pa.string(),
-                    "confidence": pa.float64(),
-                }
-            )
-        ),
+        "unit": _record(Unit),
+        "outputs": pa.list_(_record(ReadOutput)),
         "worker": pa.string(),
         "seconds": pa.float64(),
-        "stats": pa.struct(
-            {
-                "padded_tokens": pa.int64(),
-                "prompt_tokens": pa.int64(),
-                "memory_halvings": pa.int64(),
-                "peak_memory": pa.int64(),
-                "token_bytes": pa.int64(),
-            }
-        ),
+        "stats": _record(ReaderStats),
     }
 )
 

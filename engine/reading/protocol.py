@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Literal, Protocol, get_args, get_type_hints
 
 from engine.machine.device import Dtype
 
@@ -21,7 +22,7 @@ BIASED = "fid-t5"
 READING_VERSION = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReaderSpec:
     """Everything that a process needs to load a reader; sent to every actor.
 
@@ -44,6 +45,7 @@ class ReaderSpec:
             the probabilities of their first tokens, in one forward pass without decoding. Of a single
             one the probability is taken among all tokens.
         path: the local directory of the model.
+        parameters: how many the model has.
         name: what the user called it, for messages and reports.
         source: what leads to the same weights on a machine that has no ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
@@ -60,6 +62,7 @@ class ReaderSpec:
     stop: tuple[str, ...]
     max_input_tokens: int
     path: str
+    parameters: int
     name: str
     tail_marker: str = ""
     engine: Engine = "transformers"
@@ -96,10 +99,18 @@ class ReaderSpec:
 class ReadOutput:
     """What one read gave.
 
-    Where the reader chooses between given answers (``ReaderSpec.choices``), ``output`` is the one it
-    chose and ``confidence`` the probability of the first choice, over those of all choices (of a
-    single one, over those of all tokens); else ``confidence`` is None. ``failure`` is None for a read that succeeded; else the reason why it could
-    not be done, and ``output`` is empty.
+    The one definition of these fields: the records that actors return (``pipeline``) and the columns
+    of reads (``reads.OUTPUT_COLUMNS``) are derived from it.
+
+    Attributes:
+        output: the text; empty for a failed read. Where the reader chooses between given answers
+            (``ReaderSpec.choices``), the one that it chose.
+        prompt_tokens: tokens of the prompt, after any cut.
+        output_tokens: tokens generated; 0 where the reader chooses.
+        truncated: whether the prompt was cut.
+        failure: why the read could not be done; None for a read that succeeded.
+        confidence: where the reader chooses, the probability of the first choice, over those of all
+            choices (of a single one, over those of all tokens); else None.
     """
 
     output: str
@@ -108,6 +119,11 @@ class ReadOutput:
     truncated: bool
     failure: str | None = None
     confidence: float | None = None
+
+    @classmethod
+    def failed(cls, reason: str, *, prompt_tokens: int = 0, truncated: bool = False) -> ReadOutput:
+        """The output of a read that could not be done."""
+        return cls("", prompt_tokens, 0, truncated, failure=reason)
 
 
 @dataclass
@@ -127,6 +143,15 @@ class ReaderStats:
     memory_halvings: int = 0
     peak_memory: int = 0
     token_bytes: int = 0
+
+
+def field_types(record: type) -> dict[str, type]:
+    """The fields of a dataclass of plain values, in order, with their types; ``T`` for ``T | None``."""
+    hints = get_type_hints(record)
+    plain: dict[str, type] = {}
+    for field in fields(record):
+        (plain[field.name],) = set(get_args(hints[field.name]) or [hints[field.name]]) - {NoneType}
+    return plain
 
 
 class Reader(Protocol):

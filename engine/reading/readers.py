@@ -70,6 +70,7 @@ def specify(
         stop=made.stop,
         max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
         path=str(found.path),
+        parameters=model_files.parameters(found.path),
         name=name,
         source=found.source,
         tail_marker=made.tail_marker,
@@ -80,9 +81,7 @@ def specify(
         memory=memory,
         engine=engine,
     )
-    if memory and memory < (
-        least := device.least_memory(model_files.parameters(found.path), spec.dtype)
-    ):
+    if memory and memory < (least := device.least_memory(spec.parameters, spec.dtype)):
         raise InputError(
             None,
             None,

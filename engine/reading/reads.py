@@ -14,30 +14,25 @@ from engine import tables
 from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from engine.machine.model_files import parameters
 from engine.reading import execute as in_process
 from engine.reading import store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
-from engine.reading.protocol import ReaderSpec
-from engine.tables import (
-    CONFIDENCE,
-    DOC_IDS,
-    OUTPUT,
-    OUTPUT_TOKENS,
-    PROMPT_TOKENS,
-    QUERY_ID,
-    READ_KEY,
-    TRUNCATED,
-)
+from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
+from engine.tables import DOC_IDS, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
+from engine.tables import FAILURE as FAILURE
 
-FAILURE = "failure"
+_COLUMN_TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean(), float: pl.Float64()}
+# A read's output as columns.
+OUTPUT_COLUMNS: tables.Schema = {
+    name: _COLUMN_TYPES[kind] for name, kind in field_types(ReadOutput).items()
+}
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ReadingCosts:
     """What a job's reads cost.
 
@@ -118,7 +113,8 @@ def get_reads(
         units = cut_units(plan, unit_tokens(int(plan[SIZE].sum()), actors=pool, gpu=gpu))
         workers: dict[str, dict[str, Any]] = {}
         for result in run(plan, units, spec):
-            done = _reads_table(plan, result)
+            unit = result.unit
+            done = _reads_table(plan.slice(unit.offset, unit.length), result.outputs)
             store.add(
                 directory, spec.fingerprint, done.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
             )
@@ -150,22 +146,8 @@ def get_reads(
 
 def _given_up(plan: pl.DataFrame, failed: Mapping[str, str]) -> pl.DataFrame:
     """Rows of the reads table, with the reason, of the planned reads that are known to fail."""
-    known = pl.DataFrame(
-        {READ_KEY: list(failed), FAILURE: list(failed.values())},
-        schema={READ_KEY: pl.String, FAILURE: pl.String},
-    )
-    return (
-        plan.select(READ_KEY, QUERY_ID, DOC_IDS)
-        .join(known, on=READ_KEY, how="inner", maintain_order="left")
-        .with_columns(
-            pl.lit("").alias(OUTPUT),
-            pl.lit(0, pl.Int64).alias(PROMPT_TOKENS),
-            pl.lit(0, pl.Int64).alias(OUTPUT_TOKENS),
-            pl.lit(False).alias(TRUNCATED),
-            pl.lit(None, pl.Float64).alias(CONFIDENCE),
-        )
-        .select([*tables.READS, FAILURE])
-    )
+    known = plan.filter(pl.col(READ_KEY).is_in(list(failed)))
+    return _reads_table(known, [ReadOutput.failed(failed[key]) for key in known[READ_KEY]])
 
 
 def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
@@ -200,8 +182,8 @@ def executor_for(
     from engine.reading import pipeline
 
     cluster.start_ray(int(plan.estimated_size()))
-    weight_bytes = parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
-    needed = spec.memory or device.default_actor_memory(weight_bytes)
+    weights = device.weight_bytes(spec.parameters, spec.dtype)
+    needed = spec.memory or device.default_actor_memory(weights)
     pool = min(actors or cluster.default_actors(needed), plan.height)
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
@@ -210,14 +192,18 @@ def executor_for(
     return on_ray, pool, cluster.has_gpus()
 
 
-def _reads_table(plan: pl.DataFrame, result: UnitResult) -> pl.DataFrame:
-    rows = plan.slice(result.unit.offset, result.unit.length)
-    outputs = result.outputs
-    return rows.select(READ_KEY, QUERY_ID, DOC_IDS).with_columns(
-        pl.Series(OUTPUT, [o.output for o in outputs], dtype=pl.String),
-        pl.Series(PROMPT_TOKENS, [o.prompt_tokens for o in outputs], dtype=pl.Int64),
-        pl.Series(OUTPUT_TOKENS, [o.output_tokens for o in outputs], dtype=pl.Int64),
-        pl.Series(TRUNCATED, [o.truncated for o in outputs], dtype=pl.Boolean),
-        pl.Series(CONFIDENCE, [o.confidence for o in outputs], dtype=pl.Float64),
-        pl.Series(FAILURE, [o.failure for o in outputs], dtype=pl.String),
+def _reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
+    """The reads table of planned reads and their outputs, with the column ``failure``."""
+    return (
+        planned.select(READ_KEY, QUERY_ID, DOC_IDS)
+        .hstack(output_columns(outputs))
+        .select([*tables.READS, FAILURE])
+    )
+
+
+def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
+    """The outputs of reads as a table with the columns ``OUTPUT_COLUMNS``, one row each."""
+    return pl.DataFrame(
+        {name: [getattr(output, name) for output in outputs] for name in OUTPUT_COLUMNS},
+        schema=OUTPUT_COLUMNS,
     )

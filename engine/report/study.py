@@ -16,7 +16,6 @@ from engine.evaluation.evaluate import Evaluation, means
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels import erag, utility
-from engine.machine.model_files import parameters
 from engine.ranking.measures import UTILITY_KIND, Measure
 from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
 from engine.tables import (
@@ -234,7 +233,7 @@ def _sized(study: Study, reader: str, name: str) -> str:
     """The name of a reader with its size."""
     for condition, evaluation in study.evaluations.items():
         if condition.reader == reader and (reading := evaluation.readings.get("reader")):
-            amount = parameters(Path(reading.spec.path))
+            amount = reading.spec.parameters
             size = f"{amount / 1e9:.1f}B" if amount >= 1e9 else f"{amount / 1e6:.0f}M"
             return f"{name} ({size})"
     return name

@@ -7,14 +7,12 @@ import math
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from engine import __version__
 from engine.evaluation.evaluate import Evaluation, means
 from engine.evaluation.read import Reading, Role
 from engine.evaluation.settings import Settings
-from engine.machine.model_files import parameters
 from engine.reading.reads import ReadingCosts
 from engine.report import certificate, verdict
 from engine.tables import ANNOTATOR
@@ -87,7 +85,7 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "name": spec.name,
         "weights_sha256": spec.weights,
         "architecture": spec.architecture,
-        "parameters": parameters(Path(spec.path)),
+        "parameters": spec.parameters,
         "dtype": spec.dtype,
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,

@@ -249,8 +249,8 @@ def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Ex
     from engine.retrieval import distribute
 
     cluster.start_ray()
-    weight_bytes = model_files.parameters(Path(spec.path)) * (4 if spec.dtype == "float32" else 2)
-    actor_bytes = spec.memory or device.default_actor_memory(weight_bytes)
+    weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
+    actor_bytes = spec.memory or device.default_actor_memory(weights)
     pool = min(actors or cluster.default_actors(actor_bytes), count)
 
     def on_ray(

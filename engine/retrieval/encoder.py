@@ -157,7 +157,7 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
     Estimated, not measured, so that batches are the same each time: a layer holds about ten states
     of the hidden size, two of the inner size, and a mask of every pair; pooling holds two in fp32.
     """
-    size = 4 if spec.dtype == "float32" else 2
+    size = device.weight_bytes(1, spec.dtype)
     inner = getattr(config, "intermediate_size", None) or 4 * spec.dimensions
     cost = MemoryCost(
         per_row=0.0,

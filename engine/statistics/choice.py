@@ -18,10 +18,24 @@ import polars as pl
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.differences import mean_differences, queries_needed
 from engine.statistics.intervals import holm
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, RUN_B, VALUE
+from engine.tables import (
+    ANNOTATOR,
+    DIFFERENCE,
+    MEASURE,
+    QUERY_ID,
+    RUN,
+    RUN_B,
+    TAU,
+    VALUE,
+    high_of,
+    low_of,
+    p_holm_of,
+)
+
+_DEVIATION = "deviation"  # of differences, beside the columns of ``run_pairs``
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Lead:
     """How far the mean of a run is above that of another, on the same queries.
 
@@ -61,7 +75,7 @@ class Opinion:
     lead: Lead
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """The run with the best mean of the score that decides, and how sure that is.
 
@@ -125,19 +139,19 @@ def choose(
     means = dict(zip(runs, values.mean(axis=1).round(DECIMALS).tolist(), strict=True))
     means = dict(sorted(means.items(), key=lambda item: -item[1]))  # equal ones stay in order
     best, *others = means
-    found = mean_differences(values, bootstrap)
+    differences = mean_differences(values, bootstrap)
     pairs = [
         {
             RUN: run,
             RUN_B: run_b,
-            "difference": found.value[place],
-            "difference_low": found.low[place],
-            "difference_high": found.high[place],
-            "difference_p_holm": p_holm,
-            "deviation": found.deviation[place],
+            DIFFERENCE: differences.value[place],
+            low_of(DIFFERENCE): differences.low[place],
+            high_of(DIFFERENCE): differences.high[place],
+            p_holm_of(DIFFERENCE): p_holm,
+            _DEVIATION: differences.deviation[place],
         }
         for place, ((run, run_b), p_holm) in enumerate(
-            zip(combinations(runs, 2), holm(found.p.tolist()), strict=True)
+            zip(combinations(runs, 2), holm(differences.p.tolist()), strict=True)
         )
     ]
     leads = [_lead(pairs, best, other, bootstrap, len(shared)) for other in others]
@@ -150,7 +164,15 @@ def choose(
         order = [run for run in means if run in scored_runs]
         if name != annotator and best in order:
             opinions.append(_opinion(name, own, pairs_of.to_dicts(), order, bootstrap))
-    return Choice(annotator, measure, len(shared), means, best, tuple(leads), tuple(opinions))
+    return Choice(
+        annotator=annotator,
+        measure=measure,
+        n=len(shared),
+        means=means,
+        best=best,
+        leads=tuple(leads),
+        opinions=tuple(opinions),
+    )
 
 
 def best_measure(annotator: str, correlations: pl.DataFrame, run_pairs: pl.DataFrame) -> str:
@@ -161,9 +183,9 @@ def best_measure(annotator: str, correlations: pl.DataFrame, run_pairs: pl.DataF
     averaged = (
         correlations.filter(pl.col(ANNOTATOR) == annotator)
         .group_by(MEASURE, maintain_order=True)
-        .agg(pl.col("tau").mean().round(DECIMALS))
-        .filter(pl.col("tau").is_not_nan())
-        .sort("tau", descending=True, maintain_order=True)
+        .agg(pl.col(TAU).mean().round(DECIMALS))
+        .filter(pl.col(TAU).is_not_nan())
+        .sort(TAU, descending=True, maintain_order=True)
     )
     compared = run_pairs.filter(pl.col(ANNOTATOR) == annotator)[MEASURE]
     ranked = [name for name in averaged[MEASURE] if name in compared]
@@ -180,8 +202,8 @@ def _opinion(
     """What a measure says of the runs in ``order``, the chosen one first."""
     above = dict.fromkeys(order, 0.0)
     for row in pairs:  # sums of differences order the runs as their means do
-        above[row[RUN]] += row["difference"]
-        above[row[RUN_B]] -= row["difference"]
+        above[row[RUN]] += row[DIFFERENCE]
+        above[row[RUN_B]] -= row[DIFFERENCE]
     best = max(order, key=lambda run: round(above[run], DECIMALS))
     lead = _lead(pairs, best, order[1] if best == order[0] else order[0], bootstrap)
     return Opinion(annotator, measure, best, lead)
@@ -198,21 +220,32 @@ def _lead(
     row, turned = next(
         (row, row[RUN] == over) for row in pairs if {row[RUN], row[RUN_B]} == {run, over}
     )
-    difference, low, high = (float(row[f"difference{end}"]) for end in ("", "_low", "_high"))
+    difference, low, high = (
+        float(row[column]) for column in (DIFFERENCE, low_of(DIFFERENCE), high_of(DIFFERENCE))
+    )
     if turned:
         difference, low, high = -difference, -high, -low
-    p_holm = float(row["difference_p_holm"])
+    p_holm = float(row[p_holm_of(DIFFERENCE)])
     # Both: an interval from few queries can lie on one side of 0 by mere lack of resamples that differ.
     significant = low > 0 and p_holm < 1 - bootstrap.confidence
     needed = None
     if n and not significant:
         needed = queries_needed(
             difference,
-            float(row["deviation"]),
+            float(row[_DEVIATION]),
             confidence=bootstrap.confidence,
             comparisons=len(pairs),
         )
         if needed is not None and needed <= n:
             needed = None  # so few queries that the normal approximation does not hold
-    # -0.0 is 0.0 to a reader
-    return Lead(run, over, difference + 0.0, low + 0.0, high + 0.0, p_holm, significant, needed)
+    # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
+    return Lead(
+        run=run,
+        over=over,
+        difference=difference + 0.0,
+        low=low + 0.0,
+        high=high + 0.0,
+        p_holm=p_holm,
+        significant=significant,
+        queries_needed=needed,
+    )

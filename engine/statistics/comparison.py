@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,32 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.ranking.measures import UTILITY_KIND, parse_measure
 from engine.statistics.cells import Cell, only, replicate_cells
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
 from engine.statistics.intervals import holm, interval, p_value
 from engine.statistics.resampling import Replicates
-from engine.tables import ANNOTATOR, ANNOTATOR_B, MEASURE, MEASURE_B, RUN, RUN_B, K, N
+from engine.tables import (
+    ANNOTATOR,
+    ANNOTATOR_B,
+    MEASURE,
+    MEASURE_B,
+    NOTE,
+    RHO,
+    RUN,
+    RUN_B,
+    TAU,
+    K,
+    N,
+    difference_of,
+    high_of,
+    low_of,
+    p_holm_of,
+    p_of,
+)
 
 Floats = npt.NDArray[np.float64]
+# Whether two measures, by name, may be compared.
+Comparable = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True)
@@ -33,13 +52,13 @@ class Correlated:
 
     def resampled(self, name: str) -> Floats:
         """Replicates of ``tau`` or ``rho``."""
-        every: Floats = self.replicates.taus if name == "tau" else self.replicates.rhos
+        every: Floats = self.replicates.taus if name == TAU else self.replicates.rhos
         return every[self.pair]
 
     def without(self, name: str) -> Floats | None:
         """``tau`` or ``rho`` without each query, if computed."""
         every = self.replicates.without
-        return None if every is None else every[self.pair, ("tau", "rho").index(name)]
+        return None if every is None else every[self.pair, (TAU, RHO).index(name)]
 
 
 def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correlated]:
@@ -58,26 +77,33 @@ def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correla
 
 
 def compare_cells(
-    cells: Sequence[Cell], results: Sequence[Correlated], bootstrap: Bootstrap
+    cells: Sequence[Cell],
+    results: Sequence[Correlated],
+    bootstrap: Bootstrap,
+    *,
+    comparable: Comparable = eq,
 ) -> pl.DataFrame:
-    """The comparisons table: every two cells that differ in the annotator or in the run alone.
-
-    Utilities, which have a measure of their own, are compared with every measure of the same cutoff.
+    """The comparisons table: every two cells that differ only in the annotator or only in the run.
 
     Differences are resampled on the same queries. ``tau_p_holm`` and ``rho_p_holm`` are corrected within
-    three families, each statistic for itself: the first annotator against every rival, in all runs
+    three families, each statistic separately: the first annotator against every rival, in all runs
     and measures; the rivals among themselves; and the runs. The first is what a comparison is made
-    for, and is not to lose power to the rest.
+    for, and should not lose power to the rest.
+
+    Args:
+        cells: what is compared, the first annotator's first.
+        results: their correlations, in the same order.
+        bootstrap: how intervals and p-values are made.
+        comparable: which measures of two annotators are compared within a run. Between runs a
+            measure is only ever compared with itself.
     """
-    alike: list[tuple[int, int]] = []
-    for a, b in combinations(range(len(cells)), 2):
-        one, other = cells[a], cells[b]
-        # Not the same cell twice, nor two differences at once.
-        apart = (one.run == other.run) != (one.annotator == other.annotator)
-        if apart and one.k == other.k and _alike(one, other):
-            alike.append((a, b))
-    found: dict[tuple[int, int], dict[str, Any]] = {}
-    for queries, pairs in _by_shared_queries(cells, alike).items():
+    pairs_compared = [
+        (a, b)
+        for a, b in combinations(range(len(cells)), 2)
+        if _are_compared(cells[a], cells[b], comparable)
+    ]
+    comparisons: dict[tuple[int, int], dict[str, Any]] = {}
+    for queries, pairs in _by_shared_queries(cells, pairs_compared).items():
         involved = {place: cells[place] for pair in pairs for place in pair}
         correlated = {place: results[place] for place in involved}
         if any(cell.query_ids != queries for cell in involved.values()):
@@ -85,7 +111,7 @@ def compare_cells(
             again = correlate_cells(list(involved.values()), bootstrap)
             correlated = dict(zip(involved, again, strict=True))
         for a, b in pairs:
-            found[a, b] = _compare(
+            comparisons[a, b] = _compare(
                 involved[a], involved[b], correlated[a], correlated[b], bootstrap
             )
     rows: list[dict[str, Any]] = [
@@ -98,26 +124,26 @@ def compare_cells(
             MEASURE_B: cells[b].measure,
             K: cells[a].k,
         }
-        | found[a, b]
-        for a, b in alike
+        | comparisons[a, b]
+        for a, b in pairs_compared
     ]
     families: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         families[_family(row, cells[0].annotator)].append(row)
-    for name, family in product(("tau", "rho"), families.values()):
-        for row, corrected in zip(family, holm([row[f"{name}_p"] for row in family]), strict=True):
-            row[f"{name}_p_holm"] = corrected
+    for name, family in product((TAU, RHO), families.values()):
+        for row, corrected in zip(family, holm([row[p_of(name)] for row in family]), strict=True):
+            row[p_holm_of(name)] = corrected
     return pl.DataFrame(rows, schema=tables.COMPARISONS)
 
 
-def _alike(one: Cell, other: Cell) -> bool:
-    if one.measure == other.measure:
-        return True
-    if one.run != other.run:
+def _are_compared(first: Cell, second: Cell, comparable: Comparable) -> bool:
+    same_run = first.run == second.run
+    # Neither the same cell twice nor two differences at once.
+    if same_run == (first.annotator == second.annotator) or first.k != second.k:
         return False
-    first, second = parse_measure(one.measure), parse_measure(other.measure)
-    utilities = (first.kind == UTILITY_KIND) != (second.kind == UTILITY_KIND)
-    return utilities and first.cutoff == second.cutoff
+    return first.measure == second.measure or (
+        same_run and comparable(first.measure, second.measure)
+    )
 
 
 def _family(row: dict[str, Any], first: str) -> str:
@@ -150,21 +176,21 @@ def _compare(
         for cell in (one, other)
         if (reason := undefined(cell.x, cell.y))
     ]
-    row: dict[str, Any] = {N: len(one.x), "note": "; ".join(reasons)}
-    for name in ("tau", "rho"):
+    row: dict[str, Any] = {N: len(one.x), NOTE: "; ".join(reasons)}
+    for name in (TAU, RHO):
         estimate = getattr(first.correlation, name) - getattr(second.correlation, name)
         low = high = p = float("nan")
         if not reasons and bootstrap.resamples:
             differences = first.resampled(name) - second.resampled(name)
             without, from_other = first.without(name), second.without(name)
-            low, high, row["note"] = interval(
+            low, high, row[NOTE] = interval(
                 estimate,
                 differences,
                 None if without is None or from_other is None else without - from_other,
-                method=bootstrap.method,
+                method=bootstrap.interval,
                 confidence=bootstrap.confidence,
             )
             p = p_value(differences)
-        row |= {f"{name}_difference": estimate, f"{name}_low": low, f"{name}_high": high}
-        row[f"{name}_p"] = p
+        row |= {difference_of(name): estimate, low_of(name): low, high_of(name): high}
+        row[p_of(name)] = p
     return row

@@ -2,41 +2,63 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from engine.errors import InputError
 from engine.statistics.intervals import IntervalMethod, interval
 from engine.statistics.resampling import Replicates, replicate
 
 Floats = npt.NDArray[np.float64]
 
-# Scores are compared at so many decimals: sums of the same labels in another order differ in the
-# last bits, and must not rank.
+# Decimals at which scores are compared: sums of the same labels in another order differ in the last
+# bits, and must not rank.
 DECIMALS = 12
+# Fewer cannot hold the tails of an interval.
+LEAST_RESAMPLES = 100
 
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How intervals are made.
+    """How intervals and p-values are made.
 
     Attributes:
-        resamples: 0 leaves intervals out.
-        method: see ``engine.statistics.intervals``.
-        confidence: in (0, 1).
-        seed: of ``numpy.random.SeedSequence``.
-        threads: None for all cores; changes no figure.
+        resamples: bootstrap resamples of each interval, 100 or more; 0 for no intervals.
+        interval: percentile, or bias-corrected and accelerated (bca).
+        confidence: of the intervals, between 0 and 1.
+        seed: of the resamples and of every other random draw, 0 or more.
+        threads: that resample; None for all cores. Changes no figure.
+
+    Raises:
+        InputError: a value out of range.
     """
 
     resamples: int = 10_000
-    method: IntervalMethod = "percentile"
+    interval: IntervalMethod = "percentile"
     confidence: float = 0.95
     seed: int = 0
     threads: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.resamples < 0 or 0 < self.resamples < LEAST_RESAMPLES:
+            raise InputError(
+                None,
+                None,
+                f"`resamples` is {self.resamples}",
+                f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
+            )
+        if not 0 < self.confidence < 1:
+            raise InputError(
+                None, None, f"`confidence` is {self.confidence}", "use a share such as 0.95"
+            )
+        if self.seed < 0:
+            raise InputError(None, None, f"`seed` is {self.seed}", "use 0 or more")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Correlation:
     """A correlation with its interval.
 
@@ -45,13 +67,13 @@ class Correlation:
     """
 
     n: int
-    tau: float
-    tau_low: float
-    tau_high: float
-    rho: float
-    rho_low: float
-    rho_high: float
-    note: str
+    tau: float = math.nan
+    tau_low: float = math.nan
+    tau_high: float = math.nan
+    rho: float = math.nan
+    rho_low: float = math.nan
+    rho_high: float = math.nan
+    note: str = ""
 
 
 def correlate(x: Floats, y: Floats, bootstrap: Bootstrap) -> Correlation:
@@ -74,31 +96,40 @@ def correlate(x: Floats, y: Floats, bootstrap: Bootstrap) -> Correlation:
 
 
 def needs_leave_out(bootstrap: Bootstrap) -> bool:
-    return bootstrap.method == "bca" and bootstrap.resamples > 0
+    return bootstrap.interval == "bca" and bootstrap.resamples > 0
 
 
 def describe(
     x: Floats, y: Floats, result: Replicates, pair: int, bootstrap: Bootstrap
 ) -> Correlation:
     """The correlation of one pair of columns, from their replicates."""
-    nan, n = float("nan"), len(x)
+    n = len(x)
     if note := undefined(x, y):
-        return Correlation(n, nan, nan, nan, nan, nan, nan, note)
+        return Correlation(n=n, note=note)
     tau, rho = float(result.tau[pair]), float(result.rho[pair])
     if bootstrap.resamples == 0:
-        return Correlation(n, tau, nan, nan, rho, nan, nan, "")
+        return Correlation(n=n, tau=tau, rho=rho)
     (tau_low, tau_high, note), (rho_low, rho_high, _) = (
         interval(
             estimate,
             replicates[pair],
             None if result.without is None else result.without[pair, row],
-            method=bootstrap.method,
+            method=bootstrap.interval,
             confidence=bootstrap.confidence,
         )
         for row, (estimate, replicates) in enumerate(((tau, result.taus), (rho, result.rhos)))
     )
     # tau and rho are undefined on the same resamples, so one note serves both.
-    return Correlation(n, tau, tau_low, tau_high, rho, rho_low, rho_high, note)
+    return Correlation(
+        n=n,
+        tau=tau,
+        tau_low=tau_low,
+        tau_high=tau_high,
+        rho=rho,
+        rho_low=rho_low,
+        rho_high=rho_high,
+        note=note,
+    )
 
 
 def undefined(x: Floats, y: Floats) -> str:

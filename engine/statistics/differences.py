@@ -87,7 +87,7 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
             float(value[pair]),
             resampled[:, pair],
             None if without is None else without[pair],
-            method=bootstrap.method,
+            method=bootstrap.interval,
             confidence=bootstrap.confidence,
         )
     p = (1 + as_far.sum(axis=0)) / (1 + bootstrap.resamples)

@@ -158,7 +158,7 @@ def _described(
         estimate,
         replicates,
         None if without is None else without[row],
-        method=bootstrap.method,
+        method=bootstrap.interval,
         confidence=bootstrap.confidence,
     )
     for side in ("one side is constant", "a side is constant"):

@@ -16,18 +16,36 @@ from engine.statistics.correlation import Bootstrap
 from engine.statistics.differences import MeanDifferences, mean_differences
 from engine.statistics.intervals import holm
 from engine.statistics.systems import system_agreement
-from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B, K, N
+from engine.tables import (
+    AGREEMENT,
+    ANNOTATOR,
+    DIFFERENCE,
+    END_TO_END,
+    MEASURE,
+    NOTE,
+    RUN,
+    RUN_B,
+    RUNS_COMPARED,
+    TAU,
+    K,
+    N,
+    difference_of,
+    high_of,
+    low_of,
+    p_holm_of,
+    p_of,
+)
 
 Row = dict[str, Any]
 
 
 def compare_runs(cells: Sequence[Cell], bootstrap: Bootstrap) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The tables ``systems`` and ``run_pairs``; empty where there is but one run.
+    """The tables ``systems`` and ``run_pairs``; empty where there is only one run.
 
-    P-values of the end-to-end score are corrected (Holm) for the pairs of runs: it is one question,
-    however many measures stand beside it. Those of measures are corrected for all rows together. But
-    where nothing was read end to end the first measure decides, for its own pairs, and the others
-    are corrected together.
+    P-values of the end-to-end score are corrected (Holm) for the pairs of runs: that is one question,
+    however many measures are reported beside it. Those of measures are corrected over all rows
+    together. Where nothing was read end to end, the first measure decides: its pairs are corrected
+    among themselves, and those of all other measures together.
 
     Args:
         cells: all with end-to-end scores, or all without (``cells.label_cells``).
@@ -42,25 +60,25 @@ def compare_runs(cells: Sequence[Cell], bootstrap: Bootstrap) -> tuple[pl.DataFr
         rows: list[Row] = [
             key | {RUN: a.run, RUN_B: b.run} | size for a, b in combinations(group, 2)
         ]
-        _add(rows, "difference", "difference", mean_differences(x, bootstrap))
+        _add(rows, DIFFERENCE, DIFFERENCE, mean_differences(x, bootstrap))
         nothing = np.full(len(rows), np.nan)
         whole, agreement = MeanDifferences(*[nothing] * 5), nothing
         if group[0].k is not None:
             if y.tobytes() not in end_to_end:
                 end_to_end[y.tobytes()] = mean_differences(y, bootstrap)
             whole = end_to_end[y.tobytes()]
-            found = system_agreement(x, y, bootstrap)
-            agreement = found.agreement
-            tau = {"tau": found.tau, "tau_low": found.tau_low, "tau_high": found.tau_high}
-            systems.append(key | {"runs": len(group)} | tau | {"note": found.note} | size)
-        _add(rows, "end_to_end_difference", "end_to_end", whole)
+            orders = system_agreement(x, y, bootstrap)
+            agreement = orders.agreement
+            tau = {TAU: orders.tau, low_of(TAU): orders.tau_low, high_of(TAU): orders.tau_high}
+            systems.append(key | {RUNS_COMPARED: len(group)} | tau | {NOTE: orders.note} | size)
+        _add(rows, difference_of(END_TO_END), END_TO_END, whole)
         for row, share in zip(rows, agreement.tolist(), strict=True):
-            row["agreement"] = share
-        _correct(rows, "end_to_end")
+            row[AGREEMENT] = share
+        _correct(rows, END_TO_END)
         measures.append(rows)
     decisive = 1 if measures and measures[0][0][K] is None else 0
     for family in (measures[:decisive], measures[decisive:]):
-        _correct(list(chain(*family)), "difference")
+        _correct(list(chain(*family)), DIFFERENCE)
     return (
         pl.DataFrame(systems, schema=tables.SYSTEMS),
         pl.DataFrame(list(chain(*measures)), schema=tables.RUN_PAIRS),
@@ -77,14 +95,20 @@ def _by_measure(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
             yield shared
 
 
-def _add(rows: Sequence[Row], value: str, name: str, found: MeanDifferences) -> None:
-    columns = {value: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-    for column, values in (columns | {f"{name}_p": found.p}).items():
+def _add(rows: Sequence[Row], value: str, name: str, differences: MeanDifferences) -> None:
+    """Add the differences of every two runs as columns: their values, and others called by ``name``."""
+    columns = {
+        value: differences.value,
+        low_of(name): differences.low,
+        high_of(name): differences.high,
+        p_of(name): differences.p,
+    }
+    for column, values in columns.items():
         for row, number in zip(rows, values.tolist(), strict=True):
             row[column] = number
 
 
 def _correct(rows: Sequence[Row], name: str) -> None:
-    corrected = holm([row[f"{name}_p"] for row in rows])
+    corrected = holm([row[p_of(name)] for row in rows])
     for row, p in zip(rows, corrected, strict=True):
-        row[f"{name}_p_holm"] = p
+        row[p_holm_of(name)] = p

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from operator import eq
 
 import polars as pl
 
 from engine import tables
 from engine.statistics.cells import label_cells, read_cells
 from engine.statistics.choice import Choice, choose
-from engine.statistics.comparison import compare_cells, correlate_cells
+from engine.statistics.comparison import Comparable, compare_cells, correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.runs import compare_runs
-from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, RUN_B, K
+from engine.tables import ANNOTATOR, BEST, MEASURE, RHO, RUN, RUN_B, TAU, K
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """The tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``, and what they say.
+    """The tables ``correlations``, ``comparisons``, ``systems`` and ``run_pairs``, and the choice that follows.
 
     Attributes:
-        choice: which run to choose, and how sure that is; None where there is but one.
+        choice: which run to choose, and how certain that is; None where there is only one.
     """
 
     correlations: pl.DataFrame
@@ -35,8 +36,10 @@ def analyse(
     query_scores: pl.DataFrame,
     downstream: pl.DataFrame,
     bootstrap: Bootstrap,
+    *,
     undefined: pl.DataFrame | None = None,
-    beside: Sequence[str] = (),
+    never_chosen: Sequence[str] = (),
+    comparable: Comparable = eq,
 ) -> Statistics:
     """Every statistic of an evaluation.
 
@@ -51,9 +54,14 @@ def analyse(
     the number of passages that the end-to-end reader was given.
 
     Args:
-        undefined: cells without a meaning (``tables.UNDEFINED``); they stand in ``correlations`` with their
-            reason, n = 0 and no figures.
-        beside: runs that are compared with the others and are none to choose (edited ones).
+        query_scores: by run, annotator, measure and query.
+        downstream: the end-to-end scores; empty where no list was read whole.
+        bootstrap: how intervals and p-values are made.
+        undefined: cells without a meaning (``tables.UNDEFINED``); they are listed in ``correlations``
+            with their reason, n = 0 and no figures.
+        never_chosen: runs that are compared with the others but cannot be chosen (edited ones).
+        comparable: which measures of two annotators are compared within a run; by default only
+            equal ones.
     """
     cells = list(read_cells(query_scores, downstream))
     results = correlate_cells(cells, bootstrap)
@@ -65,17 +73,17 @@ def analyse(
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
     compared = list(label_cells(query_scores)) if downstream.is_empty() else cells
     systems, run_pairs = compare_runs(compared, bootstrap)
-    candidate = ~pl.col(RUN).is_in(list(beside))
+    candidate = ~pl.col(RUN).is_in(list(never_chosen))
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),
-        compare_cells(cells, results, bootstrap),
+        compare_cells(cells, results, bootstrap, comparable=comparable),
         systems,
         run_pairs,
         choose(
             query_scores.filter(candidate),
             downstream.filter(candidate),
             correlations.filter(candidate),
-            run_pairs.filter(candidate, ~pl.col(RUN_B).is_in(list(beside))),
+            run_pairs.filter(candidate, ~pl.col(RUN_B).is_in(list(never_chosen))),
             bootstrap,
         ),
     )
@@ -87,7 +95,7 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
     figures = [
         pl.lit(float("nan")).alias(name)
         for name in tables.CORRELATIONS
-        if name.startswith(("tau", "rho"))
+        if name.startswith((TAU, RHO))
     ]
     return (
         downstream.select(RUN, K)
@@ -100,7 +108,7 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
 
 def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
     """Mark the measure of each run and annotator that has the highest tau: the first of equal ones."""
-    tau = pl.col("tau").round(DECIMALS).fill_nan(None)
+    tau = pl.col(TAU).round(DECIMALS).fill_nan(None)
     highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
     return correlations.with_columns(
         (highest & (highest.cum_sum().over(RUN, ANNOTATOR) == 1)).alias(BEST)

@@ -8,6 +8,7 @@ from engine.ranking.measures import (
     GRADED_KINDS,
     KINDS,
     Measure,
+    comparable,
     parse_measure,
     parse_measures,
     undefined_on_graded,
@@ -164,3 +165,21 @@ def test_labels_count_as_they_are_for_some_measures(name, on_real, on_whole):
     measure = parse_measure(name)
     assert measure.takes_labels(real_valued=True) is on_real
     assert measure.takes_labels(real_valued=False) is on_whole
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("P@5", "P@5", True),
+        ("P@5", "nDCG@5", False),
+        ("P@5", "UDCG@5", True),
+        ("UDCG@5", "AP(rel=0.5)@5", True),
+        ("P@5", "UDCG@3", False),
+        ("P", "UDCG", True),
+        ("UDCG@5", "UDCG@5", True),
+        ("UDCG@5", "UDCG@3", False),
+    ],
+)
+def test_utility_measures_are_comparable_with_others_of_the_same_cutoff(one, other, expected):
+    assert comparable(one, other) is expected
+    assert comparable(other, one) is expected

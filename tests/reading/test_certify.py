@@ -17,7 +17,18 @@ from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.reading.reads import FAILURE
 from tests.conftest import make_run
 
-SPEC = ReaderSpec("w", "causal", "bfloat16", 4, (), 0, "/p", "r", memory=5)
+SPEC = ReaderSpec(
+    weights="w",
+    architecture="causal",
+    dtype="bfloat16",
+    max_new_tokens=4,
+    stop=(),
+    max_input_tokens=0,
+    path="/p",
+    parameters=1,
+    name="r",
+    memory=5,
+)
 STATS = {"padded_tokens": 0, "prompt_tokens": 0, "memory_halvings": 0, "peak_memory": 0}
 
 

@@ -3,8 +3,10 @@
 import collections
 import os
 import signal
+from dataclasses import asdict
 
 import polars as pl
+import pyarrow as pa
 import pytest
 import ray
 
@@ -12,18 +14,29 @@ from engine.errors import ReadError
 from engine.machine import cluster
 from engine.reading import execute as in_process
 from engine.reading import pipeline
+from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit, cut_units
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.readers import specify
 
-SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
+SPEC = ReaderSpec(
+    weights="w",
+    architecture="causal",
+    dtype="float32",
+    max_new_tokens=4,
+    stop=(),
+    max_input_tokens=0,
+    path="/nowhere",
+    parameters=1,
+    name="test",
+)
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
     registered = []
-    monkeypatch.setattr(pipeline.atexit, "register", lambda *call: registered.append(call))
+    monkeypatch.setattr(cluster.atexit, "register", lambda *call: registered.append(call))
     cluster.end_at_exit()  # as when its classes are used in a driver, or in a test
     assert registered == []
 
@@ -38,6 +51,13 @@ def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
     ending = ray.remote(num_cpus=0)(Ending).remote()
     assert ray.get(ending.registered.remote()) == 1
     ray.kill(ending)
+
+
+def test_results_return_from_actors_whole():
+    outputs = [ReadOutput("a", 2, 1, True, confidence=0.5), ReadOutput.failed("broken")]
+    result = UnitResult(Unit(3, 4, 2), outputs, "w", 1.5, asdict(ReaderStats(1, 2, 3, 4, 5)))
+    table = pa.Table.from_pylist([asdict(result)], schema=pipeline._RESULT)
+    assert table.to_pylist() == [asdict(result)]
 
 
 def plan_of(texts, size=3):

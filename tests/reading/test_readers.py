@@ -131,3 +131,11 @@ def test_inputs_longer_than_the_models_positions_are_refused(chatting, tmp_path)
     assert specify(model, tmp_path, content.format(120))[0].max_input_tokens == 120
     with pytest.raises(InputError, match="121 and max_new_tokens 8 exceed the reader's 128; use 1"):
         specify(model, tmp_path, content.format(121))
+
+
+def test_a_specification_holds_the_size_of_the_model(tiny_t5, tmp_path):
+    from transformers import T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration.from_pretrained(tiny_t5)
+    spec, _ = specify(tiny_t5, tmp_path)
+    assert spec.parameters == sum(weights.numel() for weights in model.parameters())

@@ -10,15 +10,33 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from engine import tables
 from engine.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.reads import get_reads, input_sizes, unit_tokens
+from engine.reading.reads import (
+    FAILURE,
+    OUTPUT_COLUMNS,
+    get_reads,
+    input_sizes,
+    output_columns,
+    unit_tokens,
+)
 from tests.conftest import ScriptedReader
 
-SPEC = ReaderSpec("w", "causal", "float32", 4, (), 0, "/nowhere", "test")
+SPEC = ReaderSpec(
+    weights="w",
+    architecture="causal",
+    dtype="float32",
+    max_new_tokens=4,
+    stop=(),
+    max_input_tokens=0,
+    path="/nowhere",
+    parameters=1,
+    name="test",
+)
 
 
 def wanted(*texts, query="q"):
@@ -46,19 +64,68 @@ def test_a_read_is_done_once_whoever_asks(tmp_path):
     assert (costs.wanted, costs.reused, costs.done) == (3, 2, 1)
 
 
+# The files of read stores, as they have been written since confidences were added.
+STORED = {
+    "read_key": pl.String(),
+    "query_id": pl.String(),
+    "doc_ids": pl.List(pl.String()),
+    "output": pl.String(),
+    "prompt_tokens": pl.Int64(),
+    "output_tokens": pl.Int64(),
+    "truncated": pl.Boolean(),
+    "confidence": pl.Float64(),
+}
+
+
+def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
+    fingerprint = "cb5d1e964453a136ecf5bf08ef70d5f2"
+    assert SPEC.fingerprint == fingerprint
+    key = "a9ac009bb7f8b4841d71d78b552e7421e707b450223d381e2ef7b5f290d594dd"
+    rows = [(key, "q0", ["d0"], "A", 7, 1, True, None)]
+    (tmp_path / fingerprint).mkdir()
+    pl.DataFrame(rows, schema=STORED, orient="row").write_parquet(
+        tmp_path / fingerprint / "0.parquet"
+    )
+    reader = ScriptedReader(str.upper)
+    reads, costs = ask(["a", "b"], tmp_path, reader)
+    assert reader.asked == ["b"]
+    assert (costs.reused, costs.done) == (1, 1)
+    assert reads.row(0) == (*rows[0], None)
+
+
+def test_store_files_keep_their_columns(tmp_path):
+    ask(["a"], tmp_path, ScriptedReader(str.upper))
+    (file,) = (tmp_path / SPEC.fingerprint).glob("*.parquet")
+    assert list(pl.read_parquet_schema(file).items()) == list(STORED.items())
+
+
+def test_the_columns_of_reads_are_the_fields_of_an_output():
+    of_output = {
+        name: kind
+        for name, kind in tables.READS.items()
+        if name not in (tables.READ_KEY, tables.QUERY_ID, tables.DOC_IDS)
+    }
+    assert of_output | {FAILURE: pl.String()} == OUTPUT_COLUMNS
+    outputs = [ReadOutput("a", 2, 1, True, confidence=0.5), ReadOutput.failed("broken")]
+    frame = output_columns(outputs)
+    assert frame.schema == OUTPUT_COLUMNS
+    assert [ReadOutput(**row) for row in frame.to_dicts()] == outputs
+
+
 def test_another_reader_does_not_share_reads(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     other = replace(SPEC, dtype="bfloat16")
     assert store.load(tmp_path, other.fingerprint).is_empty()
     assert store.load(tmp_path, SPEC.fingerprint).height == 1
     # what only decides speed does not matter
-    assert replace(SPEC, memory=5, threads=3, path="/x").fingerprint == SPEC.fingerprint
+    fast = replace(SPEC, memory=5, threads=3, path="/x", parameters=7)
+    assert fast.fingerprint == SPEC.fingerprint
 
 
 def test_failed_reads_are_reported_and_tried_again(tmp_path):
     def fail(plan, units, spec):
         for unit in units:
-            outputs = [ReadOutput("", 0, 0, False, "too long")] * unit.length
+            outputs = [ReadOutput.failed("too long")] * unit.length
             yield UnitResult(
                 unit,
                 outputs,

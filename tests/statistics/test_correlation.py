@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from engine.errors import InputError
 from engine.statistics.correlation import Bootstrap, correlate
 
 
@@ -17,7 +18,7 @@ def sample():
 @pytest.mark.parametrize(("method", "peer_method"), [("percentile", "percentile"), ("bca", "BCa")])
 def test_values_and_interval(method, peer_method):
     x, y = sample()
-    bootstrap = Bootstrap(resamples=4000, method=method, seed=1)
+    bootstrap = Bootstrap(resamples=4000, interval=method, seed=1)
     result = correlate(x, y, bootstrap)
     assert result.tau == pytest.approx(scipy.stats.kendalltau(x, y).statistic, abs=1e-12)
     assert result.rho == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
@@ -46,7 +47,7 @@ def test_values_and_interval(method, peer_method):
 )
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 def test_undefined_correlations_say_why(x, y, note, method):
-    result = correlate(np.array(x, float), np.array(y, float), Bootstrap(method=method))
+    result = correlate(np.array(x, float), np.array(y, float), Bootstrap(interval=method))
     assert math.isnan(result.tau)
     assert math.isnan(result.rho)
     assert result.note == note
@@ -60,7 +61,7 @@ def test_resamples_that_are_constant_are_counted():
     assert "left out" in result.note
     assert result.tau_low == pytest.approx(1)
     # without that query both sides are constant, and BCa has no acceleration
-    bca = correlate(x, x, Bootstrap(resamples=1000, method="bca"))
+    bca = correlate(x, x, Bootstrap(resamples=1000, interval="bca"))
     assert math.isnan(bca.tau_low)
     assert "BCa" in bca.note
 
@@ -68,7 +69,23 @@ def test_resamples_that_are_constant_are_counted():
 def test_without_resamples_there_is_no_interval():
     x, y = np.array([0.0, 1, 2]), np.array([0.0, 1, 1])
     for method in ("percentile", "bca"):
-        result = correlate(x, y, Bootstrap(resamples=0, method=method))
+        result = correlate(x, y, Bootstrap(resamples=0, interval=method))
         assert math.isnan(result.tau_low)
         assert result.tau > 0
         assert result.note == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"resamples": 99}, "`resamples` is 99; use 100 or more, or 0"),
+        ({"resamples": -1}, "`resamples` is -1"),
+        ({"confidence": 95}, "`confidence` is 95"),
+        ({"confidence": float("nan")}, "`confidence` is nan"),
+        ({"confidence": 0.0}, "`confidence` is 0.0"),
+        ({"seed": -1}, "`seed` is -1"),
+    ],
+)
+def test_a_bootstrap_out_of_range_is_refused(options, problem):
+    with pytest.raises(InputError, match=problem):
+        Bootstrap(**options)

@@ -60,7 +60,7 @@ def test_sums_in_another_order_do_not_rank():
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 def test_a_cell_is_the_same_alone_and_in_a_table(method):
     query_scores, downstream = random_tables()
-    bootstrap = Bootstrap(resamples=200, seed=4, method=method)
+    bootstrap = Bootstrap(resamples=200, seed=4, interval=method)
     table = analyse(query_scores, downstream, bootstrap).correlations
     for row in table.iter_rows(named=True):
         mine = pl.col("run") == row["run"]
@@ -120,6 +120,24 @@ def test_comparisons_are_those_that_differ_in_one_thing():
             assert own[f"{name}_p_holm"].to_list() == holm(own[f"{name}_p"].to_list())
 
 
+def test_measures_that_are_called_comparable_are_compared_within_a_run_only():
+    query_scores, downstream = random_tables()
+    renamed = query_scores.with_columns(
+        pl.when(pl.col("annotator") == "b")
+        .then(pl.lit("Q@3"))
+        .otherwise("measure")
+        .alias("measure")
+    )
+    by_default = analyse(renamed, downstream, BOOTSTRAP).comparisons
+    assert by_default.filter(pl.col("run") == pl.col("run_b")).is_empty()
+    found = analyse(renamed, downstream, BOOTSTRAP, comparable=lambda one, other: True).comparisons
+    rows = set(found.select("run", "run_b", "measure", "measure_b").iter_rows())
+    assert rows == {
+        ("s", "s", "P@3", "Q@3"), ("t", "t", "P@3", "Q@3"),
+        ("s", "t", "P@3", "P@3"), ("s", "t", "Q@3", "Q@3"),
+    }  # fmt: skip
+
+
 def test_the_first_annotator_against_its_rivals_is_corrected_without_theirs():
     query_scores, downstream = random_tables(annotators=("a", "b", "c"))
     found = analyse(query_scores, downstream, BOOTSTRAP).comparisons
@@ -134,7 +152,7 @@ def test_an_annotator_does_not_differ_from_itself():
     query_scores, downstream = random_tables(runs=("s",), annotators=("a",))
     twin = query_scores.with_columns(annotator=pl.lit("twin"))
     for method in ("percentile", "bca"):
-        bootstrap = Bootstrap(resamples=100, method=method)
+        bootstrap = Bootstrap(resamples=100, interval=method)
         found = analyse(pl.concat([query_scores, twin]), downstream, bootstrap)
         (row,) = found.comparisons.to_dicts()
         assert (row["tau_difference"], row["tau_low"], row["tau_high"]) == (0, 0, 0)

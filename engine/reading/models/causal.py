@@ -76,7 +76,9 @@ class CausalReader:
             for tokens, head, text in zip(self._encode(texts), heads, texts, strict=True)
         ]
         outputs = [
-            ReadOutput("", prompt.length, 0, True, DOES_NOT_FIT) if prompt.tokens is None else None
+            ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=prompt.length, truncated=True)
+            if prompt.tokens is None
+            else None
             for prompt in prompts
         ]
         readable = [
@@ -138,7 +140,7 @@ class CausalReader:
 
 def _output(prompt: Fitted, result: Written | str) -> ReadOutput:
     if isinstance(result, str):
-        return ReadOutput("", prompt.length, 0, False, result)
+        return ReadOutput.failed(result, prompt_tokens=prompt.length)
     return ReadOutput(
         result.text.strip(),
         prompt.length,

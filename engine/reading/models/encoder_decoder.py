@@ -309,4 +309,4 @@ def _output(
 
 
 def _failed(read: _Read, reason: str) -> ReadOutput:
-    return ReadOutput("", sum(len(item.tokens) for item in read), 0, False, reason)
+    return ReadOutput.failed(reason, prompt_tokens=sum(len(item.tokens) for item in read))

@@ -14,7 +14,6 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
 from engine.errors import InputError
-from engine.machine import device, model_files
+from engine.machine import device
 from engine.reading.models.decoding import first_tokens
 from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
@@ -104,11 +103,13 @@ class VllmReader:
     def _refused(self, prompt: Fitted) -> ReadOutput | None:
         """The failed read of a prompt that cannot be read; None where it can."""
         if prompt.tokens is None:
-            return ReadOutput("", prompt.length, 0, True, DOES_NOT_FIT)
+            return ReadOutput.failed(DOES_NOT_FIT, prompt_tokens=prompt.length, truncated=True)
         if prompt.length + self._new_tokens > self._longest:
             # Cutting it would make outputs depend on the memory at hand.
             reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
-            return ReadOutput("", prompt.length, 0, False, f"{reason}; give it more --memory")
+            return ReadOutput.failed(
+                f"{reason}; give it more `memory`", prompt_tokens=prompt.length
+            )
         return None
 
     def _generate(self, prompts: dict[int, list[int]]) -> Iterator[tuple[int, RequestOutput]]:
@@ -168,9 +169,10 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
         share = min(1.0, spec.memory / whole) if spec.memory else _GPU_SHARE
         options = {"gpu_memory_utilization": share}
     else:
-        parameters = model_files.parameters(Path(spec.path))
         options = {
-            "kv_cache_memory_bytes": cache_memory(parameters, dtype=spec.dtype, memory=spec.memory),
+            "kv_cache_memory_bytes": cache_memory(
+                spec.parameters, dtype=spec.dtype, memory=spec.memory
+            ),
             "block_size": _CPU_BLOCK,
             "enforce_eager": True,
         }

@@ -60,7 +60,7 @@ def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:
     Raises:
         InputError: hardly a read would fit in what is left beside the weights.
     """
-    weight_bytes = parameters * (4 if dtype == "float32" else 2)
+    weight_bytes = device.weight_bytes(parameters, dtype)
     total = memory or device.default_actor_memory(weight_bytes)
     room = int(_USED * total) - PROCESS_MEMORY - weight_bytes
     if room < LEAST_CACHE:

@@ -21,7 +21,7 @@ class Letters:
 def spec(**fields):
     base = {
         "weights": "w", "architecture": "causal", "dtype": "float32", "max_new_tokens": 20,
-        "stop": ("\n",), "max_input_tokens": 0, "path": "p", "name": "n",
+        "stop": ("\n",), "max_input_tokens": 0, "path": "p", "parameters": 1, "name": "n",
     }  # fmt: skip
     return ReaderSpec(**(base | fields))
 

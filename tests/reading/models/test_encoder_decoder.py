@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from engine.errors import InputError
+from engine.machine import model_files
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.encodings import padded_length
 from engine.reading.protocol import ReaderSpec
@@ -36,7 +37,17 @@ def make_spec(kind, tmp_path_factory):
     directory = tmp_path_factory.mktemp(kind)
     tiny_models.save_tokenizer(directory)
     tiny_models.save_model(kind, directory)
-    return ReaderSpec("w", "encoder-decoder", "float32", 12, (), 0, str(directory), "tiny")
+    return ReaderSpec(
+        weights="w",
+        architecture="encoder-decoder",
+        dtype="float32",
+        max_new_tokens=12,
+        stop=(),
+        max_input_tokens=0,
+        path=str(directory),
+        parameters=model_files.parameters(directory),
+        name="tiny",
+    )
 
 
 def outputs(spec, reads):

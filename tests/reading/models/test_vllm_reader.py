@@ -166,7 +166,7 @@ def test_memory_bounds_the_cache_and_longer_prompts_fail_with_a_reason(load, spe
     long = ["", "".join(inputs[0]) * 8]
     short, failed = tight.read([inputs[0], long])
     assert short.failure is None
-    assert "give it more --memory" in failed.failure
+    assert "give it more `memory`" in failed.failure
     assert not failed.truncated
 
 
