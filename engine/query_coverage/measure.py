@@ -32,12 +32,14 @@ from engine.tables import (
     NEAREST,
     NEAREST_ID,
     NEAREST_SIMILARITY,
+    P_HOLM,
     QUERY,
     QUERY_ID,
     SIMILARITY,
     SOURCE,
     UNCOVERED,
     USER_QUERIES,
+    P,
 )
 
 EVALUATION, USER = "evaluation", "user"
@@ -178,8 +180,8 @@ def _table(assignments: pl.DataFrame, clusters: Clusters, vectors: Singles) -> p
     )
     return (
         counted.with_columns(
-            pl.Series("p", p),
-            pl.Series("p_holm", p_holm),
+            pl.Series(P, p),
+            pl.Series(P_HOLM, p_holm),
             evaluation[QUERY_ID].gather(nearest).alias(NEAREST_ID),
             evaluation[QUERY].gather(nearest).alias(NEAREST),
             pl.Series(NEAREST_SIMILARITY, similarity),

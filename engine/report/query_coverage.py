@@ -22,6 +22,7 @@ from engine.tables import (
     EXAMPLES,
     NEAREST,
     NEAREST_SIMILARITY,
+    P_HOLM,
     UNCOVERED,
     USER_QUERIES,
 )
@@ -39,7 +40,7 @@ def shown_tables(coverage: Coverage) -> list[Table]:
     """The largest clusters without evaluation queries, and those with fewer than by chance."""
     table = coverage.clusters
     uncovered = table.filter((pl.col(EVALUATION_QUERIES) == 0) & (pl.col(USER_QUERIES) > 0))
-    sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col("p_holm") < _ALPHA))
+    sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < _ALPHA))
     shown_tables = []
     for rows, title in (
         (uncovered, "User queries without an evaluation query in their cluster"),
@@ -68,7 +69,7 @@ def _table(title: str, rows: pl.DataFrame, coverage: Coverage) -> Table:
         values = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({_share(row, coverage)})"]
         values += [str(row[EVALUATION_QUERIES])] if with_evaluation else []
         values += [_other_starts(row[UNCOVERED], starts)] if repeated else []
-        values += [layout.p_value(row["p_holm"])]
+        values += [layout.p_value(row[P_HOLM])]
         examples = [*zip(row[EXAMPLES], row[EXAMPLE_SIMILARITIES], strict=True)][:_EXAMPLES]
         queries = [(_short(text), cosine) for text, cosine in examples]
         queries.append((f"evaluation: {_short(row[NEAREST])}", row[NEAREST_SIMILARITY]))
