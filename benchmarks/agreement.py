@@ -36,7 +36,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ import polars as pl
 
 from engine import tables
 from engine.conformance.references import trec_eval_name
-from engine.evaluation.evaluate import Evaluation, evaluate, means
-from engine.evaluation.inputs import EvaluationInputs, read_inputs
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.machine.model_files import cache_directory
 from engine.ranking.measures import Measure
@@ -202,7 +203,7 @@ def compare_with_package(
         lists,
         {text: answers[query_id] for text, query_id in texts.items()},
         generator,
-        squad_metric(settings.metric),
+        squad_metric(settings.reader.metric),
         set(measures.values()),
     )
     own = {(m, q): v for m, q, v in ours.query_scores.select(MEASURE, QUERY_ID, VALUE).iter_rows()}
@@ -212,12 +213,12 @@ def compare_with_package(
         for text, query_id in texts.items()
     }
     if len(texts) == inputs.queries.height:  # else the means are of other queries
-        scores = dict(means(ours)[0].select(MEASURE, VALUE).iter_rows())
+        scores = dict(ours.means.select(MEASURE, VALUE).iter_rows())
         for measure, there in measures.items():
             differences[measure, "mean"] = abs(scores[measure] - theirs["aggregated"][there])
     largest = max(differences, key=lambda place: differences[place])
     return Agreement(
-        metric=settings.metric,
+        metric=settings.reader.metric,
         measures=tuple(measures),
         queries=len(texts),
         left_out=inputs.queries.height - len(texts),
@@ -247,8 +248,8 @@ def _evaluate(
 ) -> tuple[Evaluation, dict[str, str]]:
     """Our evaluation, and the package's names of its measures."""
     shortest = min(map(len, lists))
-    if settings.metric == "em":
-        cutoffs = [k for k in _CUTOFFS if k <= settings.k]
+    if settings.reader.metric == "em":
+        cutoffs = [k for k in _CUTOFFS if k <= settings.ranking.k]
         named = [Measure(kind) for kind in ("AP", "RR", "nDCG")]
         kinds: tuple[str, ...] = ("P", "R", "Success", "AP", "nDCG")
     else:
@@ -256,16 +257,15 @@ def _evaluate(
         named = [Measure("P"), Measure("Success")]
         kinds = ("P", "Success")
     named += [Measure(kind, k) for kind in kinds for k in cutoffs]
-    settings = replace(
-        settings,
+    settings = settings.but(
         measures=" ".join(map(str, named)),
         annotators=("erag",),
         relevant="list",
         end_to_end=False,
         resamples=0,
     )
-    found = evaluate(inputs, settings, store=store, executor=executor)
-    return found, {str(measure): _name(measure) for measure in named}
+    evaluation = evaluate(inputs, settings, store=store, executor=executor)
+    return evaluation, {str(measure): _name(measure) for measure in named}
 
 
 def _name(measure: Measure) -> str:
@@ -281,13 +281,13 @@ def search(data: Path, questions: int, directory: Path) -> EvaluationInputs:
     queries = read_queries(data / "queries.jsonl").head(questions)
     bm25.build_index(read_corpus(data / "corpus.jsonl"), directory / "index")
     write_run(bm25.search(directory / "index", queries, k=DEPTH), directory / "bm25.trec")
-    return read_inputs(
-        data / "queries.jsonl",
-        data / "corpus.jsonl",
-        [directory / "bm25.trec"],
-        k=DEPTH,
+    files = InputFiles(
+        queries=data / "queries.jsonl",
+        corpus=data / "corpus.jsonl",
+        run=(directory / "bm25.trec",),
         limit=questions,
     )
+    return read_inputs(files, k=DEPTH)
 
 
 def main() -> None:
@@ -304,7 +304,7 @@ def main() -> None:
         found = [
             compare_with_package(
                 inputs,
-                Settings(k=DEPTH, metric=metric, actors=0),
+                Settings.of(k=DEPTH, metric=metric, actors=0),
                 store=store,
                 package_store=Path(name) / "reads" if arguments.again else None,
             )

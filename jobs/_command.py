@@ -14,6 +14,7 @@ from cyclopts.config import Yaml
 
 from engine.errors import EncodeError, InputError, ReadError
 from engine.sources.io.locations import require_file
+from jobs._options import with_options
 
 BAD_INPUT = 2
 
@@ -109,5 +110,5 @@ def _options_from(path: Path | None) -> list[Yaml]:
 
 
 def _fail(error: object, status: int) -> None:
-    print(f"erag: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"erag: {with_options(' '.join(str(error).split()))}", file=sys.stderr)
     sys.exit(status)

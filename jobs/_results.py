@@ -11,15 +11,16 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from engine.evaluation.evaluate import Evaluation
+from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.settings import Settings
 from engine.evaluation.study import Study
+from engine.labels.registry import ANNOTATORS
 from engine.report import printed, summary
 from engine.report import study as study_report
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.runs.export import write_exports
 from engine.tables import RANK
+from jobs._options import with_options
 
 # Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
@@ -29,7 +30,6 @@ _OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
 def write_results(
     result: Evaluation,
     inputs: EvaluationInputs,
-    settings: Settings,
     files: dict[str, Any],
     out: Path,
     study: Study | None = None,
@@ -37,7 +37,7 @@ def write_results(
     """Write every table and ``summary.json`` under ``out``.
 
     Args:
-        inputs: what was evaluated, or more: runs are cut at ``settings.k``.
+        inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff.
         files: where that came from, for the summary.
         study: of which ``result`` is the first evaluation; the others are written beside it.
     """
@@ -45,13 +45,14 @@ def write_results(
     (out / "summary.json").unlink(missing_ok=True)
     for name in ("labels", "query_scores", "downstream", "reads", "traces"):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
-    for name in ("dual", "dual_labels", "preference_labels"):
-        _write_unless_empty(getattr(result, name), out / f"{name}.parquet")
+    for annotator in (*ANNOTATORS.values(), *result.settings.labels.listed()):
+        for table in annotator.further_tables:
+            _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
     for name in ("correlations", "comparisons", "systems", "run_pairs"):
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
-    runs = inputs.runs.filter(pl.col(RANK) <= settings.k)
+    runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
     write_exports(result.labels, runs, out / "exported")
-    content = summary.summarize(result, settings, files)
+    content = _with_options(summary.summarize(result, files))
     _remove_conditions(out / CONDITIONS)
     if study is None:
         for name in _OF_A_STUDY:
@@ -61,21 +62,31 @@ def write_results(
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
 
 
-def print_results(
-    result: Evaluation, settings: Settings, out: Path, study: Study | None = None
-) -> None:
+def print_results(result: Evaluation, out: Path, study: Study | None = None) -> None:
     """Print the tables and what stands around them."""
     # A log has no width of its own; the default of 80 would cut figures short.
     console = Console(width=None if sys.stdout.isatty() else 160)
-    lines = printed.lines(result, settings)
-    shown = printed.shown_tables(result, settings)
+    lines = printed.lines(result)
+    tables = printed.shown_tables(result)
     if study is not None:
-        shown += study_report.shown(study, settings)
-        lines += study_report.lines(study, settings)
-    for table in shown:
+        tables += study_report.shown(study)
+        lines += study_report.lines(study)
+    for table in tables:
         console.print(table)
-    for line in [*lines, f"results -> {out}"]:
+    for line in [*map(with_options, lines), f"results -> {out}"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _with_options(content: dict[str, Any]) -> dict[str, Any]:
+    """The summary with options, instead of fields, in its sentences."""
+    for notes in content["notes"].values():
+        for note in notes:
+            note["text"] = with_options(note["text"])
+    if content["verdict"] is not None:
+        content["verdict"]["sentences"] = [
+            with_options(sentence) for sentence in content["verdict"]["sentences"]
+        ]
+    return content
 
 
 def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
@@ -88,13 +99,12 @@ def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
 def _write_study(
     study: Study, inputs: EvaluationInputs, files: dict[str, Any], out: Path
 ) -> dict[str, Any]:
-    names = study_report.directory_names(list(study.settings))
-    main, *others = study.settings
+    names = study_report.directory_names(list(study.evaluations))
+    main, *others = study.evaluations
     for condition in others:
         write_results(
             study.evaluations[condition],
             inputs,
-            study.settings[condition],
             files,
             out / CONDITIONS / names[condition],
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from engine.evaluation.inputs import read_inputs
-from engine.evaluation.settings import Settings, check
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.settings import Settings
+from engine.evaluation.study import Sweep, vary
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
@@ -16,7 +17,7 @@ from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID
 from jobs._command import ConfigFile, run_command
-from jobs.evaluate import evaluate_and_report
+from jobs.evaluate import evaluate_and_report, name_files
 
 K = 10
 # Ten passages drown a model of this size; of 2 to 5 passages, 3 give its score the most variance.
@@ -25,20 +26,20 @@ END_TO_END_K = 3
 SHORT_ANSWERS = 64
 
 SETTINGS: dict[QuestionSet, Settings] = {
-    "short-answer": Settings(
+    "short-answer": Settings.of(
         k=K, end_to_end_k=END_TO_END_K, annotators=("erag", "containment", "provenance")
     ),
-    "two-hop": Settings(
+    "two-hop": Settings.of(
         k=K, end_to_end_k=END_TO_END_K, annotators=("erag", "containment", "provenance")
     ),
-    "claims": Settings(
+    "claims": Settings.of(
         k=K,
         end_to_end_k=END_TO_END_K,
         task="claims",
         metric="accuracy",
         annotators=("erag", "provenance"),
     ),
-    "dialogue": Settings(
+    "dialogue": Settings.of(
         k=K,
         end_to_end_k=END_TO_END_K,
         task="dialogue",
@@ -76,9 +77,7 @@ def demo(
         Processes that host the reader; 0 reads in this one.
     """
     start = time.perf_counter()
-    settings = SETTINGS[task]
-    settings = Settings(**{**vars(settings), "actors": actors})
-    check(settings)
+    settings = SETTINGS[task].but(actors=actors)
     require_output(out, directory=True)
 
     source = wikipedia_dump()
@@ -99,9 +98,10 @@ def demo(
     write_run(run, run_path)
     print(f"retrieved: {K} passages for each of {queries.height} questions with BM25", flush=True)
 
-    inputs = read_inputs(queries_path, corpus_path, [run_path], k=K)
-    files = {"queries": str(queries_path), "corpus": str(corpus_path), "runs": [str(run_path)]}
-    evaluate_and_report(inputs, settings, files, out=out, store=out / "store")
+    files = InputFiles(queries=queries_path, corpus=corpus_path, run=(run_path,))
+    inputs = read_inputs(files, k=K)
+    conditions = vary(settings, Sweep())
+    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=out / "store")
     print(f"{time.perf_counter() - start:.0f} s in all")
 
 

@@ -3,7 +3,7 @@
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from tests.conftest import make_run
 
 # Three queries; the second and third have the same text and different answers.
@@ -33,7 +33,7 @@ RUN = make_run(
 
 
 def inputs(runs=RUN, queries=QUERIES):
-    return EvaluationInputs(queries, CORPUS, runs, 0, 0)
+    return EvaluationInputs(queries=queries, corpus=CORPUS, runs=runs)
 
 
 def say_last(prompt):
@@ -47,4 +47,16 @@ def judgments(*rows):
 
 
 def with_qrels(*rows):
-    return EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0, judgments(*rows))
+    return EvaluationInputs(
+        queries=QUERIES, corpus=CORPUS, runs=RUN, tables={"qrels": judgments(*rows)}
+    )
+
+
+def amount(result, code):
+    """How many things an evaluation's notes of a code are about; 0 without such a note."""
+    return sum(note.amount for note in result.notes if note.code == code)
+
+
+def read_files(queries, corpus, runs, *, k, **more):
+    """Inputs from files, as ``read_inputs`` reads them."""
+    return read_inputs(InputFiles(queries=queries, corpus=corpus, run=tuple(runs), **more), k=k)

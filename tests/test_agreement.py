@@ -29,8 +29,8 @@ RUN = make_run(
 def compare(tmp_path, metric, *, queries=ASKED, runs=RUN, answer=say_last, **more):
     reader = ScriptedReader(answer)
     found = compare_with_package(
-        EvaluationInputs(queries, TWICE, runs, 0, 0),
-        Settings(k=5, metric=metric, dtype="float32"),
+        EvaluationInputs(queries=queries, corpus=TWICE, runs=runs),
+        Settings.of(k=5, metric=metric, dtype="float32"),
         store=tmp_path,
         executor=reader,
         **more,

@@ -9,28 +9,28 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.inputs import EvaluationInputs, input_tables
 from engine.sources.io.fingerprint import RowHashes
-from engine.tables import DOC_ID, LABEL, QUERY_ID, RANK, RUN
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
 
 
 def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
-    """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and ``qrels`` and
-    ``preferences`` if any.
+    """Digests of what an evaluation was given: ``queries``, ``corpus``, ``runs``, and the tables that
+    annotators need, by name.
 
     Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
     not used, and scores only count through the ranks that they give.
     """
-    found = {
+    digests = {
         "queries": table_sha256(inputs.queries, list(tables.QUERIES)),
         "corpus": table_sha256(inputs.corpus, list(tables.CORPUS)),
         "runs": table_sha256(inputs.runs, [RUN, QUERY_ID, RANK, DOC_ID]),
     }
-    if inputs.qrels is not None:
-        found["qrels"] = table_sha256(inputs.qrels, [QUERY_ID, DOC_ID, LABEL])
-    if inputs.preferences is not None:
-        found["preferences"] = table_sha256(inputs.preferences, list(tables.PREFERENCES))
-    return found
+    known = input_tables()
+    for name, table in inputs.tables.items():
+        columns = known[name].columns if name in known else table.columns
+        digests[name] = table_sha256(table, columns)
+    return digests
 
 
 def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:

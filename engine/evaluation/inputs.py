@@ -1,13 +1,16 @@
-"""The three things an evaluation reads, checked against each other: queries, runs, corpus."""
+"""What an evaluation is given, read and checked against each other: queries, runs, corpus, and more."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from engine.errors import InputError
+from engine.labels.annotator import InputTable
+from engine.labels.registry import ANNOTATORS
+from engine.notes import Note, count_note
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.io.skipping import SkipBad
@@ -15,13 +18,46 @@ from engine.sources.passages.read import read_corpus, scan_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.dictionaries import is_dictionary
 from engine.sources.runs.edits import EditedRun, apply_edits, read_edits
-from engine.sources.runs.preferences import read_preferences
-from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_runs
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
 
+_EMPTY_PASSAGES = "empty_passages"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
+class InputFiles:
+    """The files of an evaluation, and how much of them is used.
+
+    Attributes:
+        queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
+        corpus: The passages: Parquet (a file or shards), JSONL, BEIR, or DPR's TSV.
+        run: Ranked lists: TREC text, Parquet or JSON. Several may be given.
+        edits: Documents to swap, insert or delete in the runs, in JSONL (docs/formats.md): each run that
+            is edited is evaluated beside the original, as NAME-edited.
+        limit: Evaluate only the first queries, this many of them.
+        skip_bad: Leave out bad records of the corpus, up to this many, and count them.
+        tables: files that annotators need, by the name of their input (``labels.annotator.InputTable``).
+
+    Raises:
+        InputError: a number out of range.
+    """
+
+    queries: Location
+    corpus: Location
+    run: tuple[Location, ...]
+    edits: Location | None = None
+    limit: int | None = None
+    skip_bad: int = 0
+    tables: Mapping[str, Location] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise InputError(None, None, f"`limit` is {self.limit}", "use 1 or more")
+        if self.skip_bad < 0:
+            raise InputError(None, None, f"`skip_bad` is {self.skip_bad}", "use 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationInputs:
     """Tables that fit together: every run row has its query and its passage.
 
@@ -29,135 +65,160 @@ class EvaluationInputs:
         queries: the queries table.
         corpus: the passages that some run lists within the cutoff.
         runs: the run table, cut at the cutoff, of the queries evaluated.
-        ignored_queries: query ids that runs list and the queries file does not have.
-        empty_passages: listed passages without any text.
-        qrels: judgments of the queries evaluated (``query_id``, ``doc_id``, ``label``); None without.
+        tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
-        unanswerable_queries: questions that the queries file calls unanswerable; left out.
-        skipped_records: bad records of the corpus that were left out.
-        preferences: human preferences of the queries evaluated (the preferences table); None without.
         edited: which of the runs came of edits, and of which.
+        notes: what was left out or is empty.
     """
 
     queries: pl.DataFrame
     corpus: pl.DataFrame
     runs: pl.DataFrame
-    ignored_queries: int
-    empty_passages: int
-    qrels: pl.DataFrame | None = None
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     cut_runs: tuple[str, ...] = ()
-    unanswerable_queries: int = 0
-    skipped_records: int = 0
-    preferences: pl.DataFrame | None = None
     edited: tuple[EditedRun, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def input_tables() -> dict[str, InputTable]:
+    """The files that the engine's annotators need, by the name of the input."""
+    needed = (annotator.needs_input for annotator in ANNOTATORS.values())
+    return {table.name: table for table in needed if table is not None}
 
 
 def read_inputs(
-    queries: Location,
-    corpus: Location,
-    runs: Sequence[Location],
-    *,
-    k: int,
-    limit: int | None = None,
-    qrels: Location | None = None,
-    preferences: Location | None = None,
-    edits: Location | None = None,
-    skip_bad: int = 0,
+    files: InputFiles, *, k: int, further_tables: Sequence[InputTable] = ()
 ) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
-    A run whose keys are no query ids is keyed by the texts of queries, and its documents may be texts
-    of passages, as the eRAG package has them: a text stands for every query, and for the first passage,
-    that has it.
+    A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
+    of passages, as in the eRAG package: a text stands for every query, and for the first passage, that
+    has it. Edits are applied before the cutoff, so that what is deleted makes room for what stood
+    behind.
 
     Args:
-        queries: in any layout of ``read_query_set``.
-        corpus: in any layout of ``scan_corpus``.
-        runs: ranked lists, a system each.
+        files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``.
         k: passages per query at most.
-        limit: evaluate only the first so many queries.
-        qrels: judgments.
-        preferences: human preferences.
-        edits: edits of the runs (``read_edits``), each of which gives a further run; applied before the
-            cutoff, so that what is deleted makes room for what stood behind.
-        skip_bad: bad records of the corpus that may be left out.
+        further_tables: how to read files that a user's annotators need.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
-            that the corpus lacks, an edit cannot be made, or the qrels or preferences judge none of
-            the queries.
+            that the corpus lacks, an edit cannot be made, or judgments judge none of the queries.
     """
-    asked = read_query_set(queries)
-    query_table = asked.table if limit is None else asked.table.head(limit)
-    everything = asked.table[QUERY_ID].to_list()
-    run_table = _keyed_by_id(read_runs(runs), asked.table)
-    known = run_table.filter(pl.col(QUERY_ID).is_in(query_table[QUERY_ID].to_list()))
-    for path, name in zip(runs, run_table[RUN].unique(maintain_order=True), strict=True):
-        if known.filter(pl.col(RUN) == name).is_empty():
+    query_set = read_query_set(files.queries)
+    queries = query_set.table if files.limit is None else query_set.table.head(files.limit)
+    all_ids = query_set.table[QUERY_ID].to_list()
+    all_runs = _keyed_by_id(read_runs(files.run), query_set.table)
+    runs = all_runs.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list()))
+    _refuse_other_queries(files, all_runs, runs, queries)
+    edited: tuple[EditedRun, ...] = ()
+    if files.edits is not None:
+        edited_runs, edited = apply_edits(
+            all_runs, read_edits(files.edits), path=files.edits, query_ids=all_ids
+        )
+        runs = pl.concat([runs, _of_edits(files.edits, edited_runs, edited, queries)])
+    cut = runs.filter(pl.col(RANK) <= k)
+    skip = SkipBad(files.skip_bad)
+    passages = read_corpus(files.corpus, wanted=cut[DOC_ID].unique().to_list(), skip_bad=skip)
+    cut, passages = _named_by_id(cut, passages, files.corpus, files.skip_bad)
+    _refuse_twice(files, cut)
+    _refuse_lost(files, cut, passages, all_runs[RUN].unique(maintain_order=True).to_list(), edited)
+    readers = input_tables() | {table.name: table for table in further_tables}
+    ignored = all_runs.filter(~pl.col(QUERY_ID).is_in(all_ids))[QUERY_ID].n_unique()
+    return EvaluationInputs(
+        queries=queries,
+        corpus=passages,
+        runs=cut,
+        tables={
+            name: _of_queries(path, readers[name].read(path), queries, files.queries)
+            for name, path in files.tables.items()
+        },
+        cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
+        edited=edited,
+        notes=(
+            count_note(
+                "skipped_records",
+                skip.count,
+                "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
+            ),
+            count_note(
+                "unanswerable_queries",
+                query_set.unanswerable,
+                "[question is|questions are] marked as unanswerable in the queries file and [was|were] "
+                "left out",
+            ),
+            _empty_passages(passages),
+            count_note(
+                "ignored_queries",
+                ignored,
+                "[query of the runs is|queries of the runs are] not in the queries file and [was|were] "
+                "left out",
+            ),
+        ),
+    )
+
+
+def _refuse_other_queries(
+    files: InputFiles, all_runs: pl.DataFrame, runs: pl.DataFrame, queries: pl.DataFrame
+) -> None:
+    """Refuse a run that lists none of the queries evaluated."""
+    names = all_runs[RUN].unique(maintain_order=True)
+    for path, name in zip(files.run, names, strict=True):
+        if runs.filter(pl.col(RUN) == name).is_empty():
             raise InputError(
                 path,
                 None,
-                f"lists none of the {query_table.height} queries of {queries} "
-                f"(it has {run_table.filter(pl.col(RUN) == name)[QUERY_ID][0]!r}, "
-                f"they have {query_table[QUERY_ID][0]!r})",
+                f"lists none of the {queries.height} queries of {files.queries} "
+                f"(it has {all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0]!r}, "
+                f"they have {queries[QUERY_ID][0]!r})",
                 "give the queries that the run was made for",
             )
-    edited: tuple[EditedRun, ...] = ()
-    if edits is not None:
-        further, edited = apply_edits(
-            run_table, read_edits(edits), path=edits, query_ids=everything
-        )
-        known = pl.concat([known, _of_edits(edits, further, edited, query_table)])
-    cut = known.filter(pl.col(RANK) <= k)
-    skip = SkipBad(skip_bad)
-    passages = read_corpus(corpus, wanted=cut[DOC_ID].unique().to_list(), skip_bad=skip)
-    cut, passages = _named_by_id(cut, passages, corpus, skip_bad)
-    twice = cut.filter(pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated())
-    if edits is not None and not twice.is_empty():
+
+
+def _refuse_twice(files: InputFiles, runs: pl.DataFrame) -> None:
+    """Refuse edits that bring a document into a list by its id and by its text."""
+    twice = runs.filter(pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated())
+    if files.edits is not None and not twice.is_empty():
         raise InputError(
-            edits,
+            files.edits,
             None,
             f"document {twice[DOC_ID][0]!r} comes into the list of query {twice[QUERY_ID][0]!r} twice, "
             "by its id and by its text",
             "name documents as the run does",
         )
-    lost = cut.join(passages, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
-    if not lost.is_empty():
-        name, query_id, doc_id = lost.select(RUN, QUERY_ID, DOC_ID).row(0)
-        order = run_table[RUN].unique(maintain_order=True).to_list()
+
+
+def _refuse_lost(
+    files: InputFiles,
+    runs: pl.DataFrame,
+    passages: pl.DataFrame,
+    order: list[str],
+    edited: tuple[EditedRun, ...],
+) -> None:
+    """Refuse listed documents that the corpus lacks, naming the line of the run or of the edit.
+
+    Args:
+        order: names of the runs, in the order of their files.
+    """
+    lost = runs.join(passages, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
+    if lost.is_empty():
+        return
+    name, query_id, doc_id = lost.select(RUN, QUERY_ID, DOC_ID).row(0)
+    edited_run = next((run for run in edited if run.name == name), None)
+    line = edited_run.line_of(query_id, doc_id) if edited_run else None
+    if files.edits is not None and line is not None:
+        path, remedy = files.edits, "insert passages of the corpus"
+    else:
+        path = files.run[order.index(edited_run.original if edited_run else name)]
+        line = _line_of(path, query_id, doc_id)
         remedy = "give the corpus that the run was made from"
-        came_of = next((run for run in edited if run.name == name), None)
-        line = came_of.line_of(query_id, doc_id) if came_of else None
-        if edits is not None and line is not None:
-            path, remedy = edits, "insert passages of the corpus"
-        else:
-            path = runs[order.index(came_of.original if came_of else name)]
-            line = _line_of(path, query_id, doc_id)
-        more = lost[DOC_ID].n_unique() - 1
-        raise InputError(
-            path,
-            line,
-            f"document {doc_id!r} of query {query_id!r}{f' and {more} more' if more else ''} "
-            f"not in the corpus {corpus}",
-            remedy,
-        )
-    judged = preferred = None
-    if qrels is not None:
-        judged = _of_queries(qrels, read_qrels(qrels), query_table, queries)
-    if preferences is not None:
-        preferred = _of_queries(preferences, read_preferences(preferences), query_table, queries)
-    return EvaluationInputs(
-        queries=query_table,
-        corpus=passages,
-        runs=cut,
-        ignored_queries=run_table.filter(~pl.col(QUERY_ID).is_in(everything))[QUERY_ID].n_unique(),
-        empty_passages=_empty_passages(passages),
-        qrels=judged,
-        cut_runs=tuple(known.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
-        unanswerable_queries=asked.unanswerable,
-        skipped_records=skip.count,
-        preferences=preferred,
-        edited=edited,
+    more = lost[DOC_ID].n_unique() - 1
+    raise InputError(
+        path,
+        line,
+        f"document {doc_id!r} of query {query_id!r}{f' and {more} more' if more else ''} "
+        f"not in the corpus {files.corpus}",
+        remedy,
     )
 
 
@@ -170,13 +231,17 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
         inputs,
         runs=runs,
         corpus=corpus,
-        empty_passages=_empty_passages(corpus),
         cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
+        notes=tuple(
+            _empty_passages(corpus) if note.code == _EMPTY_PASSAGES else note
+            for note in inputs.notes
+        ),
     )
 
 
-def _empty_passages(passages: pl.DataFrame) -> int:
-    return int((passages[TEXT].str.strip_chars() == "").sum())
+def _empty_passages(passages: pl.DataFrame) -> Note:
+    empty = int((passages[TEXT].str.strip_chars() == "").sum())
+    return count_note(_EMPTY_PASSAGES, empty, "listed [passage has|passages have] no text")
 
 
 def _of_edits(
@@ -189,39 +254,39 @@ def _of_edits(
                 path,
                 None,
                 f"leaves {run.original!r} no document for any of the {query_table.height} queries",
-                "leave some",
+                "keep at least one document",
             )
     return known
 
 
 def _keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
-    """The runs, with query ids in the place of query texts in those that know no id."""
+    """The runs, with query ids instead of query texts in those that have no known id."""
     frames: list[pl.DataFrame] = []
     ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias("_id"))
-    for own in runs.partition_by(RUN, maintain_order=True):
-        if own.join(queries, on=QUERY_ID, how="semi").is_empty():
-            renamed = own.join(ids, on=QUERY_ID, how="left", maintain_order="left")
-            own = renamed.with_columns(pl.coalesce("_id", QUERY_ID).alias(QUERY_ID)).drop("_id")
-        frames.append(own.sort(QUERY_ID, RANK))
+    for run in runs.partition_by(RUN, maintain_order=True):
+        if run.join(queries, on=QUERY_ID, how="semi").is_empty():
+            renamed = run.join(ids, on=QUERY_ID, how="left", maintain_order="left")
+            run = renamed.with_columns(pl.coalesce("_id", QUERY_ID).alias(QUERY_ID)).drop("_id")
+        frames.append(run.sort(QUERY_ID, RANK))
     return pl.concat(frames)
 
 
 def _named_by_id(
     runs: pl.DataFrame, passages: pl.DataFrame, corpus: Location, skip_bad: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The runs, with document ids in the place of texts of passages, and the passages of both."""
-    # Texts have spaces, and ids of TREC runs cannot: only for texts the corpus is read once more.
+    """The runs, with document ids instead of texts of passages, and the passages of both."""
+    # Texts hold spaces and ids of TREC runs cannot, so the corpus is read again only for texts.
     texts = runs.join(passages, on=DOC_ID, how="anti").filter(pl.col(DOC_ID).str.contains(r"\s"))
     if texts.is_empty():
         return runs, passages
     wanted = texts[DOC_ID].unique().implode()
     batches = scan_corpus(corpus, skip_bad=skip_bad)
-    found = pl.concat(batch.filter(pl.col(TEXT).is_in(wanted)) for batch in batches)
-    found = found.unique(TEXT, keep="first", maintain_order=True)
-    ids = found.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias("_id"))
+    named = pl.concat(batch.filter(pl.col(TEXT).is_in(wanted)) for batch in batches)
+    named = named.unique(TEXT, keep="first", maintain_order=True)
+    ids = named.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias("_id"))
     renamed = runs.join(ids, on=DOC_ID, how="left", maintain_order="left")
     runs = renamed.with_columns(pl.coalesce("_id", DOC_ID).alias(DOC_ID)).drop("_id")
-    return runs, pl.concat([passages, found]).unique(DOC_ID, maintain_order=True)
+    return runs, pl.concat([passages, named]).unique(DOC_ID, maintain_order=True)
 
 
 def _of_queries(

@@ -1,30 +1,51 @@
-"""The reads of an evaluation: what its reader, and its judge, are given, and what they made of it."""
+"""The reads of an evaluation, or of a study: who is asked for which, with which prompt, and the outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import polars as pl
 
 from engine.errors import ReadError
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
-from engine.labels import judge, utility
+from engine.labels.annotator import READER, Ask
 from engine.reading.models.weights import resolve
-from engine.reading.plan import wanted_reads
+from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
-from engine.reading.prompting.template import ABSTAIN, JUDGE, styles
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts, get_reads
-from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, QUERY_ID, READ_KEY
+from engine.reading.reads import Executor, Progress, ReadingCosts, get_reads
+from engine.reading.settings import FailedReads, RunningSettings
+from engine.scoring.metrics import score_outputs
+from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY, VALUE
 
-# Who reads: the reader of whole lists, and of single passages where no other does (``erag``); the judge;
-# and the reader of single passages once more, where it may decline.
-Role = Literal["reader", "erag", "judge", "abstain"]
+# What identifies a read within a reading: the query, and its passages in their order.
+_IDENTITY = (QUERY_ID, DOC_IDS)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one role is asked for: ``query_id`` and ``doc_ids`` of each read."""
+
+    ask: Ask
+    lists: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Job:
+    """A request with the reader that does it and the prompt that the reader is given."""
+
+    ask: Ask
+    lists: pl.DataFrame
+    spec: ReaderSpec
+    prompt: Prompt
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Jobs of equal identity are one job: the same reader in the same role, asked the same way."""
+        return self.ask.role.name, self.spec, self.prompt.digest, self.prompt.fused
 
 
 @dataclass(frozen=True)
@@ -32,165 +53,225 @@ class Reading:
     """A reader with a prompt, what it read, and what that cost.
 
     Attributes:
+        ask: in whose name it read.
         wanted: the reads asked for, as ``plan.wanted_reads`` gives them.
-        reads: the reads table, one row per read asked for, in that order; further ``failure``.
+        reads: the reads table, one row per row of ``wanted``, in that order; further ``failure``.
     """
 
+    ask: Ask
     spec: ReaderSpec
     prompt: Prompt
     wanted: pl.DataFrame
     reads: pl.DataFrame
     costs: ReadingCosts
 
+    def of(self, lists: pl.DataFrame) -> pl.DataFrame:
+        """The reads of ``query_id`` and ``doc_ids``, a row for each row of ``lists``, in its order."""
+        distinct = self.reads.unique(_IDENTITY, keep="first", maintain_order=True)
+        return (
+            lists.select(_IDENTITY)
+            .join(distinct, on=_IDENTITY, how="left", maintain_order="left")
+            .select(self.reads.columns)
+        )
 
-def read_lists(
-    asked: dict[Role, pl.DataFrame],
-    inputs: EvaluationInputs,
-    settings: Settings,
-    *,
-    store: Path,
-    on_progress: Progress,
-    executor: Executor | None,
-    failed: Mapping[str, str] | None = None,
-) -> dict[Role, Reading]:
-    """Have the reads that are asked of the reader, of the judge, or of others.
+    def part(self, lists: pl.DataFrame) -> Reading:
+        """The reading of some of its reads alone, at the cost of looking them up."""
+        distinct = self.wanted.unique(_IDENTITY, keep="first", maintain_order=True)
+        wanted = lists.select(_IDENTITY).join(
+            distinct, on=_IDENTITY, how="left", maintain_order="left"
+        )
+        reads = self.of(lists)
+        failed = reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
+        total = reads[READ_KEY].n_unique()
+        costs = ReadingCosts(wanted=total, reused=total - failed, failed=failed)
+        return Reading(self.ask, self.spec, self.prompt, wanted.select(list(WANTED)), reads, costs)
 
-    All are found, and given their prompts, before any of them reads.
+
+def alone(pairs: pl.DataFrame) -> pl.DataFrame:
+    """``query_id`` and ``doc_ids`` of the reads of single passages, in the order of ``pairs``."""
+    return pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+
+
+def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> list[Request]:
+    """What is asked of whom, a request for each role; single passages come before whole lists.
 
     Args:
-        asked: ``query_id`` and ``doc_ids``, by who reads them.
-        store: directory of the read store.
-        on_progress: called with the distinct reads done and wanted, of all together.
-        executor: does the reads instead of the readers (tests).
-        failed: reads that are known to fail (``reads.get_reads``).
-
-    Raises:
-        InputError: a reader or a prompt that cannot be used.
-        ReadError: reads failed and ``failed_reads`` is ``error``; or a reader wrote where it was to
-            choose.
+        pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
+        lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
     """
-    specified = specify_all(asked, settings)
-    wanted = {
-        role: wanted_reads(
-            asked[role],
-            inputs.queries,
-            inputs.corpus,
-            prompt=prompt,
-            fingerprint=spec.fingerprint,
-        )
-        for role, (spec, prompt) in specified.items()
-    }
-    total = sum(frame[READ_KEY].n_unique() for frame in wanted.values())
-    before = 0
-    readings: dict[Role, Reading] = {}
-    for role, (spec, prompt) in specified.items():
-        reads, costs = get_reads(
-            wanted[role],
-            spec,
-            store,
-            actors=settings.actors,
-            on_progress=_shifted(on_progress, before, total),
-            executor=executor,
-            failed=failed,
-        )
-        _refuse_failures(reads, settings)
-        _refuse_written(reads, spec)
-        readings[role] = Reading(spec, prompt, wanted[role], reads, costs)
-        before += costs.wanted
-    return readings
+    singles = alone(pairs)
+    asks = settings.asks()
+    of_reader = [a.name for a in settings.annotators_in_use() if a.is_the_readers]
+    by_role: dict[str, tuple[Ask, list[pl.DataFrame]]] = {}
+
+    def add(ask: Ask, frame: pl.DataFrame) -> None:
+        first, frames = by_role.setdefault(ask.role.name, (ask, []))
+        if (first.model, first.task, first.prompt) != (ask.model, ask.task, ask.prompt):
+            raise ValueError(f"two annotators ask different things in the role {ask.role.name!r}")
+        if not any(known is frame for known in frames):
+            frames.append(frame)
+
+    for name in of_reader:
+        if name in asks:
+            add(asks[name], singles)
+    if settings.reader.end_to_end:
+        add(_of_whole_lists(settings), lists.select(_IDENTITY))
+    for name, ask in asks.items():
+        if name not in of_reader:
+            add(ask, singles)
+    requests = [Request(ask, pl.concat(frames)) for ask, frames in by_role.values()]
+    return [request for request in requests if not request.lists.is_empty()]
 
 
-def specify_all(roles: Iterable[Role], settings: Settings) -> dict[Role, tuple[ReaderSpec, Prompt]]:
+def _of_whole_lists(settings: Settings) -> Ask:
+    reader = settings.reader
+
+    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
+        return score_outputs(reads, queries, reader.metric)[VALUE]
+
+    return Ask(
+        role=READER,
+        model=reader.reader,
+        task=reader.task,
+        prompt=reader.prompt,
+        augmentation=reader.augmentation,
+        value=value,
+    )
+
+
+def specify_jobs(requests: Iterable[Request], settings: Settings) -> list[Job]:
     """The readers that are asked, with their prompts.
 
     Raises:
         InputError: one cannot be used.
     """
-    return {role: _specify(role, settings) for role in roles}
+    return [
+        Job(request.ask, request.lists, *_specify(request.ask, settings)) for request in requests
+    ]
+
+
+def _specify(ask: Ask, settings: Settings) -> tuple[ReaderSpec, Prompt]:
+    augmentation = ask.augmentation
+    if augmentation is None:
+        # One passage is the same prompt to a decoder-only reader, however whole lists are read.
+        decoder_only = resolve(ask.model).architecture == "causal"
+        augmentation = "in-prompt" if decoder_only else settings.reader.augmentation
+    return specify(
+        ask.model,
+        augmentation=augmentation,
+        task=ask.task,
+        prompt=ask.prompt,
+        dtype=settings.reader.dtype,
+        memory=settings.running.memory,
+        engine=settings.reader.engine,
+    )
+
+
+def merge_jobs(jobs: Iterable[Job]) -> list[Job]:
+    """The jobs of several evaluations with those of equal identity made one, each read asked once."""
+    groups: dict[tuple[object, ...], list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.identity, []).append(job)
+    return [
+        Job(
+            group[0].ask,
+            pl.concat([job.lists for job in group]).unique(_IDENTITY, maintain_order=True),
+            group[0].spec,
+            group[0].prompt,
+        )
+        for group in groups.values()
+    ]
+
+
+def read(
+    jobs: Sequence[Job],
+    queries: pl.DataFrame,
+    corpus: pl.DataFrame,
+    running: RunningSettings,
+    *,
+    store: Path,
+    on_progress: Progress,
+    executor: Executor | None = None,
+) -> list[Reading]:
+    """Have the reads of all jobs: of one evaluation, or of all conditions of a study.
+
+    Args:
+        jobs: each of another identity; all prompts are made before any reader is loaded.
+        queries, corpus: the tables that the jobs' ids point into.
+        running: the number of actors, and whether a failed read is an error.
+        store: directory of the read store.
+        on_progress: called with the distinct reads done and wanted, of all jobs together.
+        executor: does the reads instead of the readers (tests).
+
+    Returns:
+        a reading for each job.
+
+    Raises:
+        ReadError: reads failed and ``failed_reads`` is ``error``; or a reader wrote text where it had
+            to choose.
+    """
+    wanted = [
+        wanted_reads(
+            job.lists, queries, corpus, prompt=job.prompt, fingerprint=job.spec.fingerprint
+        )
+        for job in jobs
+    ]
+    total = sum(frame[READ_KEY].n_unique() for frame in wanted)
+    before = 0
+    readings: list[Reading] = []
+    for job, frame in zip(jobs, wanted, strict=True):
+        reads, costs = get_reads(
+            frame,
+            job.spec,
+            store,
+            actors=running.actors,
+            on_progress=_shifted(on_progress, before, total),
+            executor=executor,
+        )
+        _refuse_failures(reads, running.failed_reads)
+        _refuse_written(reads, job.spec)
+        readings.append(Reading(job.ask, job.spec, job.prompt, frame, reads, costs))
+        before += costs.wanted
+    return readings
+
+
+def by_role(readings: Iterable[Reading]) -> dict[str, Reading]:
+    """Readings by the name of the role that read."""
+    return {reading.ask.role.name: reading for reading in readings}
+
+
+def failed_queries(reads: pl.DataFrame) -> list[str]:
+    """The queries of which a read failed."""
+    failed = reads.filter(pl.col(FAILURE).is_not_null())
+    return failed[QUERY_ID].unique(maintain_order=True).to_list()
+
+
+def failures(readings: Mapping[str, Reading]) -> int:
+    """Distinct reads that failed, over all roles."""
+    return sum(reading.costs.failed for reading in readings.values())
 
 
 def _shifted(on_progress: Progress, before: int, total: int) -> Progress:
     return lambda done, _: on_progress(before + done, total)
 
 
-def _specify(role: Role, settings: Settings) -> tuple[ReaderSpec, Prompt]:
-    alone = settings.erag_reader or settings.reader
-    name, task, prompt = {
-        "reader": (settings.reader, settings.task, settings.prompt),
-        "erag": (alone, settings.task, settings.prompt),
-        "judge": (settings.judge or settings.reader, JUDGE, settings.judge_prompt),
-        "abstain": (alone, ABSTAIN, settings.abstain_prompt or _style(settings.prompt)),
-    }[role]
-    augmentation = settings.augmentation
-    # One passage is the same prompt to a decoder-only reader, however whole lists are read.
-    if task in (JUDGE, ABSTAIN) or (role == "erag" and resolve(name).architecture == "causal"):
-        augmentation = "in-prompt"
-    return specify(
-        name,
-        augmentation=augmentation,
-        task=task,
-        prompt=prompt,
-        dtype=settings.dtype,
-        memory=settings.memory,
-        engine=settings.engine,
-    )
-
-
-def _style(prompt: str | None) -> str | None:
-    """The style of the reader's own prompt, where one that lets it decline has the same."""
-    return prompt if prompt in styles(ABSTAIN) else None
-
-
-def ask(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -> dict[Role, pl.DataFrame]:
-    """What is asked of whom: ``query_id`` and ``doc_ids`` of each read, by who reads.
-
-    The reads of single passages come first, in the order of ``pairs``; then those of whole lists.
-
-    Args:
-        pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
-        lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
-    """
-    alone = pairs.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
-    single = alone if settings.reads_alone() else alone.clear()
-    whole = lists.select(QUERY_ID, DOC_IDS) if settings.end_to_end else alone.clear()
-    asked: dict[Role, pl.DataFrame] = {}
-    if settings.erag_reader is None:
-        asked["reader"] = pl.concat([single, whole])
-    else:
-        asked |= {"erag": single, "reader": whole}
-    asked = {role: reads for role, reads in asked.items() if not reads.is_empty()}
-    if judge.NAME in settings.annotators:
-        asked["judge"] = alone
-    if utility.NAME in settings.annotators:
-        asked["abstain"] = alone
-    return asked
-
-
-def _refuse_failures(reads: pl.DataFrame, settings: Settings) -> None:
+def _refuse_failures(reads: pl.DataFrame, failed_reads: FailedReads) -> None:
     failed = reads[FAILURE].is_not_null()
-    if failed.any() and settings.failed_reads == "error":
+    if failed.any() and failed_reads == "error":
         query_id, reason = reads.filter(failed).select(QUERY_ID, FAILURE).row(0)
         raise ReadError(
             f"{failed.sum()} of {reads.height} reads failed (query {query_id!r}: {reason}); "
-            "the others are in the store; run again, count these as 0 with --failed-reads zero, "
-            "or leave their queries out with --failed-reads skip"
+            "the others are in the store; run again, count failed reads as 0 with `failed_reads` zero, "
+            "or leave their queries out with `failed_reads` skip"
         )
 
 
 def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
-    """Without its probability, what was to be a choice would silently count as no (NaN: as yes)."""
+    """Without its probability, what had to be a choice would silently count as no (NaN: as yes)."""
     unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
     written = reads[FAILURE].is_null() & unsure
     if spec.choices and written.any():
         raise ReadError(
-            f"{written.sum()} of {reads.height} reads of {spec.name!r} are no choice between "
-            f"{', '.join(map(repr, spec.choices))}: this reader does not choose"
+            f"{spec.name!r} generated text in {written.sum()} of {reads.height} reads where it had to "
+            f"choose between {', '.join(map(repr, spec.choices))}"
         )
-
-
-def queries_left_out(alone: pl.DataFrame, settings: Settings) -> list[str]:
-    """The queries that ``--failed-reads skip`` leaves out: a read of a single passage failed."""
-    if settings.failed_reads != "skip":
-        return []
-    failed = alone.filter(pl.col(FAILURE).is_not_null())
-    return failed[QUERY_ID].unique(maintain_order=True).to_list()

@@ -1,363 +1,286 @@
-"""What is evaluated and how: the settings behind the command line's options, and what they exclude."""
+"""What is evaluated and how: the settings of every part together, and what they exclude."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 from engine.errors import InputError
-from engine.labels import containment, dual, erag, judge, preference, provenance, qrels, utility
-from engine.labels.dual import DualWords
-from engine.labels.judge import JudgeLabels
-from engine.labels.preference import PreferenceLabels
-from engine.labels.utility import HELPFUL, Helpful
-from engine.machine.device import Dtype
+from engine.labels.annotator import Annotator, Ask
+from engine.labels.registry import ANNOTATORS
+from engine.labels.settings import LabelSettings, changed_options, option_classes
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
-from engine.ranking.scores import Missing, Relevant
-from engine.reading.prompting.template import ABSTAIN, Task, read_template
-from engine.reading.protocol import Augmentation, Engine
-from engine.scoring.metrics import get_metric
+from engine.ranking.scores import Relevant
+from engine.ranking.settings import EVERYTHING_JUDGED, RankingSettings
+from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.intervals import IntervalMethod
 
-ANNOTATORS = (
-    erag.NAME,
-    *containment.NAMES,
-    provenance.NAME,
-    dual.NAME,
-    judge.NAME,
-    qrels.NAME,
-    preference.NAME,
-    utility.NAME,
-)
-# Annotators that look for answers in passages, and tasks whose answers stand in none.
-_SEARCHING = (*containment.NAMES, dual.NAME)
-_NOT_SEARCHABLE = {
-    "claims": "its answers are verdicts, which a passage need not contain to decide the claim",
-    "dialogue": "its answers are whole utterances, which a passage need not contain to inform them",
-}
-# Metrics whose values lie between 0 and 1, so that eRAG's labels are graded.
-_GRADED_METRICS = frozenset({"f1", "rouge-l", "rouge-l-kilt"})
+Options = TypeVar("Options")
+
+# The measures that are computed where none are named: on whole labels, on graded ones, on utilities.
+_USUAL = ("P", "nDCG", "AP", "RR", "R", "Success")
+_USUAL_GRADED = ("P", "nDCG", "Success")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is evaluated and how; the command line's options are these.
+    """What is evaluated and how. Each part checks itself; what excludes each other is checked here.
 
     Attributes:
-        reader: ``bundled``, a ``.gguf`` file, a directory, or a Hugging Face id in the local cache.
-        augmentation: how the reader gets its passages.
-        task: what it is asked to do; chooses the prompt.
-        prompt: a prompt template's file, or the name of one that comes with the engine; None for the
-            usual one of the task and the kind of model.
-        metric: the downstream metric.
-        k: cutoff of the runs: so many passages are labelled.
-        end_to_end_k: passages that the end-to-end reader is given; None means ``k``.
-        measures: ranking measures, separated by spaces; empty means the usual ones at ``k``.
-        annotators: who labels.
-        judge: the model that the annotator ``judge`` asks, named as ``reader`` is; None for the reader.
-        judge_prompt: what it is asked, named as ``prompt`` is; None for the usual one.
-        judge_labels: 1 or 0, or the probability of relevance.
-        erag_reader: the model that eRAG's labels (and utilities) come from, named as ``reader`` is;
-            None for the reader of whole lists.
-        helpful: whose labels say which passages help, for utilities.
-        abstain_prompt: what lets the reader decline, for utilities; named as ``prompt`` is. None for
-            the one of the same style as ``prompt``, or the usual one.
-        dual_words: how the annotator ``dual`` looks for answers (see ``engine.labels.dual``).
-        preference_labels: what becomes of human preferences (see ``engine.labels.preference``).
-        relevant: what counts as judged (see ``engine.ranking.scores``); None means ``qrels`` where
-            these alone label, else ``pool`` for several runs and ``list`` for one.
-        missing: what becomes of queries that a run lists nothing for (``engine.ranking.scores``);
-            ``skip`` leaves them out of the run's end-to-end score too.
-        end_to_end: whether to read whole lists too and correlate with the result.
-        engine: the library that runs the reader.
-        dtype: precision of the reader; None for the fastest here.
-        memory: bytes per actor; 0 for the default.
-        actors: None for as many as there is room for, 0 to read in this process.
-        failed_reads: whether a read that could not be done is an error, counts as 0, or takes its
-            query out: of eRAG's scores if a single passage failed, of a run's end-to-end score if its
-            list did.
-        certify: reads that are repeated in other batches, to see whether outputs depend on batching
-            (``engine.reading.certify``).
-        resamples, interval, confidence, seed: of the bootstrap (``engine.statistics.intervals``); the
-            seed also draws the repeated reads.
+        reader: the LLM that reads, and how its output is scored.
+        labels: who labels, and each annotator's options.
+        ranking: cutoff, measures, and what counts as judged.
+        bootstrap: how intervals are made; its seed also draws the reads that are repeated.
+        running: memory, processes, and what becomes of failed reads.
+
+    Raises:
+        InputError: a value out of range, or settings that exclude each other.
     """
 
-    reader: str = "bundled"
-    augmentation: Augmentation = "in-prompt"
-    task: Task = "short-answer"
-    prompt: str | None = None
-    metric: str = "em"
-    k: int = 10
-    end_to_end_k: int | None = None
-    measures: str = ""
-    annotators: tuple[str, ...] = (erag.NAME,)
-    judge: str | None = None
-    judge_prompt: str | None = None
-    judge_labels: JudgeLabels = "binary"
-    erag_reader: str | None = None
-    helpful: Helpful = "erag"
-    abstain_prompt: str | None = None
-    dual_words: DualWords = "tokens"
-    preference_labels: PreferenceLabels = "share"
-    relevant: Relevant | None = None
-    missing: Missing = "zero"
-    end_to_end: bool = True
-    engine: Engine = "transformers"
-    dtype: Dtype | None = None
-    memory: int = 0
-    actors: int | None = None
-    failed_reads: Literal["error", "zero", "skip"] = "error"
-    certify: int = 0
-    resamples: int = 10_000
-    interval: IntervalMethod = "percentile"
-    confidence: float = 0.95
-    seed: int = 0
+    reader: ReaderSettings = field(default_factory=ReaderSettings)
+    labels: LabelSettings = field(default_factory=LabelSettings)
+    ranking: RankingSettings = field(default_factory=RankingSettings)
+    bootstrap: Bootstrap = field(default_factory=Bootstrap)
+    running: RunningSettings = field(default_factory=RunningSettings)
 
-    def parsed_measures(self) -> tuple[Measure, ...]:
+    @classmethod
+    def of(cls, **values: Any) -> Settings:
+        """Settings from the fields of all parts and of annotators' options: ``Settings.of(k=5, metric="f1")``.
+
+        Raises:
+            TypeError: an unknown field.
+            InputError: as for the class.
+        """
+        return cls().but(**values)
+
+    def but(self, **values: Any) -> Settings:
+        """The same settings with other values of some fields, whichever part they belong to."""
+        left = dict(values)
+
+        def changed(part: Any) -> Any:
+            names = {entry.name for entry in fields(part)} & left.keys()
+            return replace(part, **{name: left.pop(name) for name in names}) if names else part
+
+        annotators = left.pop("annotators", self.labels.annotators)
+        labels = replace(self.labels, annotators=annotators)
+        classes = option_classes(labels.listed())
+        labels = replace(labels, options=tuple(changed(labels.of(kind)) for kind in classes))
+        parts = {name: changed(getattr(self, name)) for name in _PARTS}
+        if left:
+            raise TypeError(f"no setting is called {', '.join(left)}")
+        return replace(self, labels=labels, **parts)
+
+    def flat(self) -> dict[str, Any]:
+        """All fields of all parts by name, as ``but`` takes them; annotators by name."""
+        values: dict[str, Any] = {
+            **asdict(self.reader),
+            **asdict(self.ranking),
+            **{name: getattr(self.bootstrap, name) for name in BOOTSTRAP_FIELDS},
+            **asdict(self.running),
+            "annotators": self.labels.names(),
+        }
+        for kind in option_classes(self.labels.listed()):
+            values |= asdict(self.options(kind))
+        return values
+
+    def options(self, kind: type[Options]) -> Options:
+        """An annotator's options, by their class."""
+        return self.labels.of(kind)
+
+    def annotators_in_use(self) -> tuple[Annotator, ...]:
+        """The annotators that are asked for and those whose labels they rest on, which come first."""
+        ordered: dict[str, Annotator] = {}
+
+        def add(annotator: Annotator) -> None:
+            for name in annotator.rests_on(self):
+                add(ANNOTATORS[name])
+            ordered.setdefault(annotator.name, annotator)
+
+        for annotator in self.labels.listed():
+            add(annotator)
+        return tuple(ordered.values())
+
+    def asks(self) -> dict[str, Ask]:
+        """What annotators ask to be read, by the annotator's name."""
+        asks = {annotator.name: annotator.asks(self) for annotator in self.annotators_in_use()}
+        return {name: ask for name, ask in asks.items() if ask is not None}
+
+    def measures(self) -> tuple[Measure, ...]:
         """The measures named, or the usual ones: those that some annotator's labels have."""
-        others = set(self.annotators) - {utility.NAME}
-        kinds = ["P", "nDCG", "Success"] if others else []
-        if others - set(self.graded_annotators()):
-            kinds = ["P", "nDCG", "AP", "RR", "R", "Success"]
-        if utility.NAME in self.annotators:
+        if self.ranking.measures:
+            return parse_measures(self.ranking.measures)
+        scales = [annotator.scale(self) for annotator in self.labels.listed()]
+        kinds: list[str] = []
+        if any(not scale.utilities for scale in scales):
+            whole = any(not scale.utilities and not scale.graded for scale in scales)
+            kinds += _USUAL if whole else _USUAL_GRADED
+        if any(scale.utilities for scale in scales):
             kinds.append(UTILITY_KIND)
-        return parse_measures(self.measures or " ".join(f"{kind}@{self.k}" for kind in kinds))
+        return parse_measures(" ".join(f"{kind}@{self.ranking.k}" for kind in kinds))
 
-    def why_undefined(self, measure: Measure, annotator: str, *, real_valued: bool = False) -> str:
+    def why_undefined(
+        self, measure: Measure, annotator: Annotator, *, real_valued: bool = False
+    ) -> str:
         """Why a measure has no meaning on an annotator's labels; empty where it has one.
 
         Args:
             real_valued: whether some label lies between whole numbers, where that is known.
         """
-        graded = self.graded_annotators().get(
-            annotator, "real-valued labels" if real_valued else ""
-        )
-        return why_undefined(measure, utilities=annotator == utility.NAME, graded=graded)
+        scale = annotator.scale(self)
+        graded = scale.graded or ("real-valued labels" if real_valued else "")
+        return why_undefined(measure, utilities=scale.utilities, graded=graded)
 
-    def reads_alone(self) -> bool:
-        """Whether passages are read one at a time, for eRAG's labels or for what these are used for."""
-        return erag.NAME in self.annotators or (
-            utility.NAME in self.annotators and self.helpful == erag.NAME
-        )
-
-    def graded_annotators(self) -> dict[str, str]:
-        """The annotators whose labels can lie between 0 and 1, and what makes them so."""
-        graded: dict[str, str] = {}
-        if self.metric in _GRADED_METRICS:
-            graded[erag.NAME] = f"eRAG's graded labels under {self.metric}"
-        if self.judge_labels == "graded":
-            graded[judge.NAME] = "the judge's graded labels"
-        graded[preference.NAME] = "the shares and probabilities that preferences give"
-        return {name: why for name, why in graded.items() if name in self.annotators}
-
-    def judged(self, runs: int, *, alone: bool = True) -> Relevant:
-        """What counts as judged with so many runs.
-
-        Args:
-            alone: whether nobody but ``annotators`` labels.
-        """
-        if self.relevant is not None:
-            return self.relevant
-        if alone and self.annotators == (qrels.NAME,):
-            return "qrels"
+    def judged(self, runs: int) -> Relevant:
+        """What counts as judged, given the number of runs."""
+        if self.ranking.relevant is not None:
+            return self.ranking.relevant
+        if all(annotator.judges_everything for annotator in self.labels.listed()):
+            return EVERYTHING_JUDGED
         return "pool" if runs > 1 else "list"
 
-    def bootstrap(self) -> Bootstrap:
-        return Bootstrap(self.resamples, self.interval, self.confidence, self.seed)
+    def __post_init__(self) -> None:
+        _check_cutoffs(self)
+        _check_tasks(self)
+        _check_options(self)
+        _check_reads(self)
+        _check_relevant(self)
+        _check_measures(self)
 
 
-def check(settings: Settings, own: Sequence[str] = ()) -> None:
-    """Refuse settings that cannot work, before anything is read.
+# Options of the bootstrap; the number of threads changes no figure and is not one.
+BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed")
+# The parts whose fields have names of their own in ``Settings.of``.
+_PARTS = ("reader", "ranking", "bootstrap", "running")
 
-    Args:
-        own: names of annotators beside those of the settings.
 
-    Raises:
-        InputError: an unknown name, a value out of range, a prompt template that cannot be used, or
-            choices that exclude each other.
-    """
-    get_metric(settings.metric)
-    for name in settings.annotators:
-        if name not in ANNOTATORS:
-            raise InputError(
-                None, None, f"unknown annotator {name!r}", f"use {', '.join(ANNOTATORS)}"
-            )
-    if not settings.annotators:
-        raise InputError(None, None, "no annotators", f"use some of {', '.join(ANNOTATORS)}")
-    for option, value, least in (
-        ("--k", settings.k, 1),
-        ("--end-to-end-k", settings.end_to_end_k, 1),
-        ("--actors", settings.actors, 0),
-        ("--certify", settings.certify, 0),
-    ):
-        if value is not None and value < least:
-            raise InputError(None, None, f"{option} is {value}", f"use {least} or more")
-    reading = {erag.NAME, judge.NAME, utility.NAME}
-    read = settings.end_to_end or not reading.isdisjoint(settings.annotators)
-    if settings.certify and not read:
+def _check_cutoffs(settings: Settings) -> None:
+    end_to_end_k, k = settings.reader.end_to_end_k, settings.ranking.k
+    if (end_to_end_k or 0) > k:
         raise InputError(
             None,
             None,
-            "--certify repeats reads, and nothing is read",
-            "use --end-to-end or the annotators erag, judge or utility, or leave --certify out",
-        )
-    measures = settings.parsed_measures()
-    for measure in measures:
-        if measure.cutoff is not None and measure.cutoff > settings.k:
-            raise InputError(
-                None,
-                None,
-                f"{measure} looks further than --k {settings.k}",
-                f"use --k {measure.cutoff}, or a smaller cutoff",
-            )
-    settings.bootstrap()  # refuses what it cannot take
-    if (settings.end_to_end_k or 0) > settings.k:
-        raise InputError(
-            None,
-            None,
-            f"--end-to-end-k {settings.end_to_end_k} exceeds --k {settings.k}",
+            f"`end_to_end_k` {end_to_end_k} exceeds `k` {k}",
             "the reader of the whole list gets at most the passages that are labelled",
         )
-    searching = {*settings.annotators}
-    if utility.NAME in settings.annotators:
-        searching.add(settings.helpful)
-    for name in _SEARCHING:
-        if name in searching and settings.task in _NOT_SEARCHABLE:
+
+
+def _check_tasks(settings: Settings) -> None:
+    """Refuse annotators whose labels have no meaning for the task, with the option that asks for them."""
+    task = settings.reader.task
+    for annotator in settings.labels.listed():
+        for name in (annotator.name, *annotator.rests_on(settings)):
+            needed = annotator if name == annotator.name else ANNOTATORS[name]
+            if reason := needed.unfit_tasks.get(task):
+                raise InputError(
+                    None,
+                    None,
+                    f"{name if annotator.rests_by else annotator.name} has no meaning for the task "
+                    f"{task}: {reason}",
+                    leave_out(annotator, name),
+                )
+
+
+def leave_out(annotator: Annotator, name: str) -> str:
+    """How to do without ``name``: the annotator itself, or one that it rests on."""
+    if name != annotator.name and annotator.rests_by:
+        return f"leave {name} out of `{annotator.rests_by}`"
+    return f"leave {annotator.name} out of `annotators`"
+
+
+def _check_options(settings: Settings) -> None:
+    """Refuse options of annotators that are not in use."""
+    in_use = settings.annotators_in_use()
+    names = {annotator.name for annotator in in_use}
+    names |= {name for annotator in in_use for name in annotator.uses_options_of}
+    for annotator in ANNOTATORS.values():
+        if annotator.options is None or annotator.name in names:
+            continue
+        for option, value in changed_options(settings.options(annotator.options)).items():
             raise InputError(
                 None,
                 None,
-                f"{name} has no meaning for the task {settings.task}: "
-                f"{_NOT_SEARCHABLE[settings.task]}",
-                f"leave {name} out"
-                + (" of --annotators" if name in settings.annotators else " of --helpful"),
+                f"`{option}` {value} without the annotator {annotator.name}",
+                f"add {annotator.name} to `annotators`",
             )
-    if judge.NAME not in settings.annotators:
-        for option, given in (
-            ("--judge", settings.judge is not None),
-            ("--judge-prompt", settings.judge_prompt is not None),
-            ("--judge-labels graded", settings.judge_labels == "graded"),
-        ):
-            if given:
-                raise InputError(
-                    None, None, f"{option} without the annotator judge", "add judge to --annotators"
-                )
-    if dual.NAME not in settings.annotators and settings.dual_words != "tokens":
-        raise InputError(
-            None,
-            None,
-            f"--dual-words {settings.dual_words} without the annotator dual",
-            "add dual to --annotators",
-        )
-    if preference.NAME not in settings.annotators and settings.preference_labels != "share":
-        raise InputError(
-            None,
-            None,
-            f"--preference-labels {settings.preference_labels} without the annotator preference",
-            "add preference to --annotators",
-        )
-    _check_utility(settings)
-    if settings.erag_reader is not None and {erag.NAME, utility.NAME}.isdisjoint(
-        settings.annotators
-    ):
-        raise InputError(
-            None,
-            None,
-            "--erag-reader without the annotators erag and utility",
-            "add erag to --annotators",
-        )
-    if not settings.end_to_end and not settings.reads_alone():
-        for option, given in (
-            ("--prompt", settings.prompt is not None),
-            ("--augmentation fid", settings.augmentation == "fid"),
-        ):
-            if given:
-                raise InputError(
-                    None,
-                    None,
-                    f"{option}, but the reader is asked for nothing",
-                    "use --end-to-end or the annotator erag, or leave it out",
-                )
-    if settings.prompt is not None:
-        read_template(settings.prompt, settings.task)
-    if settings.judge_prompt is not None:
-        read_template(settings.judge_prompt, judge.NAME)
-    if settings.relevant == "qrels" and (others := set(settings.annotators) - {qrels.NAME}):
-        raise InputError(
-            None,
-            None,
-            f"--relevant qrels does not fit {', '.join(sorted(others))}, "
-            "who judge listed passages only",
-            "use --annotators qrels, or --relevant pool",
-        )
-    if settings.relevant == "list" and any(measure.kind == "Judged" for measure in measures):
-        raise InputError(
-            None,
-            None,
-            "Judged is 1 by definition under --relevant list",
-            "use --relevant pool, or leave Judged out",
-        )
-    _check_measures(settings, measures, own)
 
 
-def _check_utility(settings: Settings) -> None:
-    if settings.helpful not in HELPFUL:
+def _check_reads(settings: Settings) -> None:
+    """Refuse options of reads that are not done."""
+    reader, asks = settings.reader, settings.asks()
+    if settings.running.certify and not (reader.end_to_end or asks):
+        asking = ", ".join(name for name, known in ANNOTATORS.items() if known.role)
         raise InputError(
-            None, None, f"--helpful is {settings.helpful!r}", f"use {', '.join(HELPFUL)}"
+            None,
+            None,
+            "`certify` repeats reads, and nothing is read",
+            f"use `end_to_end` or one of the annotators {asking}, or leave `certify` out",
         )
-    if utility.NAME in settings.annotators:
-        if settings.abstain_prompt is not None:
-            read_template(settings.abstain_prompt, ABSTAIN)
+    if reader.end_to_end or any(ask.task == reader.task for ask in asks.values()):
         return
-    for option, given in (
-        (f"--helpful {settings.helpful}", settings.helpful != Settings.helpful),
-        ("--abstain-prompt", settings.abstain_prompt is not None),
+    for option, is_set in (
+        ("`prompt`", reader.prompt is not None),
+        ("`augmentation` fid", reader.augmentation == "fid"),
     ):
-        if given:
-            raise InputError(
-                None, None, f"{option} without the annotator utility", "add utility to --annotators"
-            )
-
-
-def _check_measures(settings: Settings, measures: Sequence[Measure], own: Sequence[str]) -> None:
-    """Refuse measures that nobody's labels have, and annotators that none of the measures fits."""
-    reasons = {
-        (name, measure): settings.why_undefined(measure, name)
-        for name in (*settings.annotators, *own)
-        for measure in measures
-    }
-    for measure in measures:
-        whys = {name: why for (name, asked), why in reasons.items() if asked == measure}
-        if all(whys.values()):
-            # That utilities have another measure is no news where other labels lack a threshold.
-            why = next((why for name, why in whys.items() if name != utility.NAME), None)
+        if is_set:
             raise InputError(
                 None,
                 None,
-                f"{measure} is {why or whys[utility.NAME]}",
-                "leave it out, or use others",
+                f"{option}, but the reader is not asked for anything",
+                "use `end_to_end` or an annotator that asks the reader, or leave it out",
             )
-    for name in settings.annotators:
-        refuse_without_measure(
-            name, [why for (annotator, _), why in reasons.items() if annotator == name]
+
+
+def _check_relevant(settings: Settings) -> None:
+    listed = settings.labels.listed()
+    others = sorted(a.name for a in listed if not a.judges_everything)
+    if settings.ranking.relevant == EVERYTHING_JUDGED and others:
+        fitting = ", ".join(name for name, known in ANNOTATORS.items() if known.judges_everything)
+        raise InputError(
+            None,
+            None,
+            f"`relevant` {EVERYTHING_JUDGED} does not fit {', '.join(others)}, "
+            "who judge listed passages only",
+            f"use `annotators` {fitting}, or `relevant` pool",
         )
 
 
-def refuse_without_measure(annotator: str, reasons: Sequence[str]) -> None:
+def _check_measures(settings: Settings) -> None:
+    """Refuse measures that nobody's labels have, and annotators that none of the measures fits."""
+    annotators, measures = settings.labels.listed(), settings.measures()
+    reasons = {
+        annotator.name: [settings.why_undefined(measure, annotator) for measure in measures]
+        for annotator in annotators
+    }
+    plain = [a.name for a in annotators if not a.scale(settings).utilities]
+    for place, measure in enumerate(measures):
+        if all(whys[place] for whys in reasons.values()):
+            # That utilities have another measure is not news where other labels lack a threshold.
+            named = plain[0] if plain else annotators[0].name
+            raise InputError(
+                None, None, f"{measure} is {reasons[named][place]}", "leave it out, or use others"
+            )
+    for annotator in annotators:
+        refuse_without_measure(settings, annotator, reasons[annotator.name])
+
+
+def refuse_without_measure(
+    settings: Settings, annotator: Annotator, reasons: Sequence[str]
+) -> None:
     """Refuse an annotator that none of the measures fits.
 
     Args:
         reasons: why each measure has no meaning on its labels; empty for one that has.
 
     Raises:
-        InputError: no measure has.
+        InputError: no measure has a meaning.
     """
     if all(reasons):
-        fitting = UTILITY_KIND if annotator == utility.NAME else "P, nDCG or Success"
+        fitting = UTILITY_KIND if annotator.scale(settings).utilities else "P, nDCG or Success"
         raise InputError(
             None,
             None,
-            f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})",
+            f"every measure is undefined on the labels of {annotator.name} "
+            f"(the first is {reasons[0]})",
             f"add {fitting}",
         )

@@ -1,13 +1,12 @@
 """A study: the same evaluation under several conditions, that is readers, augmentations and cutoffs.
 
-What the conditions share is read once: all cutoffs of a reader are read together, and the read store
-serves what is left. Each condition is then an evaluation like any other.
+Every read that some condition needs is done once; each condition is then assessed like any evaluation.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -16,18 +15,20 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.evaluate import Evaluation, evaluate, lists_to_read, pairs_to_label
+from engine.evaluation.assess import Evaluation, assess
+from engine.evaluation.evaluate import certify_readings
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
-from engine.evaluation.read import Role, ask, read_lists, specify_all
+from engine.evaluation.prepare import Prepared, prepare
+from engine.evaluation.read import Job, Reading, merge_jobs, read, specify_jobs
 from engine.evaluation.settings import Settings
-from engine.labels import erag
-from engine.labels.function import Annotator
+from engine.labels.annotator import READER as READER_ROLE
+from engine.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.protocol import Augmentation
-from engine.reading.reads import FAILURE, Executor, Progress, ReadingCosts
+from engine.reading.reads import Executor, Progress, ReadingCosts
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
-from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, QUERY_ID, READ_KEY, READER, K
+from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, READER, RUN, RUN_B, K
 
 
 @dataclass(frozen=True)
@@ -39,89 +40,113 @@ class Condition:
     k: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What varies in a study.
+
+    Attributes:
+        readers: LLMs to compare; none for that of the settings.
+        augmentations: ways to give a reader its passages; none for that of the settings.
+        k_sweep: Several cutoffs, as in 5,10,20,50: correlations against k. Lists of each k are read
+            whole.
+
+    Raises:
+        InputError: a value is given twice, or a cutoff is below 1.
+    """
+
+    readers: tuple[str, ...] = ()
+    augmentations: tuple[Augmentation, ...] = ()
+    k_sweep: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option, values in (
+            ("reader", self.readers),
+            ("augmentation", self.augmentations),
+            ("k_sweep", self.k_sweep),
+        ):
+            if len(set(values)) < len(values):
+                raise InputError(None, None, f"`{option}` has a value twice", "give each once")
+        if any(k < 1 for k in self.k_sweep):
+            raise InputError(
+                None,
+                None,
+                f"`k_sweep` is {','.join(map(str, self.k_sweep))}",
+                "give whole numbers from 1, as in `k_sweep` 5,10,20,50",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """Evaluations under several conditions.
 
     Attributes:
-        evaluations: by condition, the one asked about first.
-        settings: of each.
-        costs: of all reads, by the reader's name, how it got its passages, and its part.
-        seconds: of the whole.
+        evaluations: by condition, the one asked about first; each carries its settings.
+        costs: of all reads, by the reader's name, how it got its passages, and its role.
         conditions: the correlations of every condition (``tables.CONDITIONS``).
         readers, reader_comparisons: eRAG's labels by each reader against the end-to-end score of each
-            (``tables.READERS``, ``tables.READER_COMPARISONS``); empty where there is but one.
+            (``tables.READERS``, ``tables.READER_COMPARISONS``); empty where there is one reader.
+        notes: what qualifies the figures of the study as a whole.
+        seconds: of the whole.
     """
 
     evaluations: Mapping[Condition, Evaluation]
-    settings: Mapping[Condition, Settings]
-    costs: Mapping[tuple[str, Augmentation, Role], ReadingCosts]
+    costs: Mapping[tuple[str, Augmentation, str], ReadingCosts]
     conditions: pl.DataFrame
     readers: pl.DataFrame
     reader_comparisons: pl.DataFrame
+    notes: tuple[Note, ...]
     seconds: float
 
+    @property
+    def main(self) -> Condition:
+        """The condition that was asked about first."""
+        return next(iter(self.evaluations))
 
-def conditions(
-    settings: Settings,
-    *,
-    readers: Sequence[str] = (),
-    augmentations: Sequence[Augmentation] = (),
-    cutoffs: Sequence[int] = (),
-) -> dict[Condition, Settings]:
+
+def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     """The settings under every combination of readers, augmentations and cutoffs.
 
-    That of ``settings`` comes first. A measure's cutoff that is ``settings.k`` follows the condition's; others
-    stay as they are.
-
-    Args:
-        readers, augmentations, cutoffs: none for that of ``settings``; else it must be among them.
+    The condition of ``settings`` comes first. A measure's cutoff that is the settings' ``k`` follows the
+    condition's; others stay as they are.
 
     Raises:
-        InputError: one is given twice, ``settings`` has another, or a measure looks further than the
+        InputError: ``settings`` has a value that the sweep lacks, or a measure looks further than the
             smallest cutoff.
     """
-    given: list[tuple[str, Sequence[object], object]] = [
-        ("--reader", readers, settings.reader),
-        ("--augmentation", augmentations, settings.augmentation),
-        ("--k-sweep", cutoffs, settings.k),
-    ]
-    for option, values, own in given:
-        if len(set(values)) < len(values):
-            raise InputError(None, None, f"{option} has a value twice", "give each once")
-        if values and own not in values:
-            listed = ",".join(map(str, values))
-            raise InputError(
-                None, None, f"--k {own} is not in {option} {listed}", "add it, or leave --k out"
-            )
-    if cutoffs and settings.end_to_end_k is not None:
+    reader, k = settings.reader, settings.ranking.k
+    cutoffs = sweep.k_sweep
+    if cutoffs and k not in cutoffs:
+        listed = ",".join(map(str, cutoffs))
+        raise InputError(
+            None, None, f"`k` {k} is not in `k_sweep` {listed}", "add it, or leave `k` out"
+        )
+    if cutoffs and reader.end_to_end_k is not None:
         raise InputError(
             None,
             None,
-            "--end-to-end-k beside --k-sweep, which reads lists of every k",
+            "`end_to_end_k` beside `k_sweep`, which reads lists of every k",
             "leave one of them out",
         )
-    for measure in settings.parsed_measures():
-        if cutoffs and measure.cutoff not in (None, settings.k) and measure.cutoff > min(cutoffs):
+    measures = settings.measures()
+    for measure in measures:
+        if cutoffs and measure.cutoff not in (None, k) and measure.cutoff > min(cutoffs):
             raise InputError(
                 None,
                 None,
-                f"{measure} looks further than the smallest k of --k-sweep, {min(cutoffs)}",
-                f"use @{settings.k}, which follows k, or a smaller cutoff",
+                f"{measure} looks further than the smallest k of `k_sweep`, {min(cutoffs)}",
+                f"use @{k}, which follows k, or a smaller cutoff",
             )
-    main = Condition(settings.reader, settings.augmentation, settings.k)
-    every = {main: settings}
-    for reader, augmentation, k in product(
-        readers or [settings.reader],
-        augmentations or [settings.augmentation],
-        cutoffs or [settings.k],
+    conditions = {Condition(reader.reader, reader.augmentation, k): settings}
+    for name, augmentation, cutoff in product(
+        sweep.readers or [reader.reader],
+        sweep.augmentations or [reader.augmentation],
+        cutoffs or [k],
     ):
-        condition = Condition(reader, augmentation, k)
-        measures = " ".join(str(at_cutoff(m, settings.k, k)) for m in settings.parsed_measures())
-        every[condition] = replace(
-            settings, reader=reader, augmentation=augmentation, k=k, measures=measures
+        named = " ".join(str(at_cutoff(measure, k, cutoff)) for measure in measures)
+        conditions[Condition(name, augmentation, cutoff)] = settings.but(
+            reader=name, augmentation=augmentation, k=cutoff, measures=named
         )
-    return every
+    return conditions
 
 
 def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
@@ -131,10 +156,9 @@ def at_cutoff(measure: Measure, k: int, other: int) -> Measure:
 
 def study(
     inputs: EvaluationInputs,
-    every: Mapping[Condition, Settings],
+    conditions: Mapping[Condition, Settings],
     *,
     store: Path,
-    own: Sequence[Annotator] = (),
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
 ) -> Study:
@@ -142,74 +166,107 @@ def study(
 
     Args:
         inputs: read at the largest cutoff.
-        every: as ``conditions`` gives them.
-        store, own, on_progress, executor: as in ``evaluation.evaluate``; progress is that of a reader.
+        conditions: as ``vary`` gives them.
+        store, on_progress, executor: as in ``evaluate.evaluate``; progress is that of all conditions.
 
     Raises:
-        InputError, ReadError: as ``evaluation.evaluate``.
+        InputError, ReadError: as ``evaluate.evaluate``.
     """
     start = time.perf_counter()
-    cut = {k: cut_inputs(inputs, k) for k in {condition.k for condition in every}}
-    groups: dict[tuple[str, Augmentation], dict[Condition, Settings]] = {}
-    for condition, settings in every.items():
-        groups.setdefault((condition.reader, condition.augmentation), {})[condition] = settings
-    asked = [_ask_all(cut, alike) for alike in groups.values()]
-    for alike, roles in zip(groups.values(), asked, strict=True):
-        # A reader that cannot be used is to be known before hours of another's reads.
-        specify_all(roles, next(iter(alike.values())))
-    costs: dict[tuple[str, Augmentation, Role], ReadingCosts] = {}
-    failed: dict[str, str] = {}
-    for alike, roles in zip(groups.values(), asked, strict=True):
-        readings = read_lists(
-            roles,
-            inputs,
-            next(iter(alike.values())),
-            store=store,
-            on_progress=on_progress,
-            executor=executor,
-            failed=failed,
-        )
-        for role, reading in readings.items():
-            augmentation: Augmentation = "fid" if reading.prompt.fused else "in-prompt"
-            # Readers in other roles serve several conditions, and read for the first.
-            costs.setdefault((reading.spec.name, augmentation, role), reading.costs)
-            lost = reading.reads.filter(pl.col(FAILURE).is_not_null())
-            failed |= dict(lost.select(READ_KEY, FAILURE).iter_rows())
-    evaluations = {
-        condition: evaluate(
-            cut[condition.k], settings, store=store, own=own, executor=executor, failed=failed
-        )
-        for condition, settings in every.items()
+    cut = {k: cut_inputs(inputs, k) for k in {condition.k for condition in conditions}}
+    prepared = {
+        condition: prepare(cut[condition.k], settings) for condition, settings in conditions.items()
     }
-    readers, comparisons = _across_readers(evaluations, every)
+    # A reader that cannot be used is to be known before hours of another's reads.
+    jobs = {
+        condition: specify_jobs(prepared[condition].requests, settings)
+        for condition, settings in conditions.items()
+    }
+    merged = merge_jobs(job for of_condition in jobs.values() for job in of_condition)
+    readings = read(
+        merged,
+        inputs.queries,
+        inputs.corpus,
+        next(iter(conditions.values())).running,
+        store=store,
+        on_progress=on_progress,
+        executor=executor,
+    )
+    by_identity = {job.identity: reading for job, reading in zip(merged, readings, strict=True)}
+    evaluations = {
+        condition: _assess(prepared[condition], jobs[condition], by_identity, executor)
+        for condition in conditions
+    }
+    readers, comparisons = _across_readers(evaluations)
     return Study(
-        evaluations,
-        every,
-        costs,
-        pl.concat(
+        evaluations=evaluations,
+        costs=_costs(readings),
+        conditions=pl.concat(
             _of(condition, evaluation.statistics.correlations, tables.CONDITIONS)
             for condition, evaluation in evaluations.items()
         ),
-        readers,
-        comparisons,
-        time.perf_counter() - start,
+        readers=readers,
+        reader_comparisons=comparisons,
+        notes=tuple(_notes(evaluations, readings)),
+        seconds=time.perf_counter() - start,
     )
 
 
-def _ask_all(
-    cut: Mapping[int, EvaluationInputs], alike: Mapping[Condition, Settings]
-) -> dict[Role, pl.DataFrame]:
-    """What conditions of one reader ask together, each read once."""
-    asked: dict[Role, list[pl.DataFrame]] = {}
-    for condition, settings in alike.items():
-        inputs = cut[condition.k]
-        pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
-        for role, frame in ask(pairs, lists, settings).items():
-            asked.setdefault(role, []).append(frame)
-    return {
-        role: pl.concat(frames).unique([QUERY_ID, DOC_IDS], maintain_order=True)
-        for role, frames in asked.items()
-    }
+def _assess(
+    prepared: Prepared,
+    jobs: Sequence[Job],
+    readings: Mapping[tuple[object, ...], Reading],
+    executor: Executor | None,
+) -> Evaluation:
+    """One condition's evaluation, from the reads of the whole study."""
+    start = time.perf_counter()
+    of_condition = {job.ask.role.name: readings[job.identity].part(job.lists) for job in jobs}
+    certificates = certify_readings(of_condition, prepared.inputs, prepared.settings, executor)
+    evaluation = assess(prepared, of_condition, certificates)
+    return replace(evaluation, seconds=time.perf_counter() - start)
+
+
+def _costs(
+    readings: Sequence[Reading],
+) -> dict[tuple[str, Augmentation, str], ReadingCosts]:
+    costs: dict[tuple[str, Augmentation, str], ReadingCosts] = {}
+    for reading in readings:
+        augmentation: Augmentation = "fid" if reading.prompt.fused else "in-prompt"
+        costs[reading.spec.name, augmentation, reading.ask.role.name] = reading.costs
+    return costs
+
+
+def _notes(
+    evaluations: Mapping[Condition, Evaluation], readings: Sequence[Reading]
+) -> Iterator[Note]:
+    settings = next(iter(evaluations.values())).settings
+    failed = sum(reading.costs.failed for reading in readings)
+    yield count_note("failed_reads_of_study", failed, "read[|s] of the study failed")
+    if not settings.reader.end_to_end:
+        return
+    cutoffs = {condition.k for condition in evaluations}
+    asks = settings.asks()
+    of_reader = (a.name for a in settings.labels.listed() if a.is_the_readers)
+    if 1 in cutoffs and any(asks[name].role == READER_ROLE for name in of_reader):
+        yield Note(
+            "labels_are_the_score",
+            1,
+            "at k = 1 the passage read alone is the whole list: there eRAG's labels are the "
+            "end-to-end score",
+        )
+    if settings.reader.end_to_end_k is not None:
+        return  # lists are cut at that, whatever k is
+    longest = max(
+        int(evaluation.readings[READER_ROLE.name].reads[DOC_IDS].list.len().max() or 0)  # type: ignore[arg-type]
+        for evaluation in evaluations.values()
+    )
+    beyond = sorted(k for k in cutoffs if k > longest)
+    yield Note(
+        "cutoffs_beyond_lists",
+        len(beyond),
+        f"no list is longer than {longest}: k = {', '.join(map(str, beyond))} reads the same as "
+        f"k = {longest} would",
+    )
 
 
 def _of(condition: Condition, frame: pl.DataFrame, schema: tables.Schema) -> pl.DataFrame:
@@ -221,32 +278,25 @@ def _of(condition: Condition, frame: pl.DataFrame, schema: tables.Schema) -> pl.
 
 
 def _across_readers(
-    evaluations: Mapping[Condition, Evaluation], every: Mapping[Condition, Settings]
+    evaluations: Mapping[Condition, Evaluation],
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """eRAG's labels by each reader against the end-to-end score of each, under equal conditions."""
+    """The reader's own labels by each reader against the end-to-end score of each, all else equal."""
     correlations = [tables.empty(tables.READERS)]
     comparisons = [tables.empty(tables.READER_COMPARISONS)]
     for condition, evaluation in evaluations.items():
-        peers = {
-            other.reader: found.query_scores.filter(pl.col(ANNOTATOR) == erag.NAME)
-            for other, found in evaluations.items()
-            if (other.augmentation, other.k) == (condition.augmentation, condition.k)
-        }
-        settings = every[condition]
-        # With a reader of their own for eRAG's labels, all conditions have the same.
-        if len(peers) < 2 or settings.erag_reader or evaluation.downstream.is_empty():
+        scores = _scores_by_reader(condition, evaluations)
+        if scores is None or evaluation.downstream.is_empty():
             continue
-        # Its own labels first: the others are compared with them.
-        names = [condition.reader, *(name for name in peers if name != condition.reader)]
-        scores = pl.concat(
-            peers[name].with_columns(pl.lit(name).alias(ANNOTATOR)) for name in names
-        )
-        found = analyse(scores, evaluation.downstream, settings.bootstrap())
+        statistics = analyse(scores, evaluation.downstream, evaluation.settings.bootstrap)
         correlations.append(
-            _of(condition, found.correlations.rename({ANNOTATOR: tables.LABELS_BY}), tables.READERS)
+            _of(
+                condition,
+                statistics.correlations.rename({ANNOTATOR: tables.LABELS_BY}),
+                tables.READERS,
+            )
         )
-        own = (pl.col(ANNOTATOR) == condition.reader) & (pl.col(tables.RUN) == pl.col(tables.RUN_B))
-        compared = found.comparisons.filter(own).rename(
+        own_labels = (pl.col(ANNOTATOR) == condition.reader) & (pl.col(RUN) == pl.col(RUN_B))
+        compared = statistics.comparisons.filter(own_labels).rename(
             {ANNOTATOR: tables.LABELS_BY, tables.ANNOTATOR_B: tables.LABELS_BY_B}
         )
         compared = compared.with_columns(
@@ -255,3 +305,34 @@ def _across_readers(
         )
         comparisons.append(_of(condition, compared, tables.READER_COMPARISONS))
     return pl.concat(correlations), pl.concat(comparisons)
+
+
+def _scores_by_reader(
+    condition: Condition, evaluations: Mapping[Condition, Evaluation]
+) -> pl.DataFrame | None:
+    """Query scores of the labels that each reader gave, its name as the annotator; None for one reader.
+
+    The condition's own reader comes first: the others are compared with it.
+    """
+    settings = evaluations[condition].settings
+    asks = settings.asks()
+    # With a reader of their own for these labels, all conditions have the same.
+    names = [
+        annotator.name
+        for annotator in settings.labels.listed()
+        if annotator.is_the_readers and asks[annotator.name].role == READER_ROLE
+    ]
+    peers = {
+        other.reader: evaluation.query_scores
+        for other, evaluation in evaluations.items()
+        if (other.augmentation, other.k) == (condition.augmentation, condition.k)
+    }
+    if not names or len(peers) < 2:
+        return None
+    readers = [condition.reader, *(name for name in peers if name != condition.reader)]
+    return pl.concat(
+        peers[reader]
+        .filter(pl.col(ANNOTATOR) == names[0])
+        .with_columns(pl.lit(reader).alias(ANNOTATOR))
+        for reader in readers
+    )

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import functools
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import polars as pl
 import regex
 
 from engine import tables
+from engine.labels.annotator import Annotator, Labelled, Material
+from engine.labels.traces import complete
 from engine.normalize import normalize_answer
-from engine.tables import ANNOTATOR, ANSWER, ANSWERS, DOC_ID, LABEL, QUERY_ID, TEXT
+from engine.notes import Note, count_note
+from engine.tables import ANSWER, ANSWERS, DOC_ID, LABEL, QUERY_ID, TEXT
 
 NAME = "containment"
 SUBSTRING = "containment-substring"
-NAMES = (NAME, SUBSTRING)
+
+# Tasks whose answers do not occur in passages.
+_UNFIT = {
+    "claims": "its answers are verdicts, which a passage need not contain to decide the claim",
+    "dialogue": "its answers are whole utterances, which a passage need not contain to inform them",
+}
 
 # DPR's SimpleTokenizer: runs of letters, digits and marks, or single other visible characters.
 _TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
@@ -90,14 +98,14 @@ def label(
     Args:
         name: ``containment`` or ``containment-substring``; also the annotator's name.
     """
-    return (
-        find_answers(pairs, queries, corpus, name=name)
-        .with_columns(
-            pl.lit(name).alias(ANNOTATOR),
-            pl.col(ANSWER).is_not_null().cast(pl.Float64).alias(LABEL),
-        )
-        .select(list(tables.LABELS))
-    )
+    return _labels_of(find_answers(pairs, queries, corpus, name=name), name)
+
+
+def _labels_of(matches: pl.DataFrame, name: str) -> pl.DataFrame:
+    return matches.with_columns(
+        pl.lit(name).alias(tables.ANNOTATOR),
+        pl.col(ANSWER).is_not_null().cast(pl.Float64).alias(LABEL),
+    ).select(list(tables.LABELS))
 
 
 def _first_token_match(text: str, answers: Sequence[Sequence[str]]) -> int | None:
@@ -130,3 +138,27 @@ def _tokens(answer: str) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=4096)
 def _normalized(answer: str) -> str:
     return normalize_answer(answer)
+
+
+def _label_by(name: str) -> Callable[[Material], Labelled]:
+    def label_material(material: Material) -> Labelled:
+        matches = find_answers(material.pairs, material.queries, material.corpus, name=name)
+        labels = _labels_of(matches, name)
+        return Labelled(labels, complete(labels.with_columns(matches[ANSWER])))
+
+    return label_material
+
+
+def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
+    yield count_note(
+        "queries_running_on",
+        count_running_on(queries),
+        "[query has|queries have] answers that Korean particles or further words may follow without a "
+        f"space, where tokens do not match; {SUBSTRING} and `dual_words` substring find them",
+    )
+
+
+ANNOTATOR = Annotator(
+    name=NAME, label=_label_by(NAME), unfit_tasks=_UNFIT, query_notes=_query_notes
+)
+BY_SUBSTRING = Annotator(name=SUBSTRING, label=_label_by(SUBSTRING), unfit_tasks=_UNFIT)

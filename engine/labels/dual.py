@@ -8,13 +8,35 @@ that has nothing to do with the question; one label alone cannot tell these apar
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import polars as pl
 
 from engine import tables
 from engine.labels import containment, provenance
-from engine.tables import ANNOTATOR, DOCUMENT_LABEL, LABEL, WORD_LABEL
+from engine.labels.annotator import (
+    Annotator,
+    Display,
+    EvaluationSettings,
+    FurtherTable,
+    Labelled,
+    Material,
+)
+from engine.labels.traces import complete
+from engine.statistics.dual import PROBABILITIES, dual_table
+from engine.tables import (
+    ANSWER,
+    ARTICLE_ID,
+    DOCUMENT_LABEL,
+    LABEL,
+    QUERY_ID,
+    RUN,
+    VALUE,
+    WORD_LABEL,
+    K,
+)
 
 NAME = "dual"
 
@@ -26,6 +48,18 @@ CONTAINMENT: dict[DualWords, str] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the annotator ``dual``.
+
+    Attributes:
+        dual_words: How the annotator dual looks for answers in passages: as tokens in a row, or as a
+            substring, which Korean needs because particles follow words without a space.
+    """
+
+    dual_words: DualWords = "tokens"
+
+
 def label_both(
     pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, words: DualWords = "tokens"
 ) -> pl.DataFrame:
@@ -33,8 +67,13 @@ def label_both(
 
     A query without provenance has no passage of a gold document.
     """
-    document = provenance.label(pairs, queries, corpus)
-    word = containment.label(pairs, queries, corpus, name=CONTAINMENT[words])
+    return _join(
+        provenance.label(pairs, queries, corpus),
+        containment.label(pairs, queries, corpus, name=CONTAINMENT[words]),
+    )
+
+
+def _join(document: pl.DataFrame, word: pl.DataFrame) -> pl.DataFrame:
     return document.with_columns(
         (pl.col(LABEL) > 0).alias(DOCUMENT_LABEL), (word[LABEL] > 0).alias(WORD_LABEL)
     ).select(list(tables.DUAL_LABELS))
@@ -43,6 +82,70 @@ def label_both(
 def label(both: pl.DataFrame) -> pl.DataFrame:
     """Labels table of the annotator ``dual``: 1.0 where both of a passage's labels hold, else 0.0."""
     return both.with_columns(
-        pl.lit(NAME).alias(ANNOTATOR),
+        pl.lit(NAME).alias(tables.ANNOTATOR),
         (pl.col(DOCUMENT_LABEL) & pl.col(WORD_LABEL)).cast(pl.Float64).alias(LABEL),
     ).select(list(tables.LABELS))
+
+
+def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
+    return provenance.NAME, CONTAINMENT[settings.options(Options).dual_words]
+
+
+def _label(material: Material) -> Labelled:
+    settings = material.settings
+    document, word = (material.rests_on[name] for name in _rests_on(settings))
+    both = _join(document.labels, word.labels)
+    labels = label(both)
+    probabilities = dual_table(
+        material.runs,
+        both,
+        material.queries[QUERY_ID].to_list(),
+        sorted({1, settings.ranking.k}),
+        settings.bootstrap,
+        skip_missing=settings.ranking.missing == "skip",
+    )
+    # The gold article and the answer, whether or not both are there.
+    traces = labels.with_columns(document.traces[ARTICLE_ID], word.traces[ANSWER])
+    return Labelled(
+        labels, complete(traces), {_PROBABILITIES.name: probabilities, _BOTH.name: both}
+    )
+
+
+def display(probabilities: pl.DataFrame, level: str) -> Display:
+    """The probabilities as they are printed: a row each, a column for every run and cutoff.
+
+    Args:
+        probabilities: the dual table, not empty.
+        level: what stands behind a figure that has an interval, as in `` [95%]``; empty for none.
+    """
+    columns = probabilities.select(RUN, K).unique(maintain_order=True).rows()
+    several = probabilities[RUN].n_unique() > 1
+    cells = {(row[RUN], row[K], row["probability"]): row for row in probabilities.to_dicts()}
+    return Display(
+        f"Gold documents (Doc), answers held (Word){level}",
+        ["probability"],
+        [f"{run} @{k}" if several else f"@{k}" for run, k in columns],
+        [
+            ([name], [_shown_value(cells[run, k, name]) for run, k in columns])
+            for name in PROBABILITIES
+        ],
+    )
+
+
+def _shown_value(row: dict[str, Any]) -> str:
+    if math.isnan(row[VALUE]):
+        return "undefined"
+    bounds = "" if math.isnan(row["low"]) else f" [{row['low']:.2f}, {row['high']:.2f}]"
+    return f"{row[VALUE]:.2f}{bounds}"
+
+
+_PROBABILITIES = FurtherTable(name="dual", schema=tables.DUAL, in_summary=True, display=display)
+_BOTH = FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
+
+ANNOTATOR = Annotator(
+    name=NAME,
+    label=_label,
+    options=Options,
+    rests_on=_rests_on,
+    further_tables=(_PROBABILITIES, _BOTH),
+)

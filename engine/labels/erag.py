@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import polars as pl
 
 from engine import tables
-from engine.tables import ANNOTATOR, DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
+from engine.labels.annotator import (
+    READER,
+    Annotator,
+    Ask,
+    EvaluationSettings,
+    Labelled,
+    Material,
+    Role,
+    Scale,
+)
+from engine.labels.traces import trace_erag
+from engine.scoring.metrics import score_outputs
+from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
 
 NAME = "erag"
+# Metrics whose values lie between 0 and 1, so that the labels are graded.
+_GRADED_METRICS = frozenset({"f1", "rouge-l", "rouge-l-kilt"})
+_ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the annotator ``erag``.
+
+    Attributes:
+        erag_reader: A model, named as the reader is, that reads single passages instead of the reader
+            of whole lists, for eRAG's labels and for utilities: can a cheaper one stand in for it?
+    """
+
+    erag_reader: str | None = None
 
 
 def label(scored_reads: pl.DataFrame) -> pl.DataFrame:
@@ -19,6 +48,46 @@ def label(scored_reads: pl.DataFrame) -> pl.DataFrame:
     return scored_reads.select(
         QUERY_ID,
         pl.col(DOC_IDS).list.first().alias(DOC_ID),
-        pl.lit(NAME).alias(ANNOTATOR),
+        pl.lit(NAME).alias(tables.ANNOTATOR),
         pl.col(VALUE).alias(LABEL),
     ).select(list(tables.LABELS))
+
+
+def _asks(settings: EvaluationSettings) -> Ask:
+    other = settings.options(Options).erag_reader
+    reader = settings.reader
+
+    def value(reads: pl.DataFrame, queries: pl.DataFrame) -> pl.Series:
+        return score_outputs(reads, queries, reader.metric)[VALUE]
+
+    return Ask(
+        role=READER if other is None else _ANOTHER_READER,
+        model=other or reader.reader,
+        task=reader.task,
+        prompt=reader.prompt,
+        augmentation=reader.augmentation if other is None else None,
+        value=value,
+    )
+
+
+def _label(material: Material) -> Labelled:
+    queries, metric = material.queries, material.settings.reader.metric
+    # The output of a failed read is empty, which scores 0.
+    labels = label(score_outputs(material.reads, queries, metric))
+    return Labelled(labels, trace_erag(labels, material.reads, queries, metric))
+
+
+def _scale(settings: EvaluationSettings) -> Scale:
+    metric = settings.reader.metric
+    return Scale(graded=f"eRAG's graded labels under {metric}" * (metric in _GRADED_METRICS))
+
+
+ANNOTATOR = Annotator(
+    name=NAME,
+    label=_label,
+    options=Options,
+    role=_ANOTHER_READER,
+    asks=_asks,
+    scale=_scale,
+    is_the_readers=True,
+)

@@ -1,68 +1,70 @@
-"""Labels from a function of one's own."""
+"""Annotators made of a user's function."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.tables import ANNOTATOR, ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
+from engine.labels.annotator import Annotator, Labelled, Material
+from engine.labels.traces import trace_given
+from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
 
 # Takes a query, its answers, and a passage's title and text.
 LabelFunction = Callable[[str, list[str], str, str], float]
-
-
-@dataclass(frozen=True)
-class Annotator:
-    """Who labels passages, by name.
-
-    Attributes:
-        name: of the annotator, in every table.
-        label: makes a labels table of pairs (``query_id``, ``doc_id``), queries and corpus.
-    """
-
-    name: str
-    label: Callable[[pl.DataFrame, pl.DataFrame, pl.DataFrame], pl.DataFrame]
 
 
 def from_function(name: str, function: LabelFunction) -> Annotator:
     """An annotator whose labels are the values of a function.
 
     Args:
-        name: of the annotator; none of the engine's own.
-        function: takes a query, its answers, and a passage's title and text, and gives how useful
+        name: of the annotator; not a name of the engine's own.
+        function: takes a query, its answers, and a passage's title and text, and returns how useful
             the passage is, in [0, 1] (a bool is 0 or 1). It is called once for every passage that
             some run lists for the query, in one process.
 
     Returns:
-        the annotator, for ``engine.evaluation.evaluate.evaluate(…, own=[…])``. Labelling raises InputError for
-        a value that is no number in [0, 1], naming query and passage.
+        the annotator, for ``Settings.of(annotators=(…, annotator))``. Labelling raises InputError for a
+        value that is not a number in [0, 1], naming query and passage.
     """
-
     if not name.strip():
         raise InputError(None, None, "an annotator without a name", "give it one")
 
-    def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.DataFrame:
-        rows = pairs.join(
-            queries.select(QUERY_ID, QUERY, ANSWERS),
-            on=QUERY_ID,
-            how="left",
-            maintain_order="left",
-        ).join(corpus.select(DOC_ID, TITLE, TEXT), on=DOC_ID, how="left", maintain_order="left")
-        columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
-        values = [
-            _checked(name, query_id, doc_id, function(query, answers, title, text))
-            for query_id, doc_id, query, answers, title, text in rows.select(columns).iter_rows()
-        ]
-        return rows.with_columns(
-            pl.lit(name).alias(ANNOTATOR), pl.Series(LABEL, values, dtype=pl.Float64)
-        ).select(list(tables.LABELS))
+    def label(material: Material) -> Labelled:
+        labels = label_by_function(
+            name, function, material.pairs, material.queries, material.corpus
+        )
+        return Labelled(labels, trace_given(labels))
 
-    return Annotator(name, label)
+    return Annotator(name=name, label=label)
+
+
+def label_by_function(
+    name: str,
+    function: LabelFunction,
+    pairs: pl.DataFrame,
+    queries: pl.DataFrame,
+    corpus: pl.DataFrame,
+) -> pl.DataFrame:
+    """Labels table of a function's values for each (``query_id``, ``doc_id``) of ``pairs``.
+
+    Raises:
+        InputError: a value that is not a number in [0, 1].
+    """
+    rows = pairs.join(
+        queries.select(QUERY_ID, QUERY, ANSWERS), on=QUERY_ID, how="left", maintain_order="left"
+    ).join(corpus.select(DOC_ID, TITLE, TEXT), on=DOC_ID, how="left", maintain_order="left")
+    columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
+    values = [
+        _checked(name, query_id, doc_id, function(query, answers, title, text))
+        for query_id, doc_id, query, answers, title, text in rows.select(columns).iter_rows()
+    ]
+    return rows.with_columns(
+        pl.lit(name).alias(tables.ANNOTATOR), pl.Series(LABEL, values, dtype=pl.Float64)
+    ).select(list(tables.LABELS))
 
 
 def _checked(name: str, query_id: str, doc_id: str, value: object) -> float:

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import polars as pl
 
 from engine import tables
-from engine.tables import ANNOTATOR, CONFIDENCE, DOC_ID, DOC_IDS, LABEL, QUERY_ID
+from engine.labels.annotator import (
+    Annotator,
+    Ask,
+    EvaluationSettings,
+    Labelled,
+    Material,
+    Role,
+    Scale,
+)
+from engine.labels.traces import trace_judge
+from engine.reading.prompting.template import JUDGE, read_template
+from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, QUERY_ID
 
 NAME: Literal["judge"] = "judge"
 
 JudgeLabels = Literal["binary", "graded"]
+_ROLE = Role("judge", "the judge", "judge")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the annotator ``judge``.
+
+    Attributes:
+        judge: The model that judges relevance, named as the reader is; by default the reader itself.
+        judge_prompt: Its prompt template: 'completion', 'chat', 't5', 'monot5', or a file.
+        judge_labels: Relevant or not (binary), or the probability of relevance (graded).
+
+    Raises:
+        InputError: a prompt template that cannot be used.
+    """
+
+    judge: str | None = None
+    judge_prompt: str | None = None
+    judge_labels: JudgeLabels = "binary"
+
+    def __post_init__(self) -> None:
+        if self.judge_prompt is not None:
+            read_template(self.judge_prompt, JUDGE)
 
 
 def label(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
@@ -28,6 +63,34 @@ def label(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
     return reads.select(
         QUERY_ID,
         pl.col(DOC_IDS).list.first().alias(DOC_ID),
-        pl.lit(NAME).alias(ANNOTATOR),
+        pl.lit(NAME).alias(tables.ANNOTATOR),
         value.alias(LABEL),
     ).select(list(tables.LABELS))
+
+
+def _asks(settings: EvaluationSettings) -> Ask:
+    options = settings.options(Options)
+    return Ask(
+        role=_ROLE,
+        model=options.judge or settings.reader.reader,
+        task=JUDGE,
+        prompt=options.judge_prompt,
+        augmentation="in-prompt",
+        value=lambda reads, queries: label(reads, options.judge_labels)[LABEL],
+        description={"labels": options.judge_labels},
+    )
+
+
+def _label(material: Material) -> Labelled:
+    labels = label(material.reads, material.settings.options(Options).judge_labels)
+    return Labelled(labels, trace_judge(labels, material.reads))
+
+
+def _scale(settings: EvaluationSettings) -> Scale:
+    graded = settings.options(Options).judge_labels == "graded"
+    return Scale(graded="the judge's graded labels" * graded)
+
+
+ANNOTATOR = Annotator(
+    name=NAME, label=_label, options=Options, role=_ROLE, asks=_asks, scale=_scale
+)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import polars as pl
 
 from engine import tables
+from engine.labels.annotator import (
+    Annotator,
+    EvaluationSettings,
+    FurtherTable,
+    InputTable,
+    Labelled,
+    Material,
+    Scale,
+)
+from engine.labels.traces import trace_given
+from engine.notes import count_note
+from engine.sources.runs.preferences import read_preferences
 from engine.tables import (
-    ANNOTATOR,
     BEST,
     DOC_ID,
     LABEL,
@@ -22,6 +34,25 @@ from engine.tables import (
 NAME = "preference"
 
 PreferenceLabels = Literal["share", "bradley-terry"]
+
+INPUT = InputTable(
+    name="preferences",
+    read=read_preferences,
+    columns=tuple(tables.PREFERENCES),
+    help="Which of two or three passages people found best, in JSONL; for the annotator preference.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the annotator ``preference``.
+
+    Attributes:
+        preference_labels: Times chosen over times shown (share), or Bradley-Terry, for few judgments.
+    """
+
+    preference_labels: PreferenceLabels = "share"
+
 
 # Strength of the prior (L2 on log strengths). Without one a passage that was always chosen, as most
 # are that few people saw, would be infinitely strong.
@@ -66,7 +97,9 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
 
 def label(preference_labels: pl.DataFrame) -> pl.DataFrame:
     """Labels table of preference labels; sparse, as those of qrels are."""
-    return preference_labels.with_columns(pl.lit(NAME).alias(ANNOTATOR)).select(list(tables.LABELS))
+    return preference_labels.with_columns(pl.lit(NAME).alias(tables.ANNOTATOR)).select(
+        list(tables.LABELS)
+    )
 
 
 def _fit(judgments: pl.DataFrame) -> dict[str, float]:
@@ -84,3 +117,43 @@ def _fit(judgments: pl.DataFrame) -> dict[str, float]:
     strengths = np.asarray(choix.opt_top1(nobody + 1, choices, alpha=PRIOR, tol=1e-9))
     labels = expit(strengths[:nobody] - strengths[nobody])
     return dict(zip(passages, labels.tolist(), strict=True))
+
+
+def _label(material: Material) -> Labelled:
+    options = material.settings.options(Options)
+    counted_labels = label_preferences(material.tables[INPUT.name], options.preference_labels)
+    labels = label(counted_labels)
+    beyond = labels.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
+    return Labelled(
+        labels,
+        trace_given(labels),
+        {_COUNTED.name: counted_labels},
+        (
+            count_note(
+                "queries_without_preferences",
+                material.queries.height - labels[QUERY_ID].n_unique(),
+                "[query has|queries have] no preferences and [scores|score] 0 by them",
+            ),
+            count_note(
+                "preferences_beyond_lists",
+                beyond.height,
+                "[passage|passages] of the preferences [is|are] in no list",
+            ),
+        ),
+    )
+
+
+def _scale(settings: EvaluationSettings) -> Scale:
+    return Scale(graded="the shares and probabilities that preferences give")
+
+
+_COUNTED = FurtherTable(name="preference_labels", schema=tables.PREFERENCE_LABELS)
+
+ANNOTATOR = Annotator(
+    name=NAME,
+    label=_label,
+    options=Options,
+    needs_input=INPUT,
+    scale=_scale,
+    further_tables=(_COUNTED,),
+)

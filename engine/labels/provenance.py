@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import polars as pl
 
 from engine import tables
-from engine.tables import ANNOTATOR, ARTICLE_ID, DOC_ID, LABEL, PROVENANCE, QUERY_ID
+from engine.labels.annotator import Annotator, Labelled, Material
+from engine.labels.traces import trace_provenance
+from engine.notes import Note, count_note
+from engine.tables import ARTICLE_ID, DOC_ID, LABEL, PROVENANCE, QUERY_ID
 
 NAME = "provenance"
 
@@ -20,7 +25,7 @@ def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> p
         pairs.join(corpus.select(DOC_ID, ARTICLE_ID), on=DOC_ID, how="left", maintain_order="left")
         .join(queries.select(QUERY_ID, PROVENANCE), on=QUERY_ID, how="left", maintain_order="left")
         .with_columns(
-            pl.lit(NAME).alias(ANNOTATOR),
+            pl.lit(NAME).alias(tables.ANNOTATOR),
             pl.col(PROVENANCE)
             .list.contains(pl.col(ARTICLE_ID))
             .fill_null(False)
@@ -29,3 +34,27 @@ def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> p
         )
         .select(list(tables.LABELS))
     )
+
+
+def _label(material: Material) -> Labelled:
+    queries, corpus = material.queries, material.corpus
+    labels = label(material.pairs, queries, corpus)
+    none_listed = labels.height > 0 and labels[LABEL].sum() == 0
+    note = count_note(
+        "no_gold_article_listed",
+        corpus.height if none_listed else 0,
+        "listed [passage|passages], and none from a gold article: check that queries and corpus use the "
+        "same article ids",
+    )
+    return Labelled(labels, trace_provenance(labels, queries, corpus), notes=(note,))
+
+
+def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
+    yield count_note(
+        "queries_without_provenance",
+        int((queries[PROVENANCE].list.len() == 0).sum()),
+        "[query has|queries have] no provenance",
+    )
+
+
+ANNOTATOR = Annotator(name=NAME, label=_label, needs_provenance=True, query_notes=_query_notes)

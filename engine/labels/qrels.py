@@ -5,7 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from engine import tables
-from engine.tables import ANNOTATOR
+from engine.labels.annotator import Annotator, InputTable, Labelled, Material
+from engine.labels.traces import trace_given
+from engine.notes import Note, count_note
+from engine.sources.runs.qrels import read_qrels
+from engine.tables import DOC_ID, LABEL, QUERY_ID
+from engine.wording import agreeing, counted
 
 NAME = "qrels"
 
@@ -16,4 +21,36 @@ def label(qrels: pl.DataFrame) -> pl.DataFrame:
     Unlike other annotators' labels these are sparse (a passage that nobody judged has none), reach
     beyond the lists, and may be grades above 1, or below 0 where a passage was left unjudged.
     """
-    return qrels.with_columns(pl.lit(NAME).alias(ANNOTATOR)).select(list(tables.LABELS))
+    return qrels.with_columns(pl.lit(NAME).alias(tables.ANNOTATOR)).select(list(tables.LABELS))
+
+
+INPUT = InputTable(
+    name="qrels",
+    read=read_qrels,
+    columns=(QUERY_ID, DOC_ID, LABEL),
+    help="Judgments: TREC text, BEIR's, Parquet or JSON; for the annotator qrels.",
+)
+
+
+def _label(material: Material) -> Labelled:
+    judgments = material.tables[INPUT.name]
+    labels = label(judgments)
+    unjudged = count_note(
+        "queries_without_judgments",
+        material.queries.height - judgments[QUERY_ID].n_unique(),
+        "[query has|queries have] no judgments in the qrels",
+    )
+    return Labelled(labels, trace_given(labels), notes=(unjudged, _beyond_lists(material)))
+
+
+def _beyond_lists(material: Material) -> Note:
+    beyond = material.tables[INPUT.name].join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
+    text = (
+        counted(beyond.height, "[judgment is of a passage|judgments are of passages]")
+        + f" that no run lists, and {agreeing(beyond.height, '[does|do]')} not count where `relevant` "
+        f"is {material.relevant}; `annotators` {NAME} alone counts them"
+    )
+    return Note("judgments_beyond_lists", beyond.height, text, printed=material.relevant != "qrels")
+
+
+ANNOTATOR = Annotator(name=NAME, label=_label, needs_input=INPUT, judges_everything=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import polars as pl
 
 from engine import tables
-from engine.labels import containment
-from engine.labels.dual import CONTAINMENT, DualWords
 from engine.scoring.metrics import get_metric
 from engine.tables import (
     ANSWER,
@@ -38,20 +36,20 @@ def trace_erag(
     """
     function = get_metric(metric)
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
-    found: dict[tuple[str, str], str | None] = {}
+    matches: dict[tuple[str, str], str | None] = {}
 
     def matched(query_id: str, output: str, label: float) -> str | None:
         if label <= 0:
             return None
         key = (query_id, output)
-        if key not in found:
+        if key not in matches:
             # The metric is a maximum over answers, so one of them alone gives the label.
-            alone = (answer for answer in answers[query_id] if function(output, [answer]) == label)
-            found[key] = next(alone, None)
-        return found[key]
+            giving = (answer for answer in answers[query_id] if function(output, [answer]) == label)
+            matches[key] = next(giving, None)
+        return matches[key]
 
     values = zip(labels[QUERY_ID], reads[OUTPUT], labels[LABEL], strict=True)
-    return _complete(
+    return complete(
         labels.with_columns(
             reads[READ_KEY],
             reads[OUTPUT],
@@ -61,27 +59,11 @@ def trace_erag(
     )
 
 
-def trace_containment(
-    labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, name: str
-) -> pl.DataFrame:
-    """Traces of containment labels: the first answer that the passage holds; null for none."""
-    found = containment.find_answers(labels, queries, corpus, name=name)
-    return _complete(labels.with_columns(found[ANSWER]))
-
-
 def trace_provenance(
     labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
 ) -> pl.DataFrame:
     """Traces of provenance labels: the gold article that the passage is of; null for none."""
-    return _complete(labels.with_columns(_gold_article(labels, queries, corpus)))
-
-
-def trace_dual(
-    labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, words: DualWords = "tokens"
-) -> pl.DataFrame:
-    """Traces of dual labels: the gold article, and the answer found, whether or not both are."""
-    found = containment.find_answers(labels, queries, corpus, name=CONTAINMENT[words])
-    return _complete(labels.with_columns(_gold_article(labels, queries, corpus), found[ANSWER]))
+    return complete(labels.with_columns(_gold_article(labels, queries, corpus)))
 
 
 def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
@@ -91,7 +73,7 @@ def trace_judge(labels: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
         labels: the judge's labels, in the order of ``reads``.
         reads: the reads table, one passage each.
     """
-    return _complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
+    return complete(labels.with_columns(reads[READ_KEY], reads[OUTPUT], reads[CONFIDENCE]))
 
 
 def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
@@ -102,17 +84,17 @@ def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFra
         reads: the reads that could decline, one passage each.
         helpful: traces of the labels that say what helps, of the same pairs.
     """
-    behind = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
-    return _complete(
+    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
+    return complete(
         labels.with_columns(reads[READ_KEY], reads[CONFIDENCE]).join(
-            behind, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
+            of_helpful, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
         )
     )
 
 
 def trace_given(labels: pl.DataFrame) -> pl.DataFrame:
     """Traces of labels that come from outside: they have nothing behind them here."""
-    return _complete(labels)
+    return complete(labels)
 
 
 def _gold_article(labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.Series:
@@ -123,7 +105,7 @@ def _gold_article(labels: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFr
     return rows.select(pl.when(is_gold).then(ARTICLE_ID).alias(ARTICLE_ID))[ARTICLE_ID]
 
 
-def _complete(traces: pl.DataFrame) -> pl.DataFrame:
+def complete(traces: pl.DataFrame) -> pl.DataFrame:
     """The traces table, with nulls in the columns that say nothing of this annotator."""
     missing = [
         pl.lit(None, dtype=kind).alias(name)

@@ -9,12 +9,28 @@ code (github.com/GiovanniTRA/UDCG).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import polars as pl
 
 from engine import tables
-from engine.tables import ANNOTATOR, CONFIDENCE, DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
+from engine.errors import InputError
+from engine.labels import erag
+from engine.labels.annotator import (
+    Annotator,
+    Ask,
+    EvaluationSettings,
+    Labelled,
+    Material,
+    Role,
+    Scale,
+)
+from engine.labels.traces import trace_utility
+from engine.notes import Note
+from engine.reading.prompting.template import ABSTAIN, read_template, styles
+from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, MEASURE, QUERY_ID, RUN, VALUE
 
 NAME = "utility"
 
@@ -23,8 +39,36 @@ Helpful = Literal["erag", "containment", "containment-substring", "provenance"]
 HELPFUL: tuple[Helpful, ...] = get_args(Helpful)
 
 DISTRACTING = -1 / 3
-# Graded labels of at least so much count as helping.
+# Graded labels of at least this much count as helping.
 HELPS = 0.5
+# Scores that differ by less over all queries show nothing that a reader does on purpose.
+_SPREAD = 1e-3
+_ROLE = Role("abstain", "the reader that may decline", "abstain")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the annotator ``utility``.
+
+    Attributes:
+        helpful: For utility: whose labels say which passages help.
+        abstain_prompt: For utility: the prompt that lets the reader decline: 'completion', 'chat', 't5',
+            or a file; by default the one in the style of the reader's prompt, or the usual one.
+
+    Raises:
+        InputError: an unknown way to tell what helps, or a prompt template that cannot be used.
+    """
+
+    helpful: Helpful = "erag"
+    abstain_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.helpful not in HELPFUL:
+            raise InputError(
+                None, None, f"`helpful` is {self.helpful!r}", f"use {', '.join(HELPFUL)}"
+            )
+        if self.abstain_prompt is not None:
+            read_template(self.abstain_prompt, ABSTAIN)
 
 
 def weigh(reads: pl.DataFrame) -> pl.Series:
@@ -50,8 +94,75 @@ def label(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
         .select(
             QUERY_ID,
             DOC_ID,
-            pl.lit(NAME).alias(ANNOTATOR),
+            pl.lit(NAME).alias(tables.ANNOTATOR),
             (pl.when("_helps").then(1.0).otherwise(DISTRACTING) * pl.col(VALUE)).alias(LABEL),
         )
         .select(list(tables.LABELS))
     )
+
+
+def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
+    return (settings.options(Options).helpful,)
+
+
+def _asks(settings: EvaluationSettings) -> Ask:
+    options, reader = settings.options(Options), settings.reader
+    style = reader.prompt if reader.prompt in styles(ABSTAIN) else None
+    return Ask(
+        role=_ROLE,
+        model=settings.options(erag.Options).erag_reader or reader.reader,
+        task=ABSTAIN,
+        prompt=options.abstain_prompt or style,
+        augmentation="in-prompt",
+        value=lambda reads, queries: weigh(reads),
+        description={"helpful": options.helpful},
+    )
+
+
+def _label(material: Material) -> Labelled:
+    (helpful,) = material.rests_on.values()
+    labels = label(material.reads, helpful.labels)
+    return Labelled(labels, trace_utility(labels, material.reads, helpful.traces))
+
+
+def _score_notes(material: Material, scores: pl.DataFrame) -> Iterator[Note]:
+    settings = material.settings
+    listed = scores.filter(pl.col(VALUE) > 0)
+    if settings.ranking.missing == "zero" and listed.height < scores.height:
+        yield Note(
+            "utilities_of_empty_lists",
+            1,
+            "UDCG is 0 where a run lists nothing, and 0.42 or more for any list, so empty lists decide "
+            "first how it tells runs apart; `missing` skip leaves them out",
+        )
+    for (run, measure), scores_of_run in listed.group_by([RUN, MEASURE], maintain_order=True):
+        spread = float(scores_of_run[VALUE].max() - scores_of_run[VALUE].min())  # type: ignore[operator, arg-type]
+        if scores_of_run.height > 1 and spread < _SPREAD:
+            yield Note(
+                "utilities_all_alike",
+                1,
+                f"{measure} of {run} differs by {spread:.1g} over all queries: this reader hardly ever "
+                "declines, and correlations are of differences too small to mean anything",
+                (str(run),),
+            )
+    if settings.reader.task != "short-answer" and settings.options(Options).abstain_prompt is None:
+        yield Note(
+            "abstain_prompt_of_another_task",
+            1,
+            "the prompt that lets the reader decline asks a question, and the task is "
+            f"{settings.reader.task}: `abstain_prompt` FILE asks as the task does",
+        )
+
+
+ANNOTATOR = Annotator(
+    name=NAME,
+    label=_label,
+    options=Options,
+    uses_options_of=(erag.NAME,),
+    rests_on=_rests_on,
+    rests_by="helpful",
+    role=_ROLE,
+    asks=_asks,
+    scale=lambda settings: Scale(utilities=True),
+    score_notes=_score_notes,
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,6 @@ def get_reads(
     actors: int | None,
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
-    failed: Mapping[str, str] | None = None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
     """Have all wanted reads: reuse what the store holds, do what it lacks.
 
@@ -89,7 +88,6 @@ def get_reads(
             are done in this process).
         on_progress: called with the distinct reads done and wanted, first with what was reused.
         executor: does the units instead of the reader (tests).
-        failed: reads that failed just before, by key, with the reason; they are not tried again.
 
     Returns:
         the reads table with one row per row of ``wanted`` in its order, and a further column
@@ -100,11 +98,9 @@ def get_reads(
     stored = store.load(directory, spec.fingerprint).join(wanted, on=READ_KEY, how="semi")
     plan = missing_reads(wanted, stored)
     distinct = stored.height + plan.height
-    given_up = _given_up(plan, failed or {})
-    plan = plan.join(given_up, on=READ_KEY, how="anti", maintain_order="left")
-    costs = ReadingCosts(wanted=distinct, reused=stored.height, failed=given_up.height)
+    costs = ReadingCosts(wanted=distinct, reused=stored.height)
     on_progress(stored.height, distinct)
-    frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE)), given_up]
+    frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:
         plan = longest_first(
             plan, input_sizes(spec, plan[INPUTS].to_list()), lead=len(spec.shared_prefix)
@@ -125,8 +121,8 @@ def get_reads(
             on_progress(stored.height + costs.done, distinct)
         if costs.done != plan.height:
             raise ReadError(f"{plan.height - costs.done} reads were lost on the way; run again")
-        fresh = pl.concat(frames[2:])
-        costs.failed += fresh[FAILURE].count()
+        fresh = pl.concat(frames[1:])
+        costs.failed = fresh[FAILURE].count()
         costs.prompt_tokens = int(fresh[PROMPT_TOKENS].sum())
         costs.output_tokens = int(fresh[OUTPUT_TOKENS].sum())
         costs.computed_tokens = sum(stats["prompt_tokens"] for stats in workers.values())
@@ -142,12 +138,6 @@ def get_reads(
         known, on=READ_KEY, how="left", maintain_order="left"
     )
     return reads.select([*tables.READS, FAILURE]), costs
-
-
-def _given_up(plan: pl.DataFrame, failed: Mapping[str, str]) -> pl.DataFrame:
-    """Rows of the reads table, with the reason, of the planned reads that are known to fail."""
-    known = plan.filter(pl.col(READ_KEY).is_in(list(failed)))
-    return _reads_table(known, [ReadOutput.failed(failed[key]) for key in known[READ_KEY]])
 
 
 def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:

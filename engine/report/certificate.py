@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from engine.evaluation.read import Role
+from engine.labels.annotator import Role
 from engine.reading.certify import Certificate
 from engine.wording import counted
 
@@ -20,7 +20,7 @@ def line(certificate: Certificate, role: Role) -> str:
     """The certificate in a line: what was repeated, and how much of it changed."""
     failed = f", {certificate.failed} failed" if certificate.failed else ""
     return (
-        f"certificate{' of the judge' if role == 'judge' else ''}: "
+        f"certificate{f' of {role.title}' if role.title else ''}: "
         f"{counted(certificate.repeated, 'read[|s]')} repeated{failed}, "
         f"{counted(certificate.changed_outputs, 'output[|s]')} and "
         f"{counted(certificate.changed_labels, 'label[|s]')} changed"

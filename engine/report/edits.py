@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from engine.evaluation.edited import EditedReads
+from engine.wording import counted
 
 
-def line(found: EditedReads) -> str:
-    """How many edits there were, and which of the edited run's reads its original does not have."""
-    said = [
-        f"{found.edits} edit{'s' * (found.edits != 1)} in {found.queries} "
-        f"{'query' if found.queries == 1 else 'queries'}"
-    ]
-    if found.passages is not None and found.new_passages is not None:
-        said.append(
-            f"{found.passages - found.new_passages} of its {found.passages} single-passage reads "
-            f"are reads of {found.original} too, {_new(found.new_passages)}"
+def line(reads: EditedReads) -> str:
+    """How many edits there were, and how many of the edited run's reads its original does not have."""
+    edits = f"{counted(reads.edits, 'edit[|s]')} in {counted(reads.queries, '[query|queries]')}"
+    new = [
+        f"{fresh} of {counted(total, what)}"
+        for fresh, total, what in (
+            (reads.new_passages, reads.passages, "single-passage read[|s]"),
+            (reads.new_lists, reads.lists, "whole-list read[|s]"),
         )
-    if found.lists is not None and found.new_lists is not None:
-        said.append(f"of {found.lists} whole lists {_new(found.new_lists)}")
-    return f"{found.run}: {'; '.join(said)}"
-
-
-def _new(amount: int) -> str:
-    return f"{amount} {'is' if amount == 1 else 'are'} new"
+        if fresh is not None and total is not None
+    ]
+    if not new:
+        return f"{reads.run}: {edits}"
+    return f"{reads.run}: {edits}; {' and '.join(new)} are new, the rest are shared with {reads.original}"

@@ -10,8 +10,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from engine.evaluation.settings import Settings
 from engine.reading.reads import ReadingCosts
+from engine.statistics.correlation import Bootstrap
 
 _MIB = 2**20
 
@@ -45,9 +45,9 @@ def add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]])
         result.add_row(*map(Text, [*shown, *values]))
 
 
-def level(settings: Settings) -> str:
+def level(bootstrap: Bootstrap) -> str:
     """What stands behind the name of a figure that has intervals."""
-    return f" [{settings.confidence * 100:g}%]" if settings.resamples else ""
+    return f" [{bootstrap.confidence * 100:g}%]" if bootstrap.resamples else ""
 
 
 def interval(cell: dict[str, Any] | None, name: str) -> str:
@@ -61,7 +61,7 @@ def interval(cell: dict[str, Any] | None, name: str) -> str:
 def reads_line(what: str, costs: ReadingCosts) -> str:
     """What some reads cost."""
     rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
-    peak = f", peak {max(costs.workers.values()) / _MIB:.0f} MiB an actor" if costs.workers else ""
+    peak = f", peak {max(costs.workers.values()) / _MIB:.0f} MiB per actor" if costs.workers else ""
     return f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
 
 

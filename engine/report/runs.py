@@ -9,17 +9,17 @@ import polars as pl
 from rich.table import Table
 
 from engine import tables
-from engine.evaluation.evaluate import Evaluation
-from engine.evaluation.settings import Settings
+from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B
 
 
-def shown(evaluation: Evaluation, settings: Settings) -> Table:
+def shown(evaluation: Evaluation) -> Table:
     """The first run against every other: its end-to-end score, and of each annotator the best measure.
 
     All measures where no list was read whole: then there is no best one.
     """
+    settings = evaluation.settings
     pairs = evaluation.statistics.run_pairs
     pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
     choice = evaluation.statistics.choice
@@ -32,11 +32,11 @@ def shown(evaluation: Evaluation, settings: Settings) -> Table:
             fullest = of_pair.sort(tables.N, descending=True, maintain_order=True).row(
                 0, named=True
             )
-            rows.append(([str(run_b), "end to end", settings.metric], fullest, "end_to_end"))
+            rows.append(([str(run_b), "end to end", settings.reader.metric], fullest, "end_to_end"))
         for row in of_pair.iter_rows(named=True):
             if not end_to_end or (row[ANNOTATOR], row[MEASURE]) in best:
                 rows.append(([str(run_b), row[ANNOTATOR], row[MEASURE]], row, "difference"))
-    partial = any(row[tables.N] != evaluation.counts.queries for _, row, _ in rows)
+    partial = any(row[tables.N] != evaluation.queries for _, row, _ in rows)
     headers = ["run", "annotator", "measure"]
     if end_to_end:  # a row for each: two columns would set every row apart
         headers = ["run", "score"]
@@ -44,8 +44,8 @@ def shown(evaluation: Evaluation, settings: Settings) -> Table:
     result = layout.table(
         f"Means of {pairs[RUN][0]}, less those of:",
         headers,
-        [f"difference{layout.level(settings)}"]
-        + (["p (Holm)"] if settings.resamples else [])
+        [f"difference{layout.level(settings.bootstrap)}"]
+        + (["p (Holm)"] if settings.bootstrap.resamples else [])
         + (["n"] if partial else []),
     )
     layout.add_rows(
@@ -54,7 +54,7 @@ def shown(evaluation: Evaluation, settings: Settings) -> Table:
             (
                 names,
                 [_difference(row, score)]
-                + ([layout.p_value(row[f"{score}_p_holm"])] if settings.resamples else [])
+                + ([layout.p_value(row[f"{score}_p_holm"])] if settings.bootstrap.resamples else [])
                 + ([str(row[tables.N])] if partial else []),
             )
             for names, row, score in rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -12,16 +12,14 @@ from typing import Any
 import polars as pl
 from rich.table import Table
 
-from engine.evaluation.evaluate import Evaluation, means
-from engine.evaluation.settings import Settings
+from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Condition, Study, at_cutoff
-from engine.labels import erag, utility
+from engine.labels.annotator import READER as READER_ROLE
 from engine.ranking.measures import UTILITY_KIND, Measure
 from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
 from engine.tables import (
     ANNOTATOR,
     AUGMENTATION,
-    DOC_IDS,
     LABELS_BY,
     MEASURE,
     READER,
@@ -30,7 +28,6 @@ from engine.tables import (
     K,
     N,
 )
-from engine.wording import counted
 
 # What the rows of a table of conditions are by, where its columns are by another.
 _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (READER, K)}
@@ -38,15 +35,15 @@ _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (
 _LONGEST = 60
 
 
-def shown(study: Study, settings: Settings) -> list[Table]:
+def shown(study: Study) -> list[Table]:
     """Correlations (means, where nothing was read whole) by condition; then eRAG's across readers."""
-    tables = [_by_condition(study, settings)]
+    tables = [_by_condition(study)]
     if not study.readers.is_empty():
-        tables.append(_across_readers(study, settings))
+        tables.append(_across_readers(study))
     return tables
 
 
-def lines(study: Study, settings: Settings) -> list[str]:
+def lines(study: Study) -> list[str]:
     """What the reads of the whole study cost, what to mind, and whose labels could stand in for whose."""
     short = short_names([reader for reader, _, _ in study.costs])
     costs = [
@@ -54,36 +51,8 @@ def lines(study: Study, settings: Settings) -> list[str]:
         for (reader, augmentation, role), costs in study.costs.items()
         if costs.wanted
     ]
-    notes = [f"note: {note}" for note in _remarks(study, settings)]
-    return [*costs, *notes, *_stand_in(study, settings)]
-
-
-def _remarks(study: Study, settings: Settings) -> Iterator[str]:
-    if failed := sum(costs.failed for costs in study.costs.values()):
-        yield counted(failed, "read[|s] of the study failed")
-    if not settings.end_to_end:
-        return
-    if (
-        any(condition.k == 1 for condition in study.settings)
-        and erag.NAME in settings.annotators
-        and settings.erag_reader is None
-    ):
-        yield (
-            "at k = 1 the passage read alone is the whole list: there eRAG's labels are the "
-            "end-to-end score"
-        )
-    if settings.end_to_end_k is not None:
-        return  # lists are cut at that, whatever k is
-    longest = max(
-        int(evaluation.readings["reader"].reads[DOC_IDS].list.len().max() or 0)  # type: ignore[arg-type]
-        for evaluation in study.evaluations.values()
-    )
-    beyond = sorted({condition.k for condition in study.settings if condition.k > longest})
-    if beyond:
-        yield (
-            f"no list is longer than {longest}: k = {', '.join(map(str, beyond))} reads the same as "
-            f"k = {longest} would"
-        )
+    notes = [f"note: {note.text}" for note in study.notes if note.is_shown]
+    return [*costs, *notes, *_stand_in(study)]
 
 
 def content(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
@@ -91,7 +60,7 @@ def content(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
     return {
         "conditions": [
             {**asdict(condition), "directory": directories[condition]}
-            for condition in study.settings
+            for condition in study.evaluations
         ],
         "costs": [
             {READER: reader, AUGMENTATION: augmentation, "role": role, **asdict(costs)}
@@ -111,13 +80,13 @@ def short_names(readers: Sequence[str]) -> dict[str, str]:
     return {reader: name if names.count(name) == 1 else reader for reader, name in last.items()}
 
 
-def directory_names(every: Sequence[Condition]) -> dict[Condition, str]:
+def directory_names(conditions: Sequence[Condition]) -> dict[Condition, str]:
     """A name for each condition that says what is different in it, fit for a directory."""
-    readers = list(dict.fromkeys(condition.reader for condition in every))
+    readers = list(dict.fromkeys(condition.reader for condition in conditions))
     last = {reader: Path(reader).name for reader in readers}
-    varied = [len({getattr(c, name) for c in every}) > 1 for name in (READER, AUGMENTATION, K)]
+    varied = [len({getattr(c, name) for c in conditions}) > 1 for name in (READER, AUGMENTATION, K)]
     names: dict[Condition, str] = {}
-    for condition in every:
+    for condition in conditions:
         # Never hidden, never a way out of the folder, never too long for a file system.
         reader = "".join(c if c.isascii() and c.isalnum() else "_" for c in last[condition.reader])
         reader = reader[:_LONGEST].strip("_") or "reader"
@@ -133,19 +102,22 @@ def directory_names(every: Sequence[Condition]) -> dict[Condition, str]:
 def _columns(study: Study) -> tuple[str, list[Any]]:
     """What the columns of the table are: the first of k, reader and augmentation that varies."""
     for name in (K, READER, AUGMENTATION):
-        values = list(dict.fromkeys(getattr(condition, name) for condition in study.settings))
+        values = list(dict.fromkeys(getattr(condition, name) for condition in study.evaluations))
         if len(values) > 1:
             return name, sorted(values) if name == K else values
     raise ValueError("a study of one condition")
 
 
-def _by_condition(study: Study, settings: Settings) -> Table:
+def _by_condition(study: Study) -> Table:
     across, values = _columns(study)
-    short = short_names(list(dict.fromkeys(c.reader for c in study.settings)))
-    main = next(iter(study.evaluations.values()))
+    short = short_names(list(dict.fromkeys(c.reader for c in study.evaluations)))
+    main = study.evaluations[study.main]
+    settings = main.settings
     runs = main.query_scores[RUN].unique(maintain_order=True).sort().to_list()
     annotators = main.labels[ANNOTATOR].unique(maintain_order=True).to_list()
-    groups = list(dict.fromkeys(tuple(_group(condition, across)) for condition in study.settings))
+    groups = list(
+        dict.fromkeys(tuple(_group(condition, across)) for condition in study.evaluations)
+    )
     others = [
         name
         for place, name in enumerate(_OTHERS[across])
@@ -157,13 +129,14 @@ def _by_condition(study: Study, settings: Settings) -> Table:
         for value in values
     ]
     title = f"Means of ranking measures, by {across}"
-    if settings.end_to_end:
-        title = f"Kendall's tau with the end-to-end score, by {across}{level(settings)}"
+    if settings.reader.end_to_end:
+        title = f"Kendall's tau with the end-to-end score, by {across}{level(settings.bootstrap)}"
     result = table(title, names, headers)
     rows = []
+    k = settings.ranking.k
     for group, run in product(groups, runs):
         column = {
-            getattr(condition, across): (evaluation, study.settings[condition])
+            getattr(condition, across): evaluation
             for condition, evaluation in study.evaluations.items()
             if tuple(_group(condition, across)) == group
         }
@@ -173,24 +146,22 @@ def _by_condition(study: Study, settings: Settings) -> Table:
             if name in others
         ]
         head += [run] if len(runs) > 1 else []
-        if settings.end_to_end:
-            cells = [
-                _end_to_end(*column[value], run) if value in column else "" for value in values
-            ]
-            rows.append(([*head, "(mean score)", settings.metric], cells))
-        for annotator, measure in product(annotators, settings.parsed_measures()):
+        if settings.reader.end_to_end:
+            cells = [_end_to_end(column[value], run) if value in column else "" for value in values]
+            rows.append(([*head, "(mean score)", settings.reader.metric], cells))
+        for annotator, measure in product(annotators, settings.measures()):
             cells = [
                 _cell(
-                    *column[value],
+                    column[value],
                     (run, annotator),
-                    at_cutoff(measure, settings.k, column[value][1].k),
+                    at_cutoff(measure, k, column[value].settings.ranking.k),
                 )
                 if value in column
                 else ""
                 for value in values
             ]
             if any(cells):
-                follows = across == K and measure.cutoff == settings.k
+                follows = across == K and measure.cutoff == k
                 shown = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
                 rows.append(([*head, annotator, shown], cells))
     add_rows(result, rows)
@@ -202,78 +173,81 @@ def _group(condition: Condition, across: str) -> list[object]:
     return [getattr(condition, name) for name in _OTHERS[across]]
 
 
-def _end_to_end(evaluation: Evaluation, settings: Settings, run: str) -> str:
-    _, scores = means(evaluation)
-    found = scores.filter(pl.col(RUN) == run).to_dicts()
-    if not found:
+def _end_to_end(evaluation: Evaluation, run: str) -> str:
+    rows = evaluation.end_to_end.filter(pl.col(RUN) == run).to_dicts()
+    if not rows:
         return "no queries"
-    return f"{found[0][VALUE]:.3f}{_over(found[0][N], evaluation)}"
+    return f"{rows[0][VALUE]:.3f}{_over(rows[0][N], evaluation)}"
 
 
-def _cell(evaluation: Evaluation, settings: Settings, of: tuple[str, str], measure: Measure) -> str:
+def _cell(evaluation: Evaluation, of: tuple[str, str], measure: Measure) -> str:
     """A correlation, or a mean, with the number of queries where it is not all; empty without a meaning."""
     run, annotator = of
+    settings = evaluation.settings
     here = (pl.col(RUN) == run, pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == str(measure))
-    if not settings.end_to_end:
-        found = means(evaluation)[0].filter(*here).to_dicts()
-        return f"{found[0][VALUE]:.3f}{_over(found[0][N], evaluation)}" if found else ""
+    if not settings.reader.end_to_end:
+        means = evaluation.means.filter(*here).to_dicts()
+        return f"{means[0][VALUE]:.3f}{_over(means[0][N], evaluation)}" if means else ""
     rows = evaluation.statistics.correlations.filter(*here).to_dicts()
     if rows and rows[0][N]:
         return interval(rows[0], "tau") + _over(rows[0][N], evaluation)
     undefined = (pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == str(measure))
-    fits = (annotator == utility.NAME) == (measure.kind == UTILITY_KIND)
+    utilities = {a.name for a in settings.labels.listed() if a.scale(settings).utilities}
+    fits = (annotator in utilities) == (measure.kind == UTILITY_KIND)
     return "no queries" if fits and evaluation.undefined.filter(*undefined).is_empty() else ""
 
 
 def _over(n: int, evaluation: Evaluation) -> str:
-    return "" if n == evaluation.counts.queries else f" (n = {n})"
+    return "" if n == evaluation.queries else f" (n = {n})"
 
 
 def _sized(study: Study, reader: str, name: str) -> str:
     """The name of a reader with its size."""
     for condition, evaluation in study.evaluations.items():
-        if condition.reader == reader and (reading := evaluation.readings.get("reader")):
+        if condition.reader == reader and (reading := evaluation.readings.get(READER_ROLE.name)):
             amount = reading.spec.parameters
             size = f"{amount / 1e9:.1f}B" if amount >= 1e9 else f"{amount / 1e6:.0f}M"
             return f"{name} ({size})"
     return name
 
 
-def _across_readers(study: Study, settings: Settings) -> Table:
+def _across_readers(study: Study) -> Table:
     """Labels by one reader, in rows, against the end-to-end score of each, in columns."""
-    readers = list(dict.fromkeys(c.reader for c in study.settings))
+    readers = list(dict.fromkeys(c.reader for c in study.evaluations))
     short = short_names(readers)
-    found = study.readers
     # Where other things vary too, what is shown is as the study was first asked for.
-    main = next(iter(study.settings))
-    found = found.filter((pl.col(AUGMENTATION) == main.augmentation) & (pl.col(K) == main.k))
-    runs = found[RUN].n_unique() > 1
+    main = study.main
+    level_ = level(study.evaluations[main].settings.bootstrap)
+    correlations = study.readers.filter(
+        (pl.col(AUGMENTATION) == main.augmentation) & (pl.col(K) == main.k)
+    )
+    runs = correlations[RUN].n_unique() > 1
     result = table(
-        f"eRAG's labels by one reader, Kendall's tau with the end-to-end score of another{level(settings)}",
+        f"eRAG's labels by one reader, Kendall's tau with the end-to-end score of another{level_}",
         [*([RUN] if runs else []), "labels by", "measure"],
         [_sized(study, reader, short[reader]) for reader in readers],
     )
     cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in found.iter_rows(named=True):
+    for row in correlations.iter_rows(named=True):
         key = (*([row[RUN]] if runs else []), short[row[LABELS_BY]], row[MEASURE])
-        asked = study.evaluations[Condition(row[READER], main.augmentation, main.k)]
-        cells.setdefault(key, {})[row[READER]] = interval(row, "tau") + _over(row[N], asked)
+        evaluation = study.evaluations[Condition(row[READER], main.augmentation, main.k)]
+        cells.setdefault(key, {})[row[READER]] = interval(row, "tau") + _over(row[N], evaluation)
     names = [short[reader] for reader in readers]
     rows = sorted(cells, key=lambda key: (key[:-2], names.index(key[-2])))
     add_rows(result, [(key, [cells[key].get(reader, "") for reader in readers]) for key in rows])
     return result
 
 
-def _stand_in(study: Study, settings: Settings) -> list[str]:
+def _stand_in(study: Study) -> list[str]:
     """Whether labels of a cheaper reader could stand in, by the first measure: a line for each two."""
-    said: list[str] = []
-    short = short_names(list(dict.fromkeys(c.reader for c in study.settings)))
-    main = next(iter(study.settings))
+    sentences: list[str] = []
+    short = short_names(list(dict.fromkeys(c.reader for c in study.evaluations)))
+    main = study.main
     compared = study.reader_comparisons.filter(
         (pl.col(AUGMENTATION) == main.augmentation) & (pl.col(K) == main.k)
     )
     if compared.is_empty():
-        return said
+        return sentences
     # The first measure that eRAG's labels have.
     first = compared[MEASURE][0]
     compared = compared.filter(pl.col(MEASURE) == first)
@@ -286,8 +260,8 @@ def _stand_in(study: Study, settings: Settings) -> list[str]:
             if math.isnan(row["tau_low"])
             else f" [{row['tau_low']:+.2f}, {row['tau_high']:+.2f}], p {p_value(row['tau_p_holm'])} (Holm)"
         )
-        said.append(
+        sentences.append(
             f"end-to-end score of {short[row[READER]]} on {row[RUN]}: its own labels less those of "
             f"{short[row['labels_by_b']]}, {first}: tau {difference:+.2f}{bounds}"
         )
-    return said
+    return sentences

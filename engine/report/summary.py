@@ -5,78 +5,137 @@ from __future__ import annotations
 import importlib.metadata
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from engine import __version__
-from engine.evaluation.evaluate import Evaluation, means
-from engine.evaluation.read import Reading, Role
-from engine.evaluation.settings import Settings
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.read import Reading
+from engine.labels.annotator import READER
+from engine.labels.registry import ANNOTATORS
+from engine.notes import Note
 from engine.reading.reads import ReadingCosts
 from engine.report import certificate, verdict
-from engine.tables import ANNOTATOR
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
 
 
-def summarize(evaluation: Evaluation, settings: Settings, files: dict[str, Any]) -> dict[str, Any]:
-    """Everything a reader of the figures needs, as JSON-ready values (NaN becomes null).
+# The counts of ``summary.json``, and what each is where there is no note of that code: the number of
+# things, those of each run, the names concerned, or whether there are any.
+_COUNTS: dict[str, int | bool | list[str] | dict[str, int]] = {
+    "queries_without_results": {},
+    "queries_without_provenance": 0,
+    "queries_without_judgments": 0,
+    "judgments_beyond_lists": 0,
+    "queries_without_preferences": 0,
+    "preferences_beyond_lists": 0,
+    "real_valued_annotators": [],
+    "cut_runs": [],
+    "skipped_queries": 0,
+    "no_gold_article_listed": False,
+    "ignored_queries": 0,
+    "empty_passages": 0,
+    "unanswerable_queries": 0,
+    "skipped_records": 0,
+    "truncated_reads": 0,
+    "queries_running_on": 0,
+}
+
+
+def summarize(evaluation: Evaluation, files: dict[str, Any]) -> dict[str, Any]:
+    """Everything that a program needs to use the figures, as JSON-ready values (NaN becomes null).
 
     Args:
         files: what was evaluated: paths of queries, corpus and runs.
     """
-    scores, end_to_end = means(evaluation)
-    readings = evaluation.readings
-    reading = readings.get("reader")
+    settings, readings = evaluation.settings, evaluation.readings
+    reading = readings.get(READER.name)
     used = versions(_PACKAGES)
     return jsonable(
         {
-            "configuration": {
-                **files,
-                **asdict(settings),
-                "measures": [str(measure) for measure in settings.parsed_measures()],
-                "relevant": evaluation.relevant,
-                "own_annotators": [
-                    name
-                    for name in evaluation.labels[ANNOTATOR].unique(maintain_order=True)
-                    if name not in settings.annotators
-                ],
-                "end_to_end_k": settings.end_to_end_k or settings.k,
-            },
-            "reader": reading and _reader(reading),
-            "erag_reader": _other("erag", readings, {}),
-            "judge": _other("judge", readings, {"labels": settings.judge_labels}),
-            "abstain": _other("abstain", readings, {"helpful": settings.helpful}),
-            "counts": asdict(evaluation.counts),
+            "configuration": _configuration(evaluation, files),
+            **_roles(evaluation),
+            "counts": _counts(evaluation),
+            "notes": _notes_by_code(evaluation.notes),
             "reading": asdict(reading.costs if reading else ReadingCosts()),
-            "edits": [asdict(found) for found in evaluation.edited],
+            "edits": [asdict(reads) for reads in evaluation.edited],
             "seconds": evaluation.seconds,
-            "means": scores.to_dicts(),
-            "end_to_end": end_to_end.to_dicts(),
+            "means": evaluation.means.to_dicts(),
+            "end_to_end": evaluation.end_to_end.to_dicts(),
             "undefined": evaluation.undefined.to_dicts(),
             "correlations": evaluation.statistics.correlations.to_dicts(),
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
             "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
-            "verdict": verdict.content(evaluation, settings),
-            "dual": evaluation.dual.to_dicts(),
+            "verdict": verdict.content(evaluation),
+            **{
+                table.name: evaluation.further_table(table.name).to_dicts()
+                for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
+                for table in annotator.further_tables
+                if table.in_summary
+            },
             "certificates": {
-                role: certificate.content(found, used)
-                for role, found in evaluation.certificates.items()
+                role: certificate.content(repeated, used)
+                for role, repeated in evaluation.certificates.items()
             },
             "versions": used,
         }
     )
 
 
-def _other(
-    role: Role, readings: Mapping[Role, Reading], more: dict[str, Any]
-) -> dict[str, Any] | None:
-    """A reader beside that of whole lists, with what its reads cost; None where there is none."""
-    if (reading := readings.get(role)) is None:
-        return None
-    return {**_reader(reading), **more, "reading": asdict(reading.costs)}
+def _configuration(evaluation: Evaluation, files: dict[str, Any]) -> dict[str, Any]:
+    settings = evaluation.settings
+    names = settings.labels.names()
+    return {
+        **files,
+        **settings.flat(),
+        "measures": [str(measure) for measure in settings.measures()],
+        "relevant": evaluation.relevant,
+        "annotators": [name for name in names if name in ANNOTATORS],
+        "own_annotators": [name for name in names if name not in ANNOTATORS],
+        "end_to_end_k": settings.reader.end_to_end_k or settings.ranking.k,
+    }
+
+
+def _roles(evaluation: Evaluation) -> dict[str, Any]:
+    """Every reader by its role's key; None for the roles in which nobody read.
+
+    What reads of the reader of whole lists cost stands apart, under ``reading``.
+    """
+    known = [annotator.role for annotator in ANNOTATORS.values() if annotator.role]
+    roles: dict[str, Any] = {role.key: None for role in (READER, *known)}
+    for reading in evaluation.readings.values():
+        role = reading.ask.role
+        described = _reader(reading)
+        if role != READER:
+            described |= {**reading.ask.description, "reading": asdict(reading.costs)}
+        roles[role.key] = described
+    return roles
+
+
+def _counts(evaluation: Evaluation) -> dict[str, Any]:
+    counts: dict[str, Any] = {"queries": evaluation.queries, "passages": evaluation.passages}
+    for code, nothing in _COUNTS.items():
+        notes = [note for note in evaluation.notes if note.code == code]
+        if isinstance(nothing, dict):
+            counts[code] = {note.about[0]: note.amount for note in notes}
+        elif isinstance(nothing, list):
+            counts[code] = [name for note in notes for name in note.about]
+        else:
+            amount = sum(note.amount for note in notes)
+            counts[code] = amount > 0 if isinstance(nothing, bool) else amount
+    return counts
+
+
+def _notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
+    """The notes that are printed, by code."""
+    by_code: dict[str, list[dict[str, Any]]] = {}
+    for note in notes:
+        if note.is_shown:
+            content = {"amount": note.amount, "about": list(note.about), "text": note.text}
+            by_code.setdefault(note.code, []).append(content)
+    return by_code
 
 
 def _reader(reading: Reading) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from engine.evaluation.evaluate import Evaluation
-from engine.evaluation.settings import Settings
+from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.statistics.choice import Choice, Lead, Opinion
 from engine.statistics.differences import POWER
@@ -18,7 +17,7 @@ from engine.wording import counted
 _SHOWN = 3
 
 
-def content(evaluation: Evaluation, settings: Settings) -> dict[str, Any] | None:
+def content(evaluation: Evaluation) -> dict[str, Any] | None:
     """The verdict as ``summary.json`` holds it; None where there is nothing to choose from."""
     choice = _fair(evaluation)
     if choice is None:
@@ -26,11 +25,11 @@ def content(evaluation: Evaluation, settings: Settings) -> dict[str, Any] | None
     return {
         **asdict(choice),
         "undecided": list(choice.undecided),
-        "sentences": sentences(evaluation, settings),
+        "sentences": sentences(evaluation),
     }
 
 
-def sentences(evaluation: Evaluation, settings: Settings) -> list[str]:
+def sentences(evaluation: Evaluation) -> list[str]:
     """The verdict in at most three lines; none where there is but one run.
 
     The first says which run to choose or that the data do not decide; the second how many queries
@@ -40,57 +39,58 @@ def sentences(evaluation: Evaluation, settings: Settings) -> list[str]:
     choice = _fair(evaluation)
     if choice is None:
         return (
-            ["labels under --relevant list do not compare runs; --relevant pool lets them"]
+            ["labels where `relevant` is list do not compare runs; `relevant` pool lets them"]
             if evaluation.statistics.choice
             else []
         )
-    sure = settings.resamples > 0
-    said = [_choice(choice, settings, evaluation.counts.queries)]
+    sure = evaluation.settings.bootstrap.resamples > 0
+    verdict_lines = [_choice(choice, evaluation)]
     if sure and (needed := _needed(choice)):
-        said.append(needed)
-    heard = [
+        verdict_lines.append(needed)
+    opinions = [
         _opinion(opinion, choice, sure=sure)
         for place, opinion in enumerate(choice.opinions)
         # The first annotator is heard in any case, unless its measure is what decides.
         if (place == 0 and choice.annotator is None) or _opposed(opinion, choice)
     ]
-    if heard:
-        said.append("; ".join(heard[:_SHOWN]))
-    return said
+    if opinions:
+        verdict_lines.append("; ".join(opinions[:_SHOWN]))
+    return verdict_lines
 
 
 def _fair(evaluation: Evaluation) -> Choice | None:
-    """The choice, less what labels under ``--relevant list`` say: they excuse what a run did not find."""
+    """The choice, less what labels under ``relevant`` list say: they excuse what a run did not find."""
     choice = evaluation.statistics.choice
     if choice is None or evaluation.relevant != "list":
         return choice
     return None if choice.annotator else replace(choice, opinions=())
 
 
-def _choice(choice: Choice, settings: Settings, queries: int) -> str:
+def _choice(choice: Choice, evaluation: Evaluation) -> str:
+    bootstrap = evaluation.settings.bootstrap
     number = counted(choice.n, "[query|queries]")
-    if choice.n < queries:
-        number = f"{choice.n} of {queries} queries, those that all runs have"
-    if settings.resamples:
-        number += f"; {settings.confidence * 100:g}% intervals"
-    score = f"End to end ({settings.metric}, {number})"
+    if choice.n < evaluation.queries:
+        number = f"{choice.n} of {evaluation.queries} queries, those that all runs have"
+    if bootstrap.resamples:
+        number += f"; {bootstrap.confidence * 100:g}% intervals"
+    score = f"End to end ({evaluation.settings.reader.metric}, {number})"
     only = ""
     if choice.annotator is not None:
         score = f"By {choice.annotator} {choice.measure} ({number})"
         only = " (labels only: nothing was read end to end)"
     leads = _listed([_lead(lead) for lead in choice.leads], "; ")
-    return f"{_head(choice, settings)}{only}. {score}: {leads}"
+    return f"{_head(choice, resampled=bootstrap.resamples > 0)}{only}. {score}: {leads}"
 
 
-def _head(choice: Choice, settings: Settings) -> str:
-    if not settings.resamples:
+def _head(choice: Choice, *, resampled: bool) -> str:
+    if not resampled:
         first = [choice.best, *(lead.over for lead in choice.leads if lead.difference == 0)]
         verb = "is ahead" if len(first) == 1 else "are equally far ahead"
         return f"{_listed(first)} {verb}, and without resamples nothing says how sure that is"
     if not choice.undecided:
         return f"choose {choice.best}"
-    behind = [lead.over for lead in choice.leads if lead.significant]
-    less = f", only against {_listed(behind)}" if behind else ""
+    beaten = [lead.over for lead in choice.leads if lead.significant]
+    less = f", only against {_listed(beaten)}" if beaten else ""
     return f"the data do not decide between {_listed([choice.best, *choice.undecided])}{less}"
 
 

@@ -26,10 +26,10 @@ class Bootstrap:
     """How intervals and p-values are made.
 
     Attributes:
-        resamples: bootstrap resamples of each interval, 100 or more; 0 for no intervals.
-        interval: percentile, or bias-corrected and accelerated (bca).
-        confidence: of the intervals, between 0 and 1.
-        seed: of the resamples and of every other random draw, 0 or more.
+        resamples: Bootstrap resamples of each interval, 100 or more; 0 for no intervals.
+        interval: Percentile, or BCa (corrected for bias and acceleration).
+        confidence: Level of the intervals, between 0 and 1.
+        seed: Seed of the resamples, and of every other random draw; 0 or more.
         threads: that resample; None for all cores. Changes no figure.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import polars as pl
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs, read_inputs
-from engine.evaluation.settings import Settings, check
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
 from engine.labels import from_function
 from engine.report.printed import lines, shown_tables
 from engine.sources.articles.read import read_source
@@ -19,20 +20,25 @@ from engine.sources.passages.cut import passages
 from engine.sources.runs.read import write_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run
-from tests.tables import CORPUS, QUERIES, RUN, inputs, say_last, with_qrels
+from tests.tables import CORPUS, QUERIES, RUN, inputs, read_files, say_last, with_qrels
 
 
 def test_every_label_can_be_traced(tmp_path):
-    settings = Settings(
+    settings = Settings.of(
         k=3,
-        annotators=("erag", "containment", "provenance", "qrels"),
+        annotators=(
+            "erag",
+            "containment",
+            "provenance",
+            "qrels",
+            from_function("mine", lambda *_: 1.0),
+        ),
         measures="P@3",
         resamples=0,
         dtype="float32",
     )
-    own = [from_function("mine", lambda *_: 1.0)]
     given = with_qrels(("q1", "d1", 1.0))
-    result = evaluate(given, settings, store=tmp_path, own=own, executor=ScriptedReader(say_last))
+    result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert result.traces.schema == tables.TRACES
     assert result.traces.select(list(tables.LABELS)).equals(result.labels)
     rows = {(r["annotator"], r["query_id"], r["doc_id"]): r for r in result.traces.to_dicts()}
@@ -49,17 +55,17 @@ def test_every_label_can_be_traced(tmp_path):
 
 
 def test_dual_labels_and_probabilities_of_an_evaluation(tmp_path):
-    settings = Settings(
+    settings = Settings.of(
         k=3, annotators=("dual",), measures="Success@3", end_to_end=False, resamples=0
     )
     result = evaluate(inputs(), settings, store=tmp_path)
-    both = {(q, d): (doc, word) for q, d, doc, word in result.dual_labels.iter_rows()}
+    both = {(q, d): (doc, word) for q, d, doc, word in result.further["dual_labels"].iter_rows()}
     assert both == {
         ("q1", "d4"): (True, False), ("q1", "d1"): (True, True), ("q1", "d2"): (False, False),
         ("q2", "d2"): (True, True), ("q2", "d3"): (False, False),
         ("q3", "d2"): (False, False), ("q3", "d3"): (False, True),
     }  # fmt: skip
-    found = {(r["k"], r["probability"]): r["value"] for r in result.dual.to_dicts()}
+    found = {(r["k"], r["probability"]): r["value"] for r in result.further["dual"].to_dicts()}
     # at 1: Doc for q1 and q2, Word for q2; at 3 Doc for q1 and q2, Word for all
     assert found[1, "P(Doc)"] == found[3, "P(Doc)"] == pytest.approx(2 / 3)
     assert (found[1, "P(Word | Doc)"], found[3, "P(Word | Doc)"]) == (1 / 2, 1)
@@ -73,38 +79,51 @@ def test_preferences_of_an_evaluation(tmp_path):
         schema=tables.PREFERENCES,
         orient="row",
     )
-    given = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0, preferences=preferences)
-    settings = Settings(k=3, annotators=("preference",), end_to_end=False)
+    given = EvaluationInputs(
+        queries=QUERIES, corpus=CORPUS, runs=RUN, tables={"preferences": preferences}
+    )
+    settings = Settings.of(k=3, annotators=("preference",), end_to_end=False)
     result = evaluate(given, settings, store=tmp_path)
     values = {(m, q): v for _, _, m, q, v in result.query_scores.iter_rows()}
     # q1 lists d4, d1, d2: d1 was chosen once of twice shown; q3 was never judged
     assert values["P@3", "q1"] == pytest.approx(0.5 / 3)
     assert values["nDCG@3", "q1"] == pytest.approx(1 / math.log2(3))
     assert values["P@3", "q3"] == 0
-    assert result.preference_labels.filter(doc_id="d1")["times_shown"].to_list() == [2]
-    with pytest.raises(InputError, match="give --preferences FILE"):
+    assert result.further["preference_labels"].filter(doc_id="d1")["times_shown"].to_list() == [2]
+    with pytest.raises(InputError, match="give `preferences` FILE"):
         evaluate(inputs(), settings, store=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (Settings(task="claims", annotators=("dual",)), "dual has no meaning for the task claims"),
-        (Settings(annotators=("preference",), measures="AP@5"), "not defined on the shares"),
-        (Settings(preference_labels="bradley-terry"), "without the annotator preference"),
+        (
+            partial(Settings.of, task="claims", annotators=("dual",)),
+            "dual has no meaning for the task claims",
+        ),
+        (
+            partial(Settings.of, annotators=("preference",), measures="AP@5"),
+            "not defined on the shares",
+        ),
+        (
+            partial(Settings.of, preference_labels="bradley-terry"),
+            "without the annotator preference",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
-        check(settings)
+        settings()
 
 
 def test_own_annotators_are_not_judged_by_qrels_alone(tmp_path):
-    settings = Settings(k=3, annotators=("qrels",), measures="R@3", end_to_end=False, resamples=0)
+    settings = Settings.of(
+        k=3, annotators=("qrels",), measures="R@3", end_to_end=False, resamples=0
+    )
     given = with_qrels(("q1", "d1", 1.0))
     assert evaluate(given, settings, store=tmp_path).relevant == "qrels"
-    own = [from_function("mine", lambda *_: 1.0)]
-    assert evaluate(given, settings, store=tmp_path, own=own).relevant == "list"
+    beside = settings.but(annotators=("qrels", from_function("mine", lambda *_: 1.0)))
+    assert evaluate(given, beside, store=tmp_path).relevant == "list"
 
 
 def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path, capsys):
@@ -156,23 +175,27 @@ def test_dual_labels_of_a_squad_document(tmp_path):
     ranked = ["부산", "노래", "서울 은"]  # what the passages begin with, in the order of the list
     ids = [corpus.filter(pl.col("text").str.starts_with(t))["doc_id"].item() for t in ranked]
     write_run(make_run([("s1", d, r) for r, d in enumerate(ids, 1)]), tmp_path / "run.trec")
-    given = read_inputs(squad, tmp_path / "corpus.parquet", [tmp_path / "run.trec"], k=3)
-    settings = Settings(k=3, annotators=("dual",), end_to_end=False, resamples=0)
+    given = read_files(squad, tmp_path / "corpus.parquet", [tmp_path / "run.trec"], k=3)
+    settings = Settings.of(k=3, annotators=("dual",), end_to_end=False, resamples=0)
     result = evaluate(given, settings, store=tmp_path)
-    both = {d: (doc, word) for _, d, doc, word in result.dual_labels.iter_rows()}
+    both = {d: (doc, word) for _, d, doc, word in result.further["dual_labels"].iter_rows()}
     assert [both[d] for d in ids] == [(True, False), (False, True), (True, True)]
 
 
 def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
-    settings = Settings(
-        k=3, resamples=100, metric="f1", annotators=("erag", "containment"), measures="P@3 AP@3"
+    half = from_function("half", lambda *_: 0.5)
+    settings = Settings.of(
+        k=3,
+        resamples=100,
+        metric="f1",
+        annotators=("erag", "containment", half),
+        measures="P@3 AP@3",
     )
-    half = [from_function("half", lambda *_: 0.5)]
     reader = ScriptedReader(say_last)
-    result = evaluate(inputs(), settings, store=tmp_path, own=half, executor=reader)
+    result = evaluate(inputs(), settings, store=tmp_path, executor=reader)
     assert result.undefined.select("annotator", "measure").rows() == [
-        ("half", "AP@3"),  # by what its labels are
         ("erag", "AP@3"),  # by what f1 can give
+        ("half", "AP@3"),  # by what its labels are
     ]
     scored = set(result.query_scores.select("annotator", "measure").iter_rows())
     assert ("containment", "AP@3") in scored
@@ -182,14 +205,14 @@ def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
     assert (empty["n"], empty["best"]) == (0, False)
     assert math.isnan(empty["tau"])
     assert empty["note"].startswith("not defined on eRAG's graded labels under f1")
-    said = "\n".join(lines(result, settings))
+    said = "\n".join(lines(result))
     assert "note: AP@3 of half: not defined on real-valued labels, which need a threshold" in said
-    (table, *_) = shown_tables(result, settings)
+    (table, *_) = shown_tables(result)
     rows = list(
         zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     )
     assert next(row[2:] for row in rows if row[:2] == ("", "AP@3")) == ("", "", "")
     # by default each has the measures that its labels have
-    everything = Settings(k=3, metric="f1", annotators=("erag", "containment"))
-    assert "AP@3" in map(str, everything.parsed_measures())
-    assert "AP@3" not in map(str, Settings(k=3, metric="f1").parsed_measures())
+    everything = Settings.of(k=3, metric="f1", annotators=("erag", "containment"))
+    assert "AP@3" in map(str, everything.measures())
+    assert "AP@3" not in map(str, Settings.of(k=3, metric="f1").measures())

@@ -3,8 +3,8 @@
 import pytest
 
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.inputs import read_inputs
 from engine.sources.io.files import write_parquet
+from tests.tables import read_files
 
 QUERIES = """{"id": "q1", "input": "who", "output": [{"answer": "Ann"}, {"answer": "Bo"}]}
 {"id": "q2", "input": "where", "output": [{"answer": "here"}]}
@@ -19,12 +19,12 @@ QRELS = "q1 0 d1 1\nq2 0 d2 0\n"
 def digests(directory, queries=QUERIES, corpus=CORPUS, run=RUN, qrels=QRELS, k=2):
     for name, text in (("q.jsonl", queries), ("c.jsonl", corpus), ("r.trec", run), ("j", qrels)):
         (directory / name).write_text(text)
-    inputs = read_inputs(
+    inputs = read_files(
         directory / "q.jsonl",
         directory / "c.jsonl",
         [directory / "r.trec"],
         k=k,
-        qrels=directory / "j",
+        tables={"qrels": directory / "j"},
     )
     return inputs, inputs_sha256(inputs)
 
@@ -51,12 +51,12 @@ def test_the_format_of_a_file_changes_nothing(tmp_path):
     inputs, found = digests(tmp_path)
     write_parquet(inputs.runs, tmp_path / "r.parquet")
     write_parquet(inputs.corpus, tmp_path / "c.parquet")
-    again = read_inputs(
+    again = read_files(
         tmp_path / "q.jsonl",
         tmp_path / "c.parquet",
         [tmp_path / "r.parquet"],
         k=2,
-        qrels=tmp_path / "j",
+        tables={"qrels": tmp_path / "j"},
     )
     assert inputs_sha256(again) == found
 

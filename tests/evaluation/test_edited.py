@@ -23,7 +23,7 @@ EDITS = [
     Edit(2, "q1", None, Insert("d3", 1)),  # d3, d1, d4 | d2
     Edit(3, "q2", None, Insert("d1", 2)),  # d2, d1, d3
 ]
-SETTINGS = Settings(
+SETTINGS = Settings.of(
     k=3,
     end_to_end_k=2,
     resamples=0,
@@ -66,7 +66,7 @@ def test_only_what_the_edits_bring_in_is_read(tmp_path):
 
 
 def test_over_the_pool_of_both_measures_without_an_ideal_stay(tmp_path):
-    settings = replace(SETTINGS, relevant=None, measures="P@3 RR Success@1")
+    settings = SETTINGS.but(relevant=None, measures="P@3 RR Success@1")
     before = evaluate(inputs(), settings, store=tmp_path, executor=ScriptedReader(say_last))
     after = evaluate(with_edits(), settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert (before.relevant, after.relevant) == ("list", "pool")
@@ -78,36 +78,39 @@ def test_over_the_pool_of_both_measures_without_an_ideal_stay(tmp_path):
     [
         (
             SETTINGS,
-            "sys-edited: 3 edits in 2 queries; 6 of its 8 single-passage reads are reads of sys too, "
-            "2 are new; of 3 whole lists 2 are new",
+            "sys-edited: 3 edits in 2 queries; 2 of 8 single-passage reads and 2 of 3 whole-list reads "
+            "are new, the rest are shared with sys",
         ),
         (
-            replace(SETTINGS, end_to_end=False),
-            "sys-edited: 3 edits in 2 queries; 6 of its 8 single-passage reads are reads of sys too, "
-            "2 are new",
+            SETTINGS.but(end_to_end=False),
+            "sys-edited: 3 edits in 2 queries; 2 of 8 single-passage reads are new, the rest are shared "
+            "with sys",
         ),
         (
-            replace(SETTINGS, annotators=("containment",)),
-            "sys-edited: 3 edits in 2 queries; of 3 whole lists 2 are new",
+            SETTINGS.but(annotators=("containment",)),
+            "sys-edited: 3 edits in 2 queries; 2 of 3 whole-list reads are new, the rest are shared with "
+            "sys",
         ),
         (
-            replace(SETTINGS, annotators=("containment",), end_to_end=False),
+            SETTINGS.but(annotators=("containment",), end_to_end=False),
             "sys-edited: 3 edits in 2 queries",
         ),
     ],
 )
 def test_what_was_wanted_is_counted_and_said(tmp_path, settings, words):
     found = evaluate(with_edits(), settings, store=tmp_path, executor=ScriptedReader(say_last))
-    assert words in lines(found, settings)
-    (written,) = summarize(found, settings, {})["edits"]
+    assert words in lines(found)
+    (written,) = summarize(found, {})["edits"]
     assert (written["run"], written["edits"], written["queries"]) == ("sys-edited", 3, 2)
-    assert (written["new_passages"] is None) == ("erag" not in settings.annotators)
-    assert (written["new_lists"] is None) == (not settings.end_to_end)
+    assert (written["new_passages"] is None) == ("erag" not in settings.labels.names())
+    assert (written["new_lists"] is None) == (not settings.reader.end_to_end)
 
 
 def test_one_is_no_plural():
     found = EditedReads("a-edited", "a", 1, 1, None, None, 9, 1)
-    assert report.line(found) == "a-edited: 1 edit in 1 query; of 9 whole lists 1 is new"
+    assert report.line(found) == (
+        "a-edited: 1 edit in 1 query; 1 of 9 whole-list reads are new, the rest are shared with a"
+    )
 
 
 def test_the_command_reads_edits(files, tmp_path, capsys):
@@ -137,15 +140,13 @@ def test_the_command_reads_edits(files, tmp_path, capsys):
 
 def test_an_edited_run_is_compared_and_is_none_to_choose(tmp_path):
     other = RUN.with_columns(pl.lit("other").alias("run")).filter(pl.col("rank") == 1)
-    settings = replace(SETTINGS, relevant=None, resamples=200, measures="P@3 Success@1")
+    settings = SETTINGS.but(relevant=None, resamples=200, measures="P@3 Success@1")
     given = with_edits()
     given = replace(given, runs=pl.concat([given.runs, other]))
     result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
     compared = result.statistics.run_pairs
     assert "sys-edited" in set(compared["run"]) | set(compared["run_b"])
     assert set(result.statistics.choice.means) == {"sys", "other"}
-    assert all(
-        "sys-edited" not in line for line in lines(result, settings) if line.startswith("verdict")
-    )
+    assert all("sys-edited" not in line for line in lines(result) if line.startswith("verdict"))
     alone = evaluate(with_edits(), settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert alone.statistics.choice is None

@@ -1,18 +1,18 @@
 """The evaluation against values computed by hand, with a scripted reader."""
 
 import math
-from dataclasses import replace
+from functools import partial
 
 import polars as pl
 import pytest
 
 from engine.errors import InputError, ReadError
-from engine.evaluation.evaluate import evaluate, means
-from engine.evaluation.settings import Settings, check
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.settings import Settings
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from tests.conftest import ScriptedReader, make_run
-from tests.tables import QUERIES, RUN, inputs, say_last, with_qrels
+from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels
 
 
 def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIES):
@@ -22,7 +22,7 @@ def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIE
 
 
 def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
-    settings = Settings(
+    settings = Settings.of(
         k=3,
         end_to_end_k=2,
         measures="P@3 R@3 F1@3 AP RR DCG@3 nDCG@3 Success@1",
@@ -80,7 +80,7 @@ def test_erag_labels_measures_and_end_to_end_by_hand(tmp_path):
 
 def test_graded_labels_by_hand(tmp_path):
     # token F1 of "the big Ann" against "Ann": precision 1/2, recall 1 -> 2/3
-    settings = Settings(
+    settings = Settings.of(
         k=3, metric="f1", measures="P@3 Success@3 nDCG@3 AP(rel=0.5)@3 RR(rel=0.9)@3", resamples=0
     )
     result, _ = run_evaluation(
@@ -100,11 +100,11 @@ def test_graded_labels_by_hand(tmp_path):
 
 
 def test_a_second_run_another_k_or_metric_costs_only_new_reads(tmp_path):
-    settings = Settings(k=2, resamples=0)
+    settings = Settings.of(k=2, resamples=0)
     run_evaluation(tmp_path, settings)
     _, again = run_evaluation(tmp_path, settings)
     assert again.asked == []
-    _, other_metric = run_evaluation(tmp_path, Settings(k=2, resamples=0, metric="match"))
+    _, other_metric = run_evaluation(tmp_path, Settings.of(k=2, resamples=0, metric="match"))
     assert other_metric.asked == []
     swapped = make_run([("q1", "d3", 1), ("q1", "d1", 2)], "t")
     both = pl.concat([RUN, swapped])
@@ -112,7 +112,10 @@ def test_a_second_run_another_k_or_metric_costs_only_new_reads(tmp_path):
     # new: d3 for q1 alone; the list (d3, d1) of q1; reads without passages for q2 and q3, one text
     assert len(fresh.asked) == 3
     assert result.relevant == "pool"
-    assert result.counts.queries_without_results == {"sys": 0, "t": 2}
+    assert {n.about[0]: n.amount for n in result.notes if n.code == "queries_without_results"} == {
+        "sys": 0,
+        "t": 2,
+    }
 
 
 def test_queries_without_results_score_zero_on_every_measure_and_stay(tmp_path):
@@ -121,24 +124,26 @@ def test_queries_without_results_score_zero_on_every_measure_and_stay(tmp_path):
     def answer(prompt):
         return "Bo" if "same question" in prompt else "Ann"
 
-    result, _ = run_evaluation(tmp_path, Settings(k=2, resamples=0), runs=only, answer=answer)
-    scores, end_to_end = means(result)
+    result, _ = run_evaluation(tmp_path, Settings.of(k=2, resamples=0), runs=only, answer=answer)
+    scores, end_to_end = result.means, result.end_to_end
     assert scores["n"].unique().to_list() == [3]
     assert result.query_scores.filter(pl.col("query_id") != "q1")["value"].sum() == 0
     # the reader without passages is still a system: its answer counts
     assert end_to_end["value"].to_list() == [pytest.approx(2 / 3)]
-    assert result.counts.queries_without_results == {"sys": 2}
+    assert {n.about[0]: n.amount for n in result.notes if n.code == "queries_without_results"} == {
+        "sys": 2
+    }
 
 
 def test_without_end_to_end_only_single_passages_are_read(tmp_path):
-    result, reader = run_evaluation(tmp_path, Settings(k=3, end_to_end=False))
+    result, reader = run_evaluation(tmp_path, Settings.of(k=3, end_to_end=False))
     assert len(reader.asked) == 3 + 2  # q2 and q3 ask the same
     assert result.downstream.is_empty()
     assert result.statistics.correlations.is_empty()
 
 
 def test_without_erag_and_end_to_end_nothing_is_read(tmp_path):
-    settings = Settings(k=3, end_to_end=False, annotators=("containment",), reader="none/such")
+    settings = Settings.of(k=3, end_to_end=False, annotators=("containment",), reader="none/such")
     result, reader = run_evaluation(tmp_path, settings)
     assert reader.asked == []
     assert not result.readings
@@ -169,16 +174,19 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
         lambda text: "says Ann" in text and "says Bo" not in text and "nothing" not in text
     )
     with pytest.raises(ReadError, match=r"1 of 10 reads failed \(query 'q1': boom\)"):
-        evaluate(inputs(), Settings(k=3, resamples=0), store=tmp_path, executor=failing)
+        evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=failing)
     result = evaluate(
-        inputs(), Settings(k=3, resamples=0, failed_reads="zero"), store=tmp_path, executor=failing
+        inputs(),
+        Settings.of(k=3, resamples=0, failed_reads="zero"),
+        store=tmp_path,
+        executor=failing,
     )
     assert result.readings["reader"].costs.failed == 1
     assert result.readings["reader"].costs.reused == 6  # the first attempt kept what succeeded
     labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
     assert labels["q1", "d1"] == 0
     # Or its query is left out of eRAG's scores, and stays in what else was computed.
-    skipping = Settings(
+    skipping = Settings.of(
         k=3, resamples=0, failed_reads="skip", annotators=("erag", "containment"), measures="P@3"
     )
     result = evaluate(inputs(), skipping, store=tmp_path, executor=failing)
@@ -187,8 +195,8 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
         ("containment", f"q{i}") for i in (1, 2, 3)
     }
     assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
-    assert means(result)[0]["n"].to_list() == [2, 3]
-    assert result.counts.skipped_queries == 1
+    assert result.means["n"].to_list() == [2, 3]
+    assert amount(result, "skipped_queries") == 1
     correlated = result.statistics.correlations
     assert dict(correlated.select("annotator", "n").iter_rows()) == {"erag": 2, "containment": 3}
     (compared,) = result.statistics.comparisons.to_dicts()
@@ -197,25 +205,25 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
 
 def test_a_failed_list_leaves_its_query_out_of_the_end_to_end_score(tmp_path):
     failing = failing_where(lambda text: text.count("says") == 3)
-    settings = Settings(k=3, resamples=0, failed_reads="skip", measures="P@3")
+    settings = Settings.of(k=3, resamples=0, failed_reads="skip", measures="P@3")
     result = evaluate(inputs(), settings, store=tmp_path, executor=failing)
     assert result.downstream["query_id"].to_list() == ["q2", "q3"]
     assert result.query_scores["query_id"].to_list() == ["q1", "q2", "q3"]
-    assert means(result)[1]["n"].to_list() == [2]
+    assert result.end_to_end["n"].to_list() == [2]
 
 
 def test_queries_without_results_are_skipped_or_refused_before_any_read(tmp_path):
     run = RUN.filter(pl.col("query_id") != "q3")
-    settings = Settings(k=3, resamples=0, missing="skip", measures="P@3")
+    settings = Settings.of(k=3, resamples=0, missing="skip", measures="P@3")
     result, reader = run_evaluation(tmp_path, settings, runs=run)
     assert result.query_scores["query_id"].to_list() == ["q1", "q2"]
     assert result.downstream["query_id"].to_list() == ["q1", "q2"]
-    assert [table["n"].to_list() for table in means(result)] == [[2], [2]]
+    assert [table["n"].to_list() for table in (result.means, result.end_to_end)] == [[2], [2]]
     assert all("says" in prompt for prompt in reader.asked)  # nobody was asked without passages
     nobody = ScriptedReader(say_last)
     with pytest.raises(InputError, match=r"'sys' lists nothing for 1 query \('q3', …\)"):
         evaluate(
-            inputs(run), Settings(k=3, missing="error"), store=tmp_path / "new", executor=nobody
+            inputs(run), Settings.of(k=3, missing="error"), store=tmp_path / "new", executor=nobody
         )
     assert nobody.asked == []
 
@@ -223,7 +231,7 @@ def test_queries_without_results_are_skipped_or_refused_before_any_read(tmp_path
 def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
     # q1 lists d4, d1, d2; d3 is relevant and not listed; d2 was pooled and not judged
     given = with_qrels(("q1", "d1", 2.0), ("q1", "d3", 1.0), ("q1", "d2", -1.0), ("q2", "d2", 1.0))
-    settings = Settings(
+    settings = Settings.of(
         k=3,
         end_to_end=False,
         annotators=("qrels",),
@@ -240,47 +248,47 @@ def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
     assert values["P(rel=2)@3", "q1"] == pytest.approx(1 / 3)
     assert values["AP", "q2"] == 1
     assert values["AP", "q3"] == 0
-    assert result.counts.queries_without_judgments == 1
+    assert amount(result, "queries_without_judgments") == 1
     # over the query's own list the unlisted passage is not missed
-    own = evaluate(given, replace(settings, relevant="list", measures="R@3"), store=tmp_path)
+    own = evaluate(given, settings.but(relevant="list", measures="R@3"), store=tmp_path)
     assert own.query_scores.filter(query_id="q1")["value"].to_list() == [1.0]
 
 
 def test_judgments_stand_beside_other_annotators(tmp_path):
     given = with_qrels(("q1", "d1", 1.0), ("q2", "d2", 1.0), ("q3", "d3", 1.0))
-    settings = Settings(k=3, resamples=100, annotators=("erag", "qrels"), measures="P@3")
+    settings = Settings.of(k=3, resamples=100, annotators=("erag", "qrels"), measures="P@3")
     result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert set(result.statistics.correlations["annotator"]) == {"erag", "qrels"}
     assert result.statistics.comparisons.height == 1
 
 
 def test_judgments_are_needed_where_they_are_asked_for(tmp_path):
-    with pytest.raises(InputError, match="give --qrels FILE"):
-        evaluate(inputs(), Settings(annotators=("qrels",), end_to_end=False), store=tmp_path)
+    with pytest.raises(InputError, match="give `qrels` FILE"):
+        evaluate(inputs(), Settings.of(annotators=("qrels",), end_to_end=False), store=tmp_path)
 
 
 def test_labels_that_the_measures_do_not_fit_are_refused_before_any_read(tmp_path):
     reader = ScriptedReader(say_last)
-    settings = Settings(k=3, annotators=("erag", "qrels"), measures="AP@3")
+    settings = Settings.of(k=3, annotators=("erag", "qrels"), measures="AP@3")
     with pytest.raises(
         InputError, match="labels of qrels .the first is not defined on real-valued"
     ):
         evaluate(with_qrels(("q1", "d1", 0.5)), settings, store=tmp_path, executor=reader)
     # one run and no --relevant: judged is the own list
     with pytest.raises(InputError, match="Judged is 1 by definition"):
-        evaluate(inputs(), Settings(k=3, measures="Judged@1"), store=tmp_path, executor=reader)
+        evaluate(inputs(), Settings.of(k=3, measures="Judged@1"), store=tmp_path, executor=reader)
     assert reader.asked == []
 
 
 def test_tables_follow_the_order_of_the_annotators(tmp_path):
-    settings = Settings(k=3, resamples=100, annotators=("provenance", "erag"), measures="P@3")
+    settings = Settings.of(k=3, resamples=100, annotators=("provenance", "erag"), measures="P@3")
     result, _ = run_evaluation(tmp_path, settings)
-    assert means(result)[0]["annotator"].to_list() == ["provenance", "erag"]
+    assert result.means["annotator"].to_list() == ["provenance", "erag"]
 
 
 def test_two_runs_are_compared_and_ordered(tmp_path):
     other = make_run([("q1", "d1", 1), ("q2", "d2", 1), ("q3", "d3", 1)], "other")
-    settings = Settings(k=3, resamples=100, measures="P@1 Judged@1", end_to_end_k=1)
+    settings = Settings.of(k=3, resamples=100, measures="P@1 Judged@1", end_to_end_k=1)
     result, _ = run_evaluation(tmp_path, settings, runs=pl.concat([RUN, other]))
     # P@1 is the label of the first passage, which is what the reader is given: sys 1/3, other 1
     found = result.statistics
@@ -292,7 +300,7 @@ def test_two_runs_are_compared_and_ordered(tmp_path):
 
 
 def test_the_same_figures_for_any_order_of_rows(tmp_path):
-    settings = Settings(k=3, resamples=200, annotators=("erag", "containment"))
+    settings = Settings.of(k=3, resamples=200, annotators=("erag", "containment"))
     one, _ = run_evaluation(tmp_path / "1", settings)
     other, _ = run_evaluation(
         tmp_path / "2", settings, runs=RUN.sample(fraction=1, shuffle=True, seed=1),
@@ -304,52 +312,54 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (Settings(annotators=("erag", "oracle")), "unknown annotator 'oracle'"),
-        (Settings(annotators=()), "no annotators"),
-        (Settings(metric="bleu"), "unknown metric 'bleu'"),
-        (Settings(measures="MRR"), "unknown measure 'MRR'"),
-        (Settings(k=0), "--k is 0"),
-        (Settings(k=5, measures="P@5 R@20"), "R@20 looks further than --k 5; use --k 20"),
-        (Settings(resamples=20), "--resamples is 20; use 100 or more, or 0"),
-        (Settings(relevant="qrels"), "--relevant qrels does not fit erag"),
-        (Settings(relevant="list", measures="Judged@5"), "Judged is 1 by definition"),
-        (Settings(k=3, end_to_end_k=4), "exceeds --k 3"),
-        (Settings(confidence=95), "--confidence is 95"),
-        (Settings(actors=-1), "--actors is -1"),
-        (Settings(seed=-1), "--seed is -1"),
+        (partial(Settings.of, annotators=("erag", "oracle")), "unknown annotator 'oracle'"),
+        (partial(Settings.of, annotators=()), "no annotators"),
+        (partial(Settings.of, metric="bleu"), "unknown metric 'bleu'"),
+        (partial(Settings.of, measures="MRR"), "unknown measure 'MRR'"),
+        (partial(Settings.of, k=0), "`k` is 0"),
         (
-            Settings(metric="f1", measures="AP@5"),
+            partial(Settings.of, k=5, measures="P@5 R@20"),
+            "R@20 looks further than `k` 5; use `k` 20",
+        ),
+        (partial(Settings.of, resamples=20), "`resamples` is 20; use 100 or more, or 0"),
+        (partial(Settings.of, relevant="qrels"), "`relevant` qrels does not fit erag"),
+        (partial(Settings.of, relevant="list", measures="Judged@5"), "Judged is 1 by definition"),
+        (partial(Settings.of, k=3, end_to_end_k=4), "exceeds `k` 3"),
+        (partial(Settings.of, confidence=95), "`confidence` is 95"),
+        (partial(Settings.of, actors=-1), "`actors` is -1"),
+        (partial(Settings.of, seed=-1), "`seed` is -1"),
+        (
+            partial(Settings.of, metric="f1", measures="AP@5"),
             "AP@5 is not defined on eRAG's graded labels under f1, which need a threshold",
         ),
         (
-            Settings(task="claims", annotators=("containment",)),
+            partial(Settings.of, task="claims", annotators=("containment",)),
             "containment has no meaning for the task claims: its answers are verdicts",
         ),
         (
-            Settings(task="dialogue", annotators=("containment-substring",)),
+            partial(Settings.of, task="dialogue", annotators=("containment-substring",)),
             "containment-substring has no meaning for the task dialogue: .* leave containment-substring",
         ),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_any_read(settings, words):
     with pytest.raises(InputError, match=words):
-        check(settings)
+        settings()
 
 
 def test_provenance_without_any_hit_is_noted_and_without_any_gold_refused(tmp_path):
-    settings = Settings(k=3, annotators=("provenance",), end_to_end=False)
+    settings = Settings.of(k=3, annotators=("provenance",), end_to_end=False)
     result, _ = run_evaluation(tmp_path, settings)
-    assert not result.counts.no_gold_article_listed
+    assert not amount(result, "no_gold_article_listed")
     foreign = QUERIES.with_columns(pl.lit(["12345"]).alias("provenance"))
     result, _ = run_evaluation(tmp_path, settings, queries=foreign)
-    assert result.counts.no_gold_article_listed
+    assert amount(result, "no_gold_article_listed")
     none = QUERIES.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias("provenance"))
     with pytest.raises(InputError, match="no query has provenance"):
         run_evaluation(tmp_path, settings, queries=none)
 
 
 def test_default_measures_fit_the_labels():
-    assert len(Settings().parsed_measures()) == 6
-    graded = Settings(metric="f1")
-    assert [str(m) for m in graded.parsed_measures()] == ["P@10", "nDCG@10", "Success@10"]
-    check(graded)
+    assert len(Settings.of().measures()) == 6
+    graded = Settings.of(metric="f1")
+    assert [str(m) for m in graded.measures()] == ["P@10", "nDCG@10", "Success@10"]

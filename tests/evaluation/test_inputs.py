@@ -3,7 +3,7 @@ import json
 import pytest
 
 from engine.errors import InputError
-from engine.evaluation.inputs import read_inputs
+from tests.tables import amount, read_files
 
 
 @pytest.fixture
@@ -25,15 +25,15 @@ def files(tmp_path):
 
 
 def test_only_what_the_cutoff_needs_is_kept(files):
-    inputs = read_inputs(files[0], files[1], [files[2]], k=2)
+    inputs = read_files(files[0], files[1], [files[2]], k=2)
     assert inputs.runs["doc_id"].to_list() == ["a", "b"]
     assert inputs.corpus["doc_id"].to_list() == ["a", "b"]
-    assert (inputs.ignored_queries, inputs.empty_passages) == (1, 1)
+    assert (amount(inputs, "ignored_queries"), amount(inputs, "empty_passages")) == (1, 1)
 
 
 def test_a_document_that_the_corpus_lacks_is_named_with_its_line(files):
     with pytest.raises(InputError) as caught:
-        read_inputs(files[0], files[1], [files[2]], k=3)
+        read_files(files[0], files[1], [files[2]], k=3)
     assert str(caught.value).startswith(f"{files[2]}:3: document 'c' of query '1'")
 
 
@@ -41,19 +41,21 @@ def test_a_run_for_other_queries_is_refused(files, tmp_path):
     other = tmp_path / "other.trec"
     other.write_text("9 Q0 a 1 1 t\n")
     with pytest.raises(InputError, match="lists none of the 2 queries"):
-        read_inputs(files[0], files[1], [files[2], other], k=2)
+        read_files(files[0], files[1], [files[2], other], k=2)
 
 
 def test_a_limit_counts_queries_and_never_drops_a_run_quietly(files, tmp_path):
     late = tmp_path / "late.trec"
     late.write_text("2 Q0 a 1 1 late\n")
-    assert read_inputs(files[0], files[1], [files[2], late], k=2).queries.height == 2
-    inputs = read_inputs(files[0], files[1], [files[2]], k=1, limit=1)
+    assert read_files(files[0], files[1], [files[2], late], k=2).queries.height == 2
+    inputs = read_files(files[0], files[1], [files[2]], k=1, limit=1)
     assert inputs.queries["query_id"].to_list() == ["1"]
     assert inputs.corpus["doc_id"].to_list() == ["a"]
-    assert inputs.ignored_queries == 1  # query 9 is in no file; query 2 was left out on request
+    assert (
+        amount(inputs, "ignored_queries") == 1
+    )  # query 9 is in no file; query 2 was left out on request
     with pytest.raises(InputError, match=r"late\.trec: lists none of the 1 queries"):
-        read_inputs(files[0], files[1], [files[2], late], k=2, limit=1)
+        read_files(files[0], files[1], [files[2], late], k=2, limit=1)
 
 
 def test_runs_of_the_erag_package_go_by_texts(tmp_path):
@@ -66,7 +68,7 @@ def test_runs_of_the_erag_package_go_by_texts(tmp_path):
     run.write_text(
         json.dumps({"who is it": ["It is here.", "It is Ann.", "d"], "where": [], "x": ["d"]})
     )
-    inputs = read_inputs(queries, corpus, [run], k=2)
+    inputs = read_files(queries, corpus, [run], k=2)
     # Two queries have the text, both get the list; of two passages with one text the first is meant.
     assert inputs.runs.select("query_id", "doc_id", "rank", "score", "run").rows() == [
         ("1", "b", 1, 3.0, "mine"),
@@ -75,12 +77,12 @@ def test_runs_of_the_erag_package_go_by_texts(tmp_path):
         ("2", "a", 2, 2.0, "mine"),
     ]
     assert sorted(inputs.corpus["doc_id"]) == ["a", "b"]
-    assert (inputs.ignored_queries, inputs.cut_runs) == (1, ("mine",))
+    assert (amount(inputs, "ignored_queries"), inputs.cut_runs) == (1, ("mine",))
     run.write_text(json.dumps({"where": ["It is nowhere."]}))
     with pytest.raises(
         InputError, match=r"mine\.json: document 'It is nowhere\.' of query '3' not in"
     ):
-        read_inputs(queries, corpus, [run], k=2)
+        read_files(queries, corpus, [run], k=2)
 
 
 def test_what_was_left_out_is_counted(files):
@@ -88,5 +90,5 @@ def test_what_was_left_out_is_counted(files):
     with corpus.open("a") as stream:
         stream.write('{"id": \n')
     with pytest.raises(InputError, match="broken JSON"):
-        read_inputs(queries, corpus, [run], k=2)
-    assert read_inputs(queries, corpus, [run], k=2, skip_bad=1).skipped_records == 1
+        read_files(queries, corpus, [run], k=2)
+    assert amount(read_files(queries, corpus, [run], k=2, skip_bad=1), "skipped_records") == 1

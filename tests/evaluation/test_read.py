@@ -1,19 +1,20 @@
 """The judge beside the reader: what each is asked, what becomes of the answers, what they cost."""
 
 import json
+from functools import partial
 
 import polars as pl
 import pytest
 
 from engine.errors import InputError, ReadError
-from engine.evaluation.evaluate import evaluate, means
-from engine.evaluation.settings import Settings, check
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.settings import Settings
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
-from tests.tables import inputs, say_last
+from tests.tables import amount, inputs, say_last
 
 # Of what a passage says, by the judge.
 PROBABILITIES = {"says Ann": 0.9, "says Bo": 0.5, "says Cy": 0.51, "says nothing": 0.0}
@@ -52,7 +53,7 @@ class JudgingReader:
 
 def judge(tmp_path, reader=None, **options):
     options = {"k": 3, "resamples": 0, "measures": "P@3", "annotators": ("judge",)} | options
-    settings = Settings(**options)
+    settings = Settings.of(**options)
     reader = reader or JudgingReader()
     return evaluate(inputs(), settings, store=tmp_path, executor=reader), reader, settings
 
@@ -76,7 +77,7 @@ def test_judges_read_each_passage_once_and_label_it_by_the_first_choice(tmp_path
     assert "reader" not in result.readings
     assert result.reads["confidence"].to_list() == [*JUDGED.values()]
     # P@3 of q1: d1 of three; of q2 and q3: d3
-    assert means(result)[0]["value"].to_list() == [pytest.approx(1 / 3)]
+    assert result.means["value"].to_list() == [pytest.approx(1 / 3)]
 
 
 def test_graded_labels_are_the_probabilities(tmp_path):
@@ -84,18 +85,17 @@ def test_graded_labels_are_the_probabilities(tmp_path):
     assert labels_of(result) == JUDGED
     values = result.query_scores["value"].to_list()
     assert values == pytest.approx([1.4 / 3, 1.01 / 3, 1.01 / 3])
-    assert result.counts.real_valued_annotators == ("judge",)
-    assert any("labels of judge are real-valued" in line for line in lines(result, settings))
-    default = Settings(annotators=("judge",), judge_labels="graded")
-    assert [str(m) for m in default.parsed_measures()] == ["P@10", "nDCG@10", "Success@10"]
-    check(default)
+    assert amount(result, "real_valued_annotators") == 1
+    assert any("labels of judge are real-valued" in line for line in lines(result))
+    default = Settings.of(annotators=("judge",), judge_labels="graded")
+    assert [str(m) for m in default.measures()] == ["P@10", "nDCG@10", "Success@10"]
     with pytest.raises(InputError, match="AP@5 is not defined on the judge's graded labels"):
-        check(Settings(annotators=("judge",), judge_labels="graded", measures="AP@5"))
+        Settings.of(annotators=("judge",), judge_labels="graded", measures="AP@5")
 
 
 def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     told = []
-    settings = Settings(k=3, resamples=100, measures="P@3", annotators=("erag", "judge"))
+    settings = Settings.of(k=3, resamples=100, measures="P@3", annotators=("erag", "judge"))
     result = evaluate(
         inputs(), settings, store=tmp_path, executor=JudgingReader(),
         on_progress=lambda done, total: told.append((done, total)),
@@ -112,10 +112,10 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     assert result.readings["reader"].spec.fingerprint != result.readings["judge"].spec.fingerprint
     assert result.reads.height == 7 + 3 + 7
     assert set(result.statistics.correlations["annotator"]) == {"erag", "judge"}
-    shown = lines(result, settings)
+    shown = lines(result)
     assert any(line.startswith("reads of the judge: 5 wanted") for line in shown)
     again = JudgingReader()
-    graded = Settings(
+    graded = Settings.of(
         k=3, resamples=0, measures="P@3", annotators=("erag", "judge"), judge_labels="graded"
     )
     evaluate(inputs(), graded, store=tmp_path, executor=again)
@@ -134,7 +134,7 @@ def test_another_prompt_and_another_model_may_judge(tiny_t5, tmp_path):
     assert (result.readings["judge"].spec.name, result.readings["judge"].spec.architecture) == (
         str(tiny_t5), "encoder-decoder"
     )  # fmt: skip
-    written = json.loads(json.dumps(summarize(result, settings, {})))
+    written = json.loads(json.dumps(summarize(result, {})))
     assert written["judge"]["name"] == str(tiny_t5)
     assert written["judge"]["prompt"] == str(prompt)
     assert written["judge"]["prompt_sha256"] == result.readings["judge"].prompt.digest
@@ -149,7 +149,7 @@ def test_another_prompt_and_another_model_may_judge(tiny_t5, tmp_path):
 def test_a_reader_may_choose_its_answer_too(tmp_path):
     prompt = tmp_path / "p.txt"
     prompt.write_text("---\nchoices: [' Ann', ' Bo']\n---\n{passages}Q: {query}\nA:")
-    settings = Settings(k=1, resamples=0, measures="P@1", prompt=str(prompt), end_to_end=False)
+    settings = Settings.of(k=1, resamples=0, measures="P@1", prompt=str(prompt), end_to_end=False)
     one = inputs(runs=inputs().runs.filter((pl.col("rank") == 1) & (pl.col("query_id") == "q2")))
     result = evaluate(one, settings, store=tmp_path, executor=JudgingReader())
     # q2's first passage says Bo, at 0.5: the second choice
@@ -168,19 +168,21 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
     assert len([1 for choosing, _ in again.asked if choosing]) == 1  # the others were kept
     assert labels_of(result)["q1", "d1"] == 0
     assert result.readings["judge"].costs.failed == 1
-    assert result.counts.skipped_queries == 0
+    assert amount(result, "skipped_queries") == 0
     result, _, settings = judge(tmp_path, reader(), annotators=both, failed_reads="skip")
     scored = {(a, q) for _, a, _, q, _ in result.query_scores.iter_rows()}
     assert scored == {("judge", "q2"), ("judge", "q3")} | {
         ("containment", f"q{i}") for i in (1, 2, 3)
     }
-    assert result.counts.skipped_queries == 1
+    assert amount(result, "skipped_queries") == 1
     assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
-    assert any(line.startswith("note: 1 read failed") for line in lines(result, settings))
+    assert any(line.startswith("note: 1 read failed") for line in lines(result))
 
 
 def test_a_reader_that_writes_where_it_was_to_choose_is_an_error_and_no_label(tmp_path):
-    with pytest.raises(ReadError, match="7 of 7 reads of 'bundled' are no choice between"):
+    with pytest.raises(
+        ReadError, match="'bundled' generated text in 7 of 7 reads where it had to choose between"
+    ):
         judge(tmp_path, ScriptedReader(lambda text: "Yes"), end_to_end=False)
 
 
@@ -197,13 +199,28 @@ def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (Settings(judge="m"), "--judge without the annotator judge; add judge to --annotators"),
-        (Settings(judge_prompt="chat"), "--judge-prompt without the annotator judge"),
-        (Settings(judge_labels="graded"), "--judge-labels graded without the annotator judge"),
-        (Settings(prompt="none"), "none: no such file; give a prompt template, or one of chat"),
-        (Settings(annotators=("judge",), judge_prompt="none"), "or one of chat, completion, mon"),
+        (
+            partial(Settings.of, judge="m"),
+            "`judge` m without the annotator judge; add judge to `annotators`",
+        ),
+        (
+            partial(Settings.of, judge_prompt="chat"),
+            "`judge_prompt` chat without the annotator judge",
+        ),
+        (
+            partial(Settings.of, judge_labels="graded"),
+            "`judge_labels` graded without the annotator judge",
+        ),
+        (
+            partial(Settings.of, prompt="none"),
+            "none: no such file; give a prompt template, or one of chat",
+        ),
+        (
+            partial(Settings.of, annotators=("judge",), judge_prompt="none"),
+            "or one of chat, completion, mon",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
-        check(settings)
+        settings()

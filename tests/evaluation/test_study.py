@@ -1,7 +1,7 @@
 """A study against evaluations done one by one, with scripted readers."""
 
 import json
-from dataclasses import replace
+from functools import partial
 
 import polars as pl
 import pytest
@@ -11,7 +11,7 @@ from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import cut_inputs
 from engine.evaluation.settings import Settings
-from engine.evaluation.study import Condition, conditions, study
+from engine.evaluation.study import Condition, Sweep, study, vary
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report import study as report
@@ -22,23 +22,24 @@ from jobs._results import write_results
 from tests.conftest import ScriptedReader
 from tests.tables import inputs, say_last
 
-SETTINGS = Settings(
+SETTINGS = Settings.of(
     k=3, resamples=100, annotators=("erag", "containment"), measures="P@3 RR Success@1"
 )
 
 
 def run_study(tmp_path, settings=SETTINGS, **varied):
     reader = ScriptedReader(say_last)
-    every = conditions(settings, **varied)
-    done = study(inputs(), every, store=tmp_path / "store", executor=reader)
+    conditions = vary(settings, Sweep(**varied))
+    done = study(inputs(), conditions, store=tmp_path / "store", executor=reader)
     return done, reader
 
 
 def test_each_cutoff_is_an_evaluation_at_that_cutoff(tmp_path):
-    done, reader = run_study(tmp_path, cutoffs=(1, 2, 3))
-    assert list(done.settings) == [Condition("bundled", "in-prompt", k) for k in (3, 1, 2)]
-    for condition, settings in done.settings.items():
-        assert settings.measures == f"P@{condition.k} RR Success@1"
+    done, reader = run_study(tmp_path, k_sweep=(1, 2, 3))
+    assert list(done.evaluations) == [Condition("bundled", "in-prompt", k) for k in (3, 1, 2)]
+    for condition, evaluation in done.evaluations.items():
+        settings = evaluation.settings
+        assert settings.ranking.measures == f"P@{condition.k} RR Success@1"
         alone = evaluate(
             cut_inputs(inputs(), condition.k),
             settings,
@@ -53,28 +54,32 @@ def test_each_cutoff_is_an_evaluation_at_that_cutoff(tmp_path):
 
 
 def test_no_read_is_done_twice(tmp_path):
-    done, reader = run_study(tmp_path, cutoffs=(1, 2, 3))
+    done, reader = run_study(tmp_path, k_sweep=(1, 2, 3))
     (costs,) = done.costs.values()
     assert len(reader.asked) == len({tuple(inputs) for inputs in reader.asked}) == costs.done
     assert all(e.readings["reader"].costs.done == 0 for e in done.evaluations.values())
 
 
 def test_a_single_k_of_a_sweep_is_the_evaluation_asked_for(tmp_path):
-    done, _ = run_study(tmp_path, cutoffs=(3,))
-    assert list(done.settings) == [Condition("bundled", "in-prompt", 3)]
+    done, _ = run_study(tmp_path, k_sweep=(3,))
+    assert list(done.evaluations) == [Condition("bundled", "in-prompt", 3)]
     assert done.readers.is_empty()
 
 
 @pytest.fixture
 def two_readers(tmp_path, tiny_t5):
-    settings = Settings(k=3, resamples=100, measures="Success@1 RR@3 P@1")
+    settings = Settings.of(k=3, resamples=100, measures="Success@1 RR@3 P@1")
 
     def answer(plan, units, spec):
         poor = spec.name != "bundled"
         yield from ScriptedReader(lambda text: "Bo" if poor else say_last(text))(plan, units, spec)
 
-    every = conditions(settings, readers=("bundled", str(tiny_t5)))
-    return study(inputs(), every, store=tmp_path / "store", executor=answer), settings, str(tiny_t5)
+    conditions = vary(settings, Sweep(readers=("bundled", str(tiny_t5))))
+    return (
+        study(inputs(), conditions, store=tmp_path / "store", executor=answer),
+        settings,
+        str(tiny_t5),
+    )
 
 
 def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
@@ -92,11 +97,11 @@ def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
 
 def test_what_is_printed_and_written(tmp_path, two_readers):
     done, settings, poor = two_readers
-    titles = [str(table.title) for table in report.shown(done, settings)]
+    titles = [str(table.title) for table in report.shown(done)]
     assert titles[0].startswith("Kendall's tau with the end-to-end score, by reader")
     assert titles[1].startswith("eRAG's labels by one reader")
     out = tmp_path / "out"
-    write_results(next(iter(done.evaluations.values())), inputs(), settings, {}, out, done)
+    write_results(next(iter(done.evaluations.values())), inputs(), {}, out, done)
     written = json.loads((out / "summary.json").read_text())
     main, other = written["study"]["conditions"]
     assert main == {"reader": "bundled", "augmentation": "in-prompt", "k": 3, "directory": "."}
@@ -107,35 +112,35 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
     # an evaluation of one condition at the same place takes the study's files away, and no others
     keep = out / "conditions" / "mine"
     keep.mkdir()
-    write_results(next(iter(done.evaluations.values())), inputs(), settings, {}, out)
+    write_results(next(iter(done.evaluations.values())), inputs(), {}, out)
     assert [path.name for path in (out / "conditions").iterdir()] == ["mine"]
     assert not (out / "readers.parquet").exists()
 
 
 def test_measures_follow_k_in_the_table(tmp_path):
-    done, _ = run_study(tmp_path, cutoffs=(2, 3))
-    (table,) = report.shown(done, SETTINGS)
+    done, _ = run_study(tmp_path, k_sweep=(2, 3))
+    (table,) = report.shown(done)
     assert [str(column.header) for column in table.columns] == [
         "annotator", "measure", "k = 2", "k = 3"
     ]  # fmt: skip
     rows = [str(cell) for cell in table.columns[1].cells]
     assert rows == ["em", "P@k", "RR", "Success@1", "P@k", "RR", "Success@1"]
-    assert "study, reader bundled (in-prompt): " in report.lines(done, SETTINGS)[0]
+    assert "study, reader bundled (in-prompt): " in report.lines(done)[0]
 
 
 def test_a_k_that_no_list_reaches_is_said(tmp_path):
-    done, _ = run_study(tmp_path / "a", replace(SETTINGS, k=9, measures="P@9"), cutoffs=(2, 9))
-    said = [line for line in report.lines(done, SETTINGS) if "no list is longer" in line]
+    done, _ = run_study(tmp_path / "a", SETTINGS.but(k=9, measures="P@9"), k_sweep=(2, 9))
+    said = [line for line in report.lines(done) if "no list is longer" in line]
     assert said == ["note: no list is longer than 3: k = 9 reads the same as k = 3 would"]
-    done, _ = run_study(tmp_path / "b", cutoffs=(2, 3))
-    assert not [line for line in report.lines(done, SETTINGS) if "no list is longer" in line]
+    done, _ = run_study(tmp_path / "b", k_sweep=(2, 3))
+    assert not [line for line in report.lines(done) if "no list is longer" in line]
 
 
 def test_lists_that_are_cut_for_the_reader_are_not_called_short(tmp_path, tiny_t5):
-    settings = replace(SETTINGS, end_to_end_k=1, resamples=0)
-    every = conditions(settings, readers=("bundled", str(tiny_t5)))
-    done = study(inputs(), every, store=tmp_path, executor=ScriptedReader(lambda text: "Bo"))
-    assert not [line for line in report.lines(done, settings) if "no list is longer" in line]
+    settings = SETTINGS.but(end_to_end_k=1, resamples=0)
+    conditions = vary(settings, Sweep(readers=("bundled", str(tiny_t5))))
+    done = study(inputs(), conditions, store=tmp_path, executor=ScriptedReader(lambda text: "Bo"))
+    assert not [line for line in report.lines(done) if "no list is longer" in line]
 
 
 def test_directories_are_named_by_what_differs():
@@ -168,19 +173,18 @@ def test_failed_reads_are_tried_once(tmp_path):
             )
             yield UnitResult(unit, outputs, "w", 0.0, stats)
 
-    settings = replace(SETTINGS, failed_reads="skip", resamples=0)
-    every = conditions(settings, cutoffs=(1, 3))
-    done = study(inputs(), every, store=tmp_path, executor=answer)
+    settings = SETTINGS.but(failed_reads="skip", resamples=0)
+    conditions = vary(settings, Sweep(k_sweep=(1, 3)))
+    done = study(inputs(), conditions, store=tmp_path, executor=answer)
     assert len(tried) == len(set(tried))
     (costs,) = done.costs.values()
     first = done.evaluations[Condition("bundled", "in-prompt", 3)]
     assert costs.failed == first.readings["reader"].costs.failed > 0
-    (table, *_) = report.shown(done, settings)
+    (table, *_) = report.shown(done)
     cells = [str(cell) for column in table.columns[2:] for cell in column.cells]
     assert any("(n = " in cell for cell in cells)
     assert any(
-        line.startswith("note: ") and "of the study failed" in line
-        for line in report.lines(done, settings)
+        line.startswith("note: ") and "of the study failed" in line for line in report.lines(done)
     )
 
 
@@ -195,9 +199,9 @@ def test_p_values_across_readers_are_corrected_among_what_is_shown(two_readers):
 
 
 def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
-    settings = replace(SETTINGS, measures="P@1 P@3", annotators=("erag",))
-    done, _ = run_study(tmp_path, settings, cutoffs=(1, 3))
-    (table,) = report.shown(done, settings)
+    settings = SETTINGS.but(measures="P@1 P@3", annotators=("erag",))
+    done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
+    (table,) = report.shown(done)
     rows = list(
         zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     )
@@ -206,9 +210,9 @@ def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
 
 
 def test_without_end_to_end_scores_means_stand_side_by_side(tmp_path):
-    settings = replace(SETTINGS, end_to_end=False)
-    done, _ = run_study(tmp_path, settings, cutoffs=(1, 3))
-    (table,) = report.shown(done, settings)
+    settings = SETTINGS.but(end_to_end=False)
+    done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
+    (table,) = report.shown(done)
     assert str(table.title) == "Means of ranking measures, by k"
     assert next(str(cell) for cell in table.columns[3].cells) != ""
 
@@ -216,20 +220,24 @@ def test_without_end_to_end_scores_means_stand_side_by_side(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "varied", "words"),
     [
-        (Settings(k=7), {"cutoffs": (5, 10)}, "--k 7 is not in --k-sweep 5,10"),
-        (Settings(k=10), {"cutoffs": (5, 10, 5)}, "--k-sweep has a value twice"),
-        (Settings(k=10, end_to_end_k=3), {"cutoffs": (5, 10)}, "--end-to-end-k beside --k-sweep"),
+        (partial(Settings.of, k=7), {"k_sweep": (5, 10)}, "`k` 7 is not in `k_sweep` 5,10"),
+        (partial(Settings.of, k=10), {"k_sweep": (5, 10, 5)}, "`k_sweep` has a value twice"),
         (
-            Settings(k=10, measures="P@7"),
-            {"cutoffs": (5, 10)},
+            partial(Settings.of, k=10, end_to_end_k=3),
+            {"k_sweep": (5, 10)},
+            "`end_to_end_k` beside `k_sweep`",
+        ),
+        (
+            partial(Settings.of, k=10, measures="P@7"),
+            {"k_sweep": (5, 10)},
             "P@7 looks further than the smallest",
         ),
-        (Settings(), {"readers": ("bundled", "bundled")}, "--reader has a value twice"),
+        (partial(Settings.of), {"readers": ("bundled", "bundled")}, "`reader` has a value twice"),
     ],
 )
 def test_conditions_that_cannot_work_are_refused(settings, varied, words):
     with pytest.raises(InputError, match=words):
-        conditions(settings, **varied)
+        vary(settings(), Sweep(**varied))
 
 
 def test_a_reader_of_single_passages_can_stand_in(tmp_path, tiny_t5):
@@ -240,7 +248,7 @@ def test_a_reader_of_single_passages_can_stand_in(tmp_path, tiny_t5):
         words = say_last if spec.name == "bundled" else (lambda text: "Bo")
         yield from ScriptedReader(words)(plan, units, spec)
 
-    settings = Settings(
+    settings = Settings.of(
         k=3, resamples=0, measures="P@3", annotators=("erag",), erag_reader=str(tiny_t5)
     )
     result = evaluate(inputs(), settings, store=tmp_path, executor=answer)
@@ -250,10 +258,8 @@ def test_a_reader_of_single_passages_can_stand_in(tmp_path, tiny_t5):
     useful = result.labels.filter(pl.col("label") > 0).select("query_id").unique()
     assert useful["query_id"].to_list() == ["q2"]  # which Bo answers
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
-    assert f"single passages are read by {tiny_t5}, whole lists by bundled" in lines(
-        result, settings
-    )
-    written = summarize(result, settings, {})
+    assert f"single passages are read by {tiny_t5}, whole lists by bundled" in lines(result)
+    written = summarize(result, {})
     assert written["erag_reader"]["name"] == str(tiny_t5)
     assert written["erag_reader"]["parameters"] > 0
     assert written["reader"]["name"] == "bundled"

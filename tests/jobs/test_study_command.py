@@ -45,7 +45,7 @@ def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):
     ("options", "words"),
     [
         (["--k-sweep", "5,x"], "--k-sweep is '5,x'; give whole numbers"),
-        (["--k-sweep", "0"], "--k-sweep is '0'"),
+        (["--k-sweep", "0"], "--k-sweep is 0"),
         (["--k-sweep", "1,2", "--k", "3"], "--k 3 is not in --k-sweep 1,2"),
         (["--augmentation", "fid,both"], "--augmentation is 'fid,both'; use in-prompt, fid"),
         (["--augmentation", "in-prompt,fid"], "decoder-only and cannot do Fusion-in-Decoder"),

@@ -11,8 +11,7 @@ import pytest
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import read_inputs
-from engine.evaluation.settings import Settings, check
+from engine.evaluation.settings import Settings
 from engine.labels import dual
 from engine.report.printed import lines
 from engine.sources.articles.read import read_source
@@ -21,6 +20,7 @@ from engine.sources.passages.cut import passages
 from engine.sources.runs.read import write_run
 from engine.statistics.dual import PROBABILITIES
 from tests.conftest import make_run
+from tests.tables import read_files
 
 # Contexts by name, under their titles, each a passage: island and mountain are of one document, city
 # and port of another; hikers hold the answer of q1, ships that of q3, and are of wrong documents.
@@ -98,14 +98,16 @@ def worked(tmp_path, language, listed, words):
     ids = dict(zip(names, corpus["doc_id"], strict=True))
     rows = [(q, ids[name], rank) for q in listed for rank, name in enumerate(listed[q], 1)]
     write_run(make_run(rows), tmp_path / "run.trec")
-    inputs = read_inputs(squad, tmp_path / "corpus.parquet", [tmp_path / "run.trec"], k=2)
+    inputs = read_files(squad, tmp_path / "corpus.parquet", [tmp_path / "run.trec"], k=2)
     result = evaluate(inputs, settings(words), store=tmp_path)
-    found = {(row["k"], row["probability"]): row["value"] for row in result.dual.to_dicts()}
+    found = {
+        (row["k"], row["probability"]): row["value"] for row in result.further["dual"].to_dicts()
+    }
     return {k: [found[k, name] for name in PROBABILITIES] for k in (1, 2)}, result
 
 
 def settings(words):
-    return Settings(
+    return Settings.of(
         k=2,
         annotators=("dual",),
         dual_words=words,
@@ -153,10 +155,10 @@ def test_particles_hide_korean_answers_from_tokens(tmp_path):
     # 한라산은, 제주시에, 컨테이너의, 번째로: no answer stands between two spaces.
     assert found[2][:3] == [1, 0, 0]
     assert result.traces["answer"].null_count() == result.traces.height
-    said = [line for line in lines(result, settings("tokens")) if "Korean particles" in line]
+    said = [line for line in lines(result) if "Korean particles" in line]
     assert said[0].startswith("note: 4 queries have answers that")
     _, result = worked(tmp_path, "korean", RIGHT_DOCUMENT, "substring")
-    assert not any("Korean particles" in line for line in lines(result, settings("substring")))
+    assert not any("Korean particles" in line for line in lines(result))
     assert set(result.traces["answer"].drop_nulls()) == {"한라산", "제주시", "컨테이너", "두 번째"}
 
 
@@ -167,5 +169,5 @@ def test_a_substring_is_looked_for_where_it_is_asked_for():
     assert dual.label_both(pairs, queries, corpus).rows() == [("1", "x", True, False)]
     found = dual.label_both(pairs, queries, corpus, "substring")
     assert found.rows() == [("1", "x", True, True)]
-    with pytest.raises(InputError, match="--dual-words substring without the annotator dual"):
-        check(Settings(dual_words="substring"))
+    with pytest.raises(InputError, match="`dual_words` substring without the annotator dual"):
+        Settings.of(dual_words="substring")

@@ -14,6 +14,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
+from engine.labels.annotator import Material
 from tests.conftest import make_run
 
 QUERIES = pl.DataFrame(
@@ -27,9 +28,17 @@ CORPUS = pl.DataFrame(
     orient="row",
 )
 RUN = make_run([("1", "x", 1), ("1", "y", 2), ("2", "y", 1)])
-INPUTS = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0)
-READING_NOTHING = Settings(
+INPUTS = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=RUN)
+READING_NOTHING = Settings.of(
     k=2, measures="P@2", annotators=("containment",), end_to_end=False, resamples=0
+)
+
+MATERIAL = Material(
+    queries=QUERIES,
+    corpus=CORPUS,
+    runs=RUN,
+    pairs=RUN.select("query_id", "doc_id"),
+    settings=READING_NOTHING,
 )
 
 
@@ -40,7 +49,7 @@ def test_a_function_is_given_query_answers_title_and_text():
         asked.append(given)
         return 0.5
 
-    labels = from_function("mine", half).label(RUN.select("query_id", "doc_id"), QUERIES, CORPUS)
+    labels = from_function("mine", half).label(MATERIAL).labels
     assert labels.rows() == [
         ("1", "x", "mine", 0.5),
         ("1", "y", "mine", 0.5),
@@ -57,7 +66,7 @@ def test_a_function_is_given_query_answers_title_and_text():
 def test_values_that_are_no_labels_are_refused_with_their_pair(value):
     mine = from_function("mine", lambda query, *_: value if query == "blue" else 1)
     with pytest.raises(InputError, match="'mine' labels passage 'y' of query '2' with "):
-        mine.label(RUN.select("query_id", "doc_id"), QUERIES, CORPUS)
+        mine.label(MATERIAL)
 
 
 def test_an_annotator_has_a_name():
@@ -66,8 +75,9 @@ def test_an_annotator_has_a_name():
 
 
 def test_own_annotators_stand_beside_the_engines(tmp_path):
-    own = [from_function("red", lambda query, answers, title, text: "red" in text)]
-    result = evaluate(INPUTS, READING_NOTHING, store=tmp_path, own=own)
+    red = from_function("red", lambda query, answers, title, text: "red" in text)
+    settings = READING_NOTHING.but(annotators=("containment", red))
+    result = evaluate(INPUTS, settings, store=tmp_path)
     values = {(a, q): v for _, a, _, q, v in result.query_scores.iter_rows()}
     # of two passages: x is red; y says Bo, the answer of 2
     assert values == {
@@ -76,11 +86,11 @@ def test_own_annotators_stand_beside_the_engines(tmp_path):
     assert set(result.traces["annotator"]) == {"containment", "red"}
 
 
-def test_a_name_stands_for_one_annotator(tmp_path):
+def test_a_name_stands_for_one_annotator():
     for names in (["erag"], ["mine", "mine"]):
-        own = [from_function(name, lambda *_: 1.0) for name in names]
+        mine = [from_function(name, lambda *_: 1.0) for name in names]
         with pytest.raises(InputError, match="two annotators are called"):
-            evaluate(INPUTS, READING_NOTHING, store=tmp_path, own=own)
+            Settings.of(annotators=("containment", *mine))
 
 
 def test_the_example_in_the_readme_runs(tmp_path, monkeypatch, capsys):

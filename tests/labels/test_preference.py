@@ -88,10 +88,13 @@ def test_a_file_of_preferences(tmp_path):
     ("line", "words"),
     [
         ('{"shown": ["x", "y"], "best": "x"}', "a judgment without a query id"),
-        ('{"query_id": "1", "shown": ["x"], "best": "x"}', "is not what was shown for query '1'"),
-        ('{"query_id": "1", "shown": "xy", "best": "x"}', "is not what was shown"),
+        (
+            '{"query_id": "1", "shown": ["x"], "best": "x"}',
+            "cannot be the passages shown for query '1'",
+        ),
+        ('{"query_id": "1", "shown": "xy", "best": "x"}', "cannot be the passages shown"),
         ('{"query_id": "1", "shown": ["a", "b", "c", "d"], "best": "a"}', "two or three"),
-        ('{"query_id": "1", "shown": ["x", null], "best": "x"}', "is not what was shown"),
+        ('{"query_id": "1", "shown": ["x", null], "best": "x"}', "cannot be the passages shown"),
         ('{"query_id": "1", "shown": ["x", "x"], "best": "x"}', "shows a passage twice"),
         ('{"query_id": "1", "shown": ["x", "y"]}', 'a judgment without "best"'),
         ('{"query_id": "1", "shown": ["x", "y"], "best": "z"}', "best passage 'z' was not shown"),

@@ -3,7 +3,10 @@
 import polars as pl
 
 from engine import tables
+from engine.evaluation.settings import Settings
 from engine.labels import containment, dual, erag, judge, provenance, traces
+from engine.labels.annotator import Material
+from tests.conftest import make_run
 
 QUERIES = pl.DataFrame(
     [("1", "q", ["Bo", "Ann Lee"], ["A"]), ("2", "q", ["Bo"], [])],
@@ -15,6 +18,7 @@ CORPUS = pl.DataFrame(
     schema=tables.CORPUS,
     orient="row",
 )
+RUN = make_run([("1", "x", 1), ("1", "y", 2), ("2", "x", 1)])
 PAIRS = pl.DataFrame({"query_id": ["1", "1", "2"], "doc_id": ["x", "y", "x"]})
 
 
@@ -25,6 +29,15 @@ def reads(outputs, confidence=(None, None, None)):
         schema=tables.READS,
         orient="row",
     )
+
+
+def labelled(annotator, **more):
+    """What an annotator makes of the pairs."""
+    settings = Settings.of(annotators=(annotator.name,), resamples=0)
+    material = Material(
+        queries=QUERIES, corpus=CORPUS, runs=RUN, pairs=PAIRS, settings=settings, **more
+    )
+    return annotator.label(material)
 
 
 def columns(table, *names):
@@ -47,9 +60,8 @@ def test_an_erag_label_leads_to_its_read_metric_and_answer():
 
 
 def test_a_containment_label_leads_to_the_answer_found():
-    for name in containment.NAMES:
-        labels = containment.label(PAIRS, QUERIES, CORPUS, name=name)
-        traced = traces.trace_containment(labels, QUERIES, CORPUS, name)
+    for annotator in (containment.ANNOTATOR, containment.BY_SUBSTRING):
+        traced = labelled(annotator).traces
         assert columns(traced, "answer", "label") == [("Ann Lee", 1), ("Bo", 1), (None, 0)]
 
 
@@ -64,7 +76,10 @@ def test_a_dual_label_leads_to_both_halves():
     assert both.select("document_label", "word_label").rows() == [
         (True, True), (False, True), (False, False),
     ]  # fmt: skip
-    traced = traces.trace_dual(dual.label(both), QUERIES, CORPUS)
+    halves = (provenance.ANNOTATOR, containment.ANNOTATOR)
+    traced = labelled(
+        dual.ANNOTATOR, rests_on={half.name: labelled(half) for half in halves}
+    ).traces
     assert columns(traced, "article_id", "answer", "label") == [
         ("A", "Ann Lee", 1), (None, "Bo", 0), (None, None, 0),
     ]  # fmt: skip

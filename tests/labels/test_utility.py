@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import polars as pl
 import pytest
@@ -10,14 +11,15 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.read import specify_all
-from engine.evaluation.settings import Settings, check
+from engine.evaluation.prepare import prepare
+from engine.evaluation.read import specify_jobs
+from engine.evaluation.settings import Settings
 from engine.labels import utility
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import lines
 from engine.report.summary import summarize
-from tests.tables import CORPUS, QUERIES, RUN, inputs, say_last
+from tests.tables import CORPUS, QUERIES, RUN, amount, inputs, say_last
 
 # Of what a passage says: how likely the reader is to decline.
 DECLINES = {"says Ann": 0.25, "says Bo": 0.5, "says Cy": 0.1, "says nothing": 1.0}
@@ -53,7 +55,7 @@ class DecliningReader:
 
 def label(tmp_path, reader=None, **options):
     options = {"k": 3, "resamples": 0, "annotators": ("utility",)} | options
-    settings = Settings(**options)
+    settings = Settings.of(**options)
     reader = reader or DecliningReader()
     return evaluate(inputs(), settings, store=tmp_path, executor=reader), reader, settings
 
@@ -80,12 +82,12 @@ def test_labels_weigh_what_helps_and_what_distracts(tmp_path):
         "abstain": 5,
     }
     assert {choices for _, choices in reader.asked} == {(), (" NO-RESPONSE",)}
-    assert settings.parsed_measures()
-    assert str(settings.parsed_measures()[0]) == "UDCG@3"
+    assert settings.measures()
+    assert str(settings.measures()[0]) == "UDCG@3"
     scores = dict(result.query_scores.select("query_id", "value").iter_rows())
     own = [value for (query, _), value in labels_of(result).items() if query == "q1"]
     assert scores["q1"] == pytest.approx(1 / (1 + math.exp(-sum(own) / len(own))))
-    assert any("reads that may decline: 5 wanted" in line for line in lines(result, settings))
+    assert any("reads of the reader that may decline: 5 wanted" in line for line in lines(result))
 
 
 def test_a_trace_names_both_reads(tmp_path):
@@ -113,7 +115,7 @@ def test_what_helps_may_be_said_by_others(tmp_path, helpful):
 
 def test_the_summary_speaks_of_who_declined(tmp_path):
     result, _, settings = label(tmp_path, annotators=("erag", "utility"))
-    written = json.loads(json.dumps(summarize(result, settings, {})))
+    written = json.loads(json.dumps(summarize(result, {})))
     assert written["abstain"]["helpful"] == "erag"
     assert written["abstain"]["choices"] == [" NO-RESPONSE"]
     assert written["configuration"]["helpful"] == "erag"
@@ -121,7 +123,7 @@ def test_the_summary_speaks_of_who_declined(tmp_path):
     own = {(row["annotator"], row["measure"]) for row in written["means"]}
     assert ("utility", "UDCG@3") in own
     assert not own & {("utility", "P@3"), ("erag", "UDCG@3")}
-    assert result.counts.real_valued_annotators == ()
+    assert amount(result, "real_valued_annotators") == 0
 
 
 def test_utilities_are_compared_with_every_measure_of_the_rivals(tmp_path):
@@ -157,35 +159,54 @@ def test_graded_labels_of_a_half_or_more_help():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (Settings(helpful="containment"), "--helpful containment without the annotator utility"),
-        (Settings(abstain_prompt="chat"), "--abstain-prompt without the annotator utility"),
-        (Settings(annotators=("utility",), helpful="judge"), "--helpful is 'judge'"),
-        (Settings(annotators=("utility",), measures="P@5"), "P@5 is not defined on utilities"),
         (
-            Settings(annotators=("erag", "utility"), measures="P@5"),
+            partial(Settings.of, helpful="containment"),
+            "`helpful` containment without the annotator utility",
+        ),
+        (
+            partial(Settings.of, abstain_prompt="chat"),
+            "`abstain_prompt` chat without the annotator utility",
+        ),
+        (partial(Settings.of, annotators=("utility",), helpful="judge"), "`helpful` is 'judge'"),
+        (
+            partial(Settings.of, annotators=("utility",), measures="P@5"),
+            "P@5 is not defined on utilities",
+        ),
+        (
+            partial(Settings.of, annotators=("erag", "utility"), measures="P@5"),
             "every measure is undefined on the labels of utility",
         ),
-        (Settings(measures="P@5 UDCG@5"), "UDCG@5 is not defined on labels that are no utilities"),
         (
-            Settings(
-                annotators=("utility",), task="claims", metric="accuracy", helpful="containment"
-            ),
-            "leave containment out of --helpful",
+            partial(Settings.of, measures="P@5 UDCG@5"),
+            "UDCG@5 is not defined on labels that are no utilities",
         ),
-        (Settings(annotators=("containment",), erag_reader="x"), "--erag-reader without"),
+        (
+            partial(
+                Settings.of,
+                annotators=("utility",),
+                task="claims",
+                metric="accuracy",
+                helpful="containment",
+            ),
+            "leave containment out of `helpful`",
+        ),
+        (
+            partial(Settings.of, annotators=("containment",), erag_reader="x"),
+            "`erag_reader` x without",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
-        check(settings)
+        settings()
 
 
 def test_what_utilities_cannot_tell_is_said(tmp_path):
     queries = pl.concat([QUERIES, QUERIES.head(1).with_columns(pl.lit("q4").alias("query_id"))])
-    given = EvaluationInputs(queries, CORPUS, RUN, 0, 0)
-    settings = Settings(k=3, resamples=0, annotators=("utility",), helpful="provenance")
+    given = EvaluationInputs(queries=queries, corpus=CORPUS, runs=RUN)
+    settings = Settings.of(k=3, resamples=0, annotators=("utility",), helpful="provenance")
     result = evaluate(given, settings, store=tmp_path, executor=DecliningReader())
-    said = "\n".join(lines(result, settings))
+    said = "\n".join(lines(result))
     assert "UDCG is 0 where a run lists nothing" in said
     assert "note: 1 query has no provenance" in said  # who says what helps is heard, too
     assert "hardly ever declines" not in said
@@ -199,15 +220,19 @@ def test_utilities_of_a_reader_that_never_declines_are_noted(tmp_path):
             return ReadOutput("", 1, 0, False, None, 1e-7 if "says Bo" in text else 2e-7)
 
     result, _, settings = label(tmp_path, Sure())
-    (note,) = (line for line in lines(result, settings) if "hardly ever declines" in line)
+    (note,) = (line for line in lines(result) if "hardly ever declines" in line)
     assert note.startswith("note: UDCG@3 of sys differs by ")
 
 
 def test_the_prompt_to_decline_follows_the_style_of_the_prompt(tmp_path):
     _, reader, _ = label(tmp_path, prompt="completion")
     assert reader.asked
-    spec, prompt = specify_all(["abstain"], Settings(annotators=("utility",), prompt="chat"))[
-        "abstain"
+    settings = Settings.of(annotators=("utility",), prompt="chat", helpful="containment")
+    (job,) = [
+        job
+        for job in specify_jobs(prepare(inputs(), settings).requests, settings)
+        if job.ask.role.name == "abstain"
     ]
+    spec, prompt = job.spec, job.prompt
     assert prompt.template.name == "chat"
     assert spec.choices == ("NO-RESPONSE",)

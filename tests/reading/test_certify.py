@@ -9,7 +9,7 @@ from engine import tables
 from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.settings import Settings, check
+from engine.evaluation.settings import Settings
 from engine.reading.certify import certify, cut, draw
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
@@ -223,7 +223,7 @@ RUN = make_run([(f"q{i}", f"d{(i + r) % 6}", r + 1) for i in range(6) for r in r
 
 @pytest.mark.parametrize("augmentation", ["fid", "in-prompt"])
 def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, augmentation):
-    settings = Settings(
+    settings = Settings.of(
         reader=str(tiny_t5),
         augmentation=augmentation,
         k=3,
@@ -232,7 +232,7 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
         resamples=0,
         certify=64,
     )
-    inputs = EvaluationInputs(QUERIES, CORPUS, RUN, 0, 0)
+    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=RUN)
     first = evaluate(inputs, settings, store=tmp_path)
     found = first.certificates["reader"]
     assert found.repeated == first.readings["reader"].costs.wanted == 6 * 3 + 6
@@ -240,7 +240,7 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
     assert first.reads["output"].n_unique() > 6
     # outputs that come from the store are repeated too; the inputs' order of rows says nothing
     again = evaluate(
-        EvaluationInputs(QUERIES, CORPUS[::-1], RUN[::-1].sort("query_id"), 0, 0),
+        EvaluationInputs(queries=QUERIES, corpus=CORPUS[::-1], runs=RUN[::-1].sort("query_id")),
         settings,
         store=tmp_path,
     )
@@ -265,9 +265,11 @@ def test_the_judge_has_a_certificate_of_its_own(tiny_t5, tmp_path, labels, chang
             yield UnitResult(unit, outputs, "w", 0.0, STATS)
 
     inputs = EvaluationInputs(
-        QUERIES.head(1), CORPUS, make_run([("q0", f"d{i}", i + 1) for i in range(3)]), 0, 0
+        queries=QUERIES.head(1),
+        corpus=CORPUS,
+        runs=make_run([("q0", f"d{i}", i + 1) for i in range(3)]),
     )
-    settings = Settings(
+    settings = Settings.of(
         reader=str(tiny_t5),
         k=3,
         annotators=("judge",),
@@ -293,17 +295,21 @@ def test_a_choice_without_a_probability_is_refused(tiny_t5, tmp_path):
 
         return judging
 
-    inputs = EvaluationInputs(QUERIES.head(1), CORPUS, make_run([("q0", "d0", 1)]), 0, 0)
-    settings = Settings(
+    inputs = EvaluationInputs(
+        queries=QUERIES.head(1), corpus=CORPUS, runs=make_run([("q0", "d0", 1)])
+    )
+    settings = Settings.of(
         reader=str(tiny_t5), k=1, annotators=("judge",), end_to_end=False, resamples=0
     )
     for number, confidence in enumerate([None, float("nan")]):
-        with pytest.raises(ReadError, match="1 of 1 reads .* are no choice between"):
+        with pytest.raises(
+            ReadError, match="generated text in 1 of 1 reads where it had to choose between"
+        ):
             evaluate(inputs, settings, store=tmp_path / str(number), executor=answer(confidence))
 
 
 def test_certify_needs_something_that_is_read():
-    with pytest.raises(InputError, match="--certify repeats reads, and nothing is read"):
-        check(Settings(certify=8, end_to_end=False, annotators=("containment",)))
-    with pytest.raises(InputError, match="--certify is -1"):
-        check(Settings(certify=-1))
+    with pytest.raises(InputError, match="`certify` repeats reads, and nothing is read"):
+        Settings.of(certify=8, end_to_end=False, annotators=("containment",))
+    with pytest.raises(InputError, match="`certify` is -1"):
+        Settings.of(certify=-1)

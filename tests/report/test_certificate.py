@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.labels.annotator import READER, Role
 from engine.reading.certify import BatchPolicy, Certificate, Change
 from engine.report import certificate
 from jobs import cli
@@ -28,12 +29,12 @@ CERTIFICATE = Certificate(
 
 
 def test_the_line_says_what_was_repeated_and_what_changed():
-    assert certificate.line(CERTIFICATE, "reader") == (
+    assert certificate.line(CERTIFICATE, READER) == (
         "certificate: 64 reads repeated, 2 outputs and 1 label changed"
     )
-    assert certificate.line(replace(CERTIFICATE, failed=3), "judge").startswith(
-        "certificate of the judge: 64 reads repeated, 3 failed, 2 outputs"
-    )
+    assert certificate.line(
+        replace(CERTIFICATE, failed=3), Role("judge", "the judge", "judge")
+    ).startswith("certificate of the judge: 64 reads repeated, 3 failed, 2 outputs")
 
 
 def test_the_content_is_json_with_versions():

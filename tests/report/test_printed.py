@@ -33,15 +33,21 @@ POOR = make_run(
 
 def shown(tmp_path, runs=GOOD, qrels=None, cut_runs=(), **options):
     options = {"k": 2, "end_to_end_k": 1, "measures": "P@1", "resamples": 2000} | options
-    settings = Settings(**options)
-    inputs = EvaluationInputs(QUERIES, CORPUS, runs, 0, 0, qrels, cut_runs)
+    settings = Settings.of(**options)
+    inputs = EvaluationInputs(
+        queries=QUERIES,
+        corpus=CORPUS,
+        runs=runs,
+        tables={} if qrels is None else {"qrels": qrels},
+        cut_runs=cut_runs,
+    )
     reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
     result = evaluate(inputs, settings, store=tmp_path, executor=reader)
     console = Console(width=100, record=True, file=None)
     with console.capture() as captured:
-        for table in shown_tables(result, settings):
+        for table in shown_tables(result):
             console.print(table)
-    return captured.get(), lines(result, settings)
+    return captured.get(), lines(result)
 
 
 @pytest.mark.parametrize("first", ["erag", "provenance"])
@@ -105,10 +111,10 @@ def test_what_one_might_not_expect_is_said(tmp_path):
     notes = "\n".join(line for line in said if line.startswith("note: "))
     assert "labels of qrels are real-valued" in notes
     assert (
-        "poor lists more than --k 2 passages: measures without a cutoff look at the first 2"
+        "poor lists more than `k` 2 passages: measures without a cutoff look at the first 2"
         in notes
     )
-    assert "--relevant list excuses what a run did not find" in notes
+    assert "`relevant` list excuses what a run did not find" in notes
     assert "1 judgment is of a passage that no run lists" in notes
     assert "39 queries have no judgments" in notes
     _, quiet = shown(tmp_path, annotators=("erag",))
@@ -127,4 +133,4 @@ def test_too_few_resamples_for_so_many_comparisons_are_said(tmp_path):
     # the constant measure of poor leaves annotators on sys and none between the runs: erag against
     # two rivals by two measures, and these two against each other, corrected apart
     assert "with 100 resamples and 4 comparisons no p-value can fall below 0.079" in note
-    assert "--resamples 160" in note
+    assert "`resamples` 160" in note

@@ -19,18 +19,17 @@ def evaluation(rows, whole=None, *, relevant="pool", settings=None):
     query_scores = scored(rows)
     downstream = read_whole(whole) if whole else read_whole({}).clear()
     return SimpleNamespace(
-        statistics=analyse(query_scores, downstream, (settings or Settings()).bootstrap()),
+        statistics=analyse(query_scores, downstream, (settings or Settings.of()).bootstrap),
         downstream=downstream,
         relevant=relevant,
-        counts=SimpleNamespace(queries=60),
+        queries=60,
+        settings=settings or Settings.of(),
     )
 
 
 def said(rows, whole=None, *, relevant="pool", **options):
-    settings = Settings(**({"resamples": 1000} | options))
-    return verdict.sentences(
-        evaluation(rows, whole, relevant=relevant, settings=settings), settings
-    )
+    settings = Settings.of(**({"resamples": 1000} | options))
+    return verdict.sentences(evaluation(rows, whole, relevant=relevant, settings=settings))
 
 
 def test_a_run_that_is_clearly_better_is_to_be_chosen():
@@ -94,7 +93,7 @@ def test_without_end_to_end_scores_it_says_that_labels_alone_speak():
 def test_labels_that_excuse_what_was_not_found_compare_no_runs():
     rows = [("erag", "P@3", {"s": first(50), "t": first(25)})]
     (only,) = said(rows, relevant="list")
-    assert only == "labels under --relevant list do not compare runs; --relevant pool lets them"
+    assert only == "labels where `relevant` is list do not compare runs; `relevant` pool lets them"
     (choice,) = said(rows, CLEAR, relevant="list")
     assert choice.startswith("choose t.")
 
@@ -131,15 +130,13 @@ def test_of_many_runs_the_nearest_are_named():
 
 def test_one_run_gets_no_verdict():
     alone = evaluation([("erag", "P@3", {"s": first(3)})], {"s": first(3)})
-    assert verdict.sentences(alone, Settings()) == []
-    assert verdict.content(alone, Settings()) is None
+    assert verdict.sentences(alone) == []
+    assert verdict.content(alone) is None
 
 
 def test_the_summary_holds_fields_and_sentences():
-    settings = Settings(resamples=1000)
-    found = verdict.content(
-        evaluation([("erag", "P@3", ALIKE)], WHOLE, settings=settings), settings
-    )
+    settings = Settings.of(resamples=1000)
+    found = verdict.content(evaluation([("erag", "P@3", ALIKE)], WHOLE, settings=settings))
     found = json.loads(json.dumps(found))
     assert (found["best"], found["undecided"], found["n"]) == ("t", ["u"], 60)
     assert list(found["means"]) == ["t", "u", "s"]
@@ -151,10 +148,10 @@ def test_the_summary_holds_fields_and_sentences():
 @pytest.mark.parametrize("whole", [WHOLE, None])
 def test_the_table_has_the_score_and_each_annotators_best_measure_or_all(whole):
     rows = [("erag", "P@3", ALIKE), ("erag", "RR@3", WHOLE)]
-    settings = Settings(resamples=100)
+    settings = Settings.of(resamples=100)
     console = Console(width=100, record=True, file=None)
     with console.capture() as captured:
-        console.print(runs.shown(evaluation(rows, whole, settings=settings), settings))
+        console.print(runs.shown(evaluation(rows, whole, settings=settings)))
     text = captured.get()
     assert text.startswith("Means of s, less those of:")
     if whole:

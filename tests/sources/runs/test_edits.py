@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.inputs import read_inputs
 from engine.sources.runs.edits import Delete, Edit, Insert, Swap, apply_edits, read_edits
 from engine.sources.runs.export import write_exports
 from engine.sources.runs.read import read_run
 from tests.conftest import make_run
+from tests.tables import read_files
 
 RUN = make_run([("q1", "a", 1), ("q1", "b", 2), ("q1", "c", 3), ("q2", "b", 1), ("q2", "a", 2)])
 QUERIES = ["q1", "q2", "q3"]
@@ -217,7 +217,7 @@ def files(tmp_path):
 
 def read(files, tmp_path, *rows, **options):
     path = edits_file(tmp_path, *rows)
-    return read_inputs(files[0], files[1], [files[2]], edits=path, **{"k": 2} | options)
+    return read_files(files[0], files[1], [files[2]], edits=path, **{"k": 2} | options)
 
 
 def test_edits_come_before_the_cutoff(files, tmp_path):

@@ -44,7 +44,7 @@ MEASURES = {
 @pytest.mark.parametrize(("runs", "relevant"), [([A], "list"), ([A], "pool"), ([A, B], "pool")])
 def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs, relevant):
     table = pl.concat(runs)
-    settings = Settings(
+    settings = Settings.of(
         k=8,
         measures=" ".join(MEASURES),
         annotators=("containment", "provenance"),
@@ -52,7 +52,9 @@ def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs
         relevant=relevant,
         resamples=0,
     )
-    result = evaluate(EvaluationInputs(QUERIES, CORPUS, table, 0, 0), settings, store=tmp_path)
+    result = evaluate(
+        EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=table), settings, store=tmp_path
+    )
     written = write_exports(result.labels, table, tmp_path)
     assert len(written) == 2 + len(runs)
     compared = 0

@@ -3,8 +3,8 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.inputs import read_inputs
 from engine.sources.runs.qrels import read_qrels, write_qrels
+from tests.tables import read_files
 
 
 def test_trec_lines_are_read_in_their_order(tmp_path):
@@ -53,11 +53,11 @@ def test_judgments_of_other_queries_are_refused(tmp_path):
     corpus.write_text('{"id": "a", "title": "A", "text": "Ann"}\n')
     run.write_text("1 Q0 a 1 1 mine\n")
     qrels.write_text("1 0 a 1\n2 0 a 1\n")
-    judged = read_inputs(queries, corpus, [run], k=1, qrels=qrels).qrels
+    judged = read_files(queries, corpus, [run], k=1, tables={"qrels": qrels}).qrels
     assert judged.rows() == [("1", "a", 1.0)]
     qrels.write_text("one 0 a 1\n")
     with pytest.raises(InputError, match="judges none of the 1 queries"):
-        read_inputs(queries, corpus, [run], k=1, qrels=qrels)
+        read_files(queries, corpus, [run], k=1, tables={"qrels": qrels})
 
 
 def test_beir_files_have_three_columns_and_a_header(tmp_path):

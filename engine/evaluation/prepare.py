@@ -1,0 +1,223 @@
+"""What is known of an evaluation before anything is read: who labels what, what is asked of whom, and
+the labels and scores that need no reading.
+
+Whatever cannot work is refused here: hours of reading must not end in an error that was foreseeable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.read import Request, requests_for
+from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
+from engine.labels.annotator import Annotator, Labelled, Material
+from engine.labels.registry import ANNOTATORS
+from engine.ranking.kernel import is_real_valued
+from engine.ranking.measures import UTILITY_KIND
+from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
+from engine.ranking.udcg import score_utility
+from engine.tables import (
+    ANNOTATOR,
+    DOC_ID,
+    DOC_IDS,
+    LABEL,
+    MEASURE,
+    NOTE,
+    PROVENANCE,
+    QUERY_ID,
+    RANK,
+    RUN,
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluation before its reads.
+
+    Attributes:
+        relevant: what counts as judged.
+        pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
+        lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
+        requests: what is asked of whom.
+        labelled: what annotators made that need no reads, by name.
+        scored: the scores of these.
+    """
+
+    inputs: EvaluationInputs
+    settings: Settings
+    relevant: Relevant
+    pairs: pl.DataFrame
+    lists: pl.DataFrame
+    requests: tuple[Request, ...]
+    labelled: Mapping[str, Labelled]
+    scored: Mapping[str, Scored]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The query scores of one annotator's labels, and the measures that have no meaning on them.
+
+    Attributes:
+        undefined: ``tables.UNDEFINED``.
+        real_valued: whether some label lies between whole numbers.
+    """
+
+    scores: pl.DataFrame
+    undefined: pl.DataFrame
+    real_valued: bool
+
+
+def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
+    """Label what needs no reads, and plan the reads.
+
+    Raises:
+        InputError: an annotator lacks what it needs, a label is out of range, a measure has no meaning
+            on the labels, or a run lists nothing for a query where ``missing`` is ``error``.
+    """
+    _refuse_lacking_inputs(inputs, settings)
+    query_ids = inputs.queries[QUERY_ID].to_list()
+    if settings.ranking.missing == "error":
+        refuse_missing_results(inputs.runs, query_ids)
+    relevant = settings.judged(inputs.runs[RUN].n_unique())
+    pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
+    asking = settings.asks()
+    in_use = settings.annotators_in_use()
+    labelled: dict[str, Labelled] = {}
+    for annotator in in_use:
+        rests_on = annotator.rests_on(settings)
+        if annotator.name not in asking and all(name in labelled for name in rests_on):
+            material = material_for(annotator, inputs, settings, relevant, pairs, labelled)
+            labelled[annotator.name] = annotator.label(material)
+    listed = settings.labels.listed()
+    scored = {
+        annotator.name: score(
+            annotator, labelled[annotator.name].labels, inputs, settings, relevant
+        )
+        for annotator in listed
+        if annotator.name in labelled
+    }
+    # What the ranking measures refuse whatever the labels are, they refuse now.
+    score_runs(
+        inputs.runs,
+        tables.empty(tables.LABELS),
+        query_ids,
+        [measure for measure in settings.measures() if measure.kind != UTILITY_KIND],
+        relevant=relevant,
+        missing=settings.ranking.missing,
+    )
+    requests = requests_for(pairs, lists, settings)
+    return Prepared(inputs, settings, relevant, pairs, lists, tuple(requests), labelled, scored)
+
+
+def material_for(
+    annotator: Annotator,
+    inputs: EvaluationInputs,
+    settings: Settings,
+    relevant: Relevant,
+    pairs: pl.DataFrame,
+    labelled: Mapping[str, Labelled],
+) -> Material:
+    """What an annotator labels from, without reads."""
+    return Material(
+        queries=inputs.queries,
+        corpus=inputs.corpus,
+        runs=inputs.runs,
+        pairs=pairs,
+        settings=settings,
+        tables=inputs.tables,
+        relevant=relevant,
+        rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
+    )
+
+
+def score(
+    annotator: Annotator,
+    labels: pl.DataFrame,
+    inputs: EvaluationInputs,
+    settings: Settings,
+    relevant: Relevant,
+) -> Scored:
+    """Scores by the measures that the labels have; the others are noted.
+
+    Raises:
+        InputError: none of the measures has a meaning on the labels, or a label is out of range.
+    """
+    measures = settings.measures()
+    utilities = annotator.scale(settings).utilities
+    real_valued = is_real_valued(labels.filter(pl.col(LABEL) >= 0)[LABEL].to_numpy())
+    reasons = [
+        settings.why_undefined(measure, annotator, real_valued=real_valued) for measure in measures
+    ]
+    refuse_without_measure(settings, annotator, reasons)
+    undefined = [
+        {ANNOTATOR: annotator.name, MEASURE: str(measure), NOTE: why}
+        for measure, why in zip(measures, reasons, strict=True)
+        # Utilities and other labels have no measure in common: that is not a cell, empty or not.
+        if why and not utilities and measure.kind != UTILITY_KIND
+    ]
+    defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
+    query_ids, missing = inputs.queries[QUERY_ID].to_list(), settings.ranking.missing
+    if utilities:
+        scores = score_utility(inputs.runs, labels, query_ids, defined, missing=missing)
+    else:
+        scores = score_runs(
+            inputs.runs, labels, query_ids, defined, relevant=relevant, missing=missing
+        )
+    return Scored(
+        scores,
+        pl.DataFrame(undefined, schema=tables.UNDEFINED),
+        real_valued=real_valued and not utilities,
+    )
+
+
+def pairs_to_label(inputs: EvaluationInputs) -> pl.DataFrame:
+    """``query_id`` and ``doc_id`` of every passage that some run lists."""
+    return inputs.runs.select(QUERY_ID, DOC_ID).unique(maintain_order=True)
+
+
+def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
+    """``run``, ``query_id``, ``doc_ids``: the passages that the reader of whole lists is given.
+
+    No passages where a run lists none, unless ``missing`` leaves these queries out.
+    """
+    runs, queries = inputs.runs, inputs.queries
+    depth = settings.reader.end_to_end_k or settings.ranking.k
+    listed = (
+        runs.filter(pl.col(RANK) <= depth)
+        .sort(RUN, QUERY_ID, RANK)
+        .group_by(RUN, QUERY_ID, maintain_order=True)
+        .agg(pl.col(DOC_ID).alias(DOC_IDS))
+    )
+    lists = (
+        runs.select(RUN)
+        .unique(maintain_order=True)
+        .join(queries.select(QUERY_ID), how="cross", maintain_order="left_right")
+        .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
+        .with_columns(pl.col(DOC_IDS).fill_null([]))
+    )
+    if settings.ranking.missing == "skip":
+        return lists.filter(pl.col(DOC_IDS).list.len() > 0)
+    return lists
+
+
+def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings) -> None:
+    no_provenance = inputs.queries[PROVENANCE].list.len().sum() == 0
+    for annotator in settings.labels.listed():
+        for name in (annotator.name, *annotator.rests_on(settings)):
+            needed = annotator if name == annotator.name else ANNOTATORS[name]
+            if needed.needs_provenance and no_provenance:
+                raise InputError(None, None, "no query has provenance", leave_out(annotator, name))
+            table = needed.needs_input
+            if table is not None and table.name not in inputs.tables:
+                raise InputError(
+                    None,
+                    None,
+                    f"no judgments for the annotator {name}",
+                    f"give `{table.name}` FILE",
+                )

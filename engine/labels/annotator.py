@@ -1,0 +1,253 @@
+"""The face of every annotator, the engine's and a user's: what it needs, has read, labels and traces.
+
+An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``Labelled``. An
+evaluation looks everything up here and knows no annotator by name; ``engine.labels.registry`` lists the
+engine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import polars as pl
+
+from engine import tables
+from engine.notes import Note
+from engine.ranking.scores import Relevant
+from engine.ranking.settings import RankingSettings
+from engine.reading.prompting.template import Purpose
+from engine.reading.protocol import Augmentation
+from engine.reading.settings import ReaderSettings
+from engine.sources.io.locations import Location
+from engine.statistics.correlation import Bootstrap
+
+Options = TypeVar("Options")
+
+
+class EvaluationSettings(Protocol):
+    """The settings of an evaluation, as far as annotators see them."""
+
+    @property
+    def reader(self) -> ReaderSettings: ...
+
+    @property
+    def ranking(self) -> RankingSettings: ...
+
+    @property
+    def bootstrap(self) -> Bootstrap: ...
+
+    def options(self, kind: type[Options]) -> Options:
+        """An annotator's options, by their class."""
+        ...
+
+
+@dataclass(frozen=True)
+class Role:
+    """Who reads: reads of one role are one job, with one prompt.
+
+    Attributes:
+        name: in certificates and in the costs of a study.
+        title: in sentences, as in "reads of the judge"; empty for the reader of whole lists.
+        key: under which ``summary.json`` describes it.
+    """
+
+    name: str
+    title: str
+    key: str
+
+
+# The RAG system's own LLM. It reads whole lists, and single passages where no other model does.
+READER = Role("reader", "", "reader")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """What an annotator asks to be read: every listed passage alone.
+
+    Attributes:
+        role: who reads.
+        model: the model's name, as ``ReaderSettings.reader`` is.
+        task: what it is asked; chooses the prompt.
+        prompt: a prompt template; None for the usual one of the task and the kind of model.
+        augmentation: how it gets its passage; None for the reader's way, in one prompt where the
+            model is decoder-only.
+        value: the label of each read from the reads and the queries, to count the labels that a
+            repetition changes (``engine.reading.certify``).
+        description: what else ``summary.json`` says of this role.
+    """
+
+    role: Role
+    model: str
+    task: Purpose
+    prompt: str | None
+    augmentation: Augmentation | None
+    value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
+    description: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What kind of labels an annotator gives.
+
+    Attributes:
+        graded: what labels these are, where they can lie between 0 and 1 ("the judge's graded
+            labels"); empty for labels that are 0 or 1, or whole numbers.
+        utilities: whether they may be negative, so that utility measures alone fit them.
+    """
+
+    graded: str = ""
+    utilities: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputTable:
+    """A file that an annotator needs.
+
+    Attributes:
+        name: of the input; also of the command line's option.
+        read: reads it; a table with a column ``query_id``.
+        columns: the columns that its digest is made of.
+        help: what the file holds, for the option's help.
+    """
+
+    name: str
+    read: Callable[[Location], pl.DataFrame]
+    columns: Sequence[str]
+    help: str
+
+
+class Display(NamedTuple):
+    """A further table as it is printed: columns of names to the left, of values to the right."""
+
+    title: str
+    names: Sequence[str]
+    values: Sequence[str]
+    rows: Sequence[tuple[Sequence[str], Sequence[str]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FurtherTable:
+    """A table that an annotator leaves beside its labels, as a Parquet file of this name.
+
+    Attributes:
+        in_summary: whether ``summary.json`` holds its rows, too.
+        display: how it is printed, from the table and what stands behind the name of a figure with
+            an interval (`` [95%]``); None for a table that is not printed.
+    """
+
+    name: str
+    schema: tables.Schema
+    in_summary: bool = False
+    display: Callable[[pl.DataFrame, str], Display] | None = None
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What an annotator made.
+
+    Attributes:
+        labels: the labels table.
+        traces: what is behind every label: the traces table, and any further columns.
+        tables: its further tables, by name.
+        notes: what a user of the labels should know.
+    """
+
+    labels: pl.DataFrame
+    traces: pl.DataFrame
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """What annotators label from.
+
+    Attributes:
+        queries, corpus, runs: the tables of the evaluation; of the corpus the listed passages.
+        pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
+        tables: the files that annotators need, by the name of their input.
+        settings: of the evaluation.
+        relevant: what counts as judged.
+        rests_on: what the annotators that this one rests on made, by name.
+        reads: the reads table with ``failure``, one read for each pair in their order; empty for an
+            annotator that asks for none. A failed read has an empty output and null confidence.
+    """
+
+    queries: pl.DataFrame
+    corpus: pl.DataFrame
+    runs: pl.DataFrame
+    pairs: pl.DataFrame
+    settings: EvaluationSettings
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    relevant: Relevant = "list"
+    rests_on: Mapping[str, Labelled] = field(default_factory=dict)
+    reads: pl.DataFrame = field(default_factory=lambda: tables.empty(tables.READS))
+
+
+def _no_ask(settings: EvaluationSettings) -> Ask | None:
+    return None
+
+
+def _binary(settings: EvaluationSettings) -> Scale:
+    return Scale()
+
+
+def _no_names(settings: EvaluationSettings) -> tuple[str, ...]:
+    return ()
+
+
+def _no_query_notes(queries: pl.DataFrame) -> Iterable[Note]:
+    return ()
+
+
+def _no_score_notes(material: Material, scores: pl.DataFrame) -> Iterable[Note]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Annotator:
+    """Who labels passages.
+
+    Attributes:
+        name: in every table.
+        label: labels the pairs of its material, and traces the labels.
+        options: the class of its options, a frozen dataclass whose fields are options of ``erag
+            evaluate``; None where it has none.
+        uses_options_of: further annotators whose options it follows.
+        needs_provenance: whether it needs queries with gold articles.
+        needs_input: the file that it needs, if any.
+        unfit_tasks: tasks for which its labels have no meaning, with the reason.
+        rests_on: names of the engine's annotators whose labels it is made of; they are made for it
+            whether or not they are asked for.
+        rests_by: the option that chooses what it rests on; empty where nothing does.
+        role: who reads for it; None for an annotator that never asks for reads.
+        asks: what it asks to be read under these settings; None for nothing.
+        scale: what kind of labels it gives under these settings.
+        judges_everything: whether its judgments reach beyond the lists, so that recall and ideal
+            rankings can be taken over all of them.
+        is_the_readers: whether its labels are the reader's own outcomes, so that labels by one reader
+            can be held against the score of another.
+        further_tables: what it leaves beside labels and traces.
+        query_notes: notes on the queries, for evaluations whose labels rest on this annotator.
+        score_notes: notes on the scores that its labels give.
+    """
+
+    name: str
+    label: Callable[[Material], Labelled]
+    options: type | None = None
+    uses_options_of: tuple[str, ...] = ()
+    needs_provenance: bool = False
+    needs_input: InputTable | None = None
+    unfit_tasks: Mapping[str, str] = field(default_factory=dict)
+    rests_on: Callable[[EvaluationSettings], tuple[str, ...]] = _no_names
+    rests_by: str = ""
+    role: Role | None = None
+    asks: Callable[[EvaluationSettings], Ask | None] = _no_ask
+    scale: Callable[[EvaluationSettings], Scale] = _binary
+    judges_everything: bool = False
+    is_the_readers: bool = False
+    further_tables: tuple[FurtherTable, ...] = ()
+    query_notes: Callable[[pl.DataFrame], Iterable[Note]] = _no_query_notes
+    score_notes: Callable[[Material, pl.DataFrame], Iterable[Note]] = _no_score_notes

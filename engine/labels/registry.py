@@ -1,0 +1,30 @@
+"""The engine's annotators, in the order in which help and messages name them."""
+
+from __future__ import annotations
+
+from engine.labels import (
+    containment,
+    dual,
+    erag,
+    judge,
+    preference,
+    provenance,
+    qrels,
+    utility,
+)
+from engine.labels.annotator import Annotator
+
+ANNOTATORS: dict[str, Annotator] = {
+    annotator.name: annotator
+    for annotator in (
+        erag.ANNOTATOR,
+        containment.ANNOTATOR,
+        containment.BY_SUBSTRING,
+        provenance.ANNOTATOR,
+        dual.ANNOTATOR,
+        judge.ANNOTATOR,
+        qrels.ANNOTATOR,
+        preference.ANNOTATOR,
+        utility.ANNOTATOR,
+    )
+}

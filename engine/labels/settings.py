@@ -1,0 +1,78 @@
+"""Who labels, and each annotator's options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from engine.errors import InputError
+from engine.labels import registry
+from engine.labels.annotator import Annotator
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSettings:
+    """Who labels passages.
+
+    Attributes:
+        annotators: Who labels: names of the registry, or annotators of a user's.
+        options: Options of annotators, one object of a class each; those that are left out have their
+            defaults.
+
+    Raises:
+        InputError: an unknown annotator, none at all, or two of one name.
+    """
+
+    annotators: tuple[str | Annotator, ...] = ("erag",)
+    options: tuple[object, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = ", ".join(registry.ANNOTATORS)
+        if not self.annotators:
+            raise InputError(None, None, "no annotators", f"use some of {known}")
+        taken: set[str] = set()
+        for annotator in self.annotators:
+            name = annotator if isinstance(annotator, str) else annotator.name
+            if isinstance(annotator, str) and name not in registry.ANNOTATORS:
+                raise InputError(None, None, f"unknown annotator {name!r}", f"use {known}")
+            clashes = name in taken or (
+                isinstance(annotator, Annotator) and name in registry.ANNOTATORS
+            )
+            # A name of the engine's given twice is the same annotator; a user's may be another.
+            if clashes and not (isinstance(annotator, str) and name in taken):
+                raise InputError(None, None, f"two annotators are called {name!r}", "rename yours")
+            taken.add(name)
+
+    def listed(self) -> tuple[Annotator, ...]:
+        """The annotators that are asked for, each once, in their order."""
+        resolved = (
+            registry.ANNOTATORS[annotator] if isinstance(annotator, str) else annotator
+            for annotator in self.annotators
+        )
+        return tuple({annotator.name: annotator for annotator in resolved}.values())
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(annotator.name for annotator in self.listed())
+
+    def of(self, kind: type[Options]) -> Options:
+        """The options of a class; its defaults where none were given."""
+        return next((known for known in self.options if isinstance(known, kind)), kind())
+
+
+def option_classes(annotators: Sequence[Annotator] = ()) -> list[Any]:
+    """The classes of all annotators' options: the engine's, then those of ``annotators``."""
+    classes = (annotator.options for annotator in (*registry.ANNOTATORS.values(), *annotators))
+    return list(dict.fromkeys(kind for kind in classes if kind is not None))
+
+
+def changed_options(options: object) -> dict[str, Any]:
+    """The options that differ from their defaults, by field."""
+    defaults = type(options)()
+    return {
+        field.name: value
+        for field in fields(options)  # type: ignore[arg-type]
+        if (value := getattr(options, field.name)) != getattr(defaults, field.name)
+    }

@@ -1,0 +1,56 @@
+"""Which ranking measures are computed, how deep, and over what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.errors import InputError
+from engine.ranking.measures import parse_measures
+from engine.ranking.scores import Missing, Relevant
+
+# The value of ``relevant`` that takes recall over all judgments, listed or not.
+EVERYTHING_JUDGED: Relevant = "qrels"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankingSettings:
+    """Cutoff, measures, and what counts as judged.
+
+    Attributes:
+        k: Passages per query that are labelled; 10, or the largest of ``k_sweep``.
+        measures: Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success
+            at k (P, nDCG, Success where all labels lie between 0 and 1), and UDCG for utilities.
+        relevant: What recall and ideal rankings are taken over: the query's own list, the pool of all
+            runs, or all judgments of the qrels. By default qrels where these alone label, else pool
+            for several runs and list for one.
+        missing: Whether queries that a run lists nothing for score 0, are left out of that run's
+            scores (its end-to-end score too), or are an error.
+
+    Raises:
+        InputError: an unknown measure, one that looks beyond the cutoff, or one that ``relevant`` makes
+            meaningless.
+    """
+
+    k: int = 10
+    measures: str = ""
+    relevant: Relevant | None = None
+    missing: Missing = "zero"
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise InputError(None, None, f"`k` is {self.k}", "use 1 or more")
+        for measure in parse_measures(self.measures) if self.measures else ():
+            if measure.cutoff is not None and measure.cutoff > self.k:
+                raise InputError(
+                    None,
+                    None,
+                    f"{measure} looks further than `k` {self.k}",
+                    f"use `k` {measure.cutoff}, or a smaller cutoff",
+                )
+            if self.relevant == "list" and measure.kind == "Judged":
+                raise InputError(
+                    None,
+                    None,
+                    "Judged is 1 by definition where `relevant` is list",
+                    "use `relevant` pool, or leave Judged out",
+                )

@@ -1,0 +1,85 @@
+"""What a reader is asked to do and how its work is run: the settings of everything that is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import InputError
+from engine.machine.device import Dtype
+from engine.reading.prompting.template import Task, read_template
+from engine.reading.protocol import Augmentation, Engine
+from engine.scoring.metrics import get_metric
+
+FailedReads = Literal["error", "zero", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """The RAG system's own LLM: which it is, what it is asked, and how its output is scored.
+
+    Attributes:
+        reader: The LLM that reads: 'bundled' (SmolLM2-135M), a directory, a .gguf file, or a Hugging
+            Face id in the local cache.
+        augmentation: How the reader gets its passages. in-prompt: all passages in one prompt; fid:
+            Fusion-in-Decoder (T5 readers).
+        task: What the reader is asked to do; chooses the prompt.
+        prompt: Prompt template: 'chat' (instruction-tuned models), 'completion' (the default of
+            decoder-only models), 't5' (that of T5 readers), or a file (docs/formats.md).
+        metric: Downstream metric: em, match, accuracy, f1, rouge-l, rouge-l-kilt.
+        end_to_end: Whether to read whole lists too, and correlate with their score.
+        end_to_end_k: Passages that the reader of a whole list is given; by default as many as are
+            labelled.
+        engine: The library that runs the reader; vllm takes decoder-only readers and is installed by
+            'make vllm'.
+        dtype: Precision of the reader; by default the fastest of this machine.
+
+    Raises:
+        InputError: an unknown metric, a value out of range, or a prompt template that cannot be used.
+    """
+
+    reader: str = "bundled"
+    augmentation: Augmentation = "in-prompt"
+    task: Task = "short-answer"
+    prompt: str | None = None
+    metric: str = "em"
+    end_to_end: bool = True
+    end_to_end_k: int | None = None
+    engine: Engine = "transformers"
+    dtype: Dtype | None = None
+
+    def __post_init__(self) -> None:
+        get_metric(self.metric)
+        if self.end_to_end_k is not None and self.end_to_end_k < 1:
+            raise InputError(None, None, f"`end_to_end_k` is {self.end_to_end_k}", "use 1 or more")
+        if self.prompt is not None:
+            read_template(self.prompt, self.task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningSettings:
+    """How reads are run: memory, processes, and what becomes of reads that fail.
+
+    Attributes:
+        memory: Memory of one actor, as in 1.5GiB; by default what the machine has room for.
+        actors: Processes that host the reader; 0 reads in this process. By default as many as there is
+            room for.
+        failed_reads: Whether a read that cannot be done is an error, counts as 0 (zero), or removes
+            its query (skip): from an annotator's scores if a single passage failed, from a run's
+            end-to-end score if its list did.
+        certify: Repeat a sample of the reads (64, or the number given) in other batches and count how
+            many outputs change.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    memory: int = 0
+    actors: int | None = None
+    failed_reads: FailedReads = "error"
+    certify: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("actors", self.actors), ("certify", self.certify)):
+            if value is not None and value < 0:
+                raise InputError(None, None, f"`{name}` is {value}", "use 0 or more")

@@ -1,0 +1,173 @@
+"""The options of ``erag evaluate``: the fields of the settings, and of every annotator's options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from cyclopts import Group, Parameter
+
+from engine.errors import InputError
+from engine.evaluation.inputs import InputFiles, input_tables
+from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
+from engine.evaluation.study import Sweep
+from engine.labels.registry import ANNOTATORS
+from engine.labels.settings import LabelSettings, option_classes
+from engine.ranking.settings import RankingSettings
+from engine.reading.protocol import Augmentation
+from engine.reading.settings import ReaderSettings, RunningSettings
+from engine.statistics.correlation import Bootstrap
+from jobs._command import ConfigFile
+from jobs._options import option, options_of, take
+from jobs._sizes import convert_bytes
+
+# Reads that --certify repeats where it is given no number.
+_CERTIFIED = 64
+_NAMES = ("Inputs", "Reader", "Labels", "Measures", "Statistics", "Running")
+INPUTS, READER, LABELS, MEASURES, STATISTICS, RUNNING = (
+    Group(name, sort_key=place) for place, name in enumerate(_NAMES)
+)
+
+
+def parameters() -> list[inspect.Parameter]:
+    """Every option, in the order of the help."""
+    several = Parameter(consume_multiple=True, negative=())
+    return [
+        *options_of(
+            InputFiles,
+            INPUTS,
+            types={
+                "queries": Path,
+                "corpus": Path,
+                "run": Annotated[list[Path], several],
+                "edits": Path | None,
+            },
+            leave_out=["tables"],
+        ),
+        *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
+        *options_of(
+            ReaderSettings,
+            READER,
+            types={"reader": Annotated[tuple[str, ...], several], "augmentation": str},
+            defaults={"reader": (ReaderSettings.reader,)},
+            more_help={
+                "reader": "Several are compared.",
+                "augmentation": "Both, separated by a comma, are compared.",
+            },
+        ),
+        *options_of(
+            LabelSettings,
+            LABELS,
+            types={"annotators": str},
+            defaults={"annotators": ",".join(LabelSettings().names())},
+            helps={"annotators": f"Who labels, separated by commas: {', '.join(ANNOTATORS)}."},
+            leave_out=["options"],
+        ),
+        *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
+        *options_of(RankingSettings, MEASURES, types={"k": int | None}, defaults={"k": None}),
+        *options_of(
+            Sweep,
+            MEASURES,
+            types={"k_sweep": str},
+            defaults={"k_sweep": ""},
+            leave_out=["readers", "augmentations"],
+        ),
+        *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
+        option("out", Path, RUNNING, "Directory for the results."),
+        option(
+            "store",
+            Path | None,
+            RUNNING,
+            "Directory of the read store; by default ~/.cache/erag/reads.",
+            None,
+        ),
+        *options_of(
+            RunningSettings,
+            RUNNING,
+            types={
+                "memory": Annotated[int, Parameter(converter=convert_bytes)],
+                "certify": Annotated[int | bool, Parameter(negative=())],
+            },
+        ),
+        inspect.Parameter(
+            "config",
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=Annotated[ConfigFile, Parameter(group=RUNNING)],
+            default=None,
+        ),
+    ]
+
+
+def sweep_of(options: Mapping[str, Any]) -> Sweep:
+    """What varies."""
+    return Sweep(
+        readers=options["reader"],
+        augmentations=_augmentations(options["augmentation"]),
+        k_sweep=_cutoffs(options["k_sweep"]),
+    )
+
+
+def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
+    """The settings of the first condition."""
+    k, certify = options["k"], options["certify"]
+    names = filter(None, (name.strip() for name in options["annotators"].split(",")))
+    return Settings(
+        reader=take(
+            ReaderSettings,
+            options,
+            reader=sweep.readers[0],
+            augmentation=sweep.augmentations[0],
+        ),
+        labels=LabelSettings(
+            annotators=tuple(names),
+            options=tuple(take(kind, options) for kind in option_classes()),
+        ),
+        ranking=take(
+            RankingSettings,
+            options,
+            k=k if k is not None else max(sweep.k_sweep, default=RankingSettings.k),
+        ),
+        bootstrap=Bootstrap(**{name: options[name] for name in BOOTSTRAP_FIELDS}),
+        running=take(
+            RunningSettings, options, certify=_CERTIFIED if certify is True else int(certify)
+        ),
+    )
+
+
+def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
+    """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
+    needed = {a.needs_input.name: a.name for a in settings.labels.listed() if a.needs_input}
+    labelling = {a.needs_input.name: a.name for a in ANNOTATORS.values() if a.needs_input}
+    given = {name: options[name] for name in input_tables() if options[name] is not None}
+    for name, annotator in labelling.items():
+        if (name in given) != (name in needed):
+            raise InputError(
+                None,
+                None,
+                f"`{name}` without the annotator {annotator}"
+                if name in given
+                else f"the annotator {annotator} without `{name}`",
+                "use both or neither",
+            )
+    return take(InputFiles, options, run=tuple(options["run"]), tables=given)
+
+
+def _augmentations(text: str) -> tuple[Augmentation, ...]:
+    known: dict[str, Augmentation] = {name: name for name in get_args(Augmentation)}
+    names = [name.strip() for name in text.split(",")]
+    if any(name not in known for name in names):
+        raise InputError(
+            None, None, f"`augmentation` is {text!r}", f"use {', '.join(known)}, or several"
+        )
+    return tuple(known[name] for name in names)
+
+
+def _cutoffs(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise InputError(
+            None, None, f"`k_sweep` is {text!r}", "give whole numbers, as in `k_sweep` 5,10,20,50"
+        ) from None

@@ -1,0 +1,113 @@
+"""Options of a command that are fields of the engine's dataclasses: names, types, defaults and help.
+
+The engine names fields, in its docstrings and messages; here they become options.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import docstring_parser
+from cyclopts import Group, Parameter
+
+Instance = TypeVar("Instance")
+
+_FIELD = re.compile(r"(?<!`)(`{1,2})([a-z][a-z0-9_]*)\1(?!`)")
+
+
+def with_options(text: str) -> str:
+    """The text with every `` `field_name` `` in backticks written as the option ``--field-name``."""
+    return _FIELD.sub(lambda field: "--" + field[2].replace("_", "-"), text)
+
+
+def option(
+    name: str, kind: Any, group: Group, description: str, default: Any = MISSING
+) -> inspect.Parameter:
+    """A keyword-only parameter of a command; required where no default is given."""
+    shown: Any = (lambda values: ", ".join(values)) if isinstance(default, tuple) else None
+    described = Parameter(group=group, help=with_options(description), show_default=shown)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[kind, described],
+        default=inspect.Parameter.empty if default is MISSING else default,
+    )
+
+
+def options_of(
+    owner: type,
+    group: Group,
+    *,
+    types: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    helps: Mapping[str, str] | None = None,
+    more_help: Mapping[str, str] | None = None,
+    leave_out: Sequence[str] = (),
+) -> list[inspect.Parameter]:
+    """An option for every field of a dataclass, with the help of its docstring's ``Attributes``.
+
+    Args:
+        owner: the dataclass.
+        types: types as the command line takes them, where they are not those of the fields.
+        defaults: defaults of the command line, where they are not those of the fields.
+        helps: help of the command line, where it is not the docstring's.
+        more_help: sentences that are added to the help.
+        leave_out: fields that are not options.
+    """
+    hints = get_type_hints(owner, include_extras=True) | dict(types or {})
+    described = docstring_parser.parse(inspect.getdoc(owner) or "").params
+    texts = {param.arg_name: " ".join((param.description or "").split()) for param in described}
+    texts |= helps or {}
+    return [
+        option(
+            field.name,
+            hints[field.name],
+            group,
+            " ".join(filter(None, [texts[field.name], (more_help or {}).get(field.name)])),
+            (defaults or {}).get(field.name, _default(field)),
+        )
+        for field in fields(owner)
+        if field.name not in leave_out
+    ]
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def take(owner: type[Instance], options: Mapping[str, Any], **changed: Any) -> Instance:
+    """The dataclass that options stand for.
+
+    Args:
+        options: values by field; those of other owners are passed over.
+        changed: values that the command worked out itself.
+    """
+    names = {field.name for field in fields(owner)}  # type: ignore[arg-type]
+    values = {name: value for name, value in options.items() if name in names}
+    return owner(**values | changed)
+
+
+def with_signature(
+    command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """A command that takes ``**options``, with the signature that its command line is made of."""
+    defaults = {
+        known.name: known.default
+        for known in parameters
+        if known.default is not inspect.Parameter.empty
+    }
+
+    @functools.wraps(command)
+    def with_defaults(**options: Any) -> None:
+        command(**(defaults | options))
+
+    with_defaults.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_defaults.__annotations__ = {known.name: known.annotation for known in parameters}
+    return with_defaults
