@@ -40,7 +40,7 @@ class ReadError(Exception):
 
 
 class EncodeError(Exception):
-    """Some vectors could not be computed; those computed so far are kept, but the index is unfinished."""
+    """Some vectors could not be computed; the others are kept, but the index is unfinished."""
 
 
 def require_least(field: str, value: float | None, least: int) -> None:

@@ -8,7 +8,9 @@ _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 
 
 def counted(amount: int, what: str) -> str:
-    """An amount and what it counts: ``counted(1, "[query has|queries have] no answer")`` gives "1 query has no answer".
+    """An amount and what it counts.
+
+    ``counted(1, "[query has|queries have] no answer")`` gives "1 query has no answer".
 
     Args:
         amount: 0 or more.

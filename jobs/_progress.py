@@ -39,7 +39,7 @@ class _Rate(ProgressColumn):
 
 @contextlib.contextmanager
 def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
-    """Give a function that takes the number of things done and the total, and shows them on standard error."""
+    """Give a function that shows the things done and their total on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _Lines(doing, things)

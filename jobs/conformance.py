@@ -36,8 +36,8 @@ def conformance(
     """Recompute your files with the reference implementations that are installed.
 
     Prints the largest difference for every reference and measure, and the reference's rules for
-    ties, means and missing queries. The exit status is 1 if a difference remains that these rules do
-    not explain.
+    ties, means and missing queries. The exit status is 1 if a difference remains that these rules
+    do not explain.
 
     Parameters
     ----------

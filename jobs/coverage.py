@@ -35,7 +35,7 @@ def coverage(
     out: Path | None = None,
     config: ConfigFile = None,
 ) -> None:
-    """Cluster evaluation queries together with user queries, and show clusters without any of the former.
+    """Cluster evaluation and user queries together, and show clusters without evaluation queries.
 
     Prints the share of user queries whose cluster has no evaluation query, the share that would be
     expected if as many evaluation queries were drawn at random, and examples of what is missing.
@@ -45,7 +45,8 @@ def coverage(
     queries
         Evaluation queries in any layout (docs/formats.md); answers are not needed.
     user_queries
-        A sample of what users ask: in the same layouts, or a text file (.txt) with one query per line.
+        A sample of what users ask: in the same layouts, or a text file (.txt) with one query per
+        line.
     clusters
         Number of clusters; by default the square root of the number of distinct user queries.
     threads

@@ -26,7 +26,7 @@ _GIB = 2**30
 
 
 def doctor() -> None:
-    """Check whether this machine has what the engine needs; exit status 1 if something is missing."""
+    """Check that this machine has what the engine needs; exit status 1 if something is missing."""
     checks: list[tuple[str, Callable[[], str]]] = [
         ("python", lambda: sys.version.split()[0]),
         ("cpu", _cpu),

@@ -35,9 +35,9 @@ class Output:
     """Which runs are written, where, and under which names.
 
     Attributes:
-        out: For one index, the run: .parquet, else TREC text. For several, a directory that gets one
-            TREC file per run, named after its system (Parquet if ids contain white space); or, with
-            --fuse, a file (.trec, .txt, .run, .tsv, .parquet) for the fused run only.
+        out: For one index, the run: .parquet, else TREC text. For several, a directory that gets
+            one TREC file per run, named after its system (Parquet if ids contain white space); or,
+            with --fuse, a file (.trec, .txt, .run, .tsv, .parquet) for the fused run only.
         name: Names of the systems in the runs, one per index. By default the kind of index, bm25 or
             dense; if several are of one kind, the names of their directories.
         fuse: Also fuse the runs of several indexes: rrf, by reciprocal ranks.
@@ -48,7 +48,7 @@ class Output:
     fuse: Literal["rrf"] | None = None
 
     def check(self, indexes: int) -> None:
-        """Refuse an output that does not suit the number of indexes, before anything is searched."""
+        """Refuse an output that does not suit the number of indexes, before searching."""
         if self.fuse and indexes < 2:
             raise InputError(None, None, "--fuse with one index", "give another --index")
         if indexes > 1 and not (self.fuse or self.is_directory(indexes)):

@@ -1,8 +1,8 @@
 """Clusters of vectors by their direction: spherical k-means, the same on every run.
 
-The centroid of a cluster is its mean direction, and a vector belongs to the centroid of highest cosine
-(Dhillon & Modha 2001). FAISS trains the centroids; exact search (``flat``) assigns vectors to them, so
-no vector changes its cluster because of the rounding of a matrix product.
+The centroid of a cluster is its mean direction, and a vector belongs to the centroid of highest
+cosine (Dhillon & Modha 2001). FAISS trains the centroids; exact search (``flat``) assigns vectors
+to them, so no vector changes its cluster because of the rounding of a matrix product.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from engine.retrieval.shards import Block
 from engine.tables import DOC_ID, SCORE
 
 _ITERATIONS = 25
-# Each from different random points. On 1,362 questions and 37 clusters, the sums of cosines of single
-# starts differ by 1.5%, those of the best of ten by 0.4%.
+# Each from different random points. On 1,362 questions and 37 clusters, the sums of cosines of
+# single starts differ by 1.5%, those of the best of ten by 0.4%.
 STARTS = 10
 
 
@@ -49,11 +49,11 @@ def unit(vectors: Singles) -> Singles:
 
 
 def clusterings(vectors: Singles, count: int, *, seed: int, starts: int = STARTS) -> list[Clusters]:
-    """Spherical k-means of vectors of length 1 from several starts, the highest sum of cosines first.
+    """Spherical k-means of unit vectors from several starts, the highest sum of cosines first.
 
-    k-means ends in one of many local optima, so differences between starts are not properties of the
-    data. If many vectors are equal, there may be fewer clusters than ``count``. FAISS trains on at most
-    256 vectors per cluster, drawn at random; all vectors are assigned.
+    k-means ends in one of many local optima, so differences between starts are not properties of
+    the data. If many vectors are equal, there may be fewer clusters than ``count``. FAISS trains on
+    at most 256 vectors per cluster, drawn at random; all vectors are assigned.
 
     Args:
         vectors: (n, dimensions).
@@ -70,7 +70,7 @@ def clusterings(vectors: Singles, count: int, *, seed: int, starts: int = STARTS
 
 
 def nearest_of(vectors: Singles, queries: Singles) -> tuple[Places, Doubles]:
-    """For each query (n, dimensions), the row of the vector of highest inner product, and that product.
+    """The row of the vector of highest inner product for each query, and the product.
 
     Among equal products, the first row is taken.
     """
@@ -103,8 +103,11 @@ def _train(vectors: Singles, count: int, seed: int) -> Singles:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run FAISS on one thread: how a matrix product is divided among threads can change its last bits,
-    and k-means magnifies such differences. Even on one thread, clustering is faster than encoding."""
+    """Run FAISS on one thread.
+
+    How a matrix product is divided among threads can change its last bits, and k-means magnifies
+    such differences. Even on one thread, clustering is faster than encoding.
+    """
     import faiss
 
     threads = faiss.omp_get_max_threads()

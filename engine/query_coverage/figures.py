@@ -5,8 +5,9 @@ evaluation queries, some clusters are uncovered however the queries were chosen.
 compared with its expectation if, given the clusters, the evaluation queries were a random sample of
 all queries without replacement: the number of them in a cluster is then hypergeometric.
 
-Cluster boundaries are partly arbitrary, so the same queries are clustered several times, and figures
-are means over the clusterings. Given the clusterings, everything said here of one holds for the mean.
+Cluster boundaries are partly arbitrary, so the same queries are clustered several times, and
+figures are means over the clusterings. Given the clusterings, everything said here of one holds for
+the mean.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ DRAWS = 4_999
 
 @dataclass(frozen=True)
 class Figures:
-    """How much an evaluation covers; from ``clusters`` on, the figures are those of the first clustering.
+    """How much an evaluation covers; from ``clusters`` on, by the first clustering.
 
     Attributes:
         user_queries, evaluation_queries: their numbers.
-        share: the share of user queries in clusters without an evaluation query, in [0, 1]; the mean
-            over the clusterings.
+        share: the share of user queries in clusters without an evaluation query, in [0, 1]; the
+            mean over the clusterings.
         low, high: the interval of the share, given the clusterings.
         confidence: of the interval.
         shares: (clusterings,) the share in each.
@@ -46,8 +47,8 @@ class Figures:
         uncovered_clusters, uncovered_queries: clusters without an evaluation query, and the user
             queries in them.
         expected_clusters: uncovered clusters expected of a random sample; exact.
-        unasked_clusters, unasked_queries: clusters without a user query, and the evaluation queries in
-            them.
+        unasked_clusters, unasked_queries: clusters without a user query, and the evaluation queries
+            in them.
     """
 
     user_queries: int
@@ -72,8 +73,8 @@ class Figures:
 def default_clusters(user_texts: int, texts: int) -> int:
     """The default number of clusters: the square root of the number of distinct user queries.
 
-    A cluster then holds, on average, as many of them as there are clusters: both grow with the log. It is
-    at least 2, and never more than ``texts``, the number of all distinct queries.
+    A cluster then holds, on average, as many of them as there are clusters: both grow with the log.
+    It is at least 2, and never more than ``texts``, the number of all distinct queries.
     """
     return min(texts, max(2, round(math.sqrt(user_texts))))
 
@@ -89,8 +90,8 @@ def figures(
     """The figures of clusterings.
 
     The interval is that of a proportion (``binomial_interval``), with the mean number of uncovered
-    queries as successes. A query's mean over clusterings varies less than a yes or no, so the interval
-    is rather too wide than too narrow.
+    queries as successes. A query's mean over clusterings varies less than a yes or no, so the
+    interval is rather too wide than too narrow.
 
     Args:
         clusters: (clusterings, queries) the cluster of each query, counted from 0; none is empty.
@@ -142,8 +143,8 @@ def uncovered(clusters: Ints, evaluation: Flags) -> Flags:
 def expected_uncovered(sizes: Ints, sample: int) -> tuple[float, float]:
     """The expected numbers of clusters without a query of a random sample, and of queries in them.
 
-    A cluster of n among N queries has none of a sample of m with probability C(N-n, m) / C(N, m), and
-    all its queries are then uncovered.
+    A cluster of n among N queries has none of a sample of m with probability C(N-n, m) / C(N, m),
+    and all its queries are then uncovered.
 
     Args:
         sizes: (clusters,) queries of both kinds.
@@ -156,10 +157,10 @@ def expected_uncovered(sizes: Ints, sample: int) -> tuple[float, float]:
 def chance_of_as_many(
     clusters: Ints, sample: int, queries: int, *, draws: int = DRAWS, seed: int
 ) -> float:
-    """Probability that a random sample leaves ``queries`` queries uncovered or more, over all clusterings.
+    """Probability that a random sample leaves ``queries`` queries uncovered or more, in total.
 
-    A Monte Carlo test: (1 + samples with as many) / (1 + draws), so never 0 (Davison & Hinkley 1997,
-    section 4.2). Its standard error is 0.003 at p = 0.05 and 4,999 draws.
+    A Monte Carlo test: (1 + samples with as many) / (1 + draws), so never 0 (Davison & Hinkley
+    1997, section 4.2). Its standard error is 0.003 at p = 0.05 and 4,999 draws.
 
     Args:
         clusters: as in ``figures``.
@@ -189,8 +190,8 @@ def chance_of_as_few(users: Ints, evaluations: Ints) -> tuple[Floats, Floats]:
         users, evaluations: (clusters,) the number of queries of each kind in a cluster.
 
     Returns:
-        (clusters,) each: the hypergeometric lower tail, and the same corrected by Holm's method over
-        all clusters.
+        (clusters,) each: the hypergeometric lower tail, and the same corrected by Holm's method
+        over all clusters.
     """
     sizes = users + evaluations
     tails = _hypergeometric(sizes, int(evaluations.sum())).cdf(evaluations)
@@ -199,7 +200,7 @@ def chance_of_as_few(users: Ints, evaluations: Ints) -> tuple[Floats, Floats]:
 
 
 def binomial_interval(successes: float, n: int, confidence: float) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper & Pearson 1934); its coverage is at least ``confidence``.
+    """Exact interval of a proportion (Clopper & Pearson 1934), of at least that coverage.
 
     Args:
         successes: 0 to n; need not be a whole number.

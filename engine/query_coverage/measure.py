@@ -1,7 +1,7 @@
 """Query coverage: which parts of what users ask have no evaluation query.
 
-Evaluation queries and a sample of user queries are embedded and clustered together; the clusters that
-matter are those with user queries but without an evaluation query.
+Evaluation queries and a sample of user queries are embedded and clustered together; the clusters
+that matter are those with user queries but without an evaluation query.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from engine.tables import (
     NEAREST,
     NEAREST_ID,
     NEAREST_SIMILARITY,
+    P_HOLM,
     QUERY,
     QUERY_ID,
     SIMILARITY,
     SOURCE,
     UNCOVERED,
     USER_QUERIES,
+    P,
 )
 
 EVALUATION, USER = "evaluation", "user"
@@ -54,7 +56,8 @@ class Coverage:
         clusters: the coverage table, one row per cluster.
         assignments: the assignments table, one row per query: the evaluation queries, then the user
             queries, each in their order.
-        figures: the figures over the clusterings from all starts of k-means; ``clusters`` is the first.
+        figures: the figures over the clusterings from all starts of k-means; ``clusters`` is the
+            first.
         clusters_wanted: the number of clusters requested; there are fewer if texts share a vector.
         texts, user_texts: numbers of distinct texts among all queries and among the user queries.
     """
@@ -77,8 +80,9 @@ def measure(
 ) -> Coverage:
     """Cluster queries by the directions of their vectors, and find the clusters that are covered.
 
-    A text that occurs several times (ignoring white space around it) is one point for the clustering,
-    but every figure counts each occurrence. The result does not depend on the order of the rows.
+    A text that occurs several times (ignoring white space around it) is one point for the
+    clustering, but every figure counts each occurrence. The result does not depend on the order of
+    the rows.
 
     Args:
         evaluation: ``query_id`` and ``query``, at least one row.
@@ -131,7 +135,7 @@ def measure(
 
 
 def _largest_first(clusters: Clusters, texts: list[str], pooled: pl.DataFrame) -> Clusters:
-    """The clusters in descending order of their number of user queries, then by their first text."""
+    """The clusters in descending order of their user queries, then by their first text."""
     order = (
         pl.DataFrame({QUERY: texts, CLUSTER: clusters.cluster})
         .join(pooled, on=QUERY, how="left")
@@ -176,8 +180,8 @@ def _table(assignments: pl.DataFrame, clusters: Clusters, vectors: Singles) -> p
     )
     return (
         counted.with_columns(
-            pl.Series("p", p),
-            pl.Series("p_holm", p_holm),
+            pl.Series(P, p),
+            pl.Series(P_HOLM, p_holm),
             evaluation[QUERY_ID].gather(nearest).alias(NEAREST_ID),
             evaluation[QUERY].gather(nearest).alias(NEAREST),
             pl.Series(NEAREST_SIMILARITY, similarity),

@@ -22,6 +22,7 @@ from engine.tables import (
     EXAMPLES,
     NEAREST,
     NEAREST_SIMILARITY,
+    P_HOLM,
     UNCOVERED,
     USER_QUERIES,
 )
@@ -36,10 +37,10 @@ _CHARACTERS = 60
 
 
 def shown_tables(coverage: Coverage) -> list[Table]:
-    """The largest clusters without an evaluation query, and those with fewer than expected by chance."""
+    """The largest clusters without evaluation queries, and those with fewer than by chance."""
     table = coverage.clusters
     uncovered = table.filter((pl.col(EVALUATION_QUERIES) == 0) & (pl.col(USER_QUERIES) > 0))
-    sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col("p_holm") < _ALPHA))
+    sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < _ALPHA))
     shown_tables = []
     for rows, title in (
         (uncovered, "User queries without an evaluation query in their cluster"),
@@ -68,7 +69,7 @@ def _table(title: str, rows: pl.DataFrame, coverage: Coverage) -> Table:
         values = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({_share(row, coverage)})"]
         values += [str(row[EVALUATION_QUERIES])] if with_evaluation else []
         values += [_other_starts(row[UNCOVERED], starts)] if repeated else []
-        values += [layout.p_value(row["p_holm"])]
+        values += [layout.p_value(row[P_HOLM])]
         examples = [*zip(row[EXAMPLES], row[EXAMPLE_SIMILARITIES], strict=True)][:_EXAMPLES]
         queries = [(_short(text), cosine) for text, cosine in examples]
         queries.append((f"evaluation: {_short(row[NEAREST])}", row[NEAREST_SIMILARITY]))
@@ -85,7 +86,7 @@ def _share(row: dict[str, Any], coverage: Coverage) -> str:
 
 
 def lines(coverage: Coverage) -> list[str]:
-    """The lines below the tables: the figures, what chance would give, and notes on reading them."""
+    """The lines below the tables: figures, what chance would give, and notes on reading them."""
     f = coverage.figures
     grain = (
         f"{counted(f.clusters, 'cluster[|s]')} of {counted(coverage.texts, 'distinct text[|s]')}"
@@ -115,7 +116,7 @@ def _range(shares: Sequence[float]) -> str:
 
 
 def _other_starts(uncovered: float, starts: int) -> str:
-    """How much of a cluster that is uncovered here is uncovered in the clusterings of other starts too."""
+    """How much of an uncovered cluster is uncovered in the clusterings of other starts too."""
     return f"{max(0.0, uncovered * starts - 1) / (starts - 1):.0%}"
 
 

@@ -1,8 +1,8 @@
-"""Approximate search: an index that FAISS builds from a factory string, and its recall of the exact lists.
+"""Approximate search: an index built from a FAISS factory string, and its recall.
 
 Factory strings (https://github.com/facebookresearch/faiss/wiki/The-index-factory): ``IVF1024,Flat``
-searches the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` stores 32 bytes
-per vector. Such an index is held in memory as a whole, and its scores are those of FAISS.
+searches the nearest of 1,024 cells, ``HNSW32`` walks a graph, ``OPQ32,IVF1024,PQ32`` stores 32
+bytes per vector. Such an index is held in memory as a whole, and its scores are those of FAISS.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def prune(directory: Path, index: Manifest) -> None:
 
 
 def _file(directory: Path, index: Manifest) -> Path | None:
-    """The file, named by its content, so that a rebuild never mistakes an older one for its result."""
+    """The file, named by its content, so that a rebuild never takes an older one for its result."""
     factory = index.settings["factory"]
     if not factory:
         return None
@@ -170,7 +170,7 @@ def _strided(blocks: Iterator[Block], stride: int) -> Iterator[Singles]:
 
 
 def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
-    """The ids at positions in the index; reads only the ids, and only of the shards that hold them."""
+    """The ids at positions in the index; reads only the ids of the shards concerned."""
     keys, size = index.settings["shards"], index.settings["shard"]
     wanted = pl.DataFrame({"place": places, "row": np.arange(len(places))}).with_columns(
         (pl.col("place") // size).alias("shard")

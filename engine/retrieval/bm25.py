@@ -85,7 +85,7 @@ def build_index(
 
 
 def _move_into_place(work: Path, directory: Path) -> None:
-    """Move a finished index to its place; a kill leaves the old one, none, or the new one, never a part."""
+    """Move a finished index to its place; a kill leaves the old one, none, or the new one."""
     old = work.with_suffix(".old")
     if directory.exists():
         os.replace(directory, old)
@@ -110,8 +110,8 @@ def search(
 ) -> pl.DataFrame:
     """The run table of the best ``k`` passages for each query.
 
-    Queries without any hit, such as those that consist of stop words, have no rows. Equal scores are
-    ordered by document id, as Anserini orders them.
+    Queries without any hit, such as those that consist of stop words, have no rows. Equal scores
+    are ordered by document id, as Anserini orders them.
 
     Args:
         directory: an index made by ``build_index``.

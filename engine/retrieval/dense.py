@@ -64,15 +64,15 @@ def build_index(
     """Encode a corpus and make it searchable, reusing the shards of an earlier build.
 
     The corpus is read twice in constant memory: once for its fingerprint and to find the missing
-    shards, once for the texts of these. An existing index in ``directory`` stays whole and searchable
-    until the new one is finished.
+    shards, once for the texts of these. An existing index in ``directory`` stays whole and
+    searchable until the new one is finished.
 
     Args:
         scan: starts reading the corpus; both times it must yield the same passages.
         directory: of the index.
         spec: the encoder.
-        options: how vectors are stored and computed. Without ``actors``, an index with few shards to
-            encode is built in this process.
+        options: how vectors are stored and computed. Without ``actors``, an index with few shards
+            to encode is built in this process.
         shard: passages per shard.
         on_progress: called with the number of shards done and the total; first with those reused.
         executor: encodes instead (tests).
@@ -164,7 +164,8 @@ def search(
 ) -> pl.DataFrame:
     """The run table of the ``k`` passages of highest inner product for each query.
 
-    Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of them.
+    Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of
+    them.
 
     Args:
         directory: an index made by ``build_index``.
@@ -172,8 +173,8 @@ def search(
         k: passages per query, 1 or more.
         name: the system's name in the run.
         encoder: where the encoder is now; None for where it was when the index was built.
-        parameters: None for exact search. Otherwise FAISS's settings (``nprobe=16``, or empty) for a
-            search in the approximate index that the build's ``factory`` made.
+        parameters: None for exact search. Otherwise FAISS's settings (``nprobe=16``, or empty) for
+            a search in the approximate index that the build's ``factory`` made.
         threads: CPU threads of the encoder; 0 for all.
         block: vectors in memory at a time; None for 32 MiB of them.
 
@@ -213,7 +214,8 @@ def encoder_of(index: Manifest, *, encoder: str | None = None, threads: int = 0)
 
     Args:
         index: the index's manifest.
-        encoder: where the encoder is now, which is checked when it is loaded; None for where it was.
+        encoder: where the encoder is now, which is checked when it is loaded; None for where it
+            was.
         threads: see ``EncoderSpec``.
     """
     recorded = index.settings["encoder"]

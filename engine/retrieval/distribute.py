@@ -1,10 +1,10 @@
 """Encoding shards on Ray Data: actors that host the encoder, tickets as the rows of a dataset.
 
 A corpus is streamed and may be larger than any memory, but a dataset's rows must be known at its
-start. So a row is only a ticket: it stands for one shard, whichever comes next. The driver reads the
-corpus and hands shards to a desk, which holds a few at a time; an actor that receives a ticket fetches
-a shard for it from the desk. A ticket that comes again because its actor died gets the same shard.
-One ticket is one block, one task and, when its vectors arrive at the driver, one file.
+start. So a row is only a ticket: it stands for one shard, whichever comes next. The driver reads
+the corpus and hands shards to a desk, which holds a few at a time; an actor that receives a ticket
+fetches a shard for it from the desk. A ticket that comes again because its actor died gets the same
+shard. One ticket is one block, one task and, when its vectors arrive at the driver, one file.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Desk:
             self._changed.notify_all()
 
     async def take(self, ticket: int) -> Shard | None:
-        """The shard of a ticket; None if none is left, as when the corpus changed after it was counted.
+        """The shard of a ticket; None if none is left, since the corpus changed after the count.
 
         Raises:
             EncodeError: the shard was handed out too often.

@@ -1,4 +1,4 @@
-"""Encoding in this process: shards (``distribute.execute`` encodes them on Ray Data) and queries."""
+"""Encoding in this process: shards (``distribute.execute`` uses Ray Data instead) and queries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def queries(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.float32]:
-    """The vectors of queries, with the prefix added, encoded ``SHARD`` at a time; (texts, dimensions).
+    """The vectors of queries, prefix added, encoded ``SHARD`` at a time; (texts, dimensions).
 
     Args:
         texts: the queries.

@@ -154,8 +154,8 @@ def _load(spec: EncoderSpec) -> tuple[Any, Any]:
 def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[MemoryCost, float]:
     """What a batch costs, by the model's shape, and the bytes that batches may use.
 
-    Estimated, not measured, so that batches are the same each time: a layer holds about ten states of
-    the hidden size, two of the inner size, and a mask of every pair; pooling holds two in fp32.
+    Estimated, not measured, so that batches are the same each time: a layer holds about ten states
+    of the hidden size, two of the inner size, and a mask of every pair; pooling holds two in fp32.
     """
     size = device.weight_bytes(1, spec.dtype)
     inner = getattr(config, "intermediate_size", None) or 4 * spec.dimensions

@@ -26,8 +26,8 @@ class Preset:
     """How a family of encoders is meant to be used, as its authors chose.
 
     Attributes:
-        pooling: the mean of the last layer's vectors over all tokens, special tokens included, or the
-            vector of the first token.
+        pooling: the mean of the last layer's vectors over all tokens, special tokens included, or
+            the vector of the first token.
         normalize: whether vectors are scaled to length 1 (the inner product is then the cosine).
         query_prefix, passage_prefix: text put before queries and before passages.
         separator: text between a passage's title and its text; left out if the title is empty.
@@ -116,8 +116,8 @@ class QueryEncoderOptions(EncoderOptions):
     """Which encoder embeds queries that are clustered, and how.
 
     Attributes:
-        dtype: Precision of the encoder. Clustering magnifies rounding differences, so the default is
-            the most reproducible precision.
+        dtype: Precision of the encoder. Clustering magnifies rounding differences, so the default
+            is the most reproducible precision.
     """
 
     dtype: Dtype | None = "float32"

@@ -2,11 +2,11 @@
 
 The score of a query and a passage depends only on their two vectors: products in double precision,
 which represents a product of two singles exactly, are added in one fixed order. A matrix product
-cannot guarantee that, since BLAS adds in an order that depends on shapes and threads. So FAISS finds
-candidates by matrix products, with a margin that their rounding errors cannot exceed, and the scores
-of the candidates are then computed in the fixed order. The results are the same passages with the
-same scores in the same order, however vectors are divided into shards and blocks, and wherever they
-are searched.
+cannot guarantee that, since BLAS adds in an order that depends on shapes and threads. So FAISS
+finds candidates by matrix products, with a margin that their rounding errors cannot exceed, and the
+scores of the candidates are then computed in the fixed order. The results are the same passages
+with the same scores in the same order, however vectors are divided into shards and blocks, and
+wherever they are searched.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def search(blocks: Iterable[Block], queries: Singles, *, k: int, gpus: int = 0) 
         gpus: GPUs to search on, each with different blocks; 0 for the CPU.
 
     Returns:
-        ``query_row`` (position in ``queries``), ``doc_id`` and ``score``, by query, descending score,
-        and ascending document id where scores are equal.
+        ``query_row`` (position in ``queries``), ``doc_id`` and ``score``, by query, descending
+        score, and ascending document id where scores are equal.
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
     best = pl.DataFrame(schema=_CANDIDATES)
@@ -67,7 +67,7 @@ def search(blocks: Iterable[Block], queries: Singles, *, k: int, gpus: int = 0) 
 def _candidates_of_blocks(
     blocks: Iterable[Block], queries: Singles, k: int, gpus: int, floor: Doubles
 ) -> Iterator[pl.DataFrame]:
-    """The candidates of each block, in any order; ``floor`` may rise meanwhile, which only saves work."""
+    """The candidates of each block, in any order; ``floor`` may rise meanwhile, to save work."""
     if not gpus:
         for block in blocks:
             yield candidates(block, queries, k, floor, nearest_on_cpu, _CPU_ROUNDOFF)
@@ -95,10 +95,10 @@ def candidates(
 
     A sum of d rounded products errs by at most d·u/(1-d·u) of the product of the vectors' lengths
     (Higham 2002, section 3.1), where u is the unit roundoff; inputs that are rounded first add 2u.
-    Let e be that bound. The k-th best exact score of the block is at least the k-th approximate score
-    minus e, so any passage among the k best has an approximate score of at least the k-th minus 2e.
-    Likewise, any passage that exceeds ``floor``, the k-th exact score so far, has an approximate score
-    of at least ``floor`` minus e.
+    Let e be that bound. The k-th best exact score of the block is at least the k-th approximate
+    score minus e, so any passage among the k best has an approximate score of at least the k-th
+    minus 2e. Likewise, any passage that exceeds ``floor``, the k-th exact score so far, has an
+    approximate score of at least ``floor`` minus e.
 
     Args:
         block: the passages.

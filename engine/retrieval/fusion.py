@@ -15,8 +15,8 @@ def reciprocal_rank(
 ) -> pl.DataFrame:
     """Fuse runs: ``score(q, d) = sum over runs that list d of 1 / (constant + rank(q, d))``.
 
-    The runs' scores matter only through the ranks. Equal sums are ordered by document id. The result
-    does not depend on the order of the runs: terms are added in ascending order.
+    The runs' scores matter only through the ranks. Equal sums are ordered by document id. The
+    result does not depend on the order of the runs: terms are added in ascending order.
 
     Args:
         runs: the run table of several systems; a query may be missing from some of them.

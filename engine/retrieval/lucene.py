@@ -1,12 +1,12 @@
 """Lucene's work, done in a separate process: ``python -m engine.retrieval.lucene``.
 
 A JVM in the driver would share its signals with Ray: both install a handler for SIGSEGV, which the
-JVM raises and catches in normal operation. A test process with both once died of a fatal signal; since
-they were separated, none has. A separate process also returns the JVM's memory, and keeps Pyserini's
-many imports, and the replacements for some of them (see ``java``), out of the driver.
+JVM raises and catches in normal operation. A test process with both once died of a fatal signal;
+since they were separated, none has. A separate process also returns the JVM's memory, and keeps
+Pyserini's many imports, and the replacements for some of them (see ``java``), out of the driver.
 
-A corpus is streamed as Arrow batches through standard input, so that neither side ever holds more than
-a few of them; queries and results are passed as Parquet files, settings as one JSON argument.
+A corpus is streamed as Arrow batches through standard input, so that neither side ever holds more
+than a few of them; queries and results are passed as Parquet files, settings as one JSON argument.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Analysis:
 
     Attributes:
         language: selects the analyzer (Anserini's ``-language``).
-        pretokenized: whether texts are already words separated by spaces; the language is then ignored.
+        pretokenized: whether texts are already words separated by spaces; the language is then
+            ignored.
     """
 
     language: str

@@ -20,7 +20,8 @@ FILE = "erag-index.json"
 # Marks a directory in which an index is built for the first time.
 UNFINISHED = "erag-index.unfinished"
 _FORMAT = 2
-# File names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the like.
+# File names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the
+# like.
 _OURS: dict[Kind, re.Pattern[str]] = {
     "bm25": re.compile(r"erag-index\.json|segments_\w+|_\w+\.\w+|write\.lock"),
     "dense": re.compile(r"erag-index\.(json|unfinished)|shards|\w+\.faiss|\..*\.tmp\..*"),
@@ -109,10 +110,11 @@ def is_unfinished(directory: Path) -> bool:
 
 
 def require_place(directory: Path, kind: Kind) -> None:
-    """Check that an index may be built in a directory: one that is new, empty, or holds such an index.
+    """Check that an index may be built in a directory: it is new, empty, or holds such an index.
 
     Raises:
-        InputError: the directory holds anything else, even a single file: a new build removes files.
+        InputError: the directory holds anything else, even a single file: a new build removes
+            files.
     """
     if not directory.exists():
         return

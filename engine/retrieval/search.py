@@ -23,10 +23,11 @@ class SearchOptions:
         threads: CPU threads; all by default.
         k1: BM25's saturation of term frequency.
         b: BM25's normalization by length, from 0 to 1.
-        encoder: Where the encoder of a dense index is now, if it has moved since the index was built.
-        approximate: Search the approximate part of a dense index that was built with a factory string,
-            with these FAISS parameters ("nprobe=16"; "" for FAISS's defaults), and print the share of
-            the exact results that it finds. By default the search is exact.
+        encoder: Where the encoder of a dense index is now, if it has moved since the index was
+            built.
+        approximate: Search the approximate part of a dense index that was built with a factory
+            string, with these FAISS parameters ("nprobe=16"; "" for FAISS's defaults), and print
+            the share of the exact results that it finds. By default the search is exact.
     """
 
     k: int = 10

@@ -1,8 +1,8 @@
 """Shards of a dense index: a piece of a corpus, and the file that holds its vectors.
 
-A shard is named by a hash of its encoder, its storage and its passages. A file is written whole or not
-at all and never changed. So a build that was killed finds what it had completed, a corpus that grew at
-its end costs only the new shards, and a vector is never mistaken for that of another text.
+A shard is named by a hash of its encoder, its storage and its passages. A file is written whole or
+not at all and never changed. So a build that was killed finds what it had completed, a corpus that
+grew at its end costs only the new shards, and a vector is never mistaken for that of another text.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def path(directory: Path, key: str) -> Path:
 
 
 def write(directory: Path, key: str, doc_ids: list[str], vectors: Floats) -> None:
-    """Write a shard's file, atomically; ``vectors`` is (passages, dimensions) in its storage type."""
+    """Write a shard's file atomically; ``vectors`` is (passages, dimensions) as stored."""
     flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
     table = pa.table(
         {
@@ -167,7 +167,7 @@ def _join(held: list[Block]) -> Block:
 
 
 def prune(directory: Path, keys: Iterable[str]) -> None:
-    """Remove the files of shards that an index does not use: those of an older corpus or encoder."""
+    """Remove files of shards that an index does not use, those of an older corpus or encoder."""
     wanted = {path(directory, key).name for key in keys}
     for file in (directory / FOLDER).iterdir():
         if file.name not in wanted and _NAME.fullmatch(file.name):

@@ -1,4 +1,4 @@
-"""Bundled data and models: what the packages that ``make install`` adds carry, and questions about it."""
+"""Bundled articles, questions and models, found in the packages that carry them."""
 
 from __future__ import annotations
 

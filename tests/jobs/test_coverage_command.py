@@ -87,6 +87,19 @@ def test_options_may_stand_in_a_yaml_file(files, tmp_path, capsys):
     assert "clusters of 36 distinct texts" in capsys.readouterr().out
 
 
+def test_an_unanswerable_question_is_left_out_and_counted(files, tmp_path, capsys):
+    encoder = save_tiny_encoder(tmp_path / "encoder")
+    questions = [
+        {"id": "1", "question": "w1 w2", "answers": [{"text": "w3"}]},
+        {"id": "2", "question": "w4 w5", "answers": [], "is_impossible": True},
+    ]
+    document = {"data": [{"title": "w", "paragraphs": [{"context": "w3", "qas": questions}]}]}
+    files["queries"].write_text(json.dumps(document))
+    assert coverage(files, "--encoder", encoder, "--clusters", 2) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == "note: 1 unanswerable question left out"
+
+
 def test_bad_options_and_files_give_one_line(files, tmp_path, capsys):
     encoder = save_tiny_encoder(tmp_path / "encoder")
     (tmp_path / "empty.txt").write_text("\n")

@@ -31,8 +31,8 @@ class Article:
     Attributes:
         page_id: its id in the source.
         title, text: may be empty.
-        name: what identifies it in the provenance of questions; if empty, the title does, or the id if
-            there is no title.
+        name: what identifies it in the provenance of questions; if empty, the title does, or the id
+            if there is no title.
     """
 
     page_id: str

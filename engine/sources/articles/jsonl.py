@@ -22,9 +22,9 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     """The article of one record.
 
     Its id is ``id`` (or ``_id``, ``doc_id``, ``wikipedia_id``), its title ``title`` (or
-    ``wikipedia_title``), its text ``text`` (or ``contents``): a string, or KILT's list of paragraphs.
-    Its name in the provenance of questions is ``article_id``, else ``wikipedia_id`` (as in KILT), else
-    its title.
+    ``wikipedia_title``), its text ``text`` (or ``contents``): a string, or KILT's list of
+    paragraphs. Its name in the provenance of questions is ``article_id``, else ``wikipedia_id`` (as
+    in KILT), else its title.
 
     Raises:
         InputError: there is no id or no text.

@@ -1,7 +1,8 @@
 """Articles from MediaWiki XML dumps.
 
 Dumps are streamed: they are cut at their page elements without parsing them, so that pages can be
-parsed in other processes, a broken page does not affect the rest, and memory holds one page at a time.
+parsed in other processes, a broken page does not affect the rest, and memory holds one page at a
+time.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def read_articles(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Ar
     Pages without prose are yielded with an empty text, so that the caller can count them.
 
     Raises:
-        InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad pages
-            than ``skip_bad`` tolerates.
+        InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad
+            pages than ``skip_bad`` tolerates.
     """
     skip = tolerance(skip_bad)
     for line, page in raw_pages(path, skip=skip):
@@ -99,7 +100,7 @@ class _Pages:
         return line, taken
 
     def _page(self, taken: tuple[int, bytes], *, first: bool) -> tuple[int, bytes] | None:
-        """The page in a piece that ends with an end tag, after a check of the text before the page."""
+        """The page at the end of a piece, after a check of the text before the page."""
         line, text = taken
         start = text.rfind(_OPEN)
         if start < 0:

@@ -1,4 +1,4 @@
-"""Articles from sources of any layout, in chunks that are cheap to cut and can be parsed in other processes."""
+"""Articles from sources of any layout, in chunks that other processes can parse."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class Chunk:
     Attributes:
         path: the file.
         layout: the kind of records.
-        records: each with the line in which it starts, counted from 1; None if lines have no meaning.
+        records: each with the line in which it starts, counted from 1; None if lines have no
+            meaning.
     """
 
     path: Location
@@ -60,7 +61,8 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
     """The files of the sources, in their order.
 
     A directory stands for its ``corpus.jsonl`` (BEIR), else for its files with a known suffix
-    (``.xml``, ``.jsonl``, ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``), ordered by name.
+    (``.xml``, ``.jsonl``, ``.json``, also ``.gz`` or ``.bz2`` of these, ``.parquet``), ordered by
+    name.
 
     Raises:
         InputError: no such file, or a directory without any of these.
@@ -86,8 +88,8 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
 def layout_of(path: Location) -> Layout:
     """The layout of a file, by its first bytes.
 
-    Parquet starts with ``PAR1``, a MediaWiki dump with ``<``; JSON is a SQuAD document if ``is_squad``
-    is true, else JSONL.
+    Parquet starts with ``PAR1``, a MediaWiki dump with ``<``; JSON is a SQuAD document if
+    ``is_squad`` is true, else JSONL.
 
     Raises:
         InputError: the file cannot be read.
@@ -142,8 +144,8 @@ def parse_chunk(
 
     Args:
         chunk: the records; redirects and other namespaces of dumps are left out.
-        prose: whether to render wikitext, which takes most of the time; otherwise texts of dumps are
-            empty.
+        prose: whether to render wikitext, which takes most of the time; otherwise texts of dumps
+            are empty.
     """
     for line, record in chunk.records:
         try:

@@ -1,7 +1,7 @@
 """SQuAD's JSON, which KorQuAD 1.0 and KLUE-MRC use too.
 
-One document ``{"data": [{"title", "paragraphs": [{"context", "qas": […]}]}]}``. It is read as a whole,
-since JSON of this form is not divided into lines (SQuAD 2.0 has 42 MB).
+One document ``{"data": [{"title", "paragraphs": [{"context", "qas": […]}]}]}``. It is read as a
+whole, since JSON of this form is not divided into lines (SQuAD 2.0 has 42 MB).
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ class Paragraph:
     """A context of a SQuAD document.
 
     Attributes:
-        article: the context as a separate article, named by the title that its questions share. So a
-            passage never crosses contexts, and all passages of a title are gold for its questions.
+        article: the context as a separate article, named by the title that its questions share. So
+            a passage never crosses contexts, and all passages of a title are gold for its
+            questions.
         questions: the raw objects under ``qas``.
     """
 

@@ -97,7 +97,8 @@ def _lang(arguments: list[str]) -> str:
 
 
 def _convert(arguments: list[str]) -> str:
-    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: kept as written, not converted.
+    # {{convert|120|km|mi}} and the range form {{convert|120|to|150|km}}: kept as written, not
+    # converted.
     parts: list[str] = []
     for argument in arguments:
         parts.append({"-": "to", "–": "to"}.get(argument, argument))

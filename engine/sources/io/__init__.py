@@ -1,1 +1,1 @@
-"""Files and addresses: opening, streaming, writing atomically, fingerprints, and tolerated bad records."""
+"""Files and addresses: opening, streaming, atomic writing, fingerprints, and bad records."""

@@ -14,8 +14,9 @@ class IdHashes:
     """The ids seen so far, as 64-bit hashes.
 
     Hashes are kept in sorted arrays, each at least twice as long as the next: 8 bytes per id, and
-    briefly 16 while two arrays are merged. An equal hash is only a suspicion (the probability that any
-    two of 20 million different ids share one is 1e-5): the caller must compare the ids themselves.
+    briefly 16 while two arrays are merged. An equal hash is only a suspicion (the probability that
+    any two of 20 million different ids share one is 1e-5): the caller must compare the ids
+    themselves.
     """
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class RowHashes:
 
 
 class Fingerprint:
-    """The fingerprint of a corpus: ids, titles, texts and articles of its passages, in constant memory.
+    """The fingerprint of a corpus, over ids, titles, texts and articles, in constant memory.
 
     Attributes:
         passages: the number of passages added.

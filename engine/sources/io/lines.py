@@ -17,8 +17,8 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
     """Yield (line number from 1, undecoded line) of a file; ``blank`` lines only on request.
 
     Raises:
-        InputError: no such file, or a broken ``.gz`` or ``.bz2``. A file that ends early is broken and
-            never tolerated, since the missing records cannot be counted.
+        InputError: no such file, or a broken ``.gz`` or ``.bz2``. A file that ends early is broken
+            and never tolerated, since the missing records cannot be counted.
     """
     path = require_file(path, what)
     number = 0

@@ -1,4 +1,4 @@
-"""Locations of files: local paths, and addresses that fsspec opens (``s3://…``, ``gs://…``, ``memory://…``)."""
+"""Locations of files: local paths, and addresses that fsspec opens (``s3://…``, ``gs://…``)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DAMAGE = (EOFError, OSError, zlib.error)
 def locate(path: Location) -> Location:
     """An address as a string; ``file://`` addresses and everything else as a Path.
 
-    ``Path("s3://bucket/x")`` folds two slashes into one; they are restored here, since options of the
-    command line may be paths.
+    ``Path("s3://bucket/x")`` folds two slashes into one; they are restored here, since options of
+    the command line may be paths.
     """
     scheme = _SCHEME.match(str(path))
     if scheme is None:
@@ -152,7 +152,7 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 @contextmanager
 def _reported(address: str, *, unless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Turn whatever a driver raises (each has different errors) into an InputError, ``unless`` of these types."""
+    """Turn whatever a driver raises into an InputError, ``unless`` it is of these types."""
     try:
         yield
     except unless:

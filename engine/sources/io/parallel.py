@@ -1,4 +1,4 @@
-"""A function mapped over a stream of items in several processes, with results in the order of the items."""
+"""Mapping a function over a stream of items in several processes, in order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def map_ordered(
 ) -> Iterator[_Result]:
     """Yield ``function(item)`` for every item, in order, for any number of ``workers``.
 
-    At most three items per worker are in progress at any time. The first five seconds of work are done
-    in this process, and so is everything if there is one worker.
+    At most three items per worker are in progress at any time. The first five seconds of work are
+    done in this process, and so is everything if there is one worker.
 
     Args:
         function: a module-level function, or a partial of one, since it is sent to other processes.

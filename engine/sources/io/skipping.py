@@ -54,5 +54,5 @@ class SkipBad:
 
 
 def tolerance(skip_bad: int | SkipBad) -> SkipBad:
-    """``skip_bad`` as the object that counts; a caller that passes one can inspect it afterwards."""
+    """``skip_bad`` as the object that counts; a caller that passes one can read it afterwards."""
     return skip_bad if isinstance(skip_bad, SkipBad) else SkipBad(skip_bad)

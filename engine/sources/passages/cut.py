@@ -37,8 +37,8 @@ def article_passages(
     Args:
         article: the article.
         cutting: how to cut it.
-        article_id: what identifies an article in provenance: its title or its page id. By default the
-            source decides, which is the title for nearly all sources.
+        article_id: what identifies an article in provenance: its title or its page id. By default
+            the source decides, which is the title for nearly all sources.
     """
     name = (article_id is None and article.name) or article.title or article.page_id
     if article_id == "page":

@@ -19,8 +19,8 @@ _LONGEST = 200
 def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield (line, (id, text, title)) of a TSV file with the quotes of the csv module.
 
-    A quoted text may span lines. A record with a quote left open costs only one line: parsing starts
-    again at the next one.
+    A quoted text may span lines. A record with a quote left open costs only one line: parsing
+    starts again at the next one.
 
     Args:
         path: the file.
@@ -60,7 +60,7 @@ def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int,
 
 def _parse(text: str) -> tuple[list[str] | None, str]:
     try:
-        # One string, even with line ends inside: csv.reader takes the end of each string for a line's.
+        # One string even with line ends in it, since csv.reader ends a line with each string.
         return next(csv.reader([text.rstrip("\r\n")], delimiter="\t", strict=True)), ""
     except csv.Error as error:
         return None, str(error)
@@ -69,7 +69,7 @@ def _parse(text: str) -> tuple[list[str] | None, str]:
 def _parse_over_lines(
     first: str, problem: str, ahead: deque[tuple[int, str]], lines: Iterator[tuple[int, str]]
 ) -> tuple[list[str] | None, str]:
-    """Parse a record that continues in the next lines; the lines that it uses are taken off ``ahead``."""
+    """Parse a record that continues in the next lines; takes the lines used off ``ahead``."""
     text = first
     for count in range(_LONGEST):
         if count == len(ahead):

@@ -1,4 +1,4 @@
-"""Reading corpora of passages, batch by batch or only the passages needed: Parquet, JSONL, BEIR, DPR."""
+"""Reading corpora of passages, in batches or only those needed: Parquet, JSONL, BEIR, DPR."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ def scan_corpus(
 
     The name decides the layout:
 
-    - ``.parquet``: the corpus table; a directory: its ``*.parquet`` files ordered by name, or a BEIR
-      data set with a ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
-    - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages with
-      the quotes of the csv module; the article is the title;
+    - ``.parquet``: the corpus table;
+    - a directory: its ``*.parquet`` files ordered by name, or a BEIR data set with a
+      ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
+    - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages
+      with the quotes of the csv module; the article is the title;
     - anything else is JSONL (``.gz``, ``.bz2`` or plain), with ``doc_id`` (or ``id``, ``_id``) and
       ``text`` (or ``contents``); ``title`` is empty by default, and ``article_id`` defaults to
       ``wikipedia_id``, else the title, else the document id.

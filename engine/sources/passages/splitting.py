@@ -1,4 +1,4 @@
-"""Texts cut into pieces of a number of words, or recursively into pieces of at most a number of characters."""
+"""Cutting texts into pieces of some number of words, or recursively by characters."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def cut_words(text: str, words: int) -> list[str]:
 def cut_characters(text: str, characters: int, overlap: int) -> list[str]:
     """Cut a text recursively: at empty lines, else at line ends, spaces, or anywhere.
 
-    The same as LangChain's RecursiveCharacterTextSplitter with its default separators. Pieces have at
-    most ``characters`` characters, and none is empty.
+    The same as LangChain's RecursiveCharacterTextSplitter with its default separators. Pieces have
+    at most ``characters`` characters, and none is empty.
     """
     pieces: list[str] = _splitter(characters, overlap).split_text(text)
     return pieces

@@ -55,8 +55,8 @@ def write_passages(
     """Cut the articles of the sources and write the passages as a corpus, whole or not at all.
 
     One pass in constant memory: some megabytes per worker, a group of 50,000 passages, and 8 to 16
-    bytes per article to detect duplicate ids. The passages, their order and the files are the same for
-    any number of workers.
+    bytes per article to detect duplicate ids. The passages, their order and the files are the same
+    for any number of workers.
 
     Args:
         sources: files, directories or addresses.
@@ -67,8 +67,8 @@ def write_passages(
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
 
     Raises:
-        InputError: a source cannot be used, an article id is duplicated, there is no text at all, or
-            there are more bad records than tolerated.
+        InputError: a source cannot be used, an article id is duplicated, there is no text at all,
+            or there are more bad records than tolerated.
     """
     skip = tolerance(skip_bad)
     ids = ArticleIds(sources)
@@ -120,7 +120,7 @@ def _cut_chunk(chunk: Chunk, *, cutting: Cutting, article_id: ArticleId | None) 
 
 
 class _Writer:
-    """Writes tables as Parquet in groups of rows: to the file ``path``, or to shards in that directory."""
+    """Writes tables as Parquet in groups of rows: to the file ``path``, or to shards under it."""
 
     def __init__(self, path: Path, *, shard: int | None) -> None:
         self.passages = 0

@@ -10,8 +10,8 @@ articles              ``provenance``, ``article_ids``, ``article_id``
 ====================  =======================================================
 
 If the first record has no id field, no record may have one, and queries are numbered from 1 in the
-order of the file. Answers and articles are a string or a list of strings; in CSV and TSV a JSON list
-(``["a", "b"]``), else texts separated by ``|``.
+order of the file. Answers and articles are a string or a list of strings; in CSV and TSV a JSON
+list (``["a", "b"]``), else texts separated by ``|``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 
     Raises:
-        InputError: a header without any of ``QUERY_FIELDS``, rows of another length, or broken quotes.
+        InputError: a header without any of ``QUERY_FIELDS``, rows of another length, or broken
+            quotes.
     """
     numbers: list[int] = []
 

@@ -15,9 +15,9 @@ _ID_FIELDS = ("id", "guid")
 def squad_rows(path: Location) -> tuple[list[QueryRow], int]:
     """The answerable questions of a document, and the number of unanswerable ones left out.
 
-    A question is unanswerable if ``is_impossible`` or without answers (plausible answers do not count).
-    Its gold article is that of its context, named by the title; ``erag passages`` gives the passages of
-    the same document that name too.
+    A question is unanswerable if ``is_impossible`` or without answers (plausible answers do not
+    count). Its gold article is that of its context, named by the title; ``erag passages`` gives the
+    passages of the same document that name too.
 
     Raises:
         InputError: not such a document, or a question without an id or text, or with other answers.

@@ -20,16 +20,16 @@ _PACKED = frozenset({".gz", ".bz2"})
 
 
 def read_user_queries(path: Location) -> QuerySet:
-    """Read queries that need neither answers nor ids, as the queries table in the order of the file.
+    """Read queries that need neither answers nor ids, in the order of the file.
 
-    - In a text file, one whose name ends in ``.txt`` (compressed or not) and that does not start with a
+    - In a text file, one that is named ``.txt`` (compressed or not) and does not start with a
       brace, each line that is not blank is a query, and its line number is its id.
     - The same holds for JSON lines if the first has ``input`` and no ``id``.
     - Any other file is read by ``read_query_set``.
 
     Raises:
-        InputError: the file is unreadable, empty or not UTF-8, or has a query that ``read_query_set``
-            refuses.
+        InputError: the file is unreadable, empty or not UTF-8, or has a query that
+            ``read_query_set`` refuses.
     """
     path = locate(path)
     if is_directory(path):
@@ -50,7 +50,8 @@ def _is_text(path: Location) -> bool:
         suffixes.pop()
     if not suffixes or suffixes[-1] != ".txt":
         return False
-    # Other layouts are recognized by their content and may have any name; no query starts like this.
+    # Other layouts are recognized by their content and may have any name; no query starts like
+    # this.
     first = next((line for _, line in raw_lines(path, _WHAT)), b"")
     return not first.lstrip().startswith(b"{")
 

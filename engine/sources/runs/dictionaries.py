@@ -1,4 +1,4 @@
-"""Runs and judgments as JSON dictionaries, in the forms of pytrec_eval, ranx and the eRAG package."""
+"""Runs and judgments as JSON dictionaries, as in pytrec_eval, ranx and the eRAG package."""
 
 from __future__ import annotations
 

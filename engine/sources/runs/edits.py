@@ -1,4 +1,4 @@
-"""Edits of a run: documents swapped, inserted or deleted, which gives another run beside the original.
+"""Edits of a run: documents swapped, inserted or deleted, for a second run beside the original.
 
 Edits test what a list would be worth with other documents, one document at a time; only the new
 documents and lists cost reads.
@@ -28,7 +28,8 @@ _OPERATIONS = ("swap", "insert", "delete")
 _KEYS = ("query_id", "run", *_OPERATIONS, "rank")
 _SUFFIX = "-edited"
 
-# A whole number is a rank, 1 for the best; a string is a document id, even if it consists of digits.
+# A whole number is a rank, 1 for the best; a string is a document id, even if it consists of
+# digits.
 Place = int | str
 
 
@@ -115,9 +116,9 @@ def apply_edits(
     """Only the edited runs, and what was done to each.
 
     Each run with edits gives a complete run called ``NAME-edited``; its lists without edits are
-    unchanged. Edits are applied one after another, so ranks refer to the list that the previous edits
-    left. Scores of an edited list count down to 1, since the retriever's score of an inserted document
-    is unknown.
+    unchanged. Edits are applied one after another, so ranks refer to the list that the previous
+    edits left. Scores of an edited list count down to 1, since the retriever's score of an inserted
+    document is unknown.
 
     Args:
         runs: the run table, before any cutoff.
@@ -126,9 +127,9 @@ def apply_edits(
         query_ids: the queries that may be edited; a run need not list anything for them.
 
     Raises:
-        InputError: an unknown run, or none named although there are several; an unknown query; a rank
-            beyond the list; a document that is not in the list, or that is inserted but already there;
-            or a run that is already called ``NAME-edited``.
+        InputError: an unknown run, or none named although there are several; an unknown query; a
+            rank beyond the list; a document that is not in the list, or that is inserted but
+            already there; or a run that is already called ``NAME-edited``.
     """
     names = runs[RUN].unique(maintain_order=True).to_list()
     known = set(query_ids)

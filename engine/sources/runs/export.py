@@ -19,11 +19,11 @@ _SUFFIXES = (".txt", ".tsv", ".trec", ".parquet")
 def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> list[Path]:
     """Write ``qrels/ANNOTATOR.*`` and ``runs/RUN.*`` under ``directory``; the files written.
 
-    Qrels are TREC text (``.txt``) if all of an annotator's labels are whole numbers. Others are BEIR's
-    TSV (``.tsv``) and Parquet, since tools that read TREC qrels truncate 0.5 to 0. Runs are TREC text
-    (``.trec``). If an id contains white space, which TREC text cannot represent, only Parquet is
-    written. Files of an earlier export in the two folders are removed first: a file of the same name in
-    another format could be mistaken for a new one.
+    Qrels are TREC text (``.txt``) if all of an annotator's labels are whole numbers. Others are
+    BEIR's TSV (``.tsv``) and Parquet, since tools that read TREC qrels truncate 0.5 to 0. Runs are
+    TREC text (``.trec``). If an id contains white space, which TREC text cannot represent, only
+    Parquet is written. Files of an earlier export in the two folders are removed first: a file of
+    the same name in another format could be mistaken for a new one.
 
     Args:
         labels: the labels table.
@@ -73,7 +73,7 @@ def _with(base: Path, suffix: str) -> Path:
 
 
 def _file_names(names: list[str]) -> dict[str, str]:
-    """A file name for each name; names are the users' and may contain slashes, or no valid character."""
+    """A file name for each name; users' names may contain slashes, or no valid character."""
     taken: set[str] = set()
     files: dict[str, str] = {}
     for name in names:

@@ -19,7 +19,8 @@ def read_preferences(path: Location) -> pl.DataFrame:
 
     Raises:
         InputError: the file is unreadable or empty; a line has no query id, fewer than two or more
-            than three passages, a passage twice, or a best passage that is missing or was not shown.
+            than three passages, a passage twice, or a best passage that is missing or was not
+            shown.
     """
     rows = [_row(path, line, record) for line, record in read_json_lines(path, _WHAT)]
     if not rows:

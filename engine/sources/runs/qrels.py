@@ -1,4 +1,4 @@
-"""Judgments (qrels): reading and writing TREC text, BEIR's TSV and Parquet; reading JSON dictionaries."""
+"""Judgments (qrels): TREC text, BEIR's TSV and Parquet, read and written; JSON, read."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 def read_qrels(path: Location) -> pl.DataFrame:
     """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
 
-    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; a file that
-    starts with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval, ranx). Labels
-    are numbers (whole numbers in TREC's collections); a label below 0 means that a passage was pooled
-    but not judged.
+    A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; a file
+    that starts with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval,
+    ranx). Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a
+    passage was pooled but not judged.
 
     Raises:
-        InputError: the file is unreadable or empty, a line has another number of columns, a label is
-            not a finite number, or a document is judged twice for a query.
+        InputError: the file is unreadable or empty, a line has another number of columns, a label
+            is not a finite number, or a document is judged twice for a query.
     """
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
@@ -58,13 +58,13 @@ def read_qrels(path: Location) -> pl.DataFrame:
 def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
     """Write judgments: Parquet for a name in ``.parquet``, BEIR's TSV for ``.tsv``, else TREC text.
 
-    BEIR's labels are written as the shortest decimals that give the same number again, whole numbers
-    without a decimal point.
+    BEIR's labels are written as the shortest decimals that give the same number again, whole
+    numbers without a decimal point.
 
     Raises:
-        InputError: in TREC text an id with white space, or a label that is not a whole number, which
-            TREC's tools cannot read (they truncate 0.5 to 0); in TSV an id with a tab or a line end,
-            or with white space around it.
+        InputError: in TREC text an id with white space, or a label that is not a whole number,
+            which TREC's tools cannot read (they truncate 0.5 to 0); in TSV an id with a tab or a
+            line end, or with white space around it.
     """
     path = Path(path)
     table = frame.select(list(tables.QRELS))

@@ -1,4 +1,4 @@
-"""Runs (ranked lists): reading and writing TREC text and Parquet; reading JSON dictionaries."""
+"""Runs (ranked lists): TREC text and Parquet, read and written; JSON dictionaries, read."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ _WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON
 def read_run(path: Location) -> pl.DataFrame:
     """Read one run as the run table, sorted by query and rank.
 
-    The order in TREC files follows trec_eval: by score (in single precision, as trec_eval stores it),
-    equal scores by document id, both descending; the rank column is ignored. JSON
-    ``{query: {document: score}}`` (pytrec_eval, ranx) is ordered in the same way; in
-    ``{query: [document, …]}`` (the eRAG package) the best document comes first, and scores count down
-    to 1, as in that package. In Parquet the rank column counts. The result has ranks 1, 2, … without
-    gaps. A run without a name is named after its file.
+    The order in TREC files follows trec_eval: by score (in single precision, as trec_eval stores
+    it), equal scores by document id, both descending; the rank column is ignored.
+    ``{query: {document: score}}`` in JSON (pytrec_eval, ranx) is ordered in the same way; in
+    ``{query: [document, …]}`` (the eRAG package) the best document comes first, and scores count
+    down to 1, as in that package. In Parquet the rank column counts. The result has ranks 1, 2, …
+    without gaps. A run without a name is named after its file.
 
     Raises:
-        InputError: the file is unreadable or empty, a line does not have six columns, a score is not
-            a number, a query lists a document or a rank twice, or there are several system names.
+        InputError: the file is unreadable or empty, a line does not have six columns, a score is
+            not a number, a query lists a document or a rank twice, or there are several system
+            names.
     """
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
@@ -80,9 +81,9 @@ def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
 def write_run(frame: pl.DataFrame, path: Location) -> None:
     """Write a run: Parquet for a name in ``.parquet``, else TREC text.
 
-    Programs that read TREC text order by score in single precision, and equal scores by document id.
-    To preserve the order of the ranks, a score that is not below the previous one is written as the
-    next smaller number.
+    Programs that read TREC text order by score in single precision, and equal scores by document
+    id. To preserve the order of the ranks, a score that is not below the previous one is written as
+    the next smaller number.
 
     Raises:
         InputError: an id with white space, which TREC text cannot represent.

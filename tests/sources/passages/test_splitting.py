@@ -50,3 +50,10 @@ def test_a_cutting_decides_between_words_and_characters():
 def test_impossible_cuttings_are_refused(options):
     with pytest.raises(InputError, match="use 1"):
         Cutting(**options)
+
+
+def test_words_and_characters_exclude_each_other_and_overlap_needs_characters():
+    with pytest.raises(InputError, match="`words` and `characters`; use one of them"):
+        Cutting(words=5, characters=9)
+    with pytest.raises(InputError, match="`overlap` without `characters`; use both"):
+        Cutting(overlap=5)
