@@ -29,10 +29,10 @@ from engine.conformance.references import (
     RankingReference,
 )
 from engine.errors import InputError
-from engine.labels.qrels import NAME
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
+from engine.ranking.settings import EVERYTHING_JUDGED
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
@@ -42,6 +42,8 @@ DEFAULT_MEASURES = (
     "P@1 P@5 P@10 R@5 R@10 R@100 F1@10 AP AP@10 RR RR@10 Success@1 Success@5 Success@10 Rprec "
     "nDCG nDCG@5 nDCG@10 nDCG(dcg='exp-log2')@10 Judged@10"
 )
+# The annotator under whose name the labels of the qrels are scored.
+_JUDGMENTS = "judgments"
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
             )
             + "trec_eval's code can hang on them"
         )
-    labels = judged.with_columns(pl.lit(NAME).alias(ANNOTATOR)).select(list(tables.LABELS))
+    labels = judged.with_columns(pl.lit(_JUDGMENTS).alias(ANNOTATOR)).select(list(tables.LABELS))
     negative = bool((judged[LABEL] < 0).any())
     return _Files(listed, labels, query_ids, frozenset(common), tied, negative), tuple(notes)
 
@@ -185,7 +187,9 @@ def _nested(frame: pl.DataFrame, value: str) -> dict[str, dict[str, float]]:
 
 
 def _ours(files: _Files, measures: Sequence[Measure]) -> dict[Measure, dict[str, float]]:
-    scored = score_runs(files.run, files.labels, files.query_ids, measures, relevant="qrels")
+    scored = score_runs(
+        files.run, files.labels, files.query_ids, measures, relevant=EVERYTHING_JUDGED
+    )
     names = {str(measure): measure for measure in measures}
     result: dict[Measure, dict[str, float]] = {measure: {} for measure in measures}
     for name, query, value in scored.select(MEASURE, QUERY_ID, VALUE).iter_rows():

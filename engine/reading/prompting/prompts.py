@@ -8,6 +8,8 @@ from typing import Literal
 
 from engine.errors import InputError
 from engine.reading.prompting.template import (
+    ABSTAIN,
+    JUDGE,
     NUMBER,
     PASSAGES,
     QUERY,
@@ -131,7 +133,7 @@ def make_prompt(
     most = template.max_new_tokens
     if most is None:
         # A choice is made without decoding; other prompts do as the task's own.
-        chooses = template.choices or task in ("judge", "abstain")
+        chooses = template.choices or task in (JUDGE, ABSTAIN)
         own = None if chooses else read_template(DEFAULT_STYLE[architecture], task)
         most = (own and own.max_new_tokens) or 1
     prompt = Prompt(

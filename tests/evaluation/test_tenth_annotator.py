@@ -1,0 +1,217 @@
+"""A tenth annotator is one file, its options and a line in the registry: this file and ``register``.
+
+It needs a file of its own (clicks), has an option, asks the reader, rests on another annotator, traces
+its labels by a column of its own, and leaves a table that is printed. Nothing else in the engine or the
+commands is changed for it.
+"""
+
+import json
+from dataclasses import dataclass
+
+import polars as pl
+import pytest
+from cyclopts import App
+
+from engine import tables
+from engine.errors import InputError
+from engine.labels import registry
+from engine.labels.annotator import (
+    Annotator,
+    Ask,
+    Display,
+    FurtherTable,
+    InputTable,
+    Labelled,
+    Role,
+    Scale,
+)
+from engine.notes import count_note
+from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID
+from jobs._command import run_app
+from jobs.evaluate import evaluate_command
+
+CLICKS = "clicks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of the annotator ``popular``.
+
+    Attributes:
+        least_clicks: Clicks from which on a passage is popular.
+
+    Raises:
+        InputError: a number below 1.
+    """
+
+    least_clicks: int = 1
+
+    def __post_init__(self):
+        if self.least_clicks < 1:
+            raise InputError(None, None, f"`least_clicks` is {self.least_clicks}", "use 1 or more")
+
+
+INPUT = InputTable(
+    name="click_log",
+    read=lambda path: pl.read_ndjson(path).select(QUERY_ID, DOC_ID, CLICKS),
+    columns=(QUERY_ID, DOC_ID, CLICKS),
+    help="Clicks on passages, in JSONL; for the annotator popular.",
+)
+ROLE = Role("doubter", "the doubter", "doubter")
+TOTALS = FurtherTable(
+    name="click_totals",
+    schema={QUERY_ID: pl.String(), CLICKS: pl.Int64()},
+    in_summary=True,
+    display=lambda frame, level: Display(
+        "Clicks on listed passages",
+        ["query"],
+        ["clicks"],
+        [([query_id], [str(clicks)]) for query_id, clicks in frame.iter_rows()],
+    ),
+)
+
+
+def asks(settings):
+    reader = settings.reader
+    return Ask(
+        role=ROLE,
+        model=reader.reader,
+        task=reader.task,
+        prompt=reader.prompt,
+        augmentation=None,
+        value=lambda reads, queries: reads[OUTPUT].str.len_chars().cast(pl.Float64),
+        description={"least_clicks": settings.options(Options).least_clicks},
+    )
+
+
+def label(material):
+    """Half for a popular passage, half for one that its read, and containment, have something in."""
+    least = material.settings.options(Options).least_clicks
+    clicked = material.pairs.join(
+        material.tables[INPUT.name], on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"
+    ).with_columns(pl.col(CLICKS).fill_null(0))
+    contained = material.rests_on["containment"].labels[LABEL] > 0
+    answered = (material.reads[OUTPUT] != "") & contained
+    halves = (clicked[CLICKS] >= least).cast(pl.Float64) + answered.cast(pl.Float64)
+    labels = clicked.select(
+        QUERY_ID, DOC_ID, pl.lit("popular").alias(tables.ANNOTATOR), (halves / 2).alias(LABEL)
+    )
+    totals = clicked.group_by(QUERY_ID, maintain_order=True).agg(pl.col(CLICKS).sum())
+    unseen = count_note(
+        "passages_without_clicks",
+        int((clicked[CLICKS] == 0).sum()),
+        "listed [passage was|passages were] never clicked (`least_clicks` is "
+        f"{material.settings.options(Options).least_clicks})",
+    )
+    traces = labels.with_columns(clicked[CLICKS], material.reads["read_key"])
+    return Labelled(labels, traces, {TOTALS.name: totals}, (unseen,))
+
+
+POPULAR = Annotator(
+    name="popular",
+    label=label,
+    options=Options,
+    needs_input=INPUT,
+    rests_on=lambda settings: ("containment",),
+    role=ROLE,
+    asks=asks,
+    scale=lambda settings: Scale(graded="the halves of popularity"),
+    further_tables=(TOTALS,),
+)
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """The line in the registry."""
+    monkeypatch.setitem(registry.ANNOTATORS, POPULAR.name, POPULAR)
+
+
+@pytest.fixture
+def arguments(tmp_path, tiny_t5):
+    (tmp_path / "q.jsonl").write_text(
+        '{"id": "1", "input": "w1 w2", "output": [{"answer": "w7"}]}\n'
+        '{"id": "2", "input": "w4", "output": [{"answer": "w5"}]}\n'
+    )
+    (tmp_path / "c.jsonl").write_text(
+        '{"id": "a", "title": "", "text": "w7 w8"}\n{"id": "b", "title": "", "text": "w9 w10"}\n'
+    )
+    (tmp_path / "r.trec").write_text("1 Q0 a 1 2 mine\n1 Q0 b 2 1 mine\n2 Q0 b 1 1 mine\n")
+    (tmp_path / "clicks.jsonl").write_text(
+        '{"query_id": "1", "doc_id": "a", "clicks": 3}\n'
+        '{"query_id": "2", "doc_id": "b", "clicks": 1}\n'
+        '{"query_id": "9", "doc_id": "b", "clicks": 7}\n'
+    )
+    given = {"queries": "q.jsonl", "corpus": "c.jsonl", "run": "r.trec", "out": "out"}
+    options = [part for name, file in given.items() for part in (f"--{name}", tmp_path / file)]
+    more = ["--store", tmp_path / "store", "--reader", tiny_t5, "--k", 2, "--actors", 0]
+    return [str(part) for part in (*options, *more, "--dtype", "float32", "--resamples", 0)]
+
+
+def run(arguments):
+    """The command with the annotators that are registered now; its exit status."""
+    app = App(name="erag")
+    app.command(evaluate_command(), name="evaluate")
+    try:
+        run_app(app, ["evaluate", *arguments])
+    except SystemExit as stop:
+        return stop.code or 0
+    return 0
+
+
+def test_it_runs_from_its_option_to_the_printed_tables(register, arguments, tmp_path, capsys):
+    clicks = ["--click-log", str(tmp_path / "clicks.jsonl"), "--least-clicks", "2"]
+    assert run([*arguments, "--annotators", "popular,erag", *clicks]) == 0
+    printed = capsys.readouterr().out
+    assert "popular" in printed
+    assert "Clicks on listed" in printed
+    assert "reads of the doubter: 3 wanted" in printed
+    # q1's second passage: its first has 3 clicks, and q2's has one
+    assert "note: 1 listed passage was never clicked (--least-clicks is 2)" in printed
+    out = tmp_path / "out"
+    traces = pl.read_parquet(out / "traces.parquet").filter(annotator="popular")
+    assert traces[CLICKS].to_list() == [3, 0, 1]
+    assert traces["read_key"].null_count() == 0
+    # a: popular, and holds w7; b of 1: neither; b of 2: one click is too few, and no w5
+    answered = traces["label"].to_list()
+    assert answered[0] >= 0.5
+    assert answered[1:] == [0, 0]
+    assert pl.read_parquet(out / "click_totals.parquet").rows() == [("1", 3), ("2", 1)]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["configuration"]["least_clicks"] == 2
+    assert summary["configuration"]["click_log"].endswith("clicks.jsonl")
+    assert summary["doubter"]["least_clicks"] == 2
+    assert summary["click_totals"] == [
+        {"query_id": "1", "clicks": 3}, {"query_id": "2", "clicks": 1},
+    ]  # fmt: skip
+    assert summary["notes"]["passages_without_clicks"][0]["amount"] == 1
+    measures = {row["measure"] for row in summary["means"] if row["annotator"] == "popular"}
+    assert measures == {"P@2", "nDCG@2", "Success@2"}  # its labels are graded
+    assert "containment" not in {row["annotator"] for row in summary["means"]}
+    assert (out / "exported/qrels/popular.tsv").is_file() or (
+        out / "exported/qrels/popular.txt"
+    ).is_file()
+    # a later evaluation without it takes its table away
+    assert run([*arguments, "--annotators", "containment", "--no-end-to-end"]) == 0
+    assert not (out / "click_totals.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--annotators", "popular"], "the annotator popular without --click-log"),
+        (["--annotators", "erag", "--least-clicks", "3"], "without the annotator popular"),
+        (["--annotators", "popular", "--least-clicks", "0"], "--least-clicks is 0; use 1 or more"),
+        (["--annotators", "popular", "--task", "claims"], "popular has no meaning for the task"),
+        (["--annotators", "unheard-of"], "utility, popular"),
+    ],
+)
+def test_it_is_checked_as_every_annotator_is(register, arguments, capsys, options, words):
+    assert run([*arguments, *options]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_without_its_line_it_is_unknown(arguments, capsys):
+    assert run([*arguments, "--annotators", "popular"]) == 2
+    assert "unknown annotator 'popular'" in capsys.readouterr().err
