@@ -188,7 +188,7 @@ def test_a_reference_that_is_not_installed_is_listed(check, no_ranx, monkeypatch
 @pytest.mark.parametrize(
     ("run", "qrels", "measures", "words"),
     [
-        ([("q", "a", 1.0)], [("q", "a", 0.5)], "P@1", "qrels: labels that are no whole numbers"),
+        ([("q", "a", 1.0)], [("q", "a", 0.5)], "P@1", "qrels: labels that are not whole numbers"),
         ([("q", "a", 1.0)], [("q", "a", 1e30)], "P@1", "qrels: a label beyond 2147483647"),
         ([("q", "a", 1.0)], [("q", "a", 1)], "P@9999999999", "cutoff of P@9999999999"),
         ([("p", "a", 1.0)], [("q", "a", 1)], "P@1", "run: no query of the run is in"),

@@ -77,7 +77,7 @@ def test_what_udcg_does_not_take():
 
 def test_other_labels_are_not_scored_by_udcg():
     empty = tables.empty
-    with pytest.raises(InputError, match="UDCG is of utilities alone"):
+    with pytest.raises(InputError, match="UDCG is defined only for utility labels"):
         score_runs(
             empty(tables.RUNS), empty(tables.LABELS), [], parse_measures("UDCG"), relevant="list"
         )
