@@ -153,7 +153,7 @@ def test_a_wrong_value_of_the_engine_is_found(check, no_ranx, monkeypatch):
         assert rows[package, "P@1"].agrees(0)
 
 
-def test_an_order_against_the_scores_excuses_nothing(check, monkeypatch):
+def test_an_order_against_the_scores_is_not_accepted_as_a_tie_rule(check, monkeypatch):
     liar = RankingReference(
         packages=("liar",),
         module="json",

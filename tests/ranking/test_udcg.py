@@ -63,7 +63,7 @@ def test_queries_without_results_can_be_left_out():
     assert set(found["query_id"]) == {"b"}
 
 
-def test_what_udcg_does_not_take():
+def test_udcg_takes_no_options_and_no_other_labels():
     with pytest.raises(InputError, match="UDCG has no option 'rel'.*UDCG has none"):
         parse_measure("UDCG(rel=0.5)@3")
     udcg, precision, ap = parse_measures("UDCG@5 P@5 AP@5")
