@@ -28,7 +28,7 @@ _DEPTH = 10
 
 
 def measure(sizes: list[int]) -> Iterator[dict[str, float]]:
-    """A row for each number of passages, each in a process of its own: the peak is the process's.
+    """A row for each number of passages, each in a separate process: the peak is the process's.
 
     Columns: ``passages``, ``corpus_bytes`` (of the texts), ``index_bytes`` (on disk), ``peak_bytes``
     (resident), and ``build_seconds`` and ``search_seconds`` of CPU time, which other work on the machine
@@ -45,7 +45,7 @@ def measure(sizes: list[int]) -> Iterator[dict[str, float]]:
 def _one(size: int, encoder: str, directory: str) -> dict[str, float]:
     spec = specify(EncoderOptions(encoder, preset="mean", dtype="float32"), threads=1)
     in_process = dense.IndexOptions(actors=0)
-    # What the first build of a process imports and sets up is no cost of its passages.
+    # What the first build of a process imports and sets up is not a cost of its passages.
     dense.build_index(lambda: synthetic(shards.SHARD), f"{directory}-warm", spec, in_process)
     start = time.process_time()
     dense.build_index(lambda: synthetic(size), directory, spec, in_process)

@@ -3,14 +3,14 @@
     python -m benchmarks.agreement --data DIR [--questions 50] [--again] [--store DIR] [--json FILE]
 
 ``--data`` is a directory with ``queries.jsonl`` and ``corpus.jsonl`` as the engine reads them. BM25 finds
-ten passages for each question; then both sides make labels and scores of their own:
+ten passages for each question; then each side makes its labels and scores:
 
 - the engine: ``evaluate``, annotator erag, with the downstream metrics em and f1;
 - the package: ``erag.eval``, with a ``text_generator`` that has the same reader read the texts that the
   package hands over, and a ``downstream_metric`` that is SQuAD's script as transformers has it, so that no
   line of the engine's scoring takes part. The reads are asked for anew, from these texts alone; a read
   that is in the store under the hash of reader and text is the same read, and is not done twice, unless
-  ``--again`` gives the package's reads a store of their own, which is empty.
+  ``--again`` gives the package's reads a separate, empty store.
 
 Every value of every query and measure must agree within 1e-9; otherwise the exit status is 1.
 

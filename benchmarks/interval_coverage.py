@@ -61,7 +61,7 @@ def covered(
     truth = true_tau(measure, outcome, r)
     holds = dict.fromkeys(METHODS, 0)
     widths = dict.fromkeys(METHODS, 0.0)
-    # Every sample of every cell, and its resamples, come from streams of their own.
+    # Every sample of every cell, and its resamples, come from separate streams.
     for sample in range(samples):
         x, y = draw(np.random.default_rng([cell, n, sample]), n, measure, outcome, r)
         found = replicate(

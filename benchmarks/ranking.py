@@ -2,7 +2,7 @@
 
     python -m benchmarks.ranking [--queries 200000] [--depth 50] [--labels graded] [--json FILE]
 
-Every tool runs in a process of its own on the same labels. First the data is handed over in the
+Every tool runs in a separate process on the same labels. First the data is handed over in the
 tool's own format (dictionaries, ranx's Qrels and Run, this engine's flat arrays from Polars tables),
 then all tools evaluate in turn, round by round; medians are printed. Before any timing the values
 of every query are compared. ranx compiles on a small sample beforehand. Memory is what a process grows

@@ -11,7 +11,7 @@ first: in fp32 the outputs must be ``generate``'s; in bf16 the share that differ
 the sides, and for the engine between one read at a time and all together.
 
 The engine is timed twice: one reader with all threads, and as many readers as threads with one each,
-in processes of their own, which is how the pipeline uses a machine without a GPU.
+in separate processes, which is how the pipeline uses a machine without a GPU.
 
 Floor: 2 operations for each weight of the layers and each prompt token that is not shared, at the rate
 of the layers' matrix products, measured in the same run. Expectation: half of it and more; what is above
@@ -19,7 +19,7 @@ it is attention, the element-wise operations, and one pass of the weights for ea
 
 ``--pipeline-reads`` compares the Ray Data pipeline, one actor with all threads, with the same units in
 a loop in this process: start-up is reported apart. ``--memory`` reads under each budget, each in a
-process of its own, and reports the peak. ``--data`` is a directory with ``queries.jsonl`` and
+separate process, and reports the peak. ``--data`` is a directory with ``queries.jsonl`` and
 ``corpus.jsonl`` as the engine reads them; without it, the demo's questions and passages.
 """
 
@@ -227,7 +227,7 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
 
 
 def read_within(spec: ReaderSpec, prompts: list[str]) -> dict[str, float]:
-    """Reads under the memory of ``spec``, for a process of its own: the peak is the process's."""
+    """Reads under the memory of ``spec``, for a separate process: the peak is the process's."""
     read, reader = engine(spec)
     start = time.perf_counter()
     read(prompts)

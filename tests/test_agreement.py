@@ -107,5 +107,5 @@ def test_reads_that_are_not_stored_are_done_from_the_packages_texts(tmp_path):
 
 
 @pytest.mark.parametrize(("title", "text"), [("Aruba", "is an island"), ("", "x\ny"), ("a", "")])
-def test_a_passage_comes_apart_as_it_was_put_together(title, text):
+def test_title_and_text_of_a_passage_survive_being_joined_and_split(title, text):
     assert take_apart(put_together(title, text)) == (title, text)

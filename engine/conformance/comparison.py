@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.errors import InputError
 
@@ -116,26 +116,26 @@ def compare(
         by_rule: our values by the reference's declared rule, where that is not ours.
         rule: what that rule is about, in a word or two.
     """
-    found = [theirs.get(key, math.nan) for key in ids]
-    mean = _mean(found) if their_mean is None else their_mean
-    difference, at = _largest(ours, found, mean, ids)
+    reference = [theirs.get(key, math.nan) for key in ids]
+    mean = _mean(reference) if their_mean is None else their_mean
+    difference, at = _largest(ours, reference, mean, ids)
     row = Row(
         measure, there, len(ids), difference, at, mean, _mean(list(ours.values())), "", difference
     )
     if by_rule is None or difference <= TOLERANCE:
         return row
-    remaining, _ = _largest(by_rule, found, mean, ids)
+    remaining, _ = _largest(by_rule, reference, mean, ids)
     if remaining >= difference:
         return row
-    return Row(**{**vars(row), "rule": rule, "remaining": remaining})
+    return replace(row, rule=rule, remaining=remaining)
 
 
 def _largest(
-    ours: Values, found: Sequence[float], mean: float, ids: Sequence[str]
+    ours: Values, reference: Sequence[float], mean: float, ids: Sequence[str]
 ) -> tuple[float, str]:
-    own = [ours[key] for key in ids]
-    distances = [_distance(a, b) for a, b in zip(own, found, strict=True)]
-    distances.append(_distance(_mean(own), mean))
+    values = [ours[key] for key in ids]
+    distances = [_distance(a, b) for a, b in zip(values, reference, strict=True)]
+    distances.append(_distance(_mean(values), mean))
     largest = max(distances)
     if largest == 0:
         return 0.0, ""

@@ -61,7 +61,7 @@ def compare_erag(path: str | Path) -> Comparison:
     there a cutoff beyond a list is an error, so cutoffs are those that every list has.
 
     Raises:
-        InputError: a file that cannot be read; a query that stands twice; a label that is no number
+        InputError: a file that cannot be read; a query that occurs twice; a label that is not a number
             from 0 to 1; no list with labels; the package is not installed.
     """
     lists = read_lists(path)
@@ -69,7 +69,7 @@ def compare_erag(path: str | Path) -> Comparison:
     lengths = [len(labels) for labels in filled.values()]
     measures = _measures(lists.binary, min(lengths), max(lengths))
     try:
-        version, found = _their_values(filled, list(measures.values()))
+        version, result = _their_values(filled, list(measures.values()))
     except ImportError as error:
         missing = not_installed("erag", "erag", _INSTALL, error)
         require_installed([missing], "eRAG")
@@ -77,8 +77,8 @@ def compare_erag(path: str | Path) -> Comparison:
     ours = _our_values(lists.labels, list(measures))
     rows = []
     for measure, there in measures.items():
-        theirs = {query: float(values[there]) for query, values in found["per_input"].items()}
-        mean = float(found["aggregated"][there])
+        theirs = {query: float(values[there]) for query, values in result["per_input"].items()}
+        mean = float(result["aggregated"][there])
         rows.append(
             compare(str(measure), there, ours[measure], theirs, list(filled), their_mean=mean)
         )
@@ -103,7 +103,7 @@ def read_lists(path: str | Path) -> Lists:
     result: dict[str, tuple[float, ...]] = {}
     for number, query, labels in _rows(Path(path)):
         if not isinstance(query, str) or not is_text(query):
-            raise InputError(path, number, f"query {query!r} is no text", f"give {_WHAT}")
+            raise InputError(path, number, f"query {query!r} is not a text", f"give {_WHAT}")
         if query in result:
             raise InputError(
                 path,
@@ -112,7 +112,9 @@ def read_lists(path: str | Path) -> Lists:
                 "the erag package keys lists by query",
             )
         if not isinstance(labels, list):
-            raise InputError(path, number, f"the labels of {query!r} are no list", f"give {_WHAT}")
+            raise InputError(
+                path, number, f"the labels of {query!r} are not a list", f"give {_WHAT}"
+            )
         for label in labels:
             # Also false for NaN; true and false are 1 and 0 to the package too.
             if not isinstance(label, (int, float)) or not 0 <= label <= 1:
@@ -166,14 +168,14 @@ def _their_values(
 
     # A passage is its label, and the reader repeats it: the metric finds the label again.
     passages = {query: [repr(label) for label in labels] for query, labels in lists.items()}
-    found = evaluate(
+    values = evaluate(
         passages,
         {query: [] for query in lists},
         lambda inputs: {query: documents[0] for query, documents in inputs.items()},
         lambda outputs, expected: {query: float(output) for query, output in outputs.items()},
         set(names),
     )
-    return version_of("erag"), found
+    return version_of("erag"), values
 
 
 def _our_values(

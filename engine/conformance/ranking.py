@@ -128,7 +128,7 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
         raise InputError(
             qrels,
             None,
-            "labels that are no whole numbers, which no reference takes",
+            "labels that are not whole numbers, which no reference takes",
             "give whole numbers, or the labels of each list with `erag`",
         )
     if (judged[LABEL].abs() >= LARGEST).any():
@@ -255,7 +255,7 @@ def _seen_by(
         )
         reordered = run.join(places, on=[QUERY_ID, DOC_ID]).sort(QUERY_ID, "place")
         above = pl.col(SCORE).shift(1).over(QUERY_ID)
-        # An order against the scores is no tie rule, and excuses nothing.
+        # An order against the scores is not a tie rule, and excuses nothing.
         if reordered.select((pl.col(SCORE) <= above).fill_null(True).all()).item():
             run = reordered
     if negative_is_judged:

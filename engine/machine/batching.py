@@ -90,7 +90,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error means that the device or the process ran out of memory."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    # The CPU allocator has no class of its own.
+    # The CPU allocator raises no class by which its errors could be told.
     text = str(error).lower()
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in text or "out of memory" in text

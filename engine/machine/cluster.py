@@ -22,7 +22,7 @@ from engine.machine.batching import machine_memory
 def start_ray(plan_bytes: int = 0) -> None:
     """Connect to the cluster of ``RAY_ADDRESS``, else start Ray on this machine alone.
 
-    A Ray that runs on the machine already is never joined by chance. Nothing is served: no
+    A Ray that already runs on the machine is never joined by accident. Nothing is served: no
     dashboard, no usage reports.
 
     Args:
@@ -159,7 +159,7 @@ def map_rows(
 def _cpus_per_actor(actors: int) -> float:
     """An even share of the cluster's CPUs that fits on its smallest node; Ray sets threads by it.
 
-    A pool that takes every CPU leaves none for a dataset's own tasks; here those need none.
+    A pool that takes every CPU leaves none for the dataset's other tasks; here those need none.
     """
     sizes = [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
     share = sum(sizes) / actors

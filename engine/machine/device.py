@@ -1,4 +1,4 @@
-"""Where a reader runs, and how much memory it may take there."""
+"""Where a model runs, and how much memory it may take there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROCESS_MEMORY = 768 * 2**20
 
 
 class Share(Protocol):
-    """What a model may take of a machine: readers' and encoders' specifications say it."""
+    """What a model may take of a machine, as specifications of readers and encoders state it."""
 
     @property
     def threads(self) -> int: ...
@@ -111,7 +111,7 @@ def prepare(spec: Share) -> torch.device:
 
 
 def default_actor_memory(weights: int) -> int:
-    """Bytes of main memory that an actor is taken to need where the user does not say."""
+    """Bytes of main memory that an actor is assumed to need where the user does not say."""
     return int(1.2 * weights) + 2 * 2**30
 
 
@@ -158,7 +158,7 @@ def peak_memory(device: torch.device) -> int:
     return max(_peak_before_probes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
 
 
-# Measuring starts the system's own record of the peak anew.
+# Measuring resets the system's record of the peak.
 _peak_before_probes = 0
 
 
@@ -171,9 +171,9 @@ def token_cost(
     on a CPU by how far the resident memory rises (Linux). None where that cannot be measured.
 
     Args:
-        probe: runs a forward pass of so many tokens.
+        probe: runs a forward pass of the given number of tokens.
     """
-    probe(small)  # what a first pass sets up for good is no cost of its tokens
+    probe(small)  # what a first pass sets up once is not a cost of its tokens
     peaks = [_peak_of(device, probe, size) for size in (small, large)]
     if peaks[0] is None or peaks[1] is None:
         return None

@@ -34,7 +34,7 @@ def parameters(path: Path) -> int:
                 )
             except (ValueError, KeyError, TypeError, MemoryError, OverflowError):
                 raise InputError(
-                    file, None, "is no safetensors file", "fetch the model again"
+                    file, None, "is not a safetensors file", "fetch the model again"
                 ) from None
     return total
 
@@ -93,7 +93,9 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
             path / "config.json", None, f"cannot be read ({error})", "fetch the model again"
         ) from None
     if not isinstance(config, dict):
-        raise InputError(path / "config.json", None, "is no JSON object", "fetch the model again")
+        raise InputError(
+            path / "config.json", None, "is not a JSON object", "fetch the model again"
+        )
     return config
 
 

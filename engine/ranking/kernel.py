@@ -25,7 +25,7 @@ Ints = npt.NDArray[np.int64]
 # Cells of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
 _BLOCK_CELLS = 2**19
 _BLOCK_LISTS = 8192
-# Counts of so many grades, in lists of up to 500, make one number below 2^63.
+# Counts of this many grades, in lists of up to 500, fit into one number below 2^63.
 _FEW_GRADES = 7
 _LONGEST_COUNTED = 500
 
@@ -68,7 +68,7 @@ _Sums = dict[tuple[str, float | None, int | None], Floats]
 
 
 def is_real_valued(labels: Floats) -> bool:
-    """Whether some label is no whole number; NaN does not count."""
+    """Whether some label is not a whole number; NaN does not count."""
     chunks = (labels[i : i + _BLOCK_CELLS] for i in range(0, len(labels), _BLOCK_CELLS))
     return any(bool(((chunk != np.rint(chunk)) & ~np.isnan(chunk)).any()) for chunk in chunks)
 
@@ -100,8 +100,8 @@ def measure_lists(
             if own_lists:
                 against = _ideal(matrix, plan, grades)
             else:
-                own = ranked.judged_set[block]
-                against = {key: column[own] for key, column in ideals.items()}
+                sets = ranked.judged_set[block]
+                against = {key: column[sets] for key, column in ideals.items()}
             lengths = ranked.offsets[block + 1] - ranked.offsets[block]
             sums = _accumulate(matrix, plan, against, lengths)
             at = _as_slice(block)

@@ -29,7 +29,7 @@ class Measure:
 
     Attributes:
         kind: one of ``KINDS``.
-        cutoff: only the first so many passages count; None means the whole list.
+        cutoff: only this many passages count, from the first; None means the whole list.
         rel: passages with a label of at least this are relevant; None means 1, or for the kinds in
             ``GRADED_KINDS`` real-valued labels as they are.
         dcg: gain and discount of DCG and nDCG: the label (``log2``, Järvelin & Kekäläinen 2002) or
@@ -68,18 +68,18 @@ def parse_measure(text: str) -> Measure:
 
     Raises:
         InputError: an unknown measure, a cutoff below 1, an unknown option, or a threshold that is
-            no number above 0.
+            not a number above 0.
     """
-    found = _NAME.fullmatch(text.strip())
-    if found is None or found["kind"] not in KINDS:
+    match = _NAME.fullmatch(text.strip())
+    if match is None or match["kind"] not in KINDS:
         raise InputError(
             None,
             None,
             f"unknown measure {text!r}",
             f"use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold (AP(rel=0.5)@10)",
         )
-    kind = found["kind"]
-    cutoff = int(found["cutoff"]) if found["cutoff"] else None
+    kind = match["kind"]
+    cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if cutoff == 0:
         raise InputError(None, None, f"cutoff 0 in {text!r}", "use a cutoff of 1 or more")
     if kind == "Rprec" and cutoff is not None:
@@ -88,7 +88,7 @@ def parse_measure(text: str) -> Measure:
         )
     rel: float | None = None
     dcg: Discounted = "log2"
-    for option in filter(None, (part.strip() for part in (found["options"] or "").split(","))):
+    for option in filter(None, (part.strip() for part in (match["options"] or "").split(","))):
         name, _, value = (part.strip() for part in option.partition("="))
         if kind in _GAINS and name == "dcg":
             dcg = _discounted(value.strip("'\""), text)
@@ -156,7 +156,7 @@ def comparable(one: str, other: str) -> bool:
 
 
 def undefined_on_graded(measures: Sequence[Measure]) -> list[Measure]:
-    """The measures that count relevant passages and have no threshold to tell which they are."""
+    """The measures that count relevant passages but have no threshold that says which those are."""
     defined = GRADED_KINDS | {UTILITY_KIND}
     return [m for m in measures if m.rel is None and m.kind not in defined]
 

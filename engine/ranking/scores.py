@@ -17,7 +17,7 @@ the name gives none):
 - nDCG@k: DCG@k over the DCG@k of the judged passages in their best order
 - Judged@k: judged among the first k, over k or the list's length if that is less
 
-On real-valued labels (some label is no whole number) and without ``rel``: P@k is the mean label,
+On real-valued labels (some label is not a whole number) and without ``rel``: P@k is the mean label,
 Success@k the maximum (the eRAG reference's definitions), R@k the label mass of the first k over that
 of the judged, F1 their harmonic mean; AP, RR and Rprec need a threshold. With all labels whole numbers
 every measure equals trec_eval's.
@@ -101,21 +101,21 @@ def score_runs(
 
     Raises:
         InputError: a measure that the labels or ``relevant`` do not define; a passage that a list
-            holds twice or that has two labels; a query twice; a label that is missing or no finite
+            holds twice or that has two labels; a query twice; a label that is missing or not a finite
             number up to 1e15; queries without results under ``error``.
     """
     if any(measure.kind == UTILITY_KIND for measure in measures):
         raise InputError(
             None,
             None,
-            f"{UTILITY_KIND} is of utilities alone",
+            f"{UTILITY_KIND} is defined only for utility labels",
             "leave it out, or label with the annotator utility",
         )
     if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
         raise InputError(
             None,
             None,
-            "Judged is 1 by definition where only the own list counts as judged",
+            "Judged is 1 by definition where only the query's own list counts as judged",
             "use `relevant` pool, or leave Judged out",
         )
     if len(set(query_ids)) < len(query_ids):
@@ -133,8 +133,10 @@ def score_runs(
     listed = runs.select(DOC_ID, RANK).hstack(run_keys)
     parts = []
     for annotator in labels[ANNOTATOR].unique(maintain_order=True):
-        own = labels.lazy().filter(pl.col(ANNOTATOR) == annotator).select(QUERY_ID, DOC_ID, LABEL)
-        judged = own.with_columns(
+        of_annotator = (
+            labels.lazy().filter(pl.col(ANNOTATOR) == annotator).select(QUERY_ID, DOC_ID, LABEL)
+        )
+        judged = of_annotator.with_columns(
             pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
         ).select(_QUERY, DOC_ID, LABEL)
         values = _score_annotator(
@@ -150,8 +152,8 @@ def refuse_missing_results(runs: pl.DataFrame, query_ids: Sequence[str]) -> None
     Raises:
         InputError: naming the first such run and query.
     """
-    for (run,), own in runs.group_by([RUN], maintain_order=True):
-        listed = set(own[QUERY_ID].unique())
+    for (run,), results in runs.group_by([RUN], maintain_order=True):
+        listed = set(results[QUERY_ID].unique())
         if lacking := [query_id for query_id in query_ids if query_id not in listed]:
             raise InputError(
                 None,

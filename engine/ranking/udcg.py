@@ -3,7 +3,7 @@
 UDCG@k of a list is sigmoid(mean of the labels of its first k passages), for labels that may be
 negative (``engine.labels.utility``); a shorter list is averaged over what it has, an empty one scores 0, as
 in the authors' code. No rank counts more than another: the paper found that readers' preference for
-places differs and gains little. It is no measure of ir_measures.
+places differs and gains little. ir_measures does not have it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Repeating a sample of a job's reads in other batches, to see what its figures owe to batching.
+"""Repeating a sample of a job's reads in other batches, to measure how much results depend on batching.
 
-The arithmetic of a batch depends on its size and its padding, in the last bits; greedy decoding turns
-some of these into other words. How often it does so with this model, precision and device is not
-known beforehand, but it can be measured: this does a sample again and counts.
+The last bits of a batch's arithmetic depend on its size and its padding, and greedy decoding turns some
+of these differences into other words. How often that happens with a model, precision and device is
+not known beforehand, but it can be measured: a sample is read again and the changes are counted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class BatchPolicy:
 
 @dataclass(frozen=True)
 class Change:
-    """A read that gave another output when it was repeated."""
+    """A read whose output changed when it was repeated."""
 
     query_id: str
     doc_ids: list[str]
@@ -64,13 +64,13 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """How many of a sample of reads came out otherwise when repeated, and what was read.
+    """How many of a sample of reads changed when they were repeated, and what was read.
 
     Attributes:
         repeated: reads done again.
         alone: of these, in a batch of one; the others were read together, in random order.
         failed: reads that could not be done again; they are in no other count.
-        changed_outputs: reads whose output differs to the letter.
+        changed_outputs: reads whose output is not the same to the letter.
         changed_labels: (query, read) pairs whose downstream value, or judge's label, differs.
         largest_confidence_difference: between the probabilities of the first choice, where the
             reader chooses; None where it writes.
@@ -118,7 +118,7 @@ def certify(
         sample: which reads to repeat; failed ones are left out.
         score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
             ``confidence``.
-        sha256: digests of what else the job's figures depend on, for the record.
+        sha256: digests of what else the job's results depend on, for the record.
         actors: as in ``get_reads``; one actor does the repetition, or with 0 this process.
         executor: does the reads instead of the reader (tests).
 
@@ -130,12 +130,12 @@ def certify(
     run, gpu = executor, False
     if run is None and units:
         run, _, gpu = executor_for(0 if actors == 0 else 1, plan, spec)
-    other, tokens = spec, 0
+    in_other_batches, tokens = spec, 0
     if spec.engine != "vllm":  # which makes its batches by itself
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
-        other = replace(spec, batch_tokens=max(1, tokens // 2))
+        in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     outputs: dict[int, ReadOutput] = {}
-    for result in run(plan, units, other) if run else ():
+    for result in run(plan, units, in_other_batches) if run else ():
         outputs |= dict(enumerate(result.outputs, result.unit.offset))
     if len(outputs) != plan.height:
         raise ReadError(f"{plan.height - len(outputs)} repeated reads were lost; run again")
@@ -160,7 +160,7 @@ def certify(
         dtype=spec.dtype,
         device=device.describe(gpu=gpu),
         batches=BatchPolicy(tokens, spec.memory),
-        repeated_batches=BatchPolicy(other.batch_tokens, spec.memory),
+        repeated_batches=BatchPolicy(in_other_batches.batch_tokens, spec.memory),
         sha256={
             "weights": spec.weights,
             "reader": spec.fingerprint,
@@ -173,9 +173,9 @@ def certify(
 def draw(wanted: pl.DataFrame, reads: pl.DataFrame, sample: Sample) -> pl.DataFrame:
     """A random sample of a job's distinct reads, in random order, over all kinds of reads.
 
-    Kinds are reads of no passage, of one, and of several. Each gives the same share, as far as it
-    has so many: whole lists are fewer than single passages, and longer. The sample depends on the
-    seed and on which reads there are, not on their order.
+    Kinds are reads of no passage, of one, and of several. Each kind gives the same share, or all that
+    it has: whole lists are fewer than single passages, and longer. The sample depends on the seed and
+    on which reads there are, not on their order.
     """
     kinds = pl.col(DOC_IDS).list.len().clip(upper_bound=2)
     distinct = (
@@ -197,7 +197,7 @@ def draw(wanted: pl.DataFrame, reads: pl.DataFrame, sample: Sample) -> pl.DataFr
 
 
 def cut(reads: int) -> tuple[int, list[Unit]]:
-    """Units for so many reads: each of the first half alone, the others together; how many are alone."""
+    """How many of ``reads`` reads are repeated alone (the first half), and the units of all."""
     alone = (reads + 1) // 2
     edges = [*range(alone), *range(alone, reads, _TOGETHER), reads]
     return alone, [
@@ -207,7 +207,7 @@ def cut(reads: int) -> tuple[int, list[Unit]]:
 
 
 def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: list[ReadOutput]) -> pl.DataFrame:
-    """Rows of ``reads`` that were repeated, one a query, with the columns ``output_repeated`` and
+    """Rows of ``reads`` that were repeated, one per query, with the columns ``output_repeated`` and
     ``confidence_repeated``; without those whose repetition failed. In the order of the plan.
     """
     repeated = plan.select(READ_KEY).hstack(

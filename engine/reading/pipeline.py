@@ -4,9 +4,9 @@ One row is one unit, one block, one task. The plan travels once, through the obj
 carry only where in it their unit lies. Rows in flight therefore hold next to nothing, results come
 back unit by unit, and the caller commits each as it arrives.
 
-An actor that dies takes its unit with it; Ray starts another and hands the unit out again, for ever
-if the unit itself is what kills. The ledger counts attempts: a unit that comes a third time is read
-one read at a time, and a read during which an actor died twice is reported as failed.
+An actor that dies takes its unit with it. Ray starts another and hands the unit out again, forever if
+the unit itself is the cause. The ledger counts attempts: a unit that comes a third time is read one
+read at a time, and a read during which an actor died twice is reported as failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput, field_types
 
 _WHOLE_ATTEMPTS = 2  # a third attempt goes read by read
-_STRIKES = 2  # deaths during one read before it counts as its cause
+_STRIKES = 2  # deaths during a read before the read counts as their cause
 
 
 class Ledger:
@@ -45,12 +45,12 @@ class Ledger:
         self._strikes: collections.Counter[int] = collections.Counter()
 
     def begin(self, unit: int) -> int:
-        """Note the beginning of a unit; how often it was begun so far."""
+        """Record the beginning of a unit; returns how often it was begun so far."""
         self._begun[unit] += 1
         return self._begun[unit]
 
     def enter(self, row: int) -> bool:
-        """Note the beginning of a read alone; False if processes died in it too often."""
+        """Record the beginning of a single read; False if processes died in it too often."""
         self._strikes[row] += 1
         return self._strikes[row] <= _STRIKES
 
@@ -94,11 +94,11 @@ class ReaderActor:
             if not ray.get(self._ledger.enter.remote(row)):
                 outputs.append(ReadOutput.failed("the reader's process died in this read"))
                 continue
-            alone = Unit(unit.number, row, 1)
-            one = run_unit(self._reader, alone, self._texts(alone), worker=self._worker)
+            single = Unit(unit.number, row, 1)
+            result = run_unit(self._reader, single, self._texts(single), worker=self._worker)
             ray.get(self._ledger.leave.remote(row))
-            outputs += one.outputs
-            seconds += one.seconds
+            outputs += result.outputs
+            seconds += result.seconds
         return UnitResult(unit, outputs, self._worker, seconds, asdict(self._reader.stats))
 
 

@@ -1,6 +1,6 @@
 """Planning reads: which are wanted, which are missing, and in which units they are done.
 
-Pure functions of tables; nothing here knows of Ray, of torch or of files.
+Pure functions of tables, without Ray, torch or files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from engine.reading.prompting.prompts import Prompt
 from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
-SIZE = "size"  # tokens that a read costs, about
+SIZE = "size"  # about how many tokens a read costs
 GROUP = "group"  # reads that share a part of their inputs have the same
-# Prompts that agree on so many characters are taken to begin with the same passage.
+# Prompts that agree on this many characters are taken to begin with the same passage.
 _ALIKE = 160
-# Of these so many form a group: a unit of work ends some time.
+# At most this many of them form a group, so that units of work stay small.
 _TOGETHER = 16
 
 WANTED: tables.Schema = {
@@ -45,7 +45,7 @@ class Unit:
 
 
 def read_key(fingerprint: str, inputs: Sequence[str]) -> str:
-    """The identity of a read: the reader's fingerprint and the exact text that it is given."""
+    """The identity of a read: a hash of the reader's fingerprint and the exact text that it is given."""
     content = json.dumps([fingerprint, list(inputs)], ensure_ascii=False)
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -92,11 +92,10 @@ def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0)
     Reads of which a reader computes a part once for all stand together as a group: where reads have
     several inputs, those of a query, which share inputs (Fusion-in-Decoder) or the query before the
     passages; else those that begin with the same passage, some at a time. The largest group comes
-    first: long ones that would make actors wait at the end come at the beginning. The order depends
-    on the reads alone.
+    first, so that no actor waits for a long one at the end. The order depends on the reads alone.
 
     Args:
-        lead: characters that all inputs begin with, which tell no group from another.
+        lead: the number of characters that all inputs begin with, which do not distinguish groups.
     """
     shared = bool((missing[INPUTS].list.len() > 1).any())
     begins = pl.col(INPUTS).list.first().str.slice(lead, _ALIKE)
@@ -122,11 +121,11 @@ def cut_units(plan: pl.DataFrame, size: int) -> list[Unit]:
     )
     units: list[Unit] = []
     offset, filled, length = 0, 0, 0
-    for reads, own in groups.select("reads", SIZE).iter_rows():
-        if length and filled + own > size:
+    for reads, tokens in groups.select("reads", SIZE).iter_rows():
+        if length and filled + tokens > size:
             units.append(Unit(len(units), offset, length))
             offset, filled, length = offset + length, 0, 0
-        filled, length = filled + own, length + reads
+        filled, length = filled + tokens, length + reads
     if length:
         units.append(Unit(len(units), offset, length))
     return units

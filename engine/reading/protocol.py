@@ -1,4 +1,4 @@
-"""What a reader is: the one interface between the pipeline and every language model."""
+"""What a reader is: the interface between the pipeline and every language model."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Engine = Literal["transformers", "vllm"]
 BIASED = "fid-t5"
 
 
-# Part of every read's key. To be raised with any change that makes a reader answer otherwise: how
-# prompts are cut, where output ends, how it is cleaned.
+# Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
+# are cut, where output ends, how it is cleaned.
 READING_VERSION = 3
 
 
@@ -33,26 +33,26 @@ class ReaderSpec:
         weights: SHA-256 over the model's files, see ``engine.reading.models.weights.resolve``.
         architecture: decoder-only or encoder-decoder.
         dtype: the precision of weights and activations.
-        max_new_tokens: tokens generated at most, 1 or more.
+        max_new_tokens: the most tokens that are generated, 1 or more.
         stop: generation ends before the first of these strings.
-        max_input_tokens: longest input in tokens, generated ones left aside; longer ones are cut
-            and counted as truncated. 0 means: as long as the model's positions allow.
+        max_input_tokens: longest input in tokens, without those generated; longer ones are cut
+            and counted as truncated. 0 for as many as the model's positions allow.
         tail_marker: what the part of a prompt that must not be cut begins with (the question).
         engine: the library that runs the model.
         special_tokens: whether the tokenizer adds its own (a begin-of-text token); False where the
             prompt has them in its text, as chat templates do.
-        choices: none, and the reader writes; or the texts one of which it chooses as its answer, by
-            the probabilities of their first tokens, in one forward pass without decoding. Of a single
-            one the probability is taken among all tokens.
+        choices: empty for a reader that writes; else the texts from which it chooses its answer, by the
+            probabilities of their first tokens, in one forward pass without decoding. The probability
+            of a single choice is taken among all tokens.
         path: the local directory of the model.
         parameters: how many the model has.
         name: what the user called it, for messages and reports.
-        source: what leads to the same weights on a machine that has no ``path``; the name if empty.
+        source: where the same weights are found on a machine without ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
             it is never cut. (In the first group.)
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
-        batch_tokens: padded tokens in a batch at most; 0 means the device's default.
+        batch_tokens: the most padded tokens of a batch; 0 for the device's default.
     """
 
     weights: str
@@ -132,10 +132,10 @@ class ReaderStats:
 
     Attributes:
         padded_tokens: tokens computed for the prompts, padding included.
-        prompt_tokens: those that were no padding; what several prompts share counts once.
+        prompt_tokens: those without padding; what several prompts share counts once.
         memory_halvings: batches halved because memory ran out.
-        peak_memory: in bytes, on the device that it runs on.
-        token_bytes: what a token of a prompt was measured to take; 0 where that was not measured.
+        peak_memory: in bytes, on the device that the reader runs on.
+        token_bytes: measured bytes per prompt token; 0 where they were not measured.
     """
 
     padded_tokens: int = 0

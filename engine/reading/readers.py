@@ -16,7 +16,7 @@ from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, read_template
 from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
 
-# FiD encodes each passage with the question in at most so many tokens (Izacard & Grave 2021).
+# FiD encodes each passage with the question in at most this many tokens (Izacard & Grave 2021).
 FID_INPUT_TOKENS = 250
 
 
@@ -45,8 +45,8 @@ def specify(
         InputError: an unknown reader, what the engine cannot do, Fusion-in-Decoder with a
             decoder-only model, or a prompt that cannot be used with it.
     """
-    found = weights.resolve(name)
-    if augmentation == "fid" and found.architecture == "causal":
+    model = weights.resolve(name)
+    if augmentation == "fid" and model.architecture == "causal":
         raise InputError(
             None,
             None,
@@ -54,30 +54,30 @@ def specify(
             "use `augmentation` in-prompt, or a T5 reader",
         )
     if engine == "vllm":
-        vllm_support.refuse(found, dtype=dtype or device.best_dtype(), memory=memory)
-    template = read_template(prompt or DEFAULT_STYLE[found.architecture], task)
+        vllm_support.refuse(model, dtype=dtype or device.best_dtype(), memory=memory)
+    template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     head, tail = (
-        chat.around_message(found.path, name, template.system) if template.chat else ("", "")
+        chat.around_message(model.path, name, template.system) if template.chat else ("", "")
     )
-    made = make_prompt(template, task, found.architecture, augmentation, head=head, tail=tail)
+    made = make_prompt(template, task, model.architecture, augmentation, head=head, tail=tail)
     if template.max_input_tokens:
-        _refuse_too_long(found.path, made)
+        _refuse_too_long(model.path, made)
     spec = ReaderSpec(
-        weights=found.digest,
-        architecture=found.architecture,
+        weights=model.digest,
+        architecture=model.architecture,
         dtype=dtype or device.best_dtype(),
         max_new_tokens=made.max_new_tokens,
         stop=made.stop,
         max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
-        path=str(found.path),
-        parameters=model_files.parameters(found.path),
+        path=str(model.path),
+        parameters=model_files.parameters(model.path),
         name=name,
-        source=found.source,
+        source=model.source,
         tail_marker=made.tail_marker,
         special_tokens=not template.chat,
         choices=template.choices,
         # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
-        shared_prefix=made.prefix if found.architecture == "causal" else "",
+        shared_prefix=made.prefix if model.architecture == "causal" else "",
         memory=memory,
         engine=engine,
     )
@@ -92,7 +92,7 @@ def specify(
 
 
 def _refuse_too_long(path: Path, prompt: Prompt) -> None:
-    """Refuse inputs longer than the model has positions; T5 models have as many as one likes."""
+    """Refuse inputs longer than the model has positions; T5 models have no limit."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     positions = config.get("max_position_embeddings")
     most, generated = prompt.template.max_input_tokens, prompt.max_new_tokens
@@ -114,18 +114,18 @@ def load(spec: ReaderSpec) -> Reader:
     """
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # Before torch is loaded: threads that wait for each other shall sleep soon. GNU OpenMP's own
-    # measure is a long spin: on a machine that others use (load 9 on two CPUs) 24 reads took 25 s
+    # Before torch is loaded: threads that wait for each other should soon sleep. GNU OpenMP lets them
+    # spin for long by default: on a machine that others use (load 9 on two CPUs) 24 reads took 25 s
     # without it, and with it were not done after 100 s.
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     if spec.engine == "vllm":
         vllm_support.set_environment()
     # On another node of a cluster the path, or what it was made from, must lead to the same weights.
     here = Path(spec.path).is_dir()
-    found = weights.resolve(spec.path if here else spec.source or spec.name)
-    if found.digest != spec.weights:
+    model = weights.resolve(spec.path if here else spec.source or spec.name)
+    if model.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
-    spec = replace(spec, path=str(found.path))
+    spec = replace(spec, path=str(model.path))
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # of loading weights: seconds, and no news to anybody

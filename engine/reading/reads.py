@@ -1,4 +1,4 @@
-"""Getting reads: from the store where they are there, else by reading; the store grows as units end."""
+"""Getting reads: from the store if they are in it, else by reading; the store grows as units end."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class ReadingCosts:
         failed: those that could not be done.
         seconds: wall-clock seconds of reading, start of the actors included.
         reads_per_second: ``done`` by ``seconds``.
-        reader_seconds: what the actors spent reading, added up.
+        reader_seconds: time that the actors spent reading, in total.
         prompt_tokens, output_tokens: of the reads done now.
-        computed_tokens: tokens that were computed for their prompts; what several prompts begin with
-            counts once, so that these are fewer.
-        padded_tokens: the same with the padding that went through the model with them.
+        computed_tokens: prompt tokens that were computed; fewer, since what several prompts begin with
+            counts once.
+        padded_tokens: the same with padding.
         padding_share: of the padded tokens.
         memory_halvings: batches halved because memory ran out.
         workers: peak memory in bytes of each actor.
@@ -77,7 +77,7 @@ def get_reads(
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
-    """Have all wanted reads: reuse what the store holds, do what it lacks.
+    """Get all wanted reads: reuse those in the store, do the others.
 
     Args:
         wanted: as ``plan.wanted_reads`` gives them.
@@ -159,7 +159,7 @@ def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
 def executor_for(
     actors: int | None, plan: pl.DataFrame, spec: ReaderSpec
 ) -> tuple[Executor, int, bool]:
-    """What does the reads, on how many actors, and whether these have GPUs.
+    """The function that does the reads, the number of its actors, and whether they have GPUs.
 
     Args:
         actors: as in ``get_reads``.

@@ -1,8 +1,8 @@
-"""The read store: every read that was ever paid for, found again by its key.
+"""The read store: every read that was ever done, found by its key.
 
 A store is a directory with one folder per reader fingerprint and one Parquet file (the reads table)
 per finished unit. Files are written whole or not at all and never changed, so a store survives any
-crash, and several jobs may use one store at once: the worst that can happen is a read done twice.
+crash, and several jobs may use one store at once; at worst, a read is done twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def load(store: Path, fingerprint: str) -> pl.DataFrame:
                 path,
                 None,
                 f"broken file in the read store ({error})",
-                "delete it; it is made again",
+                "delete it; its reads are done again",
             ) from None
         frames.append(tables.conform(frame, tables.READS, path))
     if not frames:

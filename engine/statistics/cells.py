@@ -88,7 +88,7 @@ def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
 
 
 def on_shared_queries(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells on the queries that all of them have; nothing where there is no such query."""
+    """The cells on the queries that all of them have; empty where there is no such query."""
     shared = sorted(set.intersection(*(set(cell.query_ids) for cell in cells)))
     return [only(cell, shared) for cell in cells] if shared else []
 

@@ -1,8 +1,8 @@
-"""Which run to choose, and how sure that is: the run that is best end to end, and its leads.
+"""Which run to choose, and how certain that is: the run that is best end to end, and its leads.
 
-Nothing here is a new statistic: leads are differences of means with the interval and the corrected p-value
-that ``run_pairs`` has. What is added is what a choice needs: which differences are certain, about how many
-queries would settle the others, and whether the measures of the annotators say the same.
+This is not a new statistic: leads are differences of means, with the interval and the corrected
+p-value of ``run_pairs``. A choice also needs to know which differences are certain, about how many
+queries would settle the others, and whether the annotators' measures agree.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Lead:
         low, high, p_holm: as in ``run_pairs``, NaN without resamples.
         significant: p_holm is below 1 - confidence, and the interval is above 0.
         queries_needed: about how many queries would show such a difference
-            (``differences.queries_needed``); None where it is significant, where the number says
-            nothing (no difference; no more than there are), and for measures.
+            (``differences.queries_needed``). None where it is significant, where the number is
+            meaningless (no difference, or no more queries than there are), and for measures.
     """
 
     run: str
@@ -60,12 +60,12 @@ class Lead:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What one measure of an annotator says of the choice.
+    """Which run one measure of an annotator favours.
 
     Attributes:
         measure: the one with the highest tau, averaged over runs; the first where none is defined.
         best: the run with its highest mean.
-        lead: of ``best``: over the chosen run, or where it is that one, over the run that comes next.
+        lead: of ``best`` over the chosen run; over the runner-up where ``best`` is the chosen run.
             Its p-value is corrected for all measures (``run_pairs``).
     """
 
@@ -77,7 +77,7 @@ class Opinion:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The run with the best mean of the score that decides, and how sure that is.
+    """The run with the best mean of the score that decides, and how certain that is.
 
     Attributes:
         annotator, measure: the score that decides; both None for the end-to-end score.
@@ -85,7 +85,7 @@ class Choice:
         means: of every run on these, the best first.
         best: the run to choose.
         leads: of ``best`` over each other run, in the order of ``means``.
-        opinions: of the annotators that score the best run, less the one that decides, in their order.
+        opinions: of the annotators that score the best run, except the one that decides, in order.
     """
 
     annotator: str | None
@@ -98,7 +98,7 @@ class Choice:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """Runs that the data do not tell from the best one."""
+        """Runs that the data do not distinguish from the best one."""
         return tuple(lead.over for lead in self.leads if not lead.significant)
 
 
@@ -109,13 +109,13 @@ def choose(
     run_pairs: pl.DataFrame,
     bootstrap: Bootstrap,
 ) -> Choice | None:
-    """Choose by the end-to-end score, or where nothing was read whole by the first annotator's first measure.
+    """Choose by the end-to-end score; without one, by the first annotator's first measure.
 
     Args:
         correlations, run_pairs: of the same scores.
 
     Returns:
-        None where there is but one run, or no query that all runs have.
+        None where there is only one run, or no query that all runs have.
     """
     if run_pairs.is_empty():
         return None
@@ -127,13 +127,13 @@ def choose(
             (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         )
     by_run = {
-        str(run): dict(own.select(QUERY_ID, VALUE).iter_rows())
-        for (run,), own in scored.group_by([RUN], maintain_order=True)
+        str(run): dict(of_run.select(QUERY_ID, VALUE).iter_rows())
+        for (run,), of_run in scored.group_by([RUN], maintain_order=True)
     }
     shared = sorted(set.intersection(*map(set, by_run.values())))
     if len(by_run) < 2 or not shared:
         return None
-    values = np.array([[own[query_id] for query_id in shared] for own in by_run.values()])
+    values = np.array([[scores[query_id] for query_id in shared] for scores in by_run.values()])
     values = values.round(DECIMALS)
     runs = list(by_run)
     means = dict(zip(runs, values.mean(axis=1).round(DECIMALS).tolist(), strict=True))
@@ -157,13 +157,13 @@ def choose(
     leads = [_lead(pairs, best, other, bootstrap, len(shared)) for other in others]
     opinions: list[Opinion] = []
     for name in run_pairs[ANNOTATOR].unique(maintain_order=True):
-        own = best_measure(name, correlations, run_pairs)
-        pairs_of = run_pairs.filter((pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == own))
+        favourite = best_measure(name, correlations, run_pairs)
+        pairs_of = run_pairs.filter((pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == favourite))
         # A run may lack every query of an annotator (failed reads left out).
         scored_runs = {*pairs_of[RUN], *pairs_of[RUN_B]}
         order = [run for run in means if run in scored_runs]
         if name != annotator and best in order:
-            opinions.append(_opinion(name, own, pairs_of.to_dicts(), order, bootstrap))
+            opinions.append(_opinion(name, favourite, pairs_of.to_dicts(), order, bootstrap))
     return Choice(
         annotator=annotator,
         measure=measure,
@@ -199,7 +199,7 @@ def _opinion(
     order: Sequence[str],
     bootstrap: Bootstrap,
 ) -> Opinion:
-    """What a measure says of the runs in ``order``, the chosen one first."""
+    """Which of the runs in ``order`` a measure favours; the chosen run comes first."""
     above = dict.fromkeys(order, 0.0)
     for row in pairs:  # sums of differences order the runs as their means do
         above[row[RUN]] += row[DIFFERENCE]
@@ -215,7 +215,7 @@ def _lead(
     """The lead of a run over another, whichever way round ``run_pairs`` has the two.
 
     Args:
-        n: queries that there are; 0 to leave out how many would be needed.
+        n: the number of queries; 0 to leave ``queries_needed`` out.
     """
     row, turned = next(
         (row, row[RUN] == over) for row in pairs if {row[RUN], row[RUN_B]} == {run, over}
@@ -226,7 +226,7 @@ def _lead(
     if turned:
         difference, low, high = -difference, -high, -low
     p_holm = float(row[p_holm_of(DIFFERENCE)])
-    # Both: an interval from few queries can lie on one side of 0 by mere lack of resamples that differ.
+    # Both: with few queries, hardly any resamples differ, and an interval can miss 0 by that alone.
     significant = low > 0 and p_holm < 1 - bootstrap.confidence
     needed = None
     if n and not significant:

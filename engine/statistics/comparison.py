@@ -52,13 +52,13 @@ class Correlated:
 
     def resampled(self, name: str) -> Floats:
         """Replicates of ``tau`` or ``rho``."""
-        every: Floats = self.replicates.taus if name == TAU else self.replicates.rhos
-        return every[self.pair]
+        replicates: Floats = self.replicates.taus if name == TAU else self.replicates.rhos
+        return replicates[self.pair]
 
     def without(self, name: str) -> Floats | None:
         """``tau`` or ``rho`` without each query, if computed."""
-        every = self.replicates.without
-        return None if every is None else every[self.pair, (TAU, RHO).index(name)]
+        values = self.replicates.without
+        return None if values is None else values[self.pair, (TAU, RHO).index(name)]
 
 
 def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correlated]:
@@ -169,24 +169,24 @@ def _by_shared_queries(
 
 
 def _compare(
-    one: Cell, other: Cell, first: Correlated, second: Correlated, bootstrap: Bootstrap
+    cell_a: Cell, cell_b: Cell, first: Correlated, second: Correlated, bootstrap: Bootstrap
 ) -> dict[str, Any]:
     reasons = [
         f"{cell.annotator} on {cell.run} is {reason}"
-        for cell in (one, other)
+        for cell in (cell_a, cell_b)
         if (reason := undefined(cell.x, cell.y))
     ]
-    row: dict[str, Any] = {N: len(one.x), NOTE: "; ".join(reasons)}
+    row: dict[str, Any] = {N: len(cell_a.x), NOTE: "; ".join(reasons)}
     for name in (TAU, RHO):
         estimate = getattr(first.correlation, name) - getattr(second.correlation, name)
         low = high = p = float("nan")
         if not reasons and bootstrap.resamples:
             differences = first.resampled(name) - second.resampled(name)
-            without, from_other = first.without(name), second.without(name)
+            without_a, without_b = first.without(name), second.without(name)
             low, high, row[NOTE] = interval(
                 estimate,
                 differences,
-                None if without is None or from_other is None else without - from_other,
+                None if without_a is None or without_b is None else without_a - without_b,
                 method=bootstrap.interval,
                 confidence=bootstrap.confidence,
             )

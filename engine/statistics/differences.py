@@ -20,7 +20,7 @@ from engine.statistics.resampling import (
 
 Floats = npt.NDArray[np.float64]
 
-# How often a difference of the size supposed is to be found (Cohen 1988).
+# The probability with which a difference of the assumed size should be found (Cohen 1988).
 POWER = 0.8
 
 
@@ -49,10 +49,10 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
 
     The interval is from resampled queries, with the draws that everything on n queries shares. The
     p-value is that of the paired randomization test (Fisher 1935; for retrieval Smucker, Allan &
-    Carterette 2007): signs of the differences are drawn anew, p = (1 + r) / (1 + B) with r of B means as
-    far from 0 as the one found. A p-value from the resamples, as correlations have, would be too small
-    where few queries tell the runs apart: if 5 of 64 do so, all in favour of one run, it is 0.01,
-    whereas 5 coins fall alike with a probability of 1/16.
+    Carterette 2007): signs of the differences are redrawn, and p = (1 + r) / (1 + B), where r of B means are
+    at least as far from 0 as the observed one. A p-value from resamples, as correlations have, would be too small
+    where few queries distinguish the runs: if 5 of 64 do, all in favour of one run, it would be 0.01,
+    although five coins fall alike with a probability of 1/16.
 
     Args:
         scores: shape (s, n), s >= 2; the same queries in every row.
@@ -95,14 +95,14 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
 
 
 def _means(weights: Counts | Signs, paired: Floats) -> Floats:
-    """(B, p) means of the differences (p, n), each taken so many times; rounded, so that equal ones are."""
+    """(B, p) means of the differences (p, n), weighted; rounded, so that equal means compare as equal."""
     return np.round(weights.astype(np.float64) @ paired.T / paired.shape[1], DECIMALS)
 
 
 def queries_needed(
     difference: float, deviation: float, *, confidence: float, comparisons: int = 1
 ) -> int | None:
-    """About how many queries would show a difference of means, were it as large as this one.
+    """About how many queries it takes to show a difference of means as large as this one.
 
     ``n = ((z_a + z_b) deviation / difference)^2 + z_a^2 / 2``, for a two-sided paired test that finds it with
     a probability of ``POWER`` = Phi(z_b); z_a is the normal quantile at 1 - (1 - confidence) / (2 m) with m
@@ -116,7 +116,7 @@ def queries_needed(
         comparisons: that p-values are corrected for.
 
     Returns:
-        None where no number of queries would: no difference, or nothing known of its deviation.
+        None where no number of queries suffices: there is no difference, or its deviation is unknown.
     """
     if difference == 0 or not math.isfinite(difference) or not math.isfinite(deviation):
         return None

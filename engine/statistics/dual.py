@@ -85,8 +85,8 @@ def dual_table(
 
     At cutoff k an event occurs for a query if it does for any passage within the first k: Doc where
     some passage is of a gold document, Word where some passage holds an answer, and Doc ∩ Word where
-    both occur, be it in two passages. (That one passage is both, is ``Success@k`` of the annotator
-    ``dual``.)
+    both occur, even in different passages. (``Success@k`` of the annotator ``dual`` requires them in
+    one passage.)
 
     Args:
         runs: the run table.
@@ -98,12 +98,12 @@ def dual_table(
     """
     frames = [
         pl.DataFrame(
-            [(run, cutoff, len(document), p.name, p.value, p.low, p.high, p.note) for p in found],
+            [(run, cutoff, len(document), p.name, p.value, p.low, p.high, p.note) for p in five],
             schema=tables.DUAL,
             orient="row",
         )
         for run, cutoff, document, word in _events(runs, both, query_ids, cutoffs, skip_missing)
-        for found in [dual_probabilities(document, word, bootstrap)]
+        for five in [dual_probabilities(document, word, bootstrap)]
     ]
     return pl.concat([tables.empty(tables.DUAL), *frames])
 
@@ -115,21 +115,22 @@ def _events(
     cutoffs: Sequence[int],
     skip_missing: bool,
 ) -> Iterator[tuple[str, int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """Run, cutoff, and whether either event occurred, by query in the order of their ids."""
+    """Run, cutoff, and whether each event occurred, by query in the order of their ids."""
     queries = pl.DataFrame({QUERY_ID: sorted(query_ids)}, schema={QUERY_ID: pl.String()})
     labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
     for name in runs[RUN].unique(maintain_order=True):
-        own = labelled.filter(pl.col(RUN) == name)
-        asked = queries.join(own, on=QUERY_ID, how="semi") if skip_missing else queries
+        of_run = labelled.filter(pl.col(RUN) == name)
+        counted = queries.join(of_run, on=QUERY_ID, how="semi") if skip_missing else queries
         for cutoff in cutoffs:
             hits = (
-                own.filter(pl.col(RANK) <= cutoff)
+                of_run.filter(pl.col(RANK) <= cutoff)
                 .group_by(QUERY_ID)
                 .agg(pl.col(DOCUMENT_LABEL, WORD_LABEL).fill_null(False).any())
             )
-            found = asked.join(hits, on=QUERY_ID, how="left").sort(QUERY_ID)
+            events = counted.join(hits, on=QUERY_ID, how="left").sort(QUERY_ID)
             document, word = (
-                found[column].fill_null(False).to_numpy() for column in (DOCUMENT_LABEL, WORD_LABEL)
+                events[column].fill_null(False).to_numpy()
+                for column in (DOCUMENT_LABEL, WORD_LABEL)
             )
             yield name, cutoff, document, word
 

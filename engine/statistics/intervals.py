@@ -61,12 +61,12 @@ def interval(
 
 def _corrected(levels: Floats, estimate: float, replicates: Floats, without: Floats) -> Floats:
     below = ((replicates < estimate).mean() + (replicates <= estimate).mean()) / 2
-    # All on one side: as far as so many replicates can tell, not infinitely far.
+    # All on one side: as far as this number of replicates can show, not infinitely far.
     edge = 0.5 / len(replicates)
     bias = ndtri(np.clip(below, edge, 1 - edge))
     distance = without.mean() - without
     squares = (distance**2).sum()
-    # Leave-one-out values that are all alike say nothing of an acceleration.
+    # From leave-one-out values that are all equal, no acceleration can be estimated.
     acceleration = (distance**3).sum() / (6 * squares**1.5) if squares > 1e-24 else 0.0
     shifted = bias + ndtri(levels)
     return np.asarray(ndtr(bias + shifted / (1 - acceleration * shifted)))
@@ -77,7 +77,8 @@ def p_value(replicates: Floats) -> float:
 
     Twice the smaller tail, (1 + replicates on the far side of 0) / (1 + replicates), at most 1:
     the level at which a percentile interval would just reach 0 (Davison & Hinkley 1997, sections 4.2
-    and 5.4), whichever interval is shown. So it is never 0. NaN where fewer than half of the replicates are defined.
+    and 5.4), whichever interval is reported. It is therefore never 0. NaN where fewer than half of the
+    replicates are defined.
     """
     defined = replicates[np.isfinite(replicates)]
     if len(defined) < _LEAST_DEFINED * len(replicates):

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.intp]
 
-# A side with at most so many values gets a block for each: no pair is left inside a block.
+# A side with at most this many values gets a block for each, so that no pair is left inside a block.
 _FEW_VALUES = 64
 
 
@@ -113,12 +113,14 @@ def pair_table(x: Floats, y: Floats) -> PairTable:
     return PairTable(pair_of, row_order, pair_starts, sides[0], sides[1], blocks)
 
 
-def _block_size(pairs: int, own: int, other: int) -> int:
-    """Pairs per block of a side with ``own`` values; 0 for a block per value."""
-    if own <= _FEW_VALUES:
+def _block_size(pairs: int, values: int, values_across: int) -> int:
+    """Pairs per block of a side with ``values`` values; 0 for a block per value."""
+    if values <= _FEW_VALUES:
         return 0
-    if other <= _FEW_VALUES:
-        return max(8, round((2 * other * pairs) ** (1 / 3)))  # least work with so small a table
+    if values_across <= _FEW_VALUES:
+        return max(
+            8, round((2 * values_across * pairs) ** (1 / 3))
+        )  # least work with so small a table
     return max(8, round(1.3 * pairs**0.5))
 
 

@@ -21,9 +21,9 @@ Signs = npt.NDArray[np.int8]
 # Resamples drawn from one random stream. Fixed: the draws must not depend on threads or memory. More
 # than this gains nothing (measured at 3,000 and 10,000 queries) and takes memory.
 _BLOCK = 32
-# Tells the streams of signs from those of resamples.
+# Keeps the streams of signs apart from those of resamples.
 _SIGNS = 1
-# Drawing a row's multiplicity (binomial) costs about so many times as much as drawing a query.
+# How many times as much it costs to draw a row's multiplicity (binomial) as to draw a query.
 _BINOMIAL_COST = 20
 # Pair tables held at a time; of two continuous columns of 10,000 queries one takes 10 MB.
 _TABLE_BYTES = 2**28
@@ -61,7 +61,7 @@ def replicate(
     differences of two correlations are resampled jointly. Block b of 32 resamples comes from the stream
     ``SeedSequence(seed, spawn_key=(b,))``, so that the result is the same for any number of threads.
     Where n is more than 20 times the number of distinct queries (a column pair with few values, alone),
-    their multiplicities are drawn as what they are, multinomial: the same distribution, other draws.
+    their multiplicities are drawn directly, as multinomial: the same distribution, different draws.
 
     Args:
         columns: shape (c, n), finite.
@@ -173,7 +173,7 @@ def for_each_block_of_signs(
     """Draw a sign for each of n queries, + and - as likely, and hand each block (B, n) to ``use``.
 
     What a randomization test does to paired differences (Fisher 1935): were the two alike, each
-    difference could as well have the other sign. Streams are other ones than those of the resamples.
+    difference could as well have the other sign. The streams differ from those of the resamples.
     """
 
     def work(first: int) -> None:

@@ -56,18 +56,18 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
         return values
 
     def fill(start: int, weights: Counts) -> None:
-        own, other = signs(weights)
+        by_measure, by_outcome = signs(weights)
         at = slice(start, start + len(weights))
-        taus[at] = _tau_b(own, other)
-        agreed[at] = own * other > 0
+        taus[at] = _tau_b(by_measure, by_outcome)
+        agreed[at] = by_measure * by_outcome > 0
 
-    own, other = signs(np.ones((1, n), dtype=np.int32))
-    tau = float(_tau_b(own, other)[0])
+    by_measure, by_outcome = signs(np.ones((1, n), dtype=np.int32))
+    tau = float(_tau_b(by_measure, by_outcome)[0])
     low = high = nan = float("nan")
     agreement = np.full(len(first), nan)
     note = ""
     if np.isnan(tau):
-        sides = (("measure", own), ("end-to-end score", other))
+        sides = (("measure", by_measure), ("end-to-end score", by_outcome))
         flat = [what for what, sign in sides if not sign.any()]
         note = f"undefined: all runs have the same mean {' and '.join(flat)}"
     if n < 2 and not note:
@@ -90,9 +90,9 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
     return SystemAgreement(tau, low, high, agreement, note)
 
 
-def _tau_b(own: Floats, other: Floats) -> Floats:
+def _tau_b(x: Floats, y: Floats) -> Floats:
     """tau-b of each row, from the signs of all pairs: (B, p) and (B, p)."""
-    x_free, y_free = ((sign != 0).sum(axis=1) for sign in (own, other))
+    x_free, y_free = ((sign != 0).sum(axis=1) for sign in (x, y))
     defined = (x_free > 0) & (y_free > 0)
     below = np.sqrt(np.where(defined, x_free * y_free, 1))
-    return np.where(defined, (own * other).sum(axis=1) / below, np.nan)
+    return np.where(defined, (x * y).sum(axis=1) / below, np.nan)

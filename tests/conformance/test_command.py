@@ -34,7 +34,7 @@ def files(tmp_path, monkeypatch):
     return paths
 
 
-def test_everything_at_once(files, capsys):
+def test_all_references_are_compared_in_one_command(files, capsys):
     options = ["--run", files["run"], "--qrels", files["qrels"], "--measures", "P@1 RR@5 F1@2"]
     options += ["--kilt", files["gold"], files["guess"], "--erag", files["lists"]]
     assert conformance(*options) == 0

@@ -153,7 +153,7 @@ def test_a_wrong_value_of_the_engine_is_found(check, no_ranx, monkeypatch):
         assert rows[package, "P@1"].agrees(0)
 
 
-def test_an_order_against_the_scores_excuses_nothing(check, monkeypatch):
+def test_an_order_against_the_scores_is_not_accepted_as_a_tie_rule(check, monkeypatch):
     liar = RankingReference(
         packages=("liar",),
         module="json",
@@ -188,7 +188,7 @@ def test_a_reference_that_is_not_installed_is_listed(check, no_ranx, monkeypatch
 @pytest.mark.parametrize(
     ("run", "qrels", "measures", "words"),
     [
-        ([("q", "a", 1.0)], [("q", "a", 0.5)], "P@1", "qrels: labels that are no whole numbers"),
+        ([("q", "a", 1.0)], [("q", "a", 0.5)], "P@1", "qrels: labels that are not whole numbers"),
         ([("q", "a", 1.0)], [("q", "a", 1e30)], "P@1", "qrels: a label beyond 2147483647"),
         ([("q", "a", 1.0)], [("q", "a", 1)], "P@9999999999", "cutoff of P@9999999999"),
         ([("p", "a", 1.0)], [("q", "a", 1)], "P@1", "run: no query of the run is in"),

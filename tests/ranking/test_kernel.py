@@ -238,7 +238,7 @@ def test_counts_of_grades_tell_the_longest_lists_with_the_highest_grades_apart()
     assert values == pytest.approx(expected, abs=1e-12)
 
 
-def test_a_perfect_beginning_is_perfect_up_to_its_end_only():
+def test_ndcg_is_one_only_up_to_the_end_of_a_perfect_beginning():
     # The labels 1 1 0 1 are perfect to rank 2: 1 + 1/log2(3) of itself, then 1/log2(5) for 1/2.
     case = Case(["q"], {"s": {"q": list("abcd")}}, {"q": {"a": 1, "b": 1, "c": 0, "d": 1}})
     values = score(case, ["nDCG@1", "nDCG@2", "nDCG@4"], "list")
@@ -327,5 +327,5 @@ def test_no_measures_give_no_values():
         ([1 + 2**-52], True),
     ],
 )
-def test_labels_are_real_valued_if_one_is_no_whole_number(labels, expected):
+def test_labels_are_real_valued_if_one_is_not_a_whole_number(labels, expected):
     assert is_real_valued(np.array(labels, dtype=np.float64)) is expected

@@ -137,7 +137,7 @@ def test_lists_may_have_spaces_inside_parentheses():
     ("text", "why"),
     [("  ", "no measures"), ("P@2 ( AP", "unknown measure"), ("P@1,AP", "unknown measure")],
 )
-def test_lists_that_are_no_measures_are_refused(text, why):
+def test_texts_that_are_not_lists_of_measures_are_refused(text, why):
     with pytest.raises(InputError, match=why):
         parse_measures(text)
 

@@ -51,7 +51,7 @@ def test_scores_come_by_annotator_run_measure_and_query(two_runs):
     assert keys == expected
 
 
-def test_annotators_do_not_mix():
+def test_annotators_are_scored_separately():
     run = make_run([("q", "a", 1), ("q", "b", 2)])
     labels = pl.concat(
         [
@@ -64,7 +64,7 @@ def test_annotators_do_not_mix():
 
 
 @RELEVANT
-def test_whether_labels_are_real_valued_is_told_for_every_annotator_apart(relevant):
+def test_labels_are_found_real_valued_for_each_annotator_separately(relevant):
     run = listing({"q": "a"})
     labels = pl.concat([make_labels([("q", "a", 3.0)], "x"), make_labels([("q", "a", 0.5)], "y")])
     frame = score_runs(run, labels, ["q"], parse_measures("P@1 Success"), relevant=relevant)
@@ -91,7 +91,7 @@ def test_without_runs_or_queries_there_are_no_scores(two_runs, relevant):
 # What is relevant.
 
 
-def test_list_excuses_what_a_run_did_not_find_and_pool_does_not():
+def test_passages_that_a_run_missed_count_against_it_under_pool_but_not_under_list():
     # s finds one of three useful passages at rank 1, t all three.
     runs = pl.concat([listing({"q": "axy"}, "s"), listing({"q": "abc"}, "t")])
     labels = make_labels([("q", d, float(d in "abc")) for d in "abcxy"])
@@ -105,7 +105,7 @@ def test_list_excuses_what_a_run_did_not_find_and_pool_does_not():
     assert own["s", "P@3", "q"] == pooled["s", "P@3", "q"] == pytest.approx(1 / 3)
 
 
-def test_qrels_count_what_no_run_lists_and_pool_does_not():
+def test_passages_that_no_run_lists_count_under_qrels_but_not_under_pool():
     labels = make_labels([("q", d, 1.0) for d in "abcd"])
     runs = pl.concat([listing({"q": "a"}, "s"), listing({"q": "b"}, "t")])
     recall = {
@@ -256,7 +256,7 @@ def test_two_labels_of_an_unlisted_passage_are_refused_where_they_count():
 
 
 @RELEVANT
-def test_one_label_each_of_two_annotators_is_no_duplicate(relevant):
+def test_labels_of_two_annotators_are_not_duplicates(relevant):
     labels = make_labels([("q", "a", 1.0)])
     both = pl.concat([labels, labels.with_columns(annotator=pl.lit("b"))])
     frame = score_runs(listing({"q": "a"}), both, ["q"], parse_measures("P"), relevant=relevant)
@@ -265,7 +265,7 @@ def test_one_label_each_of_two_annotators_is_no_duplicate(relevant):
 
 @RELEVANT
 @pytest.mark.parametrize("label", [math.nan, math.inf, -math.inf])
-def test_labels_that_are_no_finite_numbers_are_refused(relevant, label):
+def test_labels_that_are_not_finite_numbers_are_refused(relevant, label):
     labels = make_labels([("q", "a", 1.0), ("q", "b", label)])
     with pytest.raises(InputError, match="a label of 'a' is .*, not a finite number"):
         values(listing({"q": "ab"}), labels, ["q"], "P", relevant)

@@ -63,7 +63,7 @@ def test_queries_without_results_can_be_left_out():
     assert set(found["query_id"]) == {"b"}
 
 
-def test_what_udcg_does_not_take():
+def test_udcg_takes_no_options_and_no_other_labels():
     with pytest.raises(InputError, match="UDCG has no option 'rel'.*UDCG has none"):
         parse_measure("UDCG(rel=0.5)@3")
     udcg, precision, ap = parse_measures("UDCG@5 P@5 AP@5")
@@ -77,7 +77,7 @@ def test_what_udcg_does_not_take():
 
 def test_other_labels_are_not_scored_by_udcg():
     empty = tables.empty
-    with pytest.raises(InputError, match="UDCG is of utilities alone"):
+    with pytest.raises(InputError, match="UDCG is defined only for utility labels"):
         score_runs(
             empty(tables.RUNS), empty(tables.LABELS), [], parse_measures("UDCG"), relevant="list"
         )

@@ -221,7 +221,7 @@ RUN = make_run([(f"q{i}", f"d{(i + r) % 6}", r + 1) for i in range(6) for r in r
 
 
 @pytest.mark.parametrize("augmentation", ["fid", "in-prompt"])
-def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, augmentation):
+def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augmentation):
     settings = Settings.of(
         reader=str(tiny_t5),
         augmentation=augmentation,
@@ -253,7 +253,7 @@ def test_in_fp32_a_model_repeats_every_read_to_the_letter(tiny_t5, tmp_path, aug
 
 
 @pytest.mark.parametrize(("labels", "changed"), [("binary", 1), ("graded", 2)])
-def test_the_judge_has_a_certificate_of_its_own(tiny_t5, tmp_path, labels, changed):
+def test_the_judges_reads_have_a_separate_certificate(tiny_t5, tmp_path, labels, changed):
     chances = {"d0": (0.75, 0.25), "d1": (0.75, 0.625), "d2": (0.25, 0.25)}
 
     def judging(plan, units, spec):

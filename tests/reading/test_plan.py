@@ -60,7 +60,7 @@ def single_reads(keys):
     )
 
 
-def test_reads_that_share_inputs_stand_together_and_are_not_cut_apart():
+def test_reads_that_share_inputs_are_neighbours_in_one_unit():
     rows = [("a1", "q1", ["a"]), ("b1", "q2", ["b"]), ("a2", "q1", ["c"])]
     rows += [("b2", "q2", ["b", "d"]), ("a3", "q1", ["a", "c"]), ("c1", "q3", ["e"])]
     missing = pl.DataFrame(rows, schema=["read_key", "query_id", "inputs"], orient="row")
@@ -71,7 +71,7 @@ def test_reads_that_share_inputs_stand_together_and_are_not_cut_apart():
     assert [(u.offset, u.length) for u in cut_units(plan, 26)] == [(0, 1), (1, 5)]
 
 
-def test_reads_that_begin_with_the_same_passage_stand_together_some_at_a_time():
+def test_reads_that_begin_with_the_same_passage_form_groups_of_limited_size():
     passages = {name: f"Examples. {name} " * 40 for name in "ab"}
     rows = [
         (f"{n:02}{p}", f"q{n}", [passages[p] + f"question {n}"]) for n in range(40) for p in "ab"

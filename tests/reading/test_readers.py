@@ -50,7 +50,7 @@ def test_a_template_decides_what_the_specification_says_of_it(tiny_t5, tmp_path)
     assert chosen.choices == (" a", " b")
 
 
-def test_whatever_decides_the_outputs_is_in_the_reads_key(tiny_t5, tmp_path):
+def test_settings_that_decide_the_outputs_are_in_the_reads_key(tiny_t5, tmp_path):
     body = "---\n{query} {passages}"
     fronts = ["", "stop: x\n", "max_new_tokens: 3\n", "max_input_tokens: 99\n"]
     fronts += ["choices: ['a', 'b']\n", "choices: ['b', 'a']\n"]
@@ -96,7 +96,7 @@ def test_a_shipped_chat_fits_the_bundled_model(tmp_path):
     assert spec.tail_marker in text
 
 
-def test_a_chat_does_not_depend_on_the_day_and_asks_for_no_thoughts(chatting, tmp_path):
+def test_chat_prompts_do_not_depend_on_the_date_and_turn_thinking_off(chatting, tmp_path):
     model = chatting(
         "{{ strftime_now('%Y') }}{{ messages[0]['content'] }}"
         "{% if enable_thinking is defined and enable_thinking is false %}<no>{% endif %}"

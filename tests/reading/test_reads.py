@@ -51,7 +51,7 @@ def ask(texts, directory, reader, spec=SPEC):
     return get_reads(wanted(*texts), spec, directory, actors=0, executor=reader)
 
 
-def test_a_read_is_done_once_whoever_asks(tmp_path):
+def test_a_read_is_done_once_for_all_jobs(tmp_path):
     reader = ScriptedReader(str.upper)
     reads, costs = ask(["a", "bb", "a"], tmp_path, reader)
     assert reads["output"].to_list() == ["A", "BB", "A"]
@@ -206,7 +206,7 @@ def test_units_are_small_enough_for_every_actor():
     assert unit_tokens(3, actors=8, gpu=False) == 1
 
 
-def test_sizes_are_what_stands_behind_the_shared_prefix():
+def test_sizes_do_not_count_the_shared_prefix():
     spec = replace(SPEC, shared_prefix="p" * 100)
     assert input_sizes(spec, [["p" * 100 + "a" * 40], ["p" * 100], ["p" * 100 + "a", "b" * 79]]) == [
         10, 1, 20,

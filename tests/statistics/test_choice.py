@@ -20,7 +20,7 @@ def choose(rows, whole=None, bootstrap=BOOTSTRAP):
     return analyse(scored(rows), downstream, bootstrap).choice
 
 
-def test_the_best_run_is_chosen_and_its_leads_are_told():
+def test_the_best_run_is_chosen_with_its_leads():
     found = choose([("a", "P@3", ALIKE)], WHOLE)
     assert found.best == "t"
     assert (found.annotator, found.measure, found.n) == (None, None, 60)
@@ -51,7 +51,7 @@ def test_the_order_of_the_runs_changes_no_lead():
         assert (lead.low, lead.high) == pytest.approx((same.low, same.high), abs=1e-12)
 
 
-def test_one_run_is_no_choice():
+def test_a_single_run_leaves_nothing_to_choose():
     assert choose([("a", "P@3", {"s": first(20)})], {"s": first(25)}) is None
     assert choose([("a", "P@3", {"s": first(20)})]) is None
 
@@ -74,7 +74,7 @@ def test_runs_that_are_equal_stay_in_their_order_and_are_undecided():
     ] * 2
 
 
-def test_three_queries_never_decide_however_alike_they_are():
+def test_three_queries_are_never_significant():
     found = choose([("a", "P@3", {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3})
     (lead,) = found.leads
     assert lead.low == lead.high == 1  # every resample is the same
@@ -107,7 +107,7 @@ def test_an_annotator_may_agree_or_contradict():
     assert b.lead.queries_needed is None
 
 
-def test_an_annotator_speaks_by_its_best_measure_over_the_runs():
+def test_an_annotators_opinion_is_that_of_its_best_measure_over_the_runs():
     whole = {"s": [1, 1, 0, 0], "t": [1, 0, 0, 1]}
     rows = [
         # tau is undefined on t, 0 and 1 on both, and 1 again
@@ -134,7 +134,7 @@ def test_no_measure_is_best_where_none_is_defined():
     assert found.choice.opinions[0].measure == "P@1"
 
 
-def test_annotators_speak_of_the_runs_that_they_score():
+def test_opinions_are_about_the_runs_that_an_annotator_scores():
     rows = scored([("a", "P@3", WHOLE), ("b", "P@3", WHOLE), ("c", "P@3", WHOLE)])
     rows = rows.filter(
         ~((pl.col("annotator") == "b") & (pl.col("run") == "u"))
@@ -146,6 +146,6 @@ def test_annotators_speak_of_the_runs_that_they_score():
     assert leads == {"a": ("t", "u"), "b": ("t", "s")}
 
 
-def test_runs_may_be_called_as_columns_are():
+def test_runs_may_have_the_names_of_columns():
     odd = {"query_id": first(20), "value": first(50)}
     assert choose([("a", "P@3", odd)], odd).best == "value"

@@ -66,7 +66,7 @@ def test_p_values_are_about_those_of_the_t_test_on_many_queries(seed):
     assert found == pytest.approx(scipy.stats.ttest_rel(*scores).pvalue, abs=0.02)
 
 
-def test_few_queries_that_tell_the_runs_apart_are_no_certainty():
+def test_a_few_queries_that_distinguish_the_runs_are_not_significant():
     # 5 of 64 queries differ, all in favour of one run: five coins fall alike with 2 / 2^5
     scores = np.zeros((2, 64))
     scores[0, :5] = 1
@@ -84,7 +84,7 @@ def test_runs_that_are_the_same_do_not_differ(method):
     assert (found.value[0], found.low[0], found.high[0], found.p[0]) == (0, 0, 0, 1)
 
 
-def test_what_cannot_be_had_is_nan():
+def test_intervals_are_nan_without_resamples_or_with_one_query():
     none = mean_differences(scores_of(20), Bootstrap(0))
     assert np.isfinite([none.value, none.deviation]).all()
     one = mean_differences(scores_of(1), Bootstrap(100))
@@ -129,7 +129,7 @@ def power(n, effect, confidence):
 
 @pytest.mark.parametrize("effect", [0.1, 0.2, 0.5, 0.8])
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
-def test_so_many_queries_give_the_t_test_a_power_of_80_percent(effect, confidence):
+def test_queries_needed_give_the_t_test_a_power_of_80_percent(effect, confidence):
     n = queries_needed(effect * 0.3, 0.3, confidence=confidence)
     exact = next(m for m in range(n - 3, n + 4) if power(m, effect, confidence) >= 0.8)
     assert abs(n - exact) <= 1
@@ -147,7 +147,7 @@ def test_queries_needed_by_hand():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=30))
-def test_the_interval_holds_what_it_may(pairs):
+def test_intervals_and_p_values_lie_in_their_ranges(pairs):
     scores = np.array(pairs, dtype=float).T
     found = mean_differences(scores, Bootstrap(100, threads=1))
     assert -1 <= found.low[0] <= found.high[0] <= 1

@@ -138,7 +138,7 @@ def test_measures_that_are_called_comparable_are_compared_within_a_run_only():
     }  # fmt: skip
 
 
-def test_the_first_annotator_against_its_rivals_is_corrected_without_theirs():
+def test_comparisons_of_the_first_annotator_are_corrected_apart_from_the_others():
     query_scores, downstream = random_tables(annotators=("a", "b", "c"))
     found = analyse(query_scores, downstream, BOOTSTRAP).comparisons
     same_run = found.filter(pl.col("run") == pl.col("run_b"))
@@ -159,7 +159,7 @@ def test_an_annotator_does_not_differ_from_itself():
         assert (row["tau_p"], row["rho_p"]) == (1, 1)
 
 
-def test_comparisons_with_a_constant_side_say_so():
+def test_comparisons_with_a_constant_side_are_undefined_with_a_note():
     query_scores, downstream = random_tables(runs=("s",))
     flat = query_scores.with_columns(
         pl.when(pl.col("annotator") == "b").then(0.0).otherwise("value").alias("value")

@@ -28,7 +28,7 @@ ATTENTION = "erag_packed"
 # Query rows that attend at once: bounds the scores held, and leaves out keys that come later. Reads take
 # 6 to 9% less time than with 32, 96 or 256 (SmolLM2, one core, 148 tokens a read).
 _ROWS = 64
-# Keys are taken in multiples of so many, those beyond a sequence's end hidden: the remainder of a
+# Keys are taken in multiples of this number, those beyond a sequence's end hidden: the remainder of a
 # product or sum takes another way through the libraries, and would round otherwise now and then.
 # Sequences have room in a cache in these multiples, and what stands there is finite.
 KEYS = 32
@@ -54,7 +54,7 @@ FAMILIES = frozenset(
 
 
 def round_up(tokens: int) -> int:
-    """The room that a sequence of so many tokens takes in a cache."""
+    """The room that a sequence of this many tokens takes in a cache."""
     return -(-tokens // KEYS) * KEYS
 
 

@@ -63,7 +63,7 @@ class CausalReader:
         if measured := device.token_cost(self._device, self._model.probe):
             self._model.learn(*measured)
             self.stats.token_bytes = int(measured[1])
-        self.stats.prompt_tokens = self.stats.padded_tokens = 0  # those of probes are no reads'
+        self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         self._memory = device.batch_memory(spec, self._device, weights)
 

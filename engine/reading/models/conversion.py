@@ -58,7 +58,7 @@ def convert_gguf(source: Path, target: Path) -> None:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        # The loader's own progress bar knows no switch.
+        # The loader's progress bar cannot be turned off.
         with contextlib.redirect_stderr(io.StringIO()):
             model = AutoModelForCausalLM.from_pretrained(
                 source.parent,
@@ -190,7 +190,7 @@ def _load(source: Path) -> dict[str, torch.Tensor]:
             isinstance(t, torch.Tensor) for t in part.values()
         ):
             raise InputError(
-                file, None, "is no table of weights", "give what save_pretrained wrote"
+                file, None, "is not a table of weights", "give what save_pretrained wrote"
             )
         state |= part
     return state
@@ -205,7 +205,7 @@ def _weight_files(source: Path) -> list[Path]:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            index, None, f"is no index of weights ({error})", "fetch it again"
+            index, None, f"is not an index of weights ({error})", "fetch it again"
         ) from None
     for name in names:
         if Path(name).name != name or not (source / name).is_file():

@@ -26,7 +26,7 @@ class Asked:
 
     Attributes:
         tokens: all of it.
-        head: so many of its first tokens are those that other prompts begin with, too.
+        head: how many of its first tokens other prompts begin with, too.
     """
 
     tokens: list[int]

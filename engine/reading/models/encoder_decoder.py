@@ -104,7 +104,7 @@ class EncoderDecoderReader:
         return outputs
 
     def probe(self, tokens: int) -> None:
-        """Encode made-up texts of so many tokens together, to measure what they take."""
+        """Encode made-up texts of this many tokens in total, to measure what they take."""
         whole, rest = divmod(tokens, self._limit)
         lengths = [self._limit] * whole + [rest] * (rest > 0)
         self._model.encode([[self._start] * length for length in lengths])

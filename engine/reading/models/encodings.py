@@ -20,7 +20,7 @@ STEP = 32
 
 
 def padded_length(length: int) -> int:
-    """The length at which an input of so many tokens is kept."""
+    """The length at which an input of ``length`` tokens is kept."""
     return -(-length // STEP) * STEP
 
 

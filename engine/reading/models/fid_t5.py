@@ -24,7 +24,7 @@ from engine.reading.protocol import BIASED
 
 
 class FidT5Config(T5Config):
-    """T5's configuration under a name of its own."""
+    """T5's configuration under another name."""
 
     model_type = BIASED
 

@@ -81,7 +81,7 @@ class PackedModel:
         self._token_bytes += 4 * config.hidden_size
 
     def probe(self, tokens: int) -> None:
-        """Run so many tokens as one text, to measure what they cost beside their cached states."""
+        """Run a number of tokens as one text, to measure what they cost beside their cached states."""
         self._prefill([[0] * tokens], chunk=tokens)
 
     def learn(self, fixed: float, per_token: float) -> None:
@@ -114,7 +114,7 @@ class PackedModel:
         for place in order:
             tokens = asked[place].tokens
             needed = len(tokens) + self._writer.most + KEYS
-            if group:  # what it shares with its neighbour may become a segment of its own
+            if group:  # what it shares with its neighbour may become a separate segment
                 shared = sharing.common_length(tokens, asked[group[-1]].tokens)
                 needed += shared + KEYS if shared > len(self._head) else 0
             if group and taken + needed > room:

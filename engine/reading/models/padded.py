@@ -40,7 +40,7 @@ class PaddedModel:
 
     @torch.inference_mode()
     def probe(self, tokens: int) -> None:
-        """Run so many tokens as one text, to measure what they cost."""
+        """Run a number of tokens as one text, to measure what they cost."""
         ids = torch.zeros((1, tokens), dtype=torch.long, device=self._device)
         self._model(input_ids=ids, use_cache=True, logits_to_keep=1)
 
@@ -76,23 +76,23 @@ class PaddedModel:
         )
 
     def batches(
-        self, asked: Sequence[Asked], *, memory: float, max_tokens: int
+        self, texts: Sequence[Asked], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
         """Places of ``asked`` in batches that fit ``memory`` bytes; texts of a batch share a head."""
 
         def head(place: int) -> tuple[int, ...]:
-            one = asked[place]
-            return tuple(one.tokens[: self._shared([one])])
+            text = texts[place]
+            return tuple(text.tokens[: self._shared([text])])
 
-        for shared, places in itertools.groupby(sorted(range(len(asked)), key=head), key=head):
-            own = list(places)
+        for shared, places in itertools.groupby(sorted(range(len(texts)), key=head), key=head):
+            together = list(places)
             for batch in batching.cut_batches(
-                [len(asked[place].tokens) - len(shared) for place in own],
+                [len(texts[place].tokens) - len(shared) for place in together],
                 cost=self.cost(len(shared)),
                 memory=memory,
                 max_tokens=max_tokens,
             ):
-                yield [own[i] for i in batch]
+                yield [together[i] for i in batch]
 
     def _shared(self, asked: Sequence[Asked]) -> int:
         """Tokens that the texts of a batch share at their head; each keeps its last for itself."""
@@ -113,8 +113,8 @@ class PaddedModel:
     def answer(self, asked: Sequence[Asked]) -> list[Written]:
         """Continue texts that share a head, as one batch."""
         shared = self._shared(asked)
-        own = [a.tokens[shared:] for a in asked]
-        rows, length = len(own), max(map(len, own))
+        rest = [a.tokens[shared:] for a in asked]
+        rows, length = len(rest), max(map(len, rest))
         cache = DynamicCache(config=self._model.config)
         if shared:
             for layer, (keys, values) in enumerate(self._head_states(asked[0].tokens[:shared])):
@@ -122,13 +122,13 @@ class PaddedModel:
         # Padding stands between the head and the rest, so that every row ends at the same place.
         ids = torch.full((rows, length), self._writer.padding, dtype=torch.long)
         mask = torch.ones((rows, shared + length), dtype=torch.long)
-        for row, tokens in enumerate(own):
+        for row, tokens in enumerate(rest):
             ids[row, length - len(tokens) :] = torch.tensor(tokens)
             mask[row, shared : shared + length - len(tokens)] = 0
         mask = mask.to(self._device)
         positions = (mask.cumsum(1) - 1)[:, shared:].clamp(min=0)
         self._stats.padded_tokens += rows * length
-        self._stats.prompt_tokens += sum(map(len, own))
+        self._stats.prompt_tokens += sum(map(len, rest))
 
         written = [Written() for _ in asked]
         alive = list(range(rows))

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Below this many tokens a segment of its own costs more in bookkeeping than it saves.
+# Below this many tokens a separate segment costs more in bookkeeping than it saves.
 LEAST_SHARED = 8
 
 
@@ -54,9 +54,9 @@ def segments(
     Args:
         sequences: token lists, none empty.
         done: for each, how many of its first tokens need not be computed; less than its length.
-        least: shared segments are at least so long.
+        least: the shortest shared segment.
     """
-    found: list[Segment] = []
+    segments: list[Segment] = []
     order = sorted(range(len(sequences)), key=lambda i: (done[i], list(sequences[i])))
 
     def shared(i: int, j: int) -> int:
@@ -66,14 +66,14 @@ def segments(
 
     def split(members: list[int], depth: int, parent: int, level: int) -> None:
         if len(members) == 1:
-            (own,) = members
-            found.append(Segment(parent, depth, len(sequences[own]), own, level, True))
+            (member,) = members
+            segments.append(Segment(parent, depth, len(sequences[member]), member, level, True))
             return
         lengths = [shared(a, b) for a, b in itertools.pairwise(members)]
         together = min(lengths)
         if together - depth >= least:
-            found.append(Segment(parent, depth, together, members[0], level, False))
-            parent, depth, level = len(found) - 1, together, level + 1
+            segments.append(Segment(parent, depth, together, members[0], level, False))
+            parent, depth, level = len(segments) - 1, together, level + 1
         cuts = [i + 1 for i, length in enumerate(lengths) if length - depth < least]
         for first, last in zip([0, *cuts], [*cuts, len(members)], strict=True):
             split(members[first:last], depth, parent, level)
@@ -83,4 +83,4 @@ def segments(
         if i == len(order) or done[order[i]] != done[order[start]]:
             split(order[start:i], done[order[start]], -1, 0)
             start = i
-    return found
+    return segments

@@ -4,7 +4,7 @@
 in every call, and gives outputs that depend on the batch in bf16. Here texts stand end to end in one
 matrix, and the decoder starts from what was kept of its inputs. Layer norms, feed-forward layers and
 position biases are the modules' own, so that T5, Flan-T5, mT5, UMT5 and the T5 of Fusion-in-Decoder's
-own checkpoints (``fid_t5``) need no cases of their own.
+own checkpoints (``fid_t5``) need no special cases.
 """
 
 from __future__ import annotations
@@ -100,10 +100,10 @@ class T5:
         hidden = self._encoder.embed_tokens(ids)
         biases = self._biases_of_encoder(max(lengths))
         for block, bias in zip(self._encoder.block, biases, strict=True):
-            norm, own = block.layer[0].layer_norm, block.layer[0].SelfAttention
+            norm, attention = block.layer[0].layer_norm, block.layer[0].SelfAttention
             states = norm(hidden)
-            mixed = attend(own.q(states), own.k(states), own.v(states), bias)
-            hidden = _bounded(hidden + own.o(mixed))
+            mixed = attend(attention.q(states), attention.k(states), attention.v(states), bias)
+            hidden = _bounded(hidden + attention.o(mixed))
             hidden = _bounded(block.layer[-1](hidden))
         states = self._encoder.final_layer_norm(hidden)
         kept = states.new_empty((self.layers, 2, len(ids), self.inner))
@@ -216,7 +216,7 @@ def _position_biases(stack: Any, length: int, *, causal: bool) -> list[torch.Ten
     """Position biases of a stack's layers, (heads, length, length) each; minus infinity on later
     positions where it is causal.
 
-    Layers without a table of their own share that of the last one before them that has one.
+    A layer without a table shares that of the last layer before it that has one.
     """
     biases: list[torch.Tensor] = []
     for block in stack.block:

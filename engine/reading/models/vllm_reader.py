@@ -125,7 +125,7 @@ class VllmReader:
                     if result.finished:
                         yield keys.pop(result.request_id), result
         finally:
-            # After an error the next call is not to meet what this one left in the engine.
+            # After an error the next call must not meet what this one left in the engine.
             if keys:
                 self._engine.abort_request(list(keys))
 
@@ -148,7 +148,7 @@ class VllmReader:
                 confidence=confidence,
             )
         tokens = list(completion.token_ids)
-        if isinstance(completion.stop_reason, int):  # an end token, which is no output
+        if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
             tokens = tokens[:-1]
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         if self._stop:

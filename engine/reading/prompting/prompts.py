@@ -134,8 +134,8 @@ def make_prompt(
     if most is None:
         # A choice is made without decoding; other prompts do as the task's own.
         chooses = template.choices or task in (JUDGE, ABSTAIN)
-        own = None if chooses else read_template(DEFAULT_STYLE[architecture], task)
-        most = (own and own.max_new_tokens) or 1
+        usual = None if chooses else read_template(DEFAULT_STYLE[architecture], task)
+        most = (usual and usual.max_new_tokens) or 1
     prompt = Prompt(
         template=template,
         best_last=causal if template.order is None else template.order == "best-last",

@@ -174,7 +174,7 @@ def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts
     assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
 
 
-def test_a_query_that_stands_first_is_not_cut(bundled_spec):
+def test_a_query_before_the_passages_is_not_cut(bundled_spec):
     reader = CausalReader(replace(bundled_spec, max_input_tokens=150, tail_marker=""))
     head = bundled_spec.shared_prefix + "Question: who eats ants and termites at night\n"
     text = "Passage: " + "digs for ants " * 60

@@ -54,7 +54,7 @@ def written(text, **fields):
         ("a" * 30, ("a" * 20, 20)),
     ],
 )
-def test_answers_end(text, expected):
+def test_answers_end_at_an_end_token_or_a_stop_string(text, expected):
     assert written(text) == expected
 
 
@@ -102,7 +102,7 @@ def test_choices_that_first_tokens_do_not_tell_apart_are_refused(choices):
 
 
 @pytest.mark.parametrize("choices", [(), ("yes", "no")])
-def test_logits_that_are_not_numbers_are_no_answer(choices):
+def test_logits_that_are_not_numbers_are_an_error(choices):
     writer = Writer(spec(choices=choices), Letters(), frozenset({0}))
     logits = torch.zeros(2, 128)
     logits[1, 5] = torch.nan

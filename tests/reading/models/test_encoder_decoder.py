@@ -54,7 +54,7 @@ def outputs(spec, reads):
     return [result.output for result in EncoderDecoderReader(spec).read(reads)]
 
 
-def test_outputs_are_those_of_generate(any_spec):
+def test_outputs_equal_those_of_generate(any_spec):
     reads = READS[:1] + READS[-6:]
     expected = tiny_models.generate(any_spec.path, reads, 36)  # beyond the cache's first length
     assert len(set(expected)) == len(reads)  # random models, but not constant ones

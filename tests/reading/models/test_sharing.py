@@ -31,7 +31,7 @@ def test_segments_make_up_every_sequence(sequences, least, data):
         assert part.end == len(sequences[part.sample])
 
 
-def test_two_that_begin_alike_share_all_that_they_have_in_common():
+def test_two_sequences_share_their_common_beginning():
     parts = segments([[1, 2, 3, 4, 5], [1, 2, 3, 9], [7, 7]], [0, 0, 0], least=2)
     shared = [(part.start, part.end) for part in parts if not part.whole]
     assert shared == [(0, 3)]
@@ -55,7 +55,7 @@ def test_the_last_token_is_never_shared():
     ]
 
 
-def test_what_is_done_already_is_no_segment():
+def test_tokens_that_are_done_are_not_in_segments():
     parts = segments([[1] * 30 + [2], [1] * 30 + [3]], [30, 30])
     assert [(part.start, part.end, part.parent) for part in parts] == [(30, 31, -1), (30, 31, -1)]
 

@@ -42,7 +42,7 @@ def test_texts_attend_to_themselves_only(padded, dtype, error):
         torch.testing.assert_close(got, expected, atol=error, rtol=error)
 
 
-def test_text_by_text_gives_the_same_bits_in_any_company():
+def test_text_by_text_gives_the_same_bits_in_any_batch():
     query, key, value, bias = texts(torch.bfloat16)
     together = TextByText(LENGTHS, HEADS)(query, key, value, bias).split(LENGTHS)
     parts = zip(*(x.split(LENGTHS) for x in (query, key, value)), strict=True)
@@ -102,7 +102,7 @@ def test_reads_attend_to_all_their_inputs(kind, dtype, error, biased):
         torch.testing.assert_close(got, expected[1], atol=error, rtol=error)
 
 
-def test_read_by_read_gives_the_same_bits_in_any_company_and_wherever_inputs_stand():
+def test_read_by_read_gives_the_same_bits_in_any_batch_and_at_any_place():
     _, kept, slots = encodings(torch.bfloat16, range(len(LENGTHS)))
     query = torch.randn(len(READS), INNER, dtype=torch.bfloat16)
     together = ReadByRead(kept, [parts(slots, read) for read in READS], HEADS)(0, query, None)

@@ -71,7 +71,7 @@ def test_fusion_equals_encoding_apart_and_generate(plain, expected):
 
 
 @pytest.mark.parametrize("legacy_zip", [False, True])
-def test_the_original_layout_reads_alike(plain, expected, tiny_t5, tmp_path, legacy_zip):
+def test_the_original_layout_gives_the_same_outputs(plain, expected, tiny_t5, tmp_path, legacy_zip):
     original = t5_family.make_original(plain, tmp_path / "fid", legacy_zip=legacy_zip)
     t5_family.add_tokenizer(original, tiny_t5)
     assert read(original) == expected

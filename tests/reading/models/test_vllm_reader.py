@@ -142,7 +142,7 @@ def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(load, spec
         assert output.output == ("The" if share > 0.5 else "")
 
 
-def test_an_error_leaves_nothing_behind(reader, inputs, expected, monkeypatch):
+def test_after_an_error_the_engine_holds_no_requests(reader, inputs, expected, monkeypatch):
     step = reader._engine.step
 
     def fail():

@@ -66,7 +66,7 @@ def test_a_budget_without_room_for_a_cache_is_refused_with_the_least(installed):
         specify(dtype="float32", memory=least - 2 * MIB)
 
 
-def test_a_cache_is_what_weights_and_process_leave():
+def test_a_cache_takes_the_memory_that_weights_and_process_leave():
     # 0.9 * 4096 - 1280 - 2 * 100 = 2206.4 MiB
     room = vllm_support.cache_memory(100 * MIB, dtype="bfloat16", memory=4096 * MIB)
     assert room == int(2206.4 * MIB)

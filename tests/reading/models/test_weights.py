@@ -10,7 +10,7 @@ from engine.reading import readers
 from engine.reading.models import weights
 
 
-def test_names_that_lead_nowhere(tmp_path):
+def test_names_of_models_that_are_not_here_are_refused(tmp_path):
     with pytest.raises(InputError, match="unknown reader 'no/such-model'"):
         weights.resolve("no/such-model")
     with pytest.raises(InputError, match="unknown reader 'x y'"):
@@ -55,7 +55,7 @@ def test_the_bundled_reader_is_causal_and_converted_once(bundled_spec, monkeypat
     assert str(weights.resolve("bundled").path) == bundled_spec.path
 
 
-def test_models_that_write_no_text_are_refused(tmp_path):
+def test_models_without_a_generative_head_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "bert", "architectures": ["BertModel"]})
     )
@@ -77,7 +77,7 @@ def test_models_with_missing_weights_are_refused(tiny_t5, tmp_path):
         readers.load(spec)
 
 
-def test_damaged_weights_end_in_one_line(tiny_t5, tmp_path):
+def test_damaged_weights_are_refused_in_one_line(tiny_t5, tmp_path):
     copy = shutil.copytree(tiny_t5, tmp_path / "copy")
     (copy / "model.safetensors").write_bytes(b"garbage that is no safetensors file")
     spec, _ = readers.specify(str(copy), augmentation="fid", task="short-answer")

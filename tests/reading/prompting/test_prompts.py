@@ -97,7 +97,7 @@ def made(tmp_path, content, architecture="causal", augmentation="in-prompt", **a
     return make_prompt(template, "short-answer", architecture, augmentation, **around)
 
 
-def test_where_the_query_precedes_the_passages_it_is_a_piece_of_its_own(tmp_path):
+def test_a_query_before_the_passages_is_a_separate_piece(tmp_path):
     prompt = made(tmp_path, "Q: {query}\n{passages}A ({query}):")
     pieces = prompt.render(" who?\n", [("T", "x"), ("U", "y")])
     assert pieces == ["Q: who?\n", "Passage: U. y\nPassage: T. x\nA (who?):"]
@@ -116,7 +116,7 @@ def test_where_passages_come_first_a_prompt_is_one_string(tmp_path):
     assert (prompt.prefix, prompt.tail_marker) == ("Read.\n", "\nQ: ")
 
 
-def test_passages_are_numbered_as_they_stand(tmp_path):
+def test_passages_are_numbered_in_the_order_of_the_prompt(tmp_path):
     front = '---\npassage: "[{number}] {title}: {text}\\n"\nuntitled: "[{number}] {text}\\n"\n'
     passages = [("T", "best"), ("", "next"), ("U", "last")]
     for order, expected in (
@@ -139,7 +139,7 @@ def test_encoder_decoder_readers_get_one_string_or_one_per_passage(tmp_path):
     assert fused.render("who?", []) == ["Q: who? A:"]
 
 
-def test_a_chat_stands_between_what_its_template_writes(tmp_path):
+def test_the_message_of_a_chat_is_surrounded_by_the_template(tmp_path):
     prompt = made(tmp_path, "\nRead.\n{passages}Q: {query}:\n", head="<u>\n", tail="\n<a>\n")
     assert prompt.render("who", []) == ["<u>\nRead.\nQ: who:\n<a>\n"]
     assert prompt.prefix == "<u>\nRead.\n"
@@ -148,7 +148,7 @@ def test_a_chat_stands_between_what_its_template_writes(tmp_path):
     assert ending.tail_marker == "\n <a> "
 
 
-def test_what_a_template_leaves_open_is_the_tasks_own(tmp_path):
+def test_unset_template_fields_take_the_values_of_the_task(tmp_path):
     assert made(tmp_path, "{passages}Q: {query}").max_new_tokens == MOST["short-answer"]
     dialogue = read_template(str(tmp_path / "p.txt"), "dialogue")
     most = make_prompt(dialogue, "dialogue", "causal", "in-prompt").max_new_tokens

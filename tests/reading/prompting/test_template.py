@@ -14,7 +14,7 @@ def read(tmp_path, content, task="short-answer"):
     return read_template(str(path), task)
 
 
-def test_a_template_may_be_its_text_alone(tmp_path):
+def test_a_template_may_have_no_front_matter(tmp_path):
     template = read(tmp_path, "\nRead: {passages}\n{{{query}}} }}?\n\n")
     assert template.body == Text(("Read: ", "\n{", "} }?"), ("passages", "query"))
     assert template.passage.fill({"title": "T", "text": "x"}) == "Passage: T. x\n"
@@ -51,7 +51,7 @@ choices: ["Yes", " No"]
     assert template.body.literals[-1] == "\n---"  # only the first two fences are fences
 
 
-def test_files_of_other_editors_are_read_alike(tmp_path):
+def test_byte_order_marks_and_line_ends_do_not_change_a_template(tmp_path):
     plain = read(tmp_path, "---\nstop: x\n---\né {passages}\n{query}")
     other = read(
         tmp_path, b"\xef\xbb\xbf---\r\nstop: x\r\n---\r\n\xc3\xa9 {passages}\r\n{query}\r\n"
@@ -117,7 +117,7 @@ def test_bad_templates_are_refused_with_file_and_line(tmp_path, content, words):
     assert "\n" not in message
 
 
-def test_a_template_that_is_not_there_names_those_that_come_with_the_engine(tmp_path):
+def test_an_unknown_template_is_refused_with_the_names_of_those_bundled(tmp_path):
     with pytest.raises(InputError, match="no such file; give a prompt template, or one of chat, c"):
         read_template(str(tmp_path / "none"), "claims")
     with pytest.raises(InputError, match="is a directory"):
@@ -130,18 +130,18 @@ def test_a_judge_needs_choices(tmp_path):
 
 
 @pytest.mark.parametrize("choices", ["", 'choices: [" No", " Yes"]'])
-def test_where_a_reader_may_decline_there_is_one_way_to(tmp_path, choices):
+def test_a_template_for_declining_has_one_choice(tmp_path, choices):
     with pytest.raises(InputError, match="give the one text that declines"):
         read(tmp_path, f"---\n{choices}\n---\n{{query}} {{passages}}", "abstain")
 
 
-def test_elsewhere_a_choice_is_between_two(tmp_path):
+def test_templates_of_other_tasks_need_two_choices(tmp_path):
     with pytest.raises(InputError, match=":2: choices is .' Yes'.; give two or more"):
         read(tmp_path, '---\nchoices: [" Yes"]\n---\n{query} {passages}')
 
 
 @pytest.mark.parametrize("task", ["short-answer", "claims", "dialogue", "judge", "abstain"])
-def test_what_comes_with_the_engine_can_be_read(task):
+def test_bundled_templates_are_valid(task):
     assert {"chat", "completion", "t5"} <= set(styles(task))
     for style in styles(task):
         template = read_template(style, task)

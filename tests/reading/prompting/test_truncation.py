@@ -24,7 +24,7 @@ def fitted(limit, head="answer briefly", tail_marker=" question"):
 
 
 @pytest.mark.parametrize("limit", [9, 10])
-def test_what_fits_stays_as_it_is(limit):
+def test_prompts_that_fit_are_not_cut(limit):
     assert fitted(limit).tokens == encode(TEXT)
     assert (fitted(limit).length, fitted(limit).truncated) == (9, False)
 
@@ -48,7 +48,7 @@ def test_a_question_is_never_cut(limit):
     assert (fitted(limit).length, fitted(limit).truncated) == (9, True)
 
 
-def test_a_head_is_kept_as_far_as_the_prompt_has_it():
+def test_a_head_is_kept_up_to_the_length_of_the_prompt():
     assert fitted(6, head="answer p1").tokens == encode("answer p3 p4 question who wins")
     assert fitted(6, head="").tokens == encode("p2 p3 p4 question who wins")
 
