@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 def test_only_an_actors_process_ends_without_its_exit_handlers(monkeypatch):
     registered = []
-    monkeypatch.setattr(pipeline.atexit, "register", lambda *call: registered.append(call))
+    monkeypatch.setattr(cluster.atexit, "register", lambda *call: registered.append(call))
     cluster.end_at_exit()  # as when its classes are used in a driver, or in a test
     assert registered == []
 
