@@ -273,16 +273,14 @@ def test_a_killed_evaluation_finishes_from_where_it_was(tmp_path):
     out = tmp_path / "demo"
     command = [sys.executable, "-m", "jobs.demo", "--out", str(out)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
     while len(list(out.glob("store/*/[!.]*.parquet"))) < 2:
         assert process.poll() is None
-        assert time.monotonic() < deadline
         time.sleep(0.2)
     process.kill()
     process.wait()
     kept = pl.read_parquet(out / "store" / "*" / "*.parquet").height
     assert not (out / "summary.json").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     reading = json.loads((out / "summary.json").read_text())["reading"]
     assert reading["reused"] >= kept > 0
     assert reading["reused"] + reading["done"] == reading["wanted"] == 704

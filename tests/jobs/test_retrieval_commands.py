@@ -226,17 +226,15 @@ def test_a_killed_build_finishes_from_where_it_was(tmp_path):
     options = ["--corpus", corpus, "--out", out, "--encoder", encoder, "--actors", 0]
     command = [sys.executable, "-m", "jobs.index", "dense", *map(str, options)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
     while len(list(out.glob("shards/[!.]*"))) < 3:
         assert process.poll() is None
-        assert time.monotonic() < deadline
         time.sleep(0.02)
     process.kill()
     process.wait()
     kept = {file: file.stat().st_mtime_ns for file in out.glob("shards/[!.]*")}
     assert 3 <= len(kept) < 20
     assert not (out / manifest.FILE).exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     files = {file.stem for file in out.glob("shards/*")}
     assert files == set(manifest.read(out).settings["shards"])
