@@ -12,9 +12,17 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # as readers.load does; tests share machines
-# Converted models and the default store of this session; never the developer's own.
-os.environ["ERAG_CACHE"] = tempfile.mkdtemp(prefix="erag-test-cache-")
-atexit.register(shutil.rmtree, os.environ["ERAG_CACHE"], ignore_errors=True)
+# ranx is compiled for more than a minute in a new environment; interpreted, it computes the same.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+# Every call of Lucene starts a JVM; it ends before what a server's would compile is any use.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # One of the processes of make test, which has a core to itself and shares the cache.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+else:
+    # Converted models and the default store of this session; never the developer's own.
+    os.environ["ERAG_CACHE"] = tempfile.mkdtemp(prefix="erag-test-cache-")
+    atexit.register(shutil.rmtree, os.environ["ERAG_CACHE"], ignore_errors=True)
 
 import polars as pl
 import pytest
@@ -23,6 +31,20 @@ from engine import tables
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
+
+# Tests with one of these fixtures run in one process, which sets it up once. The longest come first.
+SHARED = ("ray_session", "bundled_spec")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Choose what stays together where tests run in several processes: else, a module's tests."""
+    groups = {}
+    for item in items:
+        shared = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+        groups[item] = shared[0] if shared else item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+    places = {name: place for place, name in enumerate(SHARED)}
+    items.sort(key=lambda item: places.get(groups[item], len(SHARED)))
 
 
 def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.DataFrame:
@@ -71,6 +93,17 @@ def bundled_spec() -> ReaderSpec:
 
     spec, _ = specify("bundled", augmentation="in-prompt", task="short-answer", dtype="float32")
     return spec
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Torch with two threads, which add sums in other orders than one, for what must not show that."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

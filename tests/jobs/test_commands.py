@@ -14,6 +14,7 @@ from engine.sources.bundled import questions
 from tests.commands import erag, evaluate
 
 
+@pytest.mark.usefixtures("bundled_spec")
 def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys):
     more = ["--store", tmp_path / "store", "--actors", 0, "--dtype", "float32", "--k", 2]
     more += ["--annotators", "erag,containment,provenance", "--resamples", 100]
@@ -44,12 +45,12 @@ def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys
     assert again["correlations"] == summary["correlations"]
 
 
-def test_two_runs_with_judgments_are_compared(files, tmp_path, capsys):
+def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
     other = tmp_path / "other.trec"
     other.write_text("1 Q0 b 1 2 other\n1 Q0 a 2 1 other\n2 Q0 b 1 1 other\n")
     qrels = tmp_path / "qrels.txt"
     qrels.write_text("1 0 a 1\n2 0 b 1\n")
-    more = ["--run", other, "--store", tmp_path / "store", "--actors", 0, "--dtype", "float32"]
+    more = ["--run", other, "--store", tmp_path / "store", "--actors", 0, "--reader", tiny_t5]
     more += ["--k", 2, "--annotators", "erag,qrels", "--qrels", qrels, "--interval", "bca"]
     more += ["--resamples", 200, "--measures", "P@1 Judged@2 nDCG(dcg='exp-log2')@2"]
     assert evaluate(files, *more) == 0
@@ -119,9 +120,11 @@ def test_passages_index_and_retrieve(files, tmp_path, capsys):
     assert [line.split()[0::5] for line in run.read_text().splitlines()] == [["1", "mine"]] * 2
 
 
-def test_options_come_from_yaml_and_the_command_line_wins(files, tmp_path):
+def test_options_come_from_yaml_and_the_command_line_wins(files, tiny_t5, tmp_path):
     config = tmp_path / "c.yaml"
-    config.write_text(f"k: 1\nactors: 0\nresamples: 7\ndtype: float32\nstore: {tmp_path / 's'}\n")
+    config.write_text(
+        f"k: 1\nactors: 0\nresamples: 7\nreader: {tiny_t5}\nstore: {tmp_path / 's'}\n"
+    )
     assert evaluate(files, "--config", config, "--resamples", 109, "--no-end-to-end") == 0
     written = json.loads((files["out"] / "summary.json").read_text())["configuration"]
     assert (written["k"], written["resamples"], written["end_to_end"]) == (1, 109, False)
@@ -270,16 +273,14 @@ def test_a_killed_evaluation_finishes_from_where_it_was(tmp_path):
     out = tmp_path / "demo"
     command = [sys.executable, "-m", "jobs.demo", "--out", str(out)]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
     while len(list(out.glob("store/*/[!.]*.parquet"))) < 2:
         assert process.poll() is None
-        assert time.monotonic() < deadline
         time.sleep(0.2)
     process.kill()
     process.wait()
     kept = pl.read_parquet(out / "store" / "*" / "*.parquet").height
     assert not (out / "summary.json").exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     reading = json.loads((out / "summary.json").read_text())["reading"]
     assert reading["reused"] >= kept > 0
     assert reading["reused"] + reading["done"] == reading["wanted"] == 704

@@ -1,6 +1,7 @@
 """Indexes, retrieval and fusion as a user runs them."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,16 +13,17 @@ from engine.sources.runs.read import read_run
 from tests.commands import erag
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 
+PASSAGES = [
+    {"id": "a", "title": "Aruba", "text": "The capital of Aruba is Oranjestad."},
+    {"id": "b", "title": "Animal Farm", "text": "Animal Farm is a novella by George Orwell."},
+    {"id": "c", "title": "Abacus", "text": "The abacus is a calculating tool."},
+]
+
 
 @pytest.fixture
 def files(tmp_path):
-    passages = [
-        {"id": "a", "title": "Aruba", "text": "The capital of Aruba is Oranjestad."},
-        {"id": "b", "title": "Animal Farm", "text": "Animal Farm is a novella by George Orwell."},
-        {"id": "c", "title": "Abacus", "text": "The abacus is a calculating tool."},
-    ]
     corpus, queries = tmp_path / "c.jsonl", tmp_path / "q.jsonl"
-    corpus.write_text("".join(json.dumps(p) + "\n" for p in passages))
+    corpus.write_text("".join(json.dumps(p) + "\n" for p in PASSAGES))
     asked = ["what is the capital of aruba", "who wrote animal farm", "to be or not to be"]
     queries.write_text(
         "".join(json.dumps({"id": str(i), "input": q}) + "\n" for i, q in enumerate(asked, 1))
@@ -32,6 +34,22 @@ def files(tmp_path):
         "bm25": tmp_path / "bm25",
         "dense": tmp_path / "d",
     }
+
+
+@pytest.fixture(scope="module")
+def bm25(tmp_path_factory):
+    """The BM25 index of the passages, for tests that do not build it."""
+    directory = tmp_path_factory.mktemp("built")
+    (directory / "c.jsonl").write_text("".join(json.dumps(p) + "\n" for p in PASSAGES))
+    assert index({"corpus": directory / "c.jsonl", "bm25": directory / "i"}, "bm25") == 0
+    return directory / "i"
+
+
+@pytest.fixture
+def indexed(files, bm25):
+    """The files with a copy of that index."""
+    shutil.copytree(bm25, files["bm25"])
+    return files
 
 
 def index(files, kind, *more):
@@ -64,10 +82,9 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     assert read_run(tmp_path / "one.trec").equals(runs["rrf"])
 
 
-def test_options_named_like_commands_may_stand_in_a_yaml_file(files, tmp_path, capsys):
-    assert index(files, "bm25") == 0
-    options = {"index": [str(files["bm25"])] * 2, "name": ["one", "two"], "fuse": "rrf"}
-    options |= {"queries": str(files["queries"]), "out": str(tmp_path / "runs"), "k": 2}
+def test_options_named_like_commands_may_stand_in_a_yaml_file(indexed, tmp_path, capsys):
+    options = {"index": [str(indexed["bm25"])] * 2, "name": ["one", "two"], "fuse": "rrf"}
+    options |= {"queries": str(indexed["queries"]), "out": str(tmp_path / "runs"), "k": 2}
     (tmp_path / "o.yaml").write_text(json.dumps(options))  # JSON is YAML
     assert erag("retrieve", "--config", tmp_path / "o.yaml") == 0
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {
@@ -75,48 +92,46 @@ def test_options_named_like_commands_may_stand_in_a_yaml_file(files, tmp_path, c
         "two.trec",
         "rrf.trec",
     }
-    (tmp_path / "i.yaml").write_text(f"corpus: {files['corpus']}\nout: {tmp_path / 'again'}\n")
+    (tmp_path / "i.yaml").write_text(f"corpus: {indexed['corpus']}\nout: {tmp_path / 'again'}\n")
     assert erag("index", "bm25", "--config", tmp_path / "i.yaml") == 0
     assert manifest.read(tmp_path / "again").passages == 3
 
 
-def test_a_system_without_any_hit_is_fused_nevertheless(files, tmp_path, capsys):
-    assert index(files, "bm25") == 0
-    assert index(files, "dense", "--actors", 0) == 0
-    files["queries"].write_text('{"id": "1", "input": "to be or not to be"}\n')
-    assert retrieve(files, tmp_path / "runs", "bm25", "dense", more=["--fuse", "rrf"]) == 0
+def test_a_system_without_any_hit_is_fused_nevertheless(indexed, tmp_path, capsys):
+    assert index(indexed, "dense", "--actors", 0) == 0
+    indexed["queries"].write_text('{"id": "1", "input": "to be or not to be"}\n')
+    assert retrieve(indexed, tmp_path / "runs", "bm25", "dense", more=["--fuse", "rrf"]) == 0
     assert "bm25: 0 results for 1 query, 1 query without any hit" in capsys.readouterr().out
     fused, dense = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("rrf", "dense"))
     assert fused["doc_id"].to_list() == dense["doc_id"].to_list()
 
 
-def test_an_index_never_replaces_other_files(files, tmp_path, capsys):
+def test_an_index_never_replaces_other_files(indexed, tmp_path, capsys):
     (tmp_path / "mine" / "shards").mkdir(parents=True)
     (tmp_path / "mine" / "shards" / "a.txt").write_text("kept")
     for kind in ("bm25", "dense"):
-        assert index(files | {kind: tmp_path / "mine"}, kind) == 2
+        assert index(indexed | {kind: tmp_path / "mine"}, kind) == 2
         assert "exists and is not an index" in capsys.readouterr().err
     assert (tmp_path / "mine" / "shards" / "a.txt").read_text() == "kept"
-    assert index(files, "bm25") == 0
-    assert index(files | {"dense": files["bm25"]}, "dense") == 2
+    assert index(indexed | {"dense": indexed["bm25"]}, "dense") == 2
     assert "holds an index of another kind, bm25" in capsys.readouterr().err
-    (files["bm25"] / "notes.md").write_text("kept")
-    assert index(files, "bm25") == 2
+    (indexed["bm25"] / "notes.md").write_text("kept")
+    assert index(indexed, "bm25") == 2
     assert "holds 'notes.md' beside an index" in capsys.readouterr().err
-    (files["bm25"] / "notes.md").unlink()
-    assert index(files, "bm25") == 0
+    (indexed["bm25"] / "notes.md").unlink()
+    assert index(indexed, "bm25") == 0
     # of an earlier version, or broken: to be built again is its remedy
     for text in ('{"kind": "bm25", "passages": 3}', "{"):
-        (files["bm25"] / manifest.FILE).write_text(text)
-        assert retrieve(files, tmp_path / "run.trec", "bm25") == 2
+        (indexed["bm25"] / manifest.FILE).write_text(text)
+        assert retrieve(indexed, tmp_path / "run.trec", "bm25") == 2
         assert "build the index again" in capsys.readouterr().err
-        assert index(files, "bm25") == 0
-    assert retrieve(files, tmp_path / "run.trec", "bm25") == 0
+        assert index(indexed, "bm25") == 0
+    assert retrieve(indexed, tmp_path / "run.trec", "bm25") == 0
     assert not list(tmp_path.glob(".*"))  # nothing of the old one is left beside it
-    assert index(files, "dense", "--actors", 0) == 0
-    assert index(files | {"bm25": files["dense"]}, "bm25") == 2
+    assert index(indexed, "dense", "--actors", 0) == 0
+    assert index(indexed | {"bm25": indexed["dense"]}, "bm25") == 2
     assert "holds an index of another kind, dense" in capsys.readouterr().err
-    assert manifest.read(files["dense"]).kind == "dense"
+    assert manifest.read(indexed["dense"]).kind == "dense"
 
 
 def test_odd_queries_cutoffs_and_outputs(files, tmp_path, capsys):
@@ -152,32 +167,30 @@ def test_ids_with_spaces_are_written_as_parquet(files, tmp_path):
     assert read_run(out / "one.parquet")["doc_id"].to_list() == ["United States"]
 
 
-def test_unanswerable_questions_are_left_out_and_counted(files, tmp_path, capsys):
+def test_unanswerable_questions_are_left_out_and_counted(indexed, tmp_path, capsys):
     asked = [
         {"id": "1", "question": "who wrote animal farm", "answers": [{"text": "Orwell"}]},
         {"id": "2", "question": "who wrote nothing", "answers": [], "is_impossible": True},
     ]
     paragraph = {"context": "Animal Farm is by George Orwell.", "qas": asked}
     document = {"data": [{"title": "Animal Farm", "paragraphs": [paragraph]}]}
-    files["queries"] = tmp_path / "squad.json"
-    files["queries"].write_text(json.dumps(document))
-    assert index(files, "bm25") == 0
-    assert retrieve(files, tmp_path / "run.trec", "bm25") == 0
+    indexed["queries"] = tmp_path / "squad.json"
+    indexed["queries"].write_text(json.dumps(document))
+    assert retrieve(indexed, tmp_path / "run.trec", "bm25") == 0
     printed = capsys.readouterr().out
     assert "1 unanswerable question left out\nbm25: 1 result for 1 query ->" in printed
     assert read_run(tmp_path / "run.trec")["query_id"].to_list() == ["1"]
 
 
-def test_unsuitable_indexes_and_options_are_refused_in_one_line(files, tmp_path, capsys):
+def test_unsuitable_indexes_and_options_are_refused_in_one_line(indexed, tmp_path, capsys):
     encoder = save_tiny_encoder(tmp_path / "encoder")
-    assert index(files, "bm25") == 0
-    assert index(files, "dense", "--actors", 0, "--encoder", encoder) == 0
+    assert index(indexed, "dense", "--actors", 0, "--encoder", encoder) == 0
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({"id": "a", "text": "Something else."}) + "\n")
     save_tiny_encoder(tmp_path / "another", seed=8)
     bare = save_tiny_encoder(tmp_path / "bare")
     (bare / "modules.json").unlink()
-    new = files | {"dense": tmp_path / "new"}
+    new = indexed | {"dense": tmp_path / "new"}
     capsys.readouterr()
 
     def refused(status, words):
@@ -186,21 +199,21 @@ def test_unsuitable_indexes_and_options_are_refused_in_one_line(files, tmp_path,
         assert words in line
 
     r = tmp_path / "r"
-    refused(retrieve(files, r, "bm25", more=["--corpus", other]), "of another corpus")
+    refused(retrieve(indexed, r, "bm25", more=["--corpus", other]), "of another corpus")
     more = ["--encoder", tmp_path / "another"]
-    refused(retrieve(files, r, "dense", more=more), "is not the encoder")
-    refused(retrieve(files, tmp_path / "r.trec", "bm25", "dense"), "give a directory, or --fuse")
-    refused(retrieve(files, r, "bm25", more=["--fuse", "rrf"]), "--fuse with one index")
-    refused(retrieve(files, r, "bm25", "bm25"), "two runs of the same name")
+    refused(retrieve(indexed, r, "dense", more=more), "is not the encoder")
+    refused(retrieve(indexed, tmp_path / "r.trec", "bm25", "dense"), "give a directory, or --fuse")
+    refused(retrieve(indexed, r, "bm25", more=["--fuse", "rrf"]), "--fuse with one index")
+    refused(retrieve(indexed, r, "bm25", "bm25"), "two runs of the same name")
     more = ["--approximate", "nprobe=2"]
-    refused(retrieve(files, r, "dense", more=more), "has no approximate index")
+    refused(retrieve(indexed, r, "dense", more=more), "has no approximate index")
     refused(index(new, "dense", "--encoder", bare), "give a --preset")
     contrary = ["--encoder", encoder, "--preset", "bge"]
     refused(index(new, "dense", *contrary), "the preset 'bge' by 'cls'")
     refused(index(new, "dense", "--preset", "best"), "unknown preset 'best'")
     refused(index(new, "dense", "--memory", "1MiB"), "cannot hold the encoder")
-    refused(index(files, "bm25", "--language", "xx"), "unknown language")
-    assert retrieve(files, tmp_path / "r", "bm25", more=["--corpus", files["corpus"]]) == 0
+    refused(index(indexed, "bm25", "--language", "xx"), "unknown language")
+    assert retrieve(indexed, tmp_path / "r", "bm25", more=["--corpus", indexed["corpus"]]) == 0
 
 
 @pytest.mark.slow
@@ -213,17 +226,15 @@ def test_a_killed_build_resumes_where_it_stopped(tmp_path):
     options = ["--corpus", corpus, "--out", out, "--encoder", encoder, "--actors", 0]
     command = [sys.executable, "-m", "jobs.index", "dense", *map(str, options)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
     while len(list(out.glob("shards/[!.]*"))) < 3:
         assert process.poll() is None
-        assert time.monotonic() < deadline
         time.sleep(0.02)
     process.kill()
     process.wait()
     kept = {file: file.stat().st_mtime_ns for file in out.glob("shards/[!.]*")}
     assert 3 <= len(kept) < 20
     assert not (out / manifest.FILE).exists()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=600)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     files = {file.stem for file in out.glob("shards/*")}
     assert files == set(manifest.read(out).settings["shards"])

@@ -9,6 +9,7 @@ from engine import tables
 from tests.commands import evaluate
 
 
+@pytest.mark.usefixtures("bundled_spec")
 def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):
     config = tmp_path / "c.yaml"
     config.write_text(

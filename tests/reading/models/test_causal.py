@@ -1,4 +1,8 @@
-"""The decoder-only reader against transformers' own generate, with the bundled model in fp32."""
+"""The decoder-only reader against transformers' own generate.
+
+What the bundled model is needed for is tested with it, in fp32; the rest with a small random model of
+the same family and with the same tokenizer.
+"""
 
 from dataclasses import replace
 
@@ -26,23 +30,38 @@ def prompts():
     return texts
 
 
-@pytest.fixture(scope="module")
-def generated(bundled_spec, prompts):
+def generate(spec, prompts):
     """What transformers' generate gives, one prompt at a time, cut at the line's end."""
-    tokenizer = AutoTokenizer.from_pretrained(bundled_spec.path)
-    model = AutoModelForCausalLM.from_pretrained(bundled_spec.path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
     texts = []
     for (prompt,) in prompts:
         ids = tokenizer(prompt, return_tensors="pt")
         out = model.generate(
-            **ids, max_new_tokens=bundled_spec.max_new_tokens, do_sample=False, pad_token_id=0
+            **ids, max_new_tokens=spec.max_new_tokens, do_sample=False, pad_token_id=0
         )
         text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         texts.append(text.split("\n")[0].strip())
     return texts
 
 
-def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts, generated):
+@pytest.fixture(scope="module")
+def spec(bundled_spec, tmp_path_factory):
+    """A random model of the bundled one's family whose outputs depend on the prompt."""
+    directory = tmp_path_factory.mktemp("llama")
+    save_random_model("llama", bundled_spec, directory)
+    return replace(bundled_spec, path=str(directory))
+
+
+@pytest.fixture(scope="module")
+def generated(spec, prompts):
+    texts = generate(spec, prompts)
+    assert len(set(texts)) == len(texts)
+    return texts
+
+
+def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts):
+    generated = generate(bundled_spec, prompts)
     reader = CausalReader(bundled_spec)
     batched = reader.read(prompts)
     assert [r.output for r in batched] == generated
@@ -51,13 +70,13 @@ def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts, ge
     assert any("Oranjestad" in text for text in generated)  # the model does answer
 
 
-def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(bundled_spec, prompts, generated):
-    for spec in (
-        replace(bundled_spec, shared_prefix=""),
-        replace(bundled_spec, shared_prefix="Something else."),
-        replace(bundled_spec, memory=1),  # one read a batch
+def test_outputs_do_not_depend_on_the_shared_prefix_or_the_budget(spec, prompts, generated):
+    for changed in (
+        replace(spec, shared_prefix=""),
+        replace(spec, shared_prefix="Something else."),
+        replace(spec, memory=1),  # one read a batch
     ):
-        assert [r.output for r in CausalReader(spec).read(prompts)] == generated
+        assert [r.output for r in CausalReader(changed).read(prompts)] == generated
 
 
 def counted(reader, monkeypatch):
@@ -71,16 +90,16 @@ def counted(reader, monkeypatch):
 
 
 def test_batches_hold_no_more_tokens_than_the_specification_says(
-    bundled_spec, prompts, generated, monkeypatch
+    spec, prompts, generated, monkeypatch
 ):
-    reader = CausalReader(replace(bundled_spec, batch_tokens=1))
+    reader = CausalReader(replace(spec, batch_tokens=1))
     rows = counted(reader, monkeypatch)
     assert [r.output for r in reader.read(prompts)] == generated
     assert rows == [1] * len(prompts)
 
 
-def test_what_prompts_begin_with_is_computed_once(bundled_spec, prompts):
-    reader = CausalReader(bundled_spec)
+def test_what_prompts_begin_with_is_computed_once(spec, prompts):
+    reader = CausalReader(spec)
     first = sum(output.prompt_tokens for output in reader.read(prompts))
     head = len(reader._head)
     assert head > 80
@@ -91,11 +110,11 @@ def test_what_prompts_begin_with_is_computed_once(bundled_spec, prompts):
     assert again - (reader.stats.prompt_tokens - before) >= len(prompts) * head
 
 
-def test_a_passage_that_two_queries_read_is_computed_once(bundled_spec):
+def test_a_passage_that_two_queries_read_is_computed_once(spec):
     prompt = default_prompt("short-answer", "causal", "in-prompt")
     long = ("Aardvark", "The aardvark " + "digs for ants and termites at night " * 12)
     asked = [prompt.render(question, [long]) for question in QUESTIONS]
-    alone, together = CausalReader(bundled_spec), CausalReader(bundled_spec)
+    alone, together = CausalReader(spec), CausalReader(spec)
     apart = [alone.read([one])[0].output for one in asked]
     assert [output.output for output in together.read(asked)] == apart
     saved = alone.stats.prompt_tokens - together.stats.prompt_tokens
@@ -103,10 +122,10 @@ def test_a_passage_that_two_queries_read_is_computed_once(bundled_spec):
     assert saved >= 2 * (passage - 3)
 
 
-def test_pieces_are_one_prompt_and_what_precedes_the_last_is_shared(bundled_spec, prompts):
+def test_pieces_are_one_prompt_and_what_precedes_the_last_is_shared(spec, prompts):
     whole = [[text] for (text,) in prompts]
     cut = [[text[: len(text) // 2], text[len(text) // 2 :]] for (text,) in prompts]
-    reader = CausalReader(bundled_spec)
+    reader = CausalReader(spec)
     assert reader.read(cut) == reader.read(whole)
 
 
@@ -127,22 +146,23 @@ def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundle
     assert len({o.confidence for o in together}) == len(many)
 
 
-def test_a_choice_is_made_by_the_probabilities_of_first_tokens(bundled_spec, prompts):
-    spec = replace(bundled_spec, choices=(" Yes", " No", " Oranjestad"))
-    outputs = CausalReader(spec).read(prompts)
+def test_a_choice_is_made_by_the_probabilities_of_first_tokens(spec, prompts):
+    choosing = replace(spec, choices=(" Yes", " No", " Oranjestad"))
+    outputs = CausalReader(choosing).read(prompts)
     model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(spec.path)
-    firsts = [tokenizer.encode(choice)[0] for choice in spec.choices]
+    firsts = [tokenizer.encode(choice)[0] for choice in choosing.choices]
     for (prompt,), output in zip(prompts, outputs, strict=True):
         with torch.no_grad():
             logits = model(**tokenizer(prompt, return_tensors="pt")).logits[0, -1]
         shares = logits[firsts].softmax(-1)
         assert output.confidence == pytest.approx(float(shares[0]), abs=1e-5)
-        assert output.output == spec.choices[int(shares.argmax())].strip()
+        assert output.output == choosing.choices[int(shares.argmax())].strip()
         assert output.output_tokens == 0
 
 
 def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(bundled_spec, prompts):
+    prompts = prompts[:2]
     spec = replace(bundled_spec, choices=(" Oranjestad",))
     outputs = CausalReader(spec).read(prompts)
     model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
@@ -157,9 +177,9 @@ def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(bundled_sp
     assert len({output.confidence for output in outputs}) == len(prompts)
 
 
-def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts):
+def test_long_prompts_lose_passages_and_never_the_question(spec, prompts):
     limit = 150
-    reader = CausalReader(replace(bundled_spec, max_input_tokens=limit))
+    reader = CausalReader(replace(spec, max_input_tokens=limit))
     fits, cut = reader.read([prompts[0], prompts[2]])
     assert not fits.truncated
     assert cut.truncated
@@ -174,9 +194,9 @@ def test_long_prompts_lose_passages_and_never_the_question(bundled_spec, prompts
     assert reader._tokenizer.decode(kept).endswith("\nQuestion: who eats ants\nAnswer:")
 
 
-def test_a_query_before_the_passages_is_not_cut(bundled_spec):
-    reader = CausalReader(replace(bundled_spec, max_input_tokens=150, tail_marker=""))
-    head = bundled_spec.shared_prefix + "Question: who eats ants and termites at night\n"
+def test_a_query_before_the_passages_is_not_cut(spec):
+    reader = CausalReader(replace(spec, max_input_tokens=150, tail_marker=""))
+    head = spec.shared_prefix + "Question: who eats ants and termites at night\n"
     text = "Passage: " + "digs for ants " * 60
     kept = reader._fit(
         reader._encode([head + text])[0], reader._heads([[head, text]])[0], head + text
@@ -188,16 +208,16 @@ def test_a_query_before_the_passages_is_not_cut(bundled_spec):
     assert output.prompt_tokens == 150
 
 
-def test_a_prompt_whose_question_does_not_fit_fails(bundled_spec, prompts):
-    prefix = len(CausalReader(bundled_spec)._head)
-    limited = CausalReader(replace(bundled_spec, max_input_tokens=prefix + 3))
+def test_a_prompt_whose_question_does_not_fit_fails(spec, prompts):
+    prefix = len(CausalReader(spec)._head)
+    limited = CausalReader(replace(spec, max_input_tokens=prefix + 3))
     outputs = limited.read(prompts)
     assert all("even without passages" in o.failure for o in outputs)
     assert all(o.output == "" for o in outputs)
 
 
-def test_out_of_memory_ends_in_the_same_outputs(bundled_spec, prompts, generated, monkeypatch):
-    reader = CausalReader(bundled_spec)
+def test_out_of_memory_ends_in_the_same_outputs(spec, prompts, generated, monkeypatch):
+    reader = CausalReader(spec)
     inner = reader._model.answer
 
     def tight(asked):
@@ -233,17 +253,22 @@ def tiny_models():
     }
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2", "mistral"])
-def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(bundled_spec.path)
+def save_random_model(family, bundled_spec, directory):
+    """A random model and the bundled one's tokenizer as a directory."""
     config = tiny_models()[family]
     config.eos_token_id = config.bos_token_id = config.pad_token_id = 2
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(config).eval()
     for weight in model.parameters():  # larger weights: outputs that depend on the prompt
         weight.data *= 3
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(directory)
+    return model
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt2", "gemma2", "mistral"])
+def test_other_families_equal_generate(family, bundled_spec, prompts, tmp_path):
+    model = save_random_model(family, bundled_spec, tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)  # of the class that the family chooses
     expected = []
     for (prompt,) in prompts:

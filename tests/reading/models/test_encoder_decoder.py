@@ -61,6 +61,7 @@ def test_outputs_equal_those_of_generate(any_spec):
     assert outputs(replace(any_spec, max_new_tokens=36), reads) == expected
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_outputs_do_not_depend_on_the_batch(any_spec, dtype):
     spec = replace(any_spec, dtype=dtype)
@@ -84,6 +85,7 @@ def test_fp16_reads_with_the_layers_that_transformers_keeps_in_fp32(spec):
     assert len({result.output for result in together}) > len(READS) // 2
 
 
+@pytest.mark.usefixtures("two_threads")
 def test_in_bf16_the_probability_of_a_choice_has_the_same_bits_in_any_batch(any_spec):
     reader = EncoderDecoderReader(
         replace(any_spec, dtype="bfloat16", choices=("w5", "w17 w4", "w80"))

@@ -28,13 +28,13 @@ XML = (
     ("name", "content"),
     [
         ("a.jsonl", JSONL),
-        ("a.jsonl.gz", gzip.compress(JSONL)),
+        ("a.jsonl.gz", gzip.compress(JSONL, mtime=0)),
         ("a.json", JSONL),
         ("wiki_00", b"\xef\xbb\xbf" + JSONL),
         ("a.xml", XML),
         ("a.xml.bz2", bz2.compress(XML)),
         ("a.xml-p1p5.bz2", bz2.compress(XML)),
-        ("a.xml.gz", gzip.compress(XML)),
+        ("a.xml.gz", gzip.compress(XML, mtime=0)),
     ],
 )
 def test_the_layout_follows_from_the_content(tmp_path, monkeypatch, name, content):

@@ -32,7 +32,7 @@ def memory():
     ("name", "packed"),
     [
         ("c.jsonl", JSONL),
-        ("c.jsonl.gz", gzip.compress(JSONL)),
+        ("c.jsonl.gz", gzip.compress(JSONL, mtime=0)),
         ("c.jsonl.bz2", bz2.compress(JSONL)),
     ],
 )
