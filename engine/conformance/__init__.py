@@ -1,0 +1,1 @@
+"""A user's files recomputed with the reference implementations."""

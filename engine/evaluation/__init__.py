@@ -1,0 +1,1 @@
+"""The evaluation: inputs and settings, prepare, read, assess; and studies of several conditions."""

@@ -1,0 +1,1 @@
+"""Ranking measures: from labels to scores of queries."""

@@ -171,7 +171,7 @@ def why_undefined(measure: Measure, *, utilities: bool, graded: str) -> str:
     if utilities and measure.kind != UTILITY_KIND:
         return f"not defined on utilities, which may be negative: {UTILITY_KIND} sums them up"
     if not utilities and measure.kind == UTILITY_KIND:
-        return "not defined on labels that are no utilities"
+        return "not defined on labels that are not utilities"
     if not utilities and graded and undefined_on_graded([measure]):
         advice = Measure(measure.kind, measure.cutoff, rel=0.5)
         return f"not defined on {graded}, which need a threshold to tell what is relevant, as in {advice}"

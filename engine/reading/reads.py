@@ -18,8 +18,7 @@ from engine.reading import store
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
-from engine.tables import DOC_IDS, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
-from engine.tables import FAILURE as FAILURE
+from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
 _COLUMN_TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean(), float: pl.Float64()}
 # A read's output as columns.

@@ -1,0 +1,1 @@
+"""Downstream metrics: how good an output is against its reference answers."""

@@ -1,0 +1,1 @@
+"""Statistics over queries: correlations, comparisons, intervals, and the choice of a run."""

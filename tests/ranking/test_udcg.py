@@ -68,7 +68,7 @@ def test_udcg_takes_no_options_and_no_other_labels():
         parse_measure("UDCG(rel=0.5)@3")
     udcg, precision, ap = parse_measures("UDCG@5 P@5 AP@5")
     assert why_undefined(udcg, utilities=True, graded="") == ""
-    assert "no utilities" in why_undefined(udcg, utilities=False, graded="")
+    assert "not utilities" in why_undefined(udcg, utilities=False, graded="")
     assert "may be negative" in why_undefined(precision, utilities=True, graded="")
     assert why_undefined(precision, utilities=False, graded="shares") == ""
     assert why_undefined(ap, utilities=False, graded="") == ""
