@@ -157,6 +157,10 @@ def test_modules_stay_short():
     assert not long
 
 
+def test_the_readme_stays_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
 def test_functions_stay_short_and_narrow_or_say_why():
     excused = []
     for name, path in modules(*CODE).items():

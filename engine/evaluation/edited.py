@@ -69,12 +69,14 @@ def _count(
         passages = pairs.height
         new_passages = pairs.join(before, on=[QUERY_ID, DOC_ID], how="anti").height
     if lists is not None:
-        own, known = (
+        edited_lists, original_lists = (
             dict(lists.filter(pl.col(RUN) == name).select(QUERY_ID, DOC_IDS).iter_rows())
             for name in (edited.name, edited.original)
         )
-        whole = len(own)
-        new_whole = sum(known.get(query_id) != doc_ids for query_id, doc_ids in own.items())
+        whole = len(edited_lists)
+        new_whole = sum(
+            original_lists.get(query_id) != doc_ids for query_id, doc_ids in edited_lists.items()
+        )
     return EditedReads(
         run=edited.name,
         original=edited.original,

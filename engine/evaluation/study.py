@@ -177,7 +177,7 @@ def study(
     prepared = {
         condition: prepare(cut[condition.k], settings) for condition, settings in conditions.items()
     }
-    # A reader that cannot be used is to be known before hours of another's reads.
+    # A reader that cannot be used is refused before another reads for hours.
     jobs = {
         condition: specify_jobs(prepared[condition].requests, settings)
         for condition, settings in conditions.items()

@@ -59,9 +59,11 @@ def contains_substring(text: str, answers: Sequence[str]) -> bool:
 
 
 def count_running_on(queries: pl.DataFrame) -> int:
-    """Queries all of whose answers text may follow without a space, so that they are no tokens there.
+    """Queries whose answers, all of them, may be followed by text without a space.
 
-    One such answer among others is an alias, and the others can be found.
+    Such an answer is not a token of its own there, and tokens do not match it.
+
+    Where one answer of several is such, it is an alias, and the others can be found.
     """
     runs_on = pl.element().str.strip_chars().str.contains(_RUNS_ON).all()
     answered = queries[ANSWERS].filter(queries[ANSWERS].list.len() > 0)
@@ -84,10 +86,10 @@ def find_answers(
     )
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
     texts = pairs.join(corpus.select(DOC_ID, TEXT), on=DOC_ID, how="left", maintain_order="left")
-    found = [
+    matches = [
         find(text, answers[query_id]) for query_id, text in texts.select(QUERY_ID, TEXT).iter_rows()
     ]
-    return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, found, dtype=pl.String))
+    return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, matches, dtype=pl.String))
 
 
 def label(
@@ -110,8 +112,8 @@ def _labels_of(matches: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def _first_token_match(text: str, answers: Sequence[Sequence[str]]) -> int | None:
     tokens = f" {' '.join(tokenize(text))} "
-    found = (i for i, a in enumerate(answers) if a and f" {' '.join(a)} " in tokens)
-    return next(found, None)
+    places = (i for i, a in enumerate(answers) if a and f" {' '.join(a)} " in tokens)
+    return next(places, None)
 
 
 def _first_substring(text: str, answers: Sequence[str]) -> int | None:

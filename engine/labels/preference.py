@@ -85,8 +85,8 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
         return counts.with_columns(labels.alias(LABEL)).select(list(tables.PREFERENCE_LABELS))
     fitted = [
         (query_id, doc_id, label)
-        for (query_id,), own in judgments.group_by([QUERY_ID], maintain_order=True)
-        for doc_id, label in _fit(own).items()
+        for (query_id,), of_query in judgments.group_by([QUERY_ID], maintain_order=True)
+        for doc_id, label in _fit(of_query).items()
     ]
     schema = {name: tables.PREFERENCE_LABELS[name] for name in (QUERY_ID, DOC_ID, LABEL)}
     strengths = pl.DataFrame(fitted, schema=schema, orient="row")

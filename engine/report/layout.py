@@ -25,7 +25,7 @@ def table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    result.title = Text(title, style="table.title")  # names of runs are no markup
+    result.title = Text(title, style="table.title")  # a run's name is not markup
     for header in names:
         result.add_column(Text(header), no_wrap=True)
     for header in values:

@@ -203,8 +203,8 @@ def lines(evaluation: Evaluation) -> list[str]:
         *_readers(evaluation),
         *(edits.line(reads) for reads in evaluation.edited),
         *(
-            certificate.line(found, evaluation.readings[role].ask.role)
-            for role, found in evaluation.certificates.items()
+            certificate.line(repeated, evaluation.readings[role].ask.role)
+            for role, repeated in evaluation.certificates.items()
         ),
         *(f"note: {note.text}" for note in evaluation.notes if note.is_shown),
         *_unreachable_p(evaluation),

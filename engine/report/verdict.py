@@ -30,7 +30,7 @@ def content(evaluation: Evaluation) -> dict[str, Any] | None:
 
 
 def sentences(evaluation: Evaluation) -> list[str]:
-    """The verdict in at most three lines; none where there is but one run.
+    """The verdict in at most three lines; none where there is one run.
 
     The first says which run to choose or that the data do not decide; the second how many queries
     would; the third whether the labels of the first annotator say the same, and which other annotators
@@ -97,14 +97,14 @@ def _head(choice: Choice, *, resampled: bool) -> str:
 def _needed(choice: Choice) -> str:
     """How many queries would tell the best run from those that the data do not tell from it."""
     open_leads = [lead for lead in choice.leads if not lead.significant and lead.difference]
-    said = [
+    numbers = [
         f"from {lead.over} about {_rounded(lead.queries_needed)} queries"
         for lead in open_leads
         if lead.queries_needed
     ]
-    if said:
+    if numbers:
         return (
-            f"to tell {choice.best} {_listed(said)} would be needed, were the true difference as "
+            f"to tell {choice.best} {_listed(numbers)} would be needed, were the true difference as "
             f"large as the one seen ({POWER:.0%} power)"
         )
     return f"{counted(choice.n, '[query is|queries are]')} too few to tell" if open_leads else ""
