@@ -36,6 +36,7 @@ from engine.reading.protocol import ReaderSpec, ReadOutput
 SHARED = ("ray_session", "bundled_spec")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Choose what stays together where tests run in several processes: else, a module's tests."""
     groups = {}
