@@ -34,7 +34,7 @@ demo: install
 	$(BIN)/erag demo --out demo-out
 
 test: $(VENV)/.installed-test lint
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow

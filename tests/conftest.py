@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # as readers.load does; tests share machines
@@ -32,19 +33,46 @@ from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 
-# Tests with one of these fixtures run in one process, which sets it up once. The longest come first.
-SHARED = ("ray_session", "bundled_spec")
+# Where tests run in several processes, a module's tests stay together, and so do those of a group here,
+# by how their ids begin: one process starts Ray, one converts the bundled reader. The first group that
+# fits is taken, and groups come before the rest, which takes less time.
+GROUPS = {
+    "ray": (
+        "tests/reading/test_pipeline.py",
+        "tests/retrieval/test_dense.py",
+        "tests/jobs/test_commands.py::test_several_runs_on_ray",
+    ),
+    "bundled reader": (
+        "tests/reading/models/test_causal.py",
+        "tests/reading/models/test_weights.py",
+        "tests/reading/test_readers.py",
+        "tests/jobs/test_commands.py",
+        "tests/jobs/test_study_command.py",
+    ),
+}
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test, or its module."""
+    fitting = (name for name, ids in GROUPS.items() if nodeid.startswith(ids))
+    return next(fitting, nodeid.split("::")[0])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Choose what stays together where tests run in several processes: else, a module's tests."""
-    groups = {}
-    for item in items:
-        shared = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
-        groups[item] = shared[0] if shared else item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group(groups[item]))
-    places = {name: place for place, name in enumerate(SHARED)}
-    items.sort(key=lambda item: places.get(groups[item], len(SHARED)))
+    order = list(GROUPS)
+    items.sort(key=lambda item: order.index(g) if (g := group_of(item.nodeid)) in order else 9)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Send groups to processes; --dist loadgroup of pytest-xdist 3.8 does not under pytest 9.2."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Scheduling(config, log)
 
 
 def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.DataFrame:
