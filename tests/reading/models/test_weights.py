@@ -79,7 +79,12 @@ def test_models_with_missing_weights_are_refused(tiny_t5, tmp_path):
 
 def test_damaged_weights_are_refused_in_one_line(tiny_t5, tmp_path):
     copy = shutil.copytree(tiny_t5, tmp_path / "copy")
-    (copy / "model.safetensors").write_bytes(b"garbage that is no safetensors file")
+    weights_file = copy / "model.safetensors"
+    whole = weights_file.read_bytes()
+    weights_file.write_bytes(b"garbage that is not a safetensors file")
+    with pytest.raises(InputError, match="is not a safetensors file"):
+        readers.specify(str(copy), augmentation="fid", task="short-answer")
+    weights_file.write_bytes(whole[: len(whole) // 2])  # its header is whole
     spec, _ = readers.specify(str(copy), augmentation="fid", task="short-answer")
     with pytest.raises(InputError, match="cannot be loaded") as caught:
         readers.load(spec)

@@ -58,7 +58,7 @@ def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs
     written = write_exports(result.labels, table, tmp_path)
     assert len(written) == 2 + len(runs)
     compared = 0
-    for annotator in settings.annotators:
+    for annotator in settings.labels.names():
         with (tmp_path / "qrels" / f"{annotator}.txt").open() as file:
             evaluator = pytrec_eval.RelevanceEvaluator(
                 pytrec_eval.parse_qrel(file), set(MEASURES.values())

@@ -53,7 +53,7 @@ def test_judgments_of_other_queries_are_refused(tmp_path):
     corpus.write_text('{"id": "a", "title": "A", "text": "Ann"}\n')
     run.write_text("1 Q0 a 1 1 mine\n")
     qrels.write_text("1 0 a 1\n2 0 a 1\n")
-    judged = read_files(queries, corpus, [run], k=1, tables={"qrels": qrels}).qrels
+    judged = read_files(queries, corpus, [run], k=1, tables={"qrels": qrels}).tables["qrels"]
     assert judged.rows() == [("1", "a", 1.0)]
     qrels.write_text("one 0 a 1\n")
     with pytest.raises(InputError, match="judges none of the 1 queries"):
