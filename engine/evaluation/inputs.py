@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.errors import InputError, require_least
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
 from engine.notes import Note, count_note
@@ -51,10 +51,8 @@ class InputFiles:
     tables: Mapping[str, Location] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise InputError(None, None, f"`limit` is {self.limit}", "use 1 or more")
-        if self.skip_bad < 0:
-            raise InputError(None, None, f"`skip_bad` is {self.skip_bad}", "use 0 or more")
+        require_least("limit", self.limit, 1)
+        require_least("skip_bad", self.skip_bad, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import InputError
+from engine.errors import InputError, require_least
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import Missing, Relevant
 
@@ -37,8 +37,7 @@ class RankingSettings:
     missing: Missing = "zero"
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InputError(None, None, f"`k` is {self.k}", "use 1 or more")
+        require_least("k", self.k, 1)
         for measure in parse_measures(self.measures) if self.measures else ():
             if measure.cutoff is not None and measure.cutoff > self.k:
                 raise InputError(

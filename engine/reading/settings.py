@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.errors import InputError
+from engine.errors import require_least
 from engine.machine.device import Dtype
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation, Engine
@@ -50,8 +50,7 @@ class ReaderSettings:
 
     def __post_init__(self) -> None:
         get_metric(self.metric)
-        if self.end_to_end_k is not None and self.end_to_end_k < 1:
-            raise InputError(None, None, f"`end_to_end_k` is {self.end_to_end_k}", "use 1 or more")
+        require_least("end_to_end_k", self.end_to_end_k, 1)
         if self.prompt is not None:
             read_template(self.prompt, self.task)
 
@@ -80,6 +79,5 @@ class RunningSettings:
     certify: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("actors", self.actors), ("certify", self.certify)):
-            if value is not None and value < 0:
-                raise InputError(None, None, f"`{name}` is {value}", "use 0 or more")
+        require_least("actors", self.actors, 0)
+        require_least("certify", self.certify, 0)

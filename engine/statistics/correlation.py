@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import InputError
+from engine.errors import InputError, require_least
 from engine.statistics.intervals import IntervalMethod, interval
 from engine.statistics.resampling import Replicates, replicate
 
@@ -54,8 +54,7 @@ class Bootstrap:
             raise InputError(
                 None, None, f"`confidence` is {self.confidence}", "use a share such as 0.95"
             )
-        if self.seed < 0:
-            raise InputError(None, None, f"`seed` is {self.seed}", "use 0 or more")
+        require_least("seed", self.seed, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
