@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles, input_tables
+from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.study import Sweep
 from engine.labels.registry import ANNOTATORS
@@ -138,18 +139,19 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
 
 def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
-    needed = {a.needs_input.name: a.name for a in settings.labels.listed() if a.needs_input}
-    labelling = {a.needs_input.name: a.name for a in ANNOTATORS.values() if a.needs_input}
     given = {name: options[name] for name in input_tables() if options[name] is not None}
-    for name, annotator in labelling.items():
-        if (name in given) != (name in needed):
+    refuse_lacking_tables(settings, given)
+    in_use = {a.needs_input.name for a in settings.annotators_in_use() if a.needs_input}
+    for name in given:
+        if name not in in_use:
+            users = " or ".join(
+                a.name for a in ANNOTATORS.values() if a.needs_input and a.needs_input.name == name
+            )
             raise InputError(
                 None,
                 None,
-                f"`{name}` without the annotator {annotator}"
-                if name in given
-                else f"the annotator {annotator} without `{name}`",
-                "use both or neither",
+                f"`{name}` without the annotator {users}",
+                f"add {users} to `annotators`, or leave `{name}` out",
             )
     return take(InputFiles, options, run=tuple(options["run"]), tables=given)
 

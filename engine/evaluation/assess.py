@@ -9,7 +9,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.edited import EditedReads, count_edited_reads
-from engine.evaluation.prepare import Prepared, Scored, material_for, score
+from engine.evaluation.prepare import Prepared, Scored, checked, material_for, score
 from engine.evaluation.read import Reading, alone, failed_queries, failures
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
@@ -49,9 +49,9 @@ class Evaluation:
         reads: the reads of all roles together.
         readings: what was read, by the name of the role that read.
         traces: what is behind every label.
-        further: further tables of annotators, by name, of those in use.
+        further: further tables of the annotators that were asked for, by name.
         notes: what qualifies the figures.
-        seconds: of the whole evaluation; 0 where nobody measured.
+        seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
         edited: what the edited runs cost, where there are such.
     """
@@ -77,7 +77,7 @@ class Evaluation:
     edited: tuple[EditedReads, ...] = ()
 
     def further_table(self, name: str) -> pl.DataFrame:
-        """A further table of an annotator; empty where the annotator is not in use."""
+        """A further table of an annotator; empty where the annotator was not asked for."""
         return self.further.get(name, pl.DataFrame())
 
 
@@ -173,7 +173,8 @@ def _label(
                 prepared.pairs,
                 labelled,
             )
-            labelled[annotator.name] = annotator.label(replace(material, reads=reads))
+            made = annotator.label(replace(material, reads=reads))
+            labelled[annotator.name] = checked(annotator, made)
     return labelled, left_out
 
 

@@ -1,12 +1,12 @@
 """What is known of an evaluation before anything is read: who labels what, what is asked of whom, and
 the labels and scores that need no reading.
 
-Whatever cannot work is refused here: hours of reading must not end in an error that was foreseeable.
+What cannot work is refused here, before hours of reading are spent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import polars as pl
@@ -17,7 +17,6 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.read import Request, requests_for
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
-from engine.labels.registry import ANNOTATORS
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
@@ -61,7 +60,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Scored:
-    """The query scores of one annotator's labels, and the measures that have no meaning on them.
+    """The query scores of one annotator's labels, and the measures that are undefined for them.
 
     Attributes:
         undefined: ``tables.UNDEFINED``.
@@ -93,7 +92,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
         rests_on = annotator.rests_on(settings)
         if annotator.name not in asking and all(name in labelled for name in rests_on):
             material = material_for(annotator, inputs, settings, relevant, pairs, labelled)
-            labelled[annotator.name] = annotator.label(material)
+            labelled[annotator.name] = checked(annotator, annotator.label(material))
     listed = settings.labels.listed()
     scored = {
         annotator.name: score(
@@ -134,6 +133,21 @@ def material_for(
         relevant=relevant,
         rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
     )
+
+
+def checked(annotator: Annotator, labelled: Labelled) -> Labelled:
+    """What an annotator made, if it has the columns that it must have.
+
+    Raises:
+        ValueError: labels or further tables with other columns, or labels in another name.
+    """
+    declared = {table.name: table.schema for table in annotator.further_tables}
+    schemas = {name: dict(table.schema) for name, table in labelled.tables.items()}
+    if dict(labelled.labels.schema) != tables.LABELS or schemas != declared:
+        raise ValueError(f"the tables of {annotator.name} have other columns than they must")
+    if not labelled.labels.filter(pl.col(ANNOTATOR) != annotator.name).is_empty():
+        raise ValueError(f"{annotator.name} labels in the name of another annotator")
+    return labelled
 
 
 def score(
@@ -206,18 +220,31 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
     return lists
 
 
-def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings) -> None:
-    no_provenance = inputs.queries[PROVENANCE].list.len().sum() == 0
+def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
+    """Refuse annotators whose file is not among the names of those given.
+
+    Raises:
+        InputError: naming the annotator and its file.
+    """
     for annotator in settings.labels.listed():
-        for name in (annotator.name, *annotator.rests_on(settings)):
-            needed = annotator if name == annotator.name else ANNOTATORS[name]
-            if needed.needs_provenance and no_provenance:
-                raise InputError(None, None, "no query has provenance", leave_out(annotator, name))
+        for needed in settings.needed_by(annotator):
             table = needed.needs_input
-            if table is not None and table.name not in inputs.tables:
+            if table is not None and table.name not in given:
                 raise InputError(
                     None,
                     None,
-                    f"no judgments for the annotator {name}",
-                    f"give `{table.name}` FILE",
+                    f"the annotator {needed.name} without `{table.name}`",
+                    f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
+                )
+
+
+def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings) -> None:
+    refuse_lacking_tables(settings, inputs.tables.keys())
+    if inputs.queries[PROVENANCE].list.len().sum() > 0:
+        return
+    for annotator in settings.labels.listed():
+        for needed in settings.needed_by(annotator):
+            if needed.needs_provenance:
+                raise InputError(
+                    None, None, "no query has provenance", leave_out(annotator, needed.name)
                 )

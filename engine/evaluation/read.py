@@ -1,4 +1,4 @@
-"""The reads of an evaluation, or of a study: who is asked for which, with which prompt, and the outputs."""
+"""The reads of an evaluation, or of a study: which model reads what, with which prompt, and the outputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Reading:
     """A reader with a prompt, what it read, and what that cost.
 
     Attributes:
-        ask: in whose name it read.
+        ask: the request that it answers.
         wanted: the reads asked for, as ``plan.wanted_reads`` gives them.
         reads: the reads table, one row per row of ``wanted``, in that order; further ``failure``.
     """
@@ -66,13 +66,18 @@ class Reading:
     costs: ReadingCosts
 
     def of(self, lists: pl.DataFrame) -> pl.DataFrame:
-        """The reads of ``query_id`` and ``doc_ids``, a row for each row of ``lists``, in its order."""
+        """The reads of ``query_id`` and ``doc_ids``, a row for each row of ``lists``, in its order.
+
+        Raises:
+            ValueError: one of them was not read.
+        """
         distinct = self.reads.unique(_IDENTITY, keep="first", maintain_order=True)
-        return (
-            lists.select(_IDENTITY)
-            .join(distinct, on=_IDENTITY, how="left", maintain_order="left")
-            .select(self.reads.columns)
+        reads = lists.select(_IDENTITY).join(
+            distinct, on=_IDENTITY, how="left", maintain_order="left"
         )
+        if lacking := reads[READ_KEY].null_count():
+            raise ValueError(f"{lacking} of {reads.height} reads were never asked for")
+        return reads.select(self.reads.columns)
 
     def part(self, lists: pl.DataFrame) -> Reading:
         """The reading of some of its reads alone, at the cost of looking them up."""
@@ -102,11 +107,11 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
     singles = alone(pairs)
     asks = settings.asks()
     of_reader = [a.name for a in settings.annotators_in_use() if a.is_the_readers]
-    by_role: dict[str, tuple[Ask, list[pl.DataFrame]]] = {}
+    roles: dict[str, tuple[Ask, list[pl.DataFrame]]] = {}
 
     def add(ask: Ask, frame: pl.DataFrame) -> None:
-        first, frames = by_role.setdefault(ask.role.name, (ask, []))
-        if (first.model, first.task, first.prompt) != (ask.model, ask.task, ask.prompt):
+        first, frames = roles.setdefault(ask.role.name, (ask, []))
+        if first.terms != ask.terms:
             raise ValueError(f"two annotators ask different things in the role {ask.role.name!r}")
         if not any(known is frame for known in frames):
             frames.append(frame)
@@ -119,7 +124,7 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
     for name, ask in asks.items():
         if name not in of_reader:
             add(ask, singles)
-    requests = [Request(ask, pl.concat(frames)) for ask, frames in by_role.values()]
+    requests = [Request(ask, pl.concat(frames)) for ask, frames in roles.values()]
     return [request for request in requests if not request.lists.is_empty()]
 
 

@@ -1,4 +1,4 @@
-"""What is evaluated and how: the settings of every part together, and what they exclude."""
+"""What is evaluated and how: the settings of every part together, and their conflicts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _USUAL_GRADED = ("P", "nDCG", "Success")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is evaluated and how. Each part checks itself; what excludes each other is checked here.
+    """What is evaluated and how. Each part checks itself; conflicts between parts are checked here.
 
     Attributes:
         reader: the LLM that reads, and how its output is scored.
         labels: who labels, and each annotator's options.
         ranking: cutoff, measures, and what counts as judged.
         bootstrap: how intervals are made; its seed also draws the reads that are repeated.
-        running: memory, processes, and what becomes of failed reads.
+        running: memory, processes, and how failed reads are handled.
 
     Raises:
         InputError: a value out of range, or settings that exclude each other.
@@ -90,15 +90,32 @@ class Settings:
 
     def annotators_in_use(self) -> tuple[Annotator, ...]:
         """The annotators that are asked for and those whose labels they rest on, which come first."""
+        return tuple(
+            {
+                needed.name: needed
+                for annotator in self.labels.listed()
+                for needed in self.needed_by(annotator)
+            }.values()
+        )
+
+    def needed_by(self, annotator: Annotator) -> tuple[Annotator, ...]:
+        """An annotator after all that its labels rest on, each after what that rests on itself.
+
+        Raises:
+            ValueError: it rests on an annotator that the engine does not have, or on itself.
+        """
         ordered: dict[str, Annotator] = {}
 
-        def add(annotator: Annotator) -> None:
-            for name in annotator.rests_on(self):
-                add(ANNOTATORS[name])
-            ordered.setdefault(annotator.name, annotator)
+        def add(needed: Annotator, above: tuple[str, ...]) -> None:
+            if needed.name in above:
+                raise ValueError(f"the annotator {needed.name} rests on itself")
+            for name in needed.rests_on(self):
+                if name not in ANNOTATORS:
+                    raise ValueError(f"{needed.name} rests on the unknown annotator {name!r}")
+                add(ANNOTATORS[name], (*above, needed.name))
+            ordered.setdefault(needed.name, needed)
 
-        for annotator in self.labels.listed():
-            add(annotator)
+        add(annotator, ())
         return tuple(ordered.values())
 
     def asks(self) -> dict[str, Ask]:
@@ -140,6 +157,7 @@ class Settings:
         return "pool" if runs > 1 else "list"
 
     def __post_init__(self) -> None:
+        _check_names(self)
         _check_cutoffs(self)
         _check_tasks(self)
         _check_options(self)
@@ -152,6 +170,31 @@ class Settings:
 BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed")
 # The parts whose fields have names of their own in ``Settings.of``.
 _PARTS = ("reader", "ranking", "bootstrap", "running")
+# The tables that every evaluation leaves.
+_WRITTEN = (
+    "labels",
+    "query_scores",
+    "downstream",
+    "reads",
+    "traces",
+    "correlations",
+    "comparisons",
+    "systems",
+    "run_pairs",
+)
+
+
+def _check_names(settings: Settings) -> None:
+    """Refuse annotators whose options, files or tables are named like others of the evaluation."""
+    annotators = {a.name: a for a in (*ANNOTATORS.values(), *settings.labels.listed())}.values()
+    owners = [*(getattr(settings, part) for part in _PARTS)]
+    classes = [*map(type, owners), *option_classes(settings.labels.listed())]
+    options = [entry.name for kind in classes for entry in fields(kind)]
+    files = {a.needs_input.name for a in annotators if a.needs_input}
+    written = [table.name for a in annotators for table in a.further_tables]
+    for names in ([*options, *files, "annotators"], [*_WRITTEN, *written]):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two things of an evaluation are called {twice[0]!r}")
 
 
 def _check_cutoffs(settings: Settings) -> None:
@@ -169,20 +212,19 @@ def _check_tasks(settings: Settings) -> None:
     """Refuse annotators whose labels have no meaning for the task, with the option that asks for them."""
     task = settings.reader.task
     for annotator in settings.labels.listed():
-        for name in (annotator.name, *annotator.rests_on(settings)):
-            needed = annotator if name == annotator.name else ANNOTATORS[name]
+        for needed in settings.needed_by(annotator):
             if reason := needed.unfit_tasks.get(task):
                 raise InputError(
                     None,
                     None,
-                    f"{name if annotator.rests_by else annotator.name} has no meaning for the task "
-                    f"{task}: {reason}",
-                    leave_out(annotator, name),
+                    f"{needed.name if annotator.rests_by else annotator.name} has no meaning for the "
+                    f"task {task}: {reason}",
+                    leave_out(annotator, needed.name),
                 )
 
 
 def leave_out(annotator: Annotator, name: str) -> str:
-    """How to do without ``name``: the annotator itself, or one that it rests on."""
+    """How to do without the annotator ``name``, which an annotator is or rests on."""
     if name != annotator.name and annotator.rests_by:
         return f"leave {name} out of `{annotator.rests_by}`"
     return f"leave {annotator.name} out of `annotators`"
@@ -196,12 +238,17 @@ def _check_options(settings: Settings) -> None:
     for annotator in ANNOTATORS.values():
         if annotator.options is None or annotator.name in names:
             continue
+        users = " or ".join(
+            other.name
+            for other in ANNOTATORS.values()
+            if annotator.name in (other.name, *other.uses_options_of)
+        )
         for option, value in changed_options(settings.options(annotator.options)).items():
             raise InputError(
                 None,
                 None,
-                f"`{option}` {value} without the annotator {annotator.name}",
-                f"add {annotator.name} to `annotators`",
+                f"`{option}` {value} without the annotator {users}",
+                f"add {users} to `annotators`",
             )
 
 
@@ -218,6 +265,7 @@ def _check_reads(settings: Settings) -> None:
         )
     if reader.end_to_end or any(ask.task == reader.task for ask in asks.values()):
         return
+    asking = " or ".join(name for name, known in ANNOTATORS.items() if known.is_the_readers)
     for option, is_set in (
         ("`prompt`", reader.prompt is not None),
         ("`augmentation` fid", reader.augmentation == "fid"),
@@ -227,7 +275,7 @@ def _check_reads(settings: Settings) -> None:
                 None,
                 None,
                 f"{option}, but the reader is not asked for anything",
-                "use `end_to_end` or an annotator that asks the reader, or leave it out",
+                f"use `end_to_end` or the annotator {asking}, or leave it out",
             )
 
 
@@ -246,7 +294,7 @@ def _check_relevant(settings: Settings) -> None:
 
 
 def _check_measures(settings: Settings) -> None:
-    """Refuse measures that nobody's labels have, and annotators that none of the measures fits."""
+    """Refuse measures that are defined for no annotator, and annotators that no measure fits."""
     annotators, measures = settings.labels.listed(), settings.measures()
     reasons = {
         annotator.name: [settings.why_undefined(measure, annotator) for measure in measures]

@@ -1,4 +1,4 @@
-"""The face of every annotator, the engine's and a user's: what it needs, has read, labels and traces.
+"""The face of every annotator, the engine's and a user's: what it needs and has read, how it labels.
 
 An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``Labelled``. An
 evaluation looks everything up here and knows no annotator by name; ``engine.labels.registry`` lists the
@@ -45,7 +45,7 @@ class EvaluationSettings(Protocol):
 
 @dataclass(frozen=True)
 class Role:
-    """Who reads: reads of one role are one job, with one prompt.
+    """The role in which a model reads. Reads of one role form one job, with one prompt.
 
     Attributes:
         name: in certificates and in the costs of a study.
@@ -74,7 +74,9 @@ class Ask:
         augmentation: how it gets its passage; None for the reader's way, in one prompt where the
             model is decoder-only.
         value: the label of each read from the reads and the queries, to count the labels that a
-            repetition changes (``engine.reading.certify``).
+            repetition changes (``engine.reading.certify``). Reads of a role that several ask for are
+            counted by the first's.
+        instead_of_reader: whether the model reads what the RAG system's own LLM would read otherwise.
         description: what else ``summary.json`` says of this role.
     """
 
@@ -84,7 +86,13 @@ class Ask:
     prompt: str | None
     augmentation: Augmentation | None
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
+    instead_of_reader: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def terms(self) -> tuple[object, ...]:
+        """What asks in one role must have in common: one reader does them, with one prompt."""
+        return self.model, self.task, self.prompt, self.augmentation
 
 
 @dataclass(frozen=True)
@@ -129,12 +137,13 @@ class Display(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FurtherTable:
-    """A table that an annotator leaves beside its labels, as a Parquet file of this name.
+    """An extra table that an annotator makes beside its labels; written as a Parquet file of this name.
 
     Attributes:
         in_summary: whether ``summary.json`` holds its rows, too.
-        display: how it is printed, from the table and what stands behind the name of a figure with
-            an interval (`` [95%]``); None for a table that is not printed.
+        schema: its columns and their types.
+        display: how it is printed, from the table and the suffix of the names of figures that have
+            intervals (`` [95%]``); None for a table that is not printed.
     """
 
     name: str
@@ -222,7 +231,8 @@ class Annotator:
         rests_on: names of the engine's annotators whose labels it is made of; they are made for it
             whether or not they are asked for.
         rests_by: the option that chooses what it rests on; empty where nothing does.
-        role: who reads for it; None for an annotator that never asks for reads.
+        role: the role in which a model may read for it; None for an annotator that never asks for
+            reads. Which role that is under given settings, ``asks`` says.
         asks: what it asks to be read under these settings; None for nothing.
         scale: what kind of labels it gives under these settings.
         judges_everything: whether its judgments reach beyond the lists, so that recall and ideal

@@ -67,6 +67,7 @@ def _asks(settings: EvaluationSettings) -> Ask:
         prompt=reader.prompt,
         augmentation=reader.augmentation if other is None else None,
         value=value,
+        instead_of_reader=other is not None,
     )
 
 
@@ -79,7 +80,9 @@ def _label(material: Material) -> Labelled:
 
 def _scale(settings: EvaluationSettings) -> Scale:
     metric = settings.reader.metric
-    return Scale(graded=f"eRAG's graded labels under {metric}" * (metric in _GRADED_METRICS))
+    if metric not in _GRADED_METRICS:
+        return Scale()
+    return Scale(graded=f"eRAG's graded labels under {metric}")
 
 
 ANNOTATOR = Annotator(

@@ -87,8 +87,9 @@ def _label(material: Material) -> Labelled:
 
 
 def _scale(settings: EvaluationSettings) -> Scale:
-    graded = settings.options(Options).judge_labels == "graded"
-    return Scale(graded="the judge's graded labels" * graded)
+    if settings.options(Options).judge_labels != "graded":
+        return Scale()
+    return Scale(graded="the judge's graded labels")
 
 
 ANNOTATOR = Annotator(

@@ -1,4 +1,4 @@
-"""Utility labels of UDCG (Trappolini et al., arXiv 2510.21440): what a passage helps, less what it distracts.
+"""Utility labels of UDCG (Trappolini et al., arXiv 2510.21440): how much a passage helps, minus how much it distracts.
 
 A passage that helps is worth +1, any other -1/3, each times the probability that the reader answers
 from it at all, one minus that of declining (the distracting effect of Amiraz et al., arXiv
@@ -107,14 +107,16 @@ def _rests_on(settings: EvaluationSettings) -> tuple[str, ...]:
 
 def _asks(settings: EvaluationSettings) -> Ask:
     options, reader = settings.options(Options), settings.reader
+    other = settings.options(erag.Options).erag_reader
     style = reader.prompt if reader.prompt in styles(ABSTAIN) else None
     return Ask(
         role=_ROLE,
-        model=settings.options(erag.Options).erag_reader or reader.reader,
+        model=other or reader.reader,
         task=ABSTAIN,
         prompt=options.abstain_prompt or style,
         augmentation="in-prompt",
         value=lambda reads, queries: weigh(reads),
+        instead_of_reader=other is not None,
         description={"helpful": options.helpful},
     )
 
@@ -132,8 +134,8 @@ def _score_notes(material: Material, scores: pl.DataFrame) -> Iterator[Note]:
         yield Note(
             "utilities_of_empty_lists",
             1,
-            "UDCG is 0 where a run lists nothing, and 0.42 or more for any list, so empty lists decide "
-            "first how it tells runs apart; `missing` skip leaves them out",
+            "UDCG is 0 where a run lists nothing, and 0.42 or more for any list, so empty lists "
+            "dominate its comparison of runs; `missing` skip leaves them out",
         )
     for (run, measure), scores_of_run in listed.group_by([RUN, MEASURE], maintain_order=True):
         spread = float(scores_of_run[VALUE].max() - scores_of_run[VALUE].min())  # type: ignore[operator, arg-type]

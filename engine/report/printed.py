@@ -192,7 +192,7 @@ def _systems(evaluation: Evaluation) -> Table:
 
 
 def lines(evaluation: Evaluation) -> list[str]:
-    """What stands around the tables: scores, reads, everything that deserves a warning, the verdict."""
+    """The lines below the tables: scores, reads, everything that deserves a warning, the verdict."""
     sizes = (
         counted(evaluation.queries, "[query|queries]"),
         counted(evaluation.passages, "passage[|s]"),
@@ -232,12 +232,8 @@ def _end_to_end(evaluation: Evaluation) -> Iterator[str]:
 def _readers(evaluation: Evaluation) -> Iterator[str]:
     """Who read, where it is not one reader alone, and what the reads of each role cost."""
     reader = evaluation.settings.reader
-    others = {
-        ask.model
-        for name, ask in evaluation.settings.asks().items()
-        if ask.task == reader.task and ask.model != reader.reader
-    }
-    for other in others:
+    asks = evaluation.settings.asks().values()
+    for other in dict.fromkeys(ask.model for ask in asks if ask.instead_of_reader):
         whole = f", whole lists by {reader.reader}" if reader.end_to_end else ""
         yield f"single passages are read by {other}{whole}"
     for reading in evaluation.readings.values():
