@@ -1,7 +1,7 @@
 """The tables that flow through the engine: their columns and types, in one place.
 
 Every stage takes and returns Polars frames with these columns. Frames are checked where data enters
-(``conform``). Column names are spelled here only; other modules use these constants.
+(``conform``). Column names are spelled here; stages use these constants.
 """
 
 from __future__ import annotations

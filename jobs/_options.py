@@ -1,6 +1,8 @@
 """Options of a command that are fields of the engine's dataclasses: names, types, defaults and help.
 
-The engine names fields, in its docstrings and messages; here they become options.
+The engine names fields, in its docstrings and messages; here they become options. ``erag evaluate`` makes
+its options here, and not by cyclopts' own flattening of dataclasses as other commands do: its options
+depend on which annotators are registered, and some take other types than their fields.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ def option(
 ) -> inspect.Parameter:
     """A keyword-only parameter of a command; required where no default is given."""
     shown: Any = (lambda values: ", ".join(values)) if isinstance(default, tuple) else None
+    if default == "":
+        shown = False  # the help says what an empty text stands for
     described = Parameter(group=group, help=with_options(description), show_default=shown)
     return inspect.Parameter(
         name,

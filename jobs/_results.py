@@ -1,4 +1,4 @@
-"""What an evaluation leaves behind: its files, and what it prints."""
+"""Writing and printing an evaluation's results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write_results(
 
 def print_results(result: Evaluation, out: Path, study: Study | None = None) -> None:
     """Print the tables and what stands around them."""
-    # A log has no width of its own; the default of 80 would cut figures short.
+    # A log has no width, and the default of 80 would cut figures short.
     console = Console(width=None if sys.stdout.isatty() else 160)
     lines = printed.lines(result)
     tables = printed.shown_tables(result)

@@ -17,10 +17,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # as readers.load does; tests 
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 # Every call of Lucene starts a JVM; it ends before what a server's would compile is any use.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # One of the processes of make test, which has a core to itself and shares the cache.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-else:
+# Two threads that wait for each other on a busy machine can take minutes for what takes one a second;
+# what must not depend on their number is tested with two among the slow tests.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what their controller made
     # Converted models and the default store of this session; never the developer's own.
     os.environ["ERAG_CACHE"] = tempfile.mkdtemp(prefix="erag-test-cache-")
     atexit.register(shutil.rmtree, os.environ["ERAG_CACHE"], ignore_errors=True)
@@ -121,17 +121,6 @@ def bundled_spec() -> ReaderSpec:
 
     spec, _ = specify("bundled", augmentation="in-prompt", task="short-answer", dtype="float32")
     return spec
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    """Torch with two threads, which add sums in other orders than one, for what must not show that."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

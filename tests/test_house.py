@@ -65,8 +65,15 @@ def test_imports_run_one_way():
             if top != "engine" or room(imported) in BASE or room(imported) == own:
                 continue
             assert own not in BASE, f"{name} is at the bottom and imports {imported}"
+            assert own in ORDER or name == "engine", f"{name} is in a room without a floor"
             if own in ORDER:
                 assert ORDER.index(room(imported)) > ORDER.index(own), f"{name} imports {imported}"
+
+
+def test_retrieval_and_reading_do_not_know_each_other():
+    for one, other in (("retrieval", "reading"), ("reading", "retrieval")):
+        for name, path in modules(f"engine/{one}").items():
+            assert not any(known.startswith(f"engine.{other}") for known in imports(path)), name
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -272,6 +279,9 @@ def test_the_way_of_a_query_id_only_goes_down():
         floor = floors.index(room(module) if module.startswith("engine.") else "jobs")
         if callers:
             caller = callers[-1][1]
+            text = (ROOT / f"{caller.replace('.', '/')}.py").read_text(encoding="utf-8")
+            # Annotators are called through their face.
+            assert re.search(rf"\b{function}\b", text) or ".labels." in module, (caller, function)
             above = floors.index(room(caller) if caller.startswith("engine.") else "jobs")
             assert above <= floor, f"{caller} calls {module}, which is above it"
         callers.append((len(indent), module))

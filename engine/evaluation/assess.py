@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +28,7 @@ from engine.tables import (
     OUTPUT,
     QUERY_ID,
     RUN,
+    RUN_B,
     TRUNCATED,
     VALUE,
     K,
@@ -107,6 +109,14 @@ def assess(
     query_scores = pl.concat([scored[name].scores for name in names])
     undefined = pl.concat([scored[name].undefined for name in names])
     downstream = _downstream(prepared, readings)
+    statistics = analyse(
+        query_scores,
+        downstream,
+        settings.bootstrap,
+        undefined=undefined,
+        never_chosen=[edited.name for edited in inputs.edited],
+        comparable=comparable,
+    )
     reads = pl.concat(
         [tables.empty(tables.READS), *(r.reads.drop(FAILURE) for r in readings.values())]
     )
@@ -120,14 +130,7 @@ def assess(
         means=_means(query_scores, [RUN, ANNOTATOR, MEASURE]),
         downstream=downstream,
         end_to_end=_means(downstream, [RUN, K]),
-        statistics=analyse(
-            query_scores,
-            downstream,
-            settings.bootstrap,
-            undefined=undefined,
-            never_chosen=[edited.name for edited in inputs.edited],
-            comparable=comparable,
-        ),
+        statistics=statistics,
         undefined=undefined,
         reads=reads,
         readings=readings,
@@ -135,7 +138,10 @@ def assess(
         further={
             name: table for made in listed for name, table in labelled[made.name].tables.items()
         },
-        notes=tuple(_notes(prepared, readings, labelled, scored, left_out)),
+        notes=(
+            *_notes(prepared, readings, labelled, scored, left_out),
+            *_unreachable_p(statistics, settings),
+        ),
         certificates=certificates or {},
         edited=count_edited_reads(
             inputs,
@@ -305,3 +311,28 @@ def _cut_runs(prepared: Prepared) -> Note:
         names,
         printed=any(measure.cutoff is None for measure in prepared.settings.measures()),
     )
+
+
+def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]:
+    """That no p-value can be significant, where there are too few resamples for the comparisons."""
+    bootstrap, compared = settings.bootstrap, statistics.comparisons
+    of_first = pl.col(ANNOTATOR) == settings.labels.names()[0]
+    of_runs = pl.col(RUN) != pl.col(RUN_B)
+    # As the p-values are corrected: see ``compare_cells``.
+    tests = max(
+        compared.filter(family, pl.col(tables.p_of(tables.TAU)).is_not_nan()).height
+        for family in (of_runs, ~of_runs & of_first, ~of_runs & ~of_first)
+    )
+    if not bootstrap.resamples or not tests:
+        return
+    # The least p-value that this many resamples can give, after Holm's correction.
+    least = min(1.0, 2 * tests / (bootstrap.resamples + 1))
+    if least > 1 - bootstrap.confidence:
+        needed = math.ceil(2 * tests / (1 - bootstrap.confidence))
+        yield Note(
+            "unreachable_p",
+            tests,
+            f"with {bootstrap.resamples} resamples and {counted(tests, 'comparison[|s]')} no p-value "
+            f"can fall below {least:.2g}; `resamples` {needed} would let one reach "
+            f"{1 - bootstrap.confidence:.2g}",
+        )

@@ -45,4 +45,6 @@ def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
 
 
 def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str).encode(
+        "utf-8", "surrogatepass"
+    )

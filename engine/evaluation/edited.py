@@ -1,4 +1,4 @@
-"""What an edited run costs: how many of its reads are reads of the run that it came of, too."""
+"""What an edited run costs: how many of its reads the original run shares."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class EvaluationInputs:
         runs: the run table, cut at the cutoff, of the queries evaluated.
         tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
-        edited: which of the runs came of edits, and of which.
+        edited: the edited runs and their originals.
         notes: what was left out or is empty.
     """
 
@@ -91,8 +91,7 @@ def read_inputs(
 
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
     of passages, as in the eRAG package: a text stands for every query, and for the first passage, that
-    has it. Edits are applied before the cutoff, so that what is deleted makes room for what stood
-    behind.
+    has it. Edits are applied before the cutoff, so that documents below a deleted one move up.
 
     Args:
         files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``.
@@ -121,14 +120,14 @@ def read_inputs(
     cut, passages = _named_by_id(cut, passages, files.corpus, files.skip_bad)
     _refuse_twice(files, cut)
     _refuse_lost(files, cut, passages, all_runs[RUN].unique(maintain_order=True).to_list(), edited)
-    readers = input_tables() | {table.name: table for table in further_tables}
+    known_tables = input_tables() | {table.name: table for table in further_tables}
     ignored = all_runs.filter(~pl.col(QUERY_ID).is_in(all_ids))[QUERY_ID].n_unique()
     return EvaluationInputs(
         queries=queries,
         corpus=passages,
         runs=cut,
         tables={
-            name: _of_queries(path, readers[name].read(path), queries, files.queries)
+            name: _of_queries(path, known_tables[name].read(path), queries, files.queries)
             for name, path in files.tables.items()
         },
         cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),

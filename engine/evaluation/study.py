@@ -80,7 +80,7 @@ class Study:
     """Evaluations under several conditions.
 
     Attributes:
-        evaluations: by condition, the one asked about first; each carries its settings.
+        evaluations: by condition, the main one first; each carries its settings.
         costs: of all reads, by the reader's name, how it got its passages, and its role.
         conditions: the correlations of every condition (``tables.CONDITIONS``).
         readers, reader_comparisons: eRAG's labels by each reader against the end-to-end score of each
@@ -316,7 +316,7 @@ def _scores_by_reader(
     """
     settings = evaluations[condition].settings
     asks = settings.asks()
-    # With a reader of their own for these labels, all conditions have the same.
+    # If a separate reader makes these labels, it is the same in all conditions.
     names = [
         annotator.name
         for annotator in settings.labels.listed()

@@ -61,7 +61,7 @@ def contains_substring(text: str, answers: Sequence[str]) -> bool:
 def count_running_on(queries: pl.DataFrame) -> int:
     """Queries whose answers, all of them, may be followed by text without a space.
 
-    Such an answer is not a token of its own there, and tokens do not match it.
+    Such an answer is not a separate token there, and tokens do not match it.
 
     Where one answer of several is such, it is an alias, and the others can be found.
     """

@@ -1,4 +1,4 @@
-"""Labels from judgments that somebody made beforehand (qrels)."""
+"""Labels from existing relevance judgments (qrels)."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def score_runs(
             None,
             None,
             f"{UTILITY_KIND} is defined only for utility labels",
-            "leave it out, or label with the annotator utility",
+            "leave it out, or give labels that are utilities",
         )
     if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
         raise InputError(

@@ -60,7 +60,7 @@ class RunningSettings:
     """How reads are run: memory, processes, and what becomes of reads that fail.
 
     Attributes:
-        memory: Memory of one actor, as in 1.5GiB; by default what the machine has room for.
+        memory: Memory of one actor, as in 1.5GiB; 0 stands for what the machine has room for.
         actors: Processes that host the reader; 0 reads in this process. By default as many as there is
             room for.
         failed_reads: Whether a read that cannot be done is an error, counts as 0 (zero), or removes

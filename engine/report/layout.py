@@ -46,7 +46,7 @@ def add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]])
 
 
 def level(bootstrap: Bootstrap) -> str:
-    """What stands behind the name of a figure that has intervals."""
+    """The suffix of the names of figures that have intervals, as in `` [95%]``."""
     return f" [{bootstrap.confidence * 100:g}%]" if bootstrap.resamples else ""
 
 

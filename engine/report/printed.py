@@ -207,7 +207,6 @@ def lines(evaluation: Evaluation) -> list[str]:
             for role, repeated in evaluation.certificates.items()
         ),
         *(f"note: {note.text}" for note in evaluation.notes if note.is_shown),
-        *_unreachable_p(evaluation),
         *_empty_cells(evaluation.undefined),
         *_cell_notes(
             evaluation.statistics.correlations.filter(pl.col(tables.N) > 0),
@@ -240,30 +239,6 @@ def _readers(evaluation: Evaluation) -> Iterator[str]:
         title = reading.ask.role.title
         if reading.costs.wanted:
             yield layout.reads_line(f"reads of {title}" if title else "reads", reading.costs)
-
-
-def _unreachable_p(evaluation: Evaluation) -> Iterator[str]:
-    """That no p-value can be significant, where there are too few resamples for the comparisons."""
-    bootstrap = evaluation.settings.bootstrap
-    compared = evaluation.statistics.comparisons
-    of_first = pl.col(ANNOTATOR) == evaluation.settings.labels.names()[0]
-    of_runs = pl.col(RUN) != pl.col(RUN_B)
-    # As the p-values are corrected: see ``compare_cells``.
-    tests = max(
-        _tests(compared.filter(family))
-        for family in (of_runs, ~of_runs & of_first, ~of_runs & ~of_first)
-    )
-    if not bootstrap.resamples or not tests:
-        return
-    # The least p-value that this many resamples can give, after Holm's correction.
-    least = min(1.0, 2 * tests / (bootstrap.resamples + 1))
-    if least > 1 - bootstrap.confidence:
-        needed = math.ceil(2 * tests / (1 - bootstrap.confidence))
-        yield (
-            f"note: with {bootstrap.resamples} resamples and {counted(tests, 'comparison[|s]')} no "
-            f"p-value can fall below {least:.2g}; `resamples` {needed} would let one reach "
-            f"{1 - bootstrap.confidence:.2g}"
-        )
 
 
 def _tests(comparisons: pl.DataFrame) -> int:

@@ -1,6 +1,6 @@
 """A tenth annotator is one file, its options and a line in the registry: this file and ``register``.
 
-It needs a file of its own (clicks), has an option, asks the reader, rests on another annotator, traces
+It needs a file of its own (clicks), has an option, asks for reads, rests on another annotator, traces
 its labels by a column of its own, and leaves a table that is printed. Nothing else in the engine or the
 commands is changed for it.
 """

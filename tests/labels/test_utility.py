@@ -178,7 +178,7 @@ def test_graded_labels_of_a_half_or_more_help():
         ),
         (
             partial(Settings.of, measures="P@5 UDCG@5"),
-            "UDCG@5 is not defined on labels that are no utilities",
+            "UDCG@5 is not defined on labels that are not utilities",
         ),
         (
             partial(

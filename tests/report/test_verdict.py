@@ -101,7 +101,7 @@ def test_labels_that_excuse_what_was_not_found_compare_no_runs():
 def test_without_resamples_nothing_is_said_to_be_sure():
     choice, labels = said([("erag", "P@3", CLEAR)], CLEAR, resamples=0)
     assert choice == (
-        "t is ahead, and without resamples nothing says how sure that is. "
+        "t is ahead; without resamples, its certainty is unknown. "
         "End to end (em, 60 queries): t leads s by 0.417"
     )
     assert labels == "erag P@3 is for t too: t leads s by 0.417"
