@@ -86,7 +86,7 @@ def _head(choice: Choice, *, resampled: bool) -> str:
     if not resampled:
         first = [choice.best, *(lead.over for lead in choice.leads if lead.difference == 0)]
         verb = "is ahead" if len(first) == 1 else "are equally far ahead"
-        return f"{_listed(first)} {verb}; without resamples, its certainty is unknown"
+        return f"{_listed(first)} {verb}; without resamples, the certainty is unknown"
     if not choice.undecided:
         return f"choose {choice.best}"
     beaten = [lead.over for lead in choice.leads if lead.significant]

@@ -101,12 +101,12 @@ def test_labels_that_excuse_what_was_not_found_compare_no_runs():
 def test_without_resamples_nothing_is_said_to_be_sure():
     choice, labels = said([("erag", "P@3", CLEAR)], CLEAR, resamples=0)
     assert choice == (
-        "t is ahead; without resamples, its certainty is unknown. "
+        "t is ahead; without resamples, the certainty is unknown. "
         "End to end (em, 60 queries): t leads s by 0.417"
     )
     assert labels == "erag P@3 is for t too: t leads s by 0.417"
     choice, _ = said([("erag", "P@3", CLEAR)], ALIKE, resamples=0)
-    assert choice.startswith("s, t and u are equally far ahead, and without resamples")
+    assert choice.startswith("s, t and u are equally far ahead; without resamples")
 
 
 def test_few_queries_are_called_too_few_and_equal_runs_equal():
