@@ -14,7 +14,7 @@ from cyclopts.config import Yaml
 
 from engine.errors import EncodeError, InputError, ReadError
 from engine.sources.io.locations import require_file
-from jobs._options import with_options
+from jobs._options import fields_of, with_options
 
 BAD_INPUT = 2
 
@@ -58,11 +58,11 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         app.config = _options_from(_config_of(tokens))
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except InputError as error:
-        _fail(error, BAD_INPUT)
+        _fail(with_options(str(error), fields_of(app)), BAD_INPUT)
     except CycloptsError as error:
         _fail(error, BAD_INPUT)
     except (ReadError, EncodeError) as error:
-        _fail(error, 1)
+        _fail(with_options(str(error), fields_of(app)), 1)
     except KeyboardInterrupt:
         _fail("interrupted; what was done is kept, and not done again", 1)
     except BrokenPipeError:
@@ -110,5 +110,5 @@ def _options_from(path: Path | None) -> list[Yaml]:
 
 
 def _fail(error: object, status: int) -> None:
-    print(f"erag: {with_options(' '.join(str(error).split()))}", file=sys.stderr)
+    print(f"erag: {' '.join(str(error).split())}", file=sys.stderr)
     sys.exit(status)

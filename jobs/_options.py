@@ -10,21 +10,43 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import docstring_parser
-from cyclopts import Group, Parameter
+from cyclopts import App, Group, Parameter
 
 Instance = TypeVar("Instance")
 
 _FIELD = re.compile(r"(?<!`)(`{1,2})([a-z][a-z0-9_]*)\1(?!`)")
 
 
-def with_options(text: str) -> str:
-    """The text with every `` `field_name` `` in backticks written as the option ``--field-name``."""
-    return _FIELD.sub(lambda field: "--" + field[2].replace("_", "-"), text)
+def with_options(text: str, known: Collection[str] | None = None) -> str:
+    """The text with every `` `field_name` `` in backticks written as the option ``--field-name``.
+
+    Args:
+        known: the fields that are options; other words in backticks are a user's and stay. None for
+            text of the engine alone, in which every such word is one.
+    """
+
+    def written(field: re.Match[str]) -> str:
+        if known is not None and field[2] not in known:
+            return field[0]
+        return "--" + field[2].replace("_", "-")
+
+    return _FIELD.sub(written, text)
+
+
+def fields_of(app: App) -> set[str]:
+    """The fields that the options of an app, and of its commands, stand for."""
+    arguments = app.assemble_argument_collection() if app.default_command else ()
+    names = {name for argument in arguments for name in argument.names}
+    fields = {name.removeprefix("--").replace("-", "_") for name in names}
+    for command in app:
+        if not command.startswith("-"):
+            fields |= fields_of(app[command])
+    return fields
 
 
 def option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from engine.report import study as study_report
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.runs.export import write_exports
 from engine.tables import RANK
+from jobs._evaluation_options import parameters
 from jobs._options import with_options
 
 # Where a study's further evaluations lie, in directories of their own.
@@ -52,7 +54,7 @@ def write_results(
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
     write_exports(result.labels, runs, out / "exported")
-    content = _with_options(summary.summarize(result, files))
+    content = _with_options(summary.summarize(result, files), _fields())
     _remove_conditions(out / CONDITIONS)
     if study is None:
         for name in _OF_A_STUDY:
@@ -73,18 +75,23 @@ def print_results(result: Evaluation, out: Path, study: Study | None = None) -> 
         lines += study_report.lines(study)
     for table in tables:
         console.print(table)
-    for line in [*map(with_options, lines), f"results -> {out}"]:
+    known = _fields()
+    for line in [*(with_options(line, known) for line in lines), f"results -> {out}"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _with_options(content: dict[str, Any]) -> dict[str, Any]:
+def _fields() -> set[str]:
+    return {known.name for known in parameters()}
+
+
+def _with_options(content: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The summary with options, instead of fields, in its sentences."""
     for notes in content["notes"].values():
         for note in notes:
-            note["text"] = with_options(note["text"])
+            note["text"] = with_options(note["text"], known)
     if content["verdict"] is not None:
         content["verdict"]["sentences"] = [
-            with_options(sentence) for sentence in content["verdict"]["sentences"]
+            with_options(sentence, known) for sentence in content["verdict"]["sentences"]
         ]
     return content
 

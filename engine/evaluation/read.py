@@ -11,6 +11,7 @@ import polars as pl
 from engine.errors import ReadError
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
+from engine.labels.registry import ANNOTATORS
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
@@ -121,9 +122,11 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
             add(asks[name], singles)
     if settings.reader.end_to_end:
         add(_of_whole_lists(settings), lists.select(_IDENTITY))
-    for name, ask in asks.items():
+    # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
+    places = {name: place for place, name in enumerate(ANNOTATORS)}
+    for name in sorted(asks, key=lambda name: places.get(name, len(places))):
         if name not in of_reader:
-            add(ask, singles)
+            add(asks[name], singles)
     requests = [Request(ask, pl.concat(frames)) for ask, frames in roles.values()]
     return [request for request in requests if not request.lists.is_empty()]
 

@@ -63,3 +63,15 @@ def test_what_cannot_work_is_one_line(files, tmp_path, capsys, options, words):
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
+
+
+def test_words_of_the_users_own_are_not_taken_for_options(files, tmp_path, capsys):
+    more = ["--k", 2, "--no-end-to-end", "--annotators", "containment", "--resamples", 0]
+    named = tmp_path / "named.trec"
+    named.write_text(files["run"].read_text().replace("mine", "`my_run`"))
+    assert evaluate(files | {"run": named}, *more, "--store", tmp_path / "store", "--limit", 1) == 0
+    assert evaluate(files | {"run": tmp_path / "`no_file`.trec"}, *more) == 2
+    error = capsys.readouterr().err
+    assert "`no_file`.trec: " in error
+    assert evaluate(files, *more, "--limit", 0) == 2
+    assert "--limit is 0; use 1 or more" in capsys.readouterr().err
