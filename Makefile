@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install vllm demo test test-slow lint format clean
+.PHONY: install vllm demo test pytest test-slow lint format clean
 
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
@@ -33,7 +33,11 @@ $(VENV)/.installed-vllm: $(VENV)/.installed vllm.txt
 demo: install
 	$(BIN)/erag demo --out demo-out
 
-test: $(VENV)/.installed-test lint
+# Lint and types run beside the tests, in what these leave of two cores.
+test: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed-test

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own: the peak of this one has other causes. Five million labels, shuffled.
 SCRIPT = """
 import numpy as np, polars as pl
@@ -36,6 +38,7 @@ print((status("VmHWM") - before) / size)
 """
 
 
+@pytest.mark.slow
 def test_scoring_five_million_labels_adds_less_than_twice_the_input():
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True

@@ -257,7 +257,13 @@ def test_a_corpus_that_grew_costs_only_new_shards_and_unused_files_are_removed(
 def test_a_corpus_that_changes_between_the_passes_is_refused(corpus, spec, tmp_path):
     passes = iter([corpus, corpus.reverse()])
     with pytest.raises(InputError, match="corpus changed while"):
-        dense.build_index(lambda: iter([next(passes)]), tmp_path / "i", spec, shard=64)
+        dense.build_index(
+            lambda: iter([next(passes)]),
+            tmp_path / "i",
+            spec,
+            dense.IndexOptions(actors=0),
+            shard=64,
+        )
     assert not (tmp_path / "i" / manifest.FILE).exists()
 
 
