@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from engine import tables
+from jobs._options import with_options
 from tests.commands import evaluate
 
 
@@ -75,3 +76,12 @@ def test_words_of_the_users_own_are_not_taken_for_options(files, tmp_path, capsy
     assert "`no_file`.trec: " in error
     assert evaluate(files, *more, "--limit", 0) == 2
     assert "--limit is 0; use 1 or more" in capsys.readouterr().err
+
+
+def test_only_known_fields_become_options():
+    text = "run `my_run` at `k`: use `end_to_end_k`, or ``k`` in `unknown_word`"
+    known = {"k", "end_to_end_k"}
+    assert with_options(text, known) == (
+        "run `my_run` at --k: use --end-to-end-k, or --k in `unknown_word`"
+    )
+    assert with_options("`my_run`") == "--my-run"  # in text of the engine alone
