@@ -224,3 +224,13 @@ def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
 def test_settings_that_cannot_work_are_refused(settings, words):
     with pytest.raises(InputError, match=words):
         settings()
+
+
+def test_a_read_that_was_never_asked_for_is_an_error(tmp_path):
+    result, _, _ = judge(tmp_path, end_to_end=False)
+    reading = result.readings["judge"]
+    known = reading.reads.select("query_id", "doc_ids")
+    assert reading.of(known[::-1])["query_id"].to_list() == known["query_id"].to_list()[::-1]
+    unknown = known.head(1).with_columns(doc_ids=pl.Series([["d9"]]))
+    with pytest.raises(ValueError, match="1 of 1 reads were never asked for"):
+        reading.of(unknown)

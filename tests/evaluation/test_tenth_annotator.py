@@ -6,7 +6,7 @@ commands is changed for it.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pytest
@@ -14,6 +14,7 @@ from cyclopts import App
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.settings import Settings
 from engine.labels import registry
 from engine.labels.annotator import (
     Annotator,
@@ -215,3 +216,19 @@ def test_it_is_checked_as_every_annotator_is(register, arguments, capsys, option
 def test_without_its_line_it_is_unknown(arguments, capsys):
     assert run([*arguments, "--annotators", "popular"]) == 2
     assert "unknown annotator 'popular'" in capsys.readouterr().err
+
+
+def test_names_that_clash_are_refused(register, monkeypatch):
+    @dataclass(frozen=True, kw_only=True)
+    class Clashing:
+        """Options named like another's.
+
+        Attributes:
+            k: a cutoff.
+        """
+
+        k: int = 1
+
+    monkeypatch.setitem(registry.ANNOTATORS, "popular", replace(POPULAR, options=Clashing))
+    with pytest.raises(ValueError, match="two things of an evaluation are called 'k'"):
+        Settings.of()
