@@ -1,126 +1,251 @@
-"""How often a 95% bootstrap interval for tau-b holds the true value.
+"""How often the 95% intervals of tau-b and rho hold the true value, also where data are thin.
 
-    python -m benchmarks.interval_coverage [--samples 1000] [--resamples 1000] [--json FILE]
+    python -m benchmarks.interval_coverage [--quick] [--saved FILE] [--workers 2] [--json FILE]
 
-Queries are drawn from a bivariate normal with correlation r; the measure and the outcome are functions
-of its two sides: a measure with many values (nDCG) or 11 (P@10, 30% of the queries at 0), an outcome
-that is binary (30% right) or continuous (F1). The true tau-b is 2 / pi asin(r) for two continuous
-sides, else that of four million queries (standard error below 0.0005, a thirtieth of an interval's half
-width at 3,000 queries). Each sample gets both intervals from the same resamples. A share of 1,000
-samples has a standard error of 0.7 points.
+A cell is a number of queries, a share of right answers, a measure and a true correlation
+(``_simulated``). Of every sample the interval is the one that an evaluation would print, by whichever
+method. A cell fails if the coverage of its printed intervals is below 93%, or, except for exact-like
+ones of two binary sides, above 97%, by more than chance explains; or if a sample without an interval has
+ten queries or more with a rarer value on each side. ``--extreme`` adds what is harder than any
+evaluation should be: associations at 90% of the greatest possible, right answers at both ends of the
+measure, and an outcome with many values.
 """
 
 from __future__ import annotations
 
-import math
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.stats
+from scipy.special import ndtr
 
+from benchmarks._cells import beyond, figures_of
 from benchmarks._harness import make_parser, write_report
-from engine.statistics.intervals import IntervalMethod, interval
+from benchmarks._simulated import (
+    MEASURES,
+    correlation_for,
+    draw,
+    measure_of,
+    of_table,
+    true_correlations,
+)
+from engine.statistics.correlation import Bootstrap, Correlation, correlate
+from engine.statistics.inversion import table_of
+from engine.statistics.methods import LEAST_RARER, side
 from engine.statistics.resampling import replicate
 
 Floats = npt.NDArray[np.float64]
 
-SIZES = (100, 300, 1000, 3000)
-CORRELATIONS = (0.0, 0.4, 0.8)
-METHODS: tuple[IntervalMethod, ...] = get_args(IntervalMethod)
-_EDGES = scipy.stats.norm.ppf(np.linspace(0.3, 0.97, 10))
+SIZES = (19, 30, 64, 100, 300, 1000)
+SHARES = (0.03, 0.05, 0.1, 0.3)
+TRUTHS = ("0", "0.3")
+LEAST, MOST = 0.93, 0.97
+STATISTICS = ("tau", "rho")
+# Samples of each cell whose percentile intervals are computed too, for their width.
+_BESIDE = 100
 
 
-def draw(
-    rng: np.random.Generator, n: int, measure: str, outcome: str, r: float
-) -> tuple[Floats, Floats]:
-    """A measure and an outcome of n queries."""
-    x = rng.normal(size=n)
-    y = r * x + math.sqrt(1 - r**2) * rng.normal(size=n)
-    return (
-        np.searchsorted(_EDGES, x).astype(float) if measure == "P@10" else x,
-        (y > scipy.stats.norm.ppf(0.7)).astype(float) if outcome == "binary" else y,
-    )
+@dataclass(frozen=True)
+class Cell:
+    """What is drawn, and how often.
+
+    Attributes:
+        truth: "0"; "0.3", or 60% of the greatest possible tau where that is less; "0.9 of most"; or
+            a kind of ``_uneven``.
+        outcome: "right" (0 or 1) or "F1" (0, or evenly between 0 and 1).
+    """
+
+    n: int
+    share: float
+    measure: str
+    truth: str
+    outcome: str
+    samples: int
+    draws: int
 
 
-def true_tau(measure: str, outcome: str, r: float) -> float:
-    if (measure, outcome) == ("nDCG", "continuous"):
-        return 2 / math.pi * math.asin(r)
-    if r == 0:
-        return 0.0
-    x, y = draw(np.random.default_rng(99), 4_000_000, measure, outcome, r)
-    return float(scipy.stats.kendalltau(x, y).statistic)
-
-
-def covered(
-    cell: int, measure: str, outcome: str, r: float, n: int, samples: int, resamples: int
-) -> dict[str, Any]:
-    """Share of the samples whose interval holds the true tau-b, and the mean width, by method."""
-    truth = true_tau(measure, outcome, r)
-    holds = dict.fromkeys(METHODS, 0)
-    widths = dict.fromkeys(METHODS, 0.0)
-    # Every sample of every cell, and its resamples, come from separate streams.
-    for sample in range(samples):
-        x, y = draw(np.random.default_rng([cell, n, sample]), n, measure, outcome, r)
-        found = replicate(
-            np.stack([x, y]),
-            [(0, 1)],
-            resamples=resamples,
-            seed=(cell * 10**5 + n) * 10**5 + sample,
-            leave_out=True,
-        )
-        assert found.without is not None
-        for method in METHODS:
-            low, high, _ = interval(
-                float(found.tau[0]),
-                found.taus[0],
-                found.without[0, 0],
-                method=method,
-                confidence=0.95,
+def cells_of(*, quick: bool, extreme: bool, samples: int, draws: int) -> list[Cell]:
+    if quick:
+        return [
+            Cell(64, 0.05, "Success", "0.3", "right", 300, 400),
+            Cell(64, 0.3, "nDCG", "0", "right", 300, 400),
+            Cell(100, 0.1, "R", "0", "right", 300, 400),
+            Cell(300, 0.03, "P@10", "0.3", "right", 300, 400),
+        ]
+    cells = [
+        Cell(n, share, measure, truth, "right", _affordable(n, samples), draws)
+        for n, share, measure, truth in product(SIZES, SHARES, MEASURES, TRUTHS)
+    ]
+    if extreme:
+        cells += [
+            Cell(n, share, measure, truth, "right", samples, draws)
+            for n, share, measure, truth in product(
+                (64, 300), (0.1, 0.3), MEASURES, ("0.9 of most", "both ends", "mostly low")
             )
-            holds[method] += low <= truth <= high
-            widths[method] += high - low
+        ]
+        cells += [
+            Cell(n, share, measure, truth, "F1", samples, draws)
+            for n, share, measure, truth in product((30, 64, 300), (0.1, 0.3), MEASURES, TRUTHS)
+        ]
+    return cells
+
+
+def _affordable(n: int, samples: int) -> int:
+    return samples // 4 if n >= 1000 else samples
+
+
+def _uneven(rng: np.random.Generator, n: int, cell: Cell) -> tuple[Floats, Floats]:
+    """Right answers that are not merely shifted: what methods that assume equal spread fail on.
+
+    - both ends: right answers within the lowest or highest tenth of the measure, others between.
+    - mostly low: three in four of the right answers in the lower third, the others in the top tenth.
+    """
+    right = rng.random(n) < cell.share
+    at, coin = rng.random((2, n))
+    if cell.truth == "both ends":
+        quantiles = np.where(right, 0.1 * at + 0.9 * (coin < 0.5), 0.1 + 0.8 * at)
+    else:
+        quantiles = np.where(right, np.where(coin < 0.75, 0.35 * at, 0.9 + 0.1 * at), at)
+    return measure_of(cell.measure, np.clip(quantiles, 1e-9, 1 - 1e-9)), right.astype(np.float64)
+
+
+def _with_grades(rng: np.random.Generator, n: int, cell: Cell, r: float) -> tuple[Floats, Floats]:
+    """As ``draw``, but right outcomes differ: the more, the better."""
+    outcome, noise = rng.normal(size=(2, n))
+    values = measure_of(cell.measure, ndtr(r * outcome + np.sqrt(1 - r**2) * noise))
+    return values, np.maximum(0.0, (ndtr(outcome) - (1 - cell.share)) / cell.share)
+
+
+def source(cell: Cell) -> tuple[Callable[[np.random.Generator], Any], tuple[float, float]]:
+    """What draws a sample, and the true tau and rho."""
+    if cell.truth in ("both ends", "mostly low"):
+        x, y = _uneven(np.random.default_rng(99), 2_000_000, cell)
+        # Values in 1,000 groups: their order is all that counts.
+        return (lambda rng: _uneven(rng, cell.n, cell)), of_table(
+            table_of(np.round(y), np.round(x, 3)).astype(np.float64)
+        )
+    r = correlation_for(cell.measure, cell.share, 0.0 if cell.truth == "0" else 0.3)
+    if cell.truth == "0.9 of most":
+        r = correlation_for(cell.measure, cell.share, 1.0, 0.9)
+    if cell.outcome == "F1":
+        if r == 0:
+            return (lambda rng: _with_grades(rng, cell.n, cell, 0.0)), (0.0, 0.0)
+        x, y = _with_grades(np.random.default_rng(99), 400_000, cell, r)
+        found = correlate(x, y, Bootstrap(resamples=0))
+        return (lambda rng: _with_grades(rng, cell.n, cell, r)), (found.tau, found.rho)
+    return (
+        lambda rng: draw(rng, cell.n, cell.measure, cell.share, r)
+    ), true_correlations(cell.measure, cell.share, r)  # fmt: skip
+
+
+def covered(cell: Cell) -> dict[str, Any]:
+    """What became of the samples of a cell."""
+    sample, truth = source(cell)
+    seeds = [SIZES.index(cell.n) if cell.n in SIZES else cell.n, round(1000 * cell.share)]
+    seeds += [MEASURES.index(cell.measure), *map(ord, cell.truth[:3])]
+    start = time.perf_counter()
+    methods: Counter[str] = Counter()
+    holds: Counter[str] = Counter()
+    widths: dict[str, list[float]] = {"tau": [], "rho": []}
+    beside: list[float] = []
+    withheld = 0
+    for number in range(cell.samples):
+        x, y = sample(np.random.default_rng([*seeds, number]))
+        found = correlate(x, y, Bootstrap(resamples=cell.draws, seed=number % 4, threads=1))
+        if not found.method:
+            methods["none"] += 1
+            enough = min(side(x).amount, side(y).amount) >= LEAST_RARER
+            withheld += bool(enough)
+            continue
+        methods[found.method] += 1
+        for name, value in zip(STATISTICS, truth, strict=True):
+            low, high = getattr(found, f"{name}_low"), getattr(found, f"{name}_high")
+            holds[name] += low <= value <= high
+            holds[f"{name} {found.method}"] += low <= value <= high
+            widths[name].append(high - low)
+        if len(beside) < _BESIDE:
+            beside.append(_percentile_width(x, y, found, cell.draws, number))
     return {
-        "measure": measure,
-        "outcome": outcome,
-        "r": r,
-        "tau": truth,
-        "n": n,
-        "coverage": {method: holds[method] / samples for method in METHODS},
-        "width": {method: widths[method] / samples for method in METHODS},
+        "truth": truth,
+        "methods": methods,
+        "holds": holds,
+        "withheld": withheld,
+        "widths": {name: float(np.median(values or [0])) for name, values in widths.items()},
+        "percentile_width": float(np.nanmedian(beside or [0])),
+        "seconds": time.perf_counter() - start,
     }
 
 
-def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--resamples", type=int, default=1000)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    arguments = parser.parse_args()
-    start = time.perf_counter()
-    print(f"coverage of 95% intervals for tau-b: {' / '.join(METHODS)}, in percent")
-    print(f"{'measure':9}{'outcome':12}{'tau':>6}" + "".join(f"{n:>15,}" for n in arguments.sizes))
-    rows: list[dict[str, Any]] = []
-    kinds = product(("P@10", "nDCG"), ("binary", "continuous"), CORRELATIONS)
-    for number, (measure, outcome, r) in enumerate(kinds):
-        cells = [
-            covered(number, measure, outcome, r, n, arguments.samples, arguments.resamples)
-            for n in arguments.sizes
-        ]
-        shown = [" / ".join(f"{100 * cell['coverage'][m]:.1f}" for m in METHODS) for cell in cells]
-        print(f"{measure:9}{outcome:12}{cells[0]['tau']:6.3f}" + "".join(f"{s:>15}" for s in shown))
-        rows += cells
-    for method in METHODS:
-        good = sum(0.93 <= row["coverage"][method] <= 0.97 for row in rows)
-        print(f"{method}: between 93% and 97% in {good} of {len(rows)} cells")
-    print(
-        f"{arguments.samples} samples of {arguments.resamples} resamples in each cell, "
-        f"{time.perf_counter() - start:.0f} s"
+def _percentile_width(x: Floats, y: Floats, found: Correlation, draws: int, seed: int) -> float:
+    if found.method == "percentile":
+        return found.tau_high - found.tau_low
+    replicates = replicate(np.stack([x, y]), [(0, 1)], resamples=draws, seed=seed, threads=1)
+    low, high = np.nanquantile(replicates.taus[0], [0.025, 0.975])
+    return float(high - low)
+
+
+def faults(cell: Cell, figures: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with a cell."""
+    printed = cell.samples - figures["methods"].get("none", 0)
+    exact = cell.measure == "Success" and cell.outcome == "right"
+    for name in STATISTICS:
+        hits = figures["holds"].get(name, 0)
+        if beyond(hits, printed, least=LEAST, most=1.0 if exact else MOST):
+            yield f"{name} is held in {hits / printed:.1%}"
+    if figures["withheld"]:
+        yield f"{figures['withheld']} samples lack an interval"
+
+
+def shown(cell: Cell, figures: dict[str, Any]) -> str:
+    printed = cell.samples - figures["methods"].get("none", 0)
+    shares = [figures["holds"].get(name, 0) / max(printed, 1) for name in STATISTICS]
+    held = "     -     -" if not printed else f"{shares[0]:6.1%}{shares[1]:6.1%}"
+    methods = " ".join(
+        f"{name} {count / cell.samples:.0%}"
+        for name, count in sorted(figures["methods"].items())
+        if name != "none"
     )
-    write_report(arguments, ("numpy", "scipy"), {"cells": rows})
+    return (
+        f"{cell.n:5}{cell.share:6.0%}  {cell.measure:8}{cell.outcome:6}{figures['truth'][0]:7.3f}"
+        f"{1 - printed / cell.samples:7.0%}  {held}{figures['widths']['tau']:7.2f}"
+        f"{figures['percentile_width']:7.2f}  {methods}"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = make_parser(__doc__)
+    parser.add_argument("--samples", type=int, default=2000, help="a quarter at 1,000 queries")
+    parser.add_argument("--draws", type=int, default=1000, help="resamples, or tables drawn")
+    parser.add_argument("--quick", action="store_true", help="four cells of 300 samples")
+    parser.add_argument("--extreme", action="store_true", help="harder cells as well")
+    parser.add_argument("--saved", type=Path, help="file of figures, to go on from")
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args(arguments)
+    cells = cells_of(
+        quick=options.quick, extreme=options.extreme, samples=options.samples, draws=options.draws
+    )
+    print("coverage of 95% intervals for tau and rho among samples with one; median width for tau")
+    print("    n right  measure outcome  tau   none     tau   rho  width  perc.  methods")
+    results, failed = [], 0
+    for cell, figures in figures_of(cells, covered, options.saved, workers=options.workers):
+        wrong = "; ".join(faults(cell, figures))
+        failed += bool(wrong)
+        print(shown(cell, figures) + (f"  FAILS: {wrong}" if wrong else ""), flush=True)
+        results.append((cell, figures))
+    print(f"{failed} of {len(cells)} cells fail")
+    write_report(
+        options,
+        ("numpy", "scipy"),
+        {"cells": [{"cell": vars(cell), "figures": figures} for cell, figures in results]},
+    )
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -48,6 +48,7 @@ VALUE = "value"
 K = "k"
 N = "n"
 NOTE = "note"
+METHOD = "method"
 READER = "reader"
 AUGMENTATION = "augmentation"
 LABELS_BY = "labels_by"
@@ -223,7 +224,9 @@ CORRELATIONS: Schema = {
     RHO: pl.Float64(),
     low_of(RHO): pl.Float64(),
     high_of(RHO): pl.Float64(),
-    # Why a correlation is undefined (NaN), or what weakens its interval; empty otherwise.
+    # How the intervals were made: percentile, bca, studentized or inverted; empty where there are none.
+    METHOD: pl.String(),
+    # Why a correlation is undefined (NaN), or has no interval or a weak one; empty otherwise.
     NOTE: pl.String(),
     # Whether tau is the highest of this run's and annotator's measures: the first of equal ones.
     BEST: pl.Boolean(),

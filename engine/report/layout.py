@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,8 +12,17 @@ from rich.text import Text
 
 from engine.reading.reads import ReadingCosts
 from engine.statistics.correlation import Bootstrap
+from engine.statistics.methods import Method
+from engine.tables import METHOD
 
 _MIB = 2**20
+# Letters that follow intervals, and what they stand for.
+_METHODS: dict[Method, str] = {
+    "percentile": "p percentile of resamples",
+    "bca": "b BCa of resamples",
+    "studentized": "s studentized",
+    "inverted": "i by inverting a test",
+}
 
 
 def table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
@@ -51,11 +60,21 @@ def level(bootstrap: Bootstrap) -> str:
 
 
 def interval(cell: dict[str, Any] | None, name: str) -> str:
-    """A correlation with its interval."""
+    """A correlation with its interval, and the letter of the method that made it."""
     if cell is None or math.isnan(cell[name]):
         return "undefined"
     value, low, high = cell[name], cell[f"{name}_low"], cell[f"{name}_high"]
-    return f"{value:.2f}" if math.isnan(low) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+    if math.isnan(low):
+        return f"{value:.2f}"
+    letter = f" {cell[METHOD][0]}" if cell.get(METHOD) else ""
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]{letter}"
+
+
+def methods_line(methods: Iterable[str]) -> str:
+    """What the letters after intervals mean, for the methods in use; empty where there are none."""
+    used = set(methods)
+    meanings = [meaning for name, meaning in _METHODS.items() if name in used]
+    return f"intervals: {', '.join(meanings)}\n" if meanings else ""
 
 
 def reads_line(what: str, costs: ReadingCosts) -> str:

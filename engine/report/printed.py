@@ -86,6 +86,7 @@ def _means_and_correlations(evaluation: Evaluation) -> Table:
     annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
     named = [str(measure) for measure in settings.measures()]
     rows = []
+    starred = False
     empty = set(evaluation.undefined.select(ANNOTATOR, MEASURE).iter_rows())
     for key in product(scores[RUN].unique().sort(), annotators, named):
         row, cell = means.get(key), cells.get(key)
@@ -101,8 +102,9 @@ def _means_and_correlations(evaluation: Evaluation) -> Table:
         rivals = sum(key[:2] == other[:2] for other in means)
         best = " *" if rivals > 1 and cell and cell[BEST] else ""
         rows.append(((*key[0 if several else 1 : 2], key[2] + best), values))
-        if best:
-            result.caption = Text(_BEST, style="table.caption")
+        starred = starred or bool(best)
+    methods = layout.methods_line(cell[tables.METHOD] for cell in cells.values())
+    result.caption = Text(methods + (_BEST if starred else ""), style="table.caption")
     layout.add_rows(result, rows)
     return result
 

@@ -1,16 +1,19 @@
-"""Kendall's tau-b and Spearman's rho of two scores, with bootstrap intervals over queries."""
+"""Kendall's tau-b and Spearman's rho of two scores, with intervals over queries."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.errors import InputError, require_least
-from engine.statistics.intervals import IntervalMethod, interval
+from engine.statistics.intervals import RESAMPLING, IntervalMethod, interval
+from engine.statistics.inversion import inverted
+from engine.statistics.methods import method_for, side
 from engine.statistics.resampling import Replicates, replicate
+from engine.statistics.studentized import studentized
 
 Floats = npt.NDArray[np.float64]
 
@@ -19,6 +22,9 @@ Floats = npt.NDArray[np.float64]
 DECIMALS = 12
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
+# Tables drawn at each step of an inversion: as many as resamples, fewer where tables are large.
+_LEAST_DRAWS = 400
+_MOST_DRAWN_CELLS = 10**6
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,8 @@ class Bootstrap:
 
     Attributes:
         resamples: Bootstrap resamples of each interval, 100 or more; 0 for no intervals.
-        interval: Percentile, or BCa (corrected for bias and acceleration).
+        interval: Percentile, or BCa (corrected for bias and acceleration), where data suffice for
+            resampling (``methods``).
         confidence: Level of the intervals, between 0 and 1.
         seed: Seed of the resamples, and of every other random draw; 0 or more.
         threads: that resample; None for all cores. Changes no figure.
@@ -62,7 +69,8 @@ class Correlation:
     """A correlation with its interval.
 
     ``tau``, ``rho`` in [-1, 1]; NaN where undefined, and then ``note`` says why. Interval bounds are
-    NaN where none was asked for or none is defined (``note``).
+    NaN where none was asked for or none holds (``note``). ``method`` made them
+    (``methods``), empty where there are none.
     """
 
     n: int
@@ -72,6 +80,7 @@ class Correlation:
     rho: float = math.nan
     rho_low: float = math.nan
     rho_high: float = math.nan
+    method: str = ""
     note: str = ""
 
 
@@ -83,19 +92,22 @@ def correlate(x: Floats, y: Floats, bootstrap: Bootstrap) -> Correlation:
     Args:
         x, y: shape (n,), finite.
     """
+    defined = not undefined(x, y)
+    resampled = defined and method_for(side(x), side(y), bootstrap.interval)[0] in RESAMPLING
     result = replicate(
         np.stack([x, y]),
         [(0, 1)],
-        resamples=bootstrap.resamples if not undefined(x, y) else 0,
+        resamples=bootstrap.resamples if resampled else 0,
         seed=bootstrap.seed,
-        leave_out=needs_leave_out(bootstrap),
+        leave_out=defined and needs_leave_out(bootstrap),
         threads=bootstrap.threads,
     )
     return describe(x, y, result, 0, bootstrap)
 
 
 def needs_leave_out(bootstrap: Bootstrap) -> bool:
-    return bootstrap.interval == "bca" and bootstrap.resamples > 0
+    """Whether intervals of correlations need their leave-one-out values."""
+    return bootstrap.resamples > 0
 
 
 def describe(
@@ -105,28 +117,46 @@ def describe(
     n = len(x)
     if note := undefined(x, y):
         return Correlation(n=n, note=note)
-    tau, rho = float(result.tau[pair]), float(result.rho[pair])
+    values = float(result.tau[pair]), float(result.rho[pair])
+    plain = Correlation(n=n, tau=values[0], rho=values[1])
     if bootstrap.resamples == 0:
-        return Correlation(n=n, tau=tau, rho=rho)
-    (tau_low, tau_high, note), (rho_low, rho_high, _) = (
-        interval(
-            estimate,
-            replicates[pair],
-            None if result.without is None else result.without[pair, row],
-            method=bootstrap.interval,
-            confidence=bootstrap.confidence,
+        return plain
+    sides = side(x), side(y)
+    method, note = method_for(*sides, bootstrap.interval)
+    if method is None:
+        return replace(plain, note=note)
+    assert result.without is not None
+    without = result.without[pair]
+    if method == "inverted":
+        cells = sides[0].values * sides[1].values
+        draws = min(bootstrap.resamples, max(_LEAST_DRAWS, _MOST_DRAWN_CELLS // cells))
+        bounds = inverted(x, y, confidence=bootstrap.confidence, draws=draws, seed=bootstrap.seed)
+    elif method == "studentized":
+        sparser = min(sides, key=lambda one: one.amount).rarer
+        tau_bounds, rho_bounds = (
+            studentized(value, left, sparser, confidence=bootstrap.confidence)
+            for value, left in zip(values, without, strict=True)
         )
-        for row, (estimate, replicates) in enumerate(((tau, result.taus), (rho, result.rhos)))
-    )
-    # tau and rho are undefined on the same resamples, so one note serves both.
-    return Correlation(
-        n=n,
-        tau=tau,
-        tau_low=tau_low,
-        tau_high=tau_high,
-        rho=rho,
-        rho_low=rho_low,
-        rho_high=rho_high,
+        bounds = tau_bounds, rho_bounds
+    else:
+        replicates = result.taus[pair], result.rhos[pair]
+        made = [
+            interval(
+                value, resampled, left, method=bootstrap.interval, confidence=bootstrap.confidence
+            )
+            for value, resampled, left in zip(values, replicates, without, strict=True)
+        ]
+        # tau and rho are undefined on the same resamples, so one note serves both.
+        bounds, note = (made[0][:2], made[1][:2]), made[0][2]
+    if math.isnan(bounds[0][0]):
+        method, note = None, note or f"no interval: the correlation is {values[0]:g}"
+    return replace(
+        plain,
+        tau_low=bounds[0][0],
+        tau_high=bounds[0][1],
+        rho_low=bounds[1][0],
+        rho_high=bounds[1][1],
+        method=method or "",
         note=note,
     )
 

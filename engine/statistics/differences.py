@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from engine.statistics.correlation import DECIMALS, Bootstrap, needs_leave_out
+from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.intervals import interval
 from engine.statistics.resampling import (
     Counts,
@@ -80,7 +80,7 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
     for_each_block(np.arange(n), n, resample, **settings, threads=bootstrap.threads)
     for_each_block_of_signs(n, flip, **settings, threads=bootstrap.threads)
     without = None
-    if needs_leave_out(bootstrap):
+    if bootstrap.interval == "bca":
         without = (paired.sum(axis=1, keepdims=True) - paired) / (n - 1)
     for pair in range(len(first)):
         low[pair], high[pair], _ = interval(

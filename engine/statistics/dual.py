@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.statistics.correlation import Bootstrap, needs_leave_out
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.intervals import interval
 from engine.statistics.resampling import Counts, distinct_rows, for_each_block
 from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABEL
@@ -64,7 +64,7 @@ def dual_probabilities(
         threads=bootstrap.threads,
     )
     without = None
-    if needs_leave_out(bootstrap):
+    if bootstrap.interval == "bca" and bootstrap.resamples:
         without = _five(columns.sum(axis=1)[:, None] - columns, n - 1)
     return [
         _described(name, float(estimates[i]), replicates[i], without, i, bootstrap)

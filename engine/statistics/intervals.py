@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ from scipy.special import ndtr, ndtri
 
 Floats = npt.NDArray[np.float64]
 IntervalMethod = Literal["percentile", "bca"]
+RESAMPLING: tuple[IntervalMethod, ...] = get_args(IntervalMethod)
 
 # With fewer defined resamples than this share, an interval would describe something else.
 _LEAST_DEFINED = 0.5

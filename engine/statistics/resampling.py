@@ -187,6 +187,10 @@ def for_each_block_of_signs(
 
 def _in_blocks(work: Callable[[int], None], resamples: int, threads: int | None) -> None:
     """Call ``work`` with the number of the first resample of every block, from several threads."""
+    if threads == 1 or resamples <= _BLOCK:
+        for first in range(0, resamples, _BLOCK):
+            work(first)
+        return
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
         for _ in pool.map(work, range(0, resamples, _BLOCK)):
             pass  # exceptions surface here

@@ -101,7 +101,12 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
         downstream.select(RUN, K)
         .unique(maintain_order=True)
         .join(undefined, how="cross")
-        .with_columns(pl.lit(0, pl.Int64).alias(tables.N), pl.lit(False).alias(BEST), *figures)
+        .with_columns(
+            pl.lit(0, pl.Int64).alias(tables.N),
+            pl.lit(False).alias(BEST),
+            pl.lit("").alias(tables.METHOD),
+            *figures,
+        )
         .select(list(tables.CORRELATIONS))
     )
 

@@ -9,10 +9,10 @@ from engine.errors import InputError
 from engine.statistics.correlation import Bootstrap, correlate
 
 
-def sample():
+def sample(n=120):
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 5, 80).astype(float)
-    return x, (x + rng.normal(size=80) > 2).astype(float)
+    x = rng.integers(0, 5, n).astype(float)
+    return x, (x + rng.normal(size=n) > 2).astype(float)
 
 
 @pytest.mark.parametrize(("method", "peer_method"), [("percentile", "percentile"), ("bca", "BCa")])
@@ -20,6 +20,7 @@ def test_values_and_interval(method, peer_method):
     x, y = sample()
     bootstrap = Bootstrap(resamples=4000, interval=method, seed=1)
     result = correlate(x, y, bootstrap)
+    assert result.method == method
     assert result.tau == pytest.approx(scipy.stats.kendalltau(x, y).statistic, abs=1e-12)
     assert result.rho == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
     # SciPy's own bootstrap, other draws: bounds agree to Monte Carlo error
@@ -53,17 +54,29 @@ def test_undefined_correlations_say_why(x, y, note, method):
     assert result.note == note
 
 
-def test_resamples_that_are_constant_are_counted():
-    x = np.array([0.0] * 9 + [1.0])
-    result = correlate(x, x, Bootstrap(resamples=1000))
-    assert result.tau == pytest.approx(1)
-    # a resample misses the one different query with probability 0.9 ** 10 = 0.35
-    assert "left out" in result.note
-    assert result.tau_low == pytest.approx(1)
-    # without that query both sides are constant, and BCa has no acceleration
-    bca = correlate(x, x, Bootstrap(resamples=1000, interval="bca"))
-    assert math.isnan(bca.tau_low)
-    assert "BCa" in bca.note
+@pytest.mark.parametrize("wanted", ["percentile", "bca"])
+def test_thin_data_are_not_resampled(wanted):
+    bootstrap = Bootstrap(resamples=1000, interval=wanted)
+    x, y = sample(60)
+    studentized = correlate(x, y, bootstrap)
+    assert studentized.method == "studentized"
+    assert studentized.tau_low < studentized.tau < studentized.tau_high
+    assert studentized.rho_low < studentized.rho < studentized.rho_high
+    inverted = correlate((x > 0).astype(float), y, bootstrap)
+    assert inverted.method == "inverted"
+    assert inverted.tau_low < inverted.tau < inverted.tau_high
+    none = correlate(x, (np.arange(60) == np.argmax(x)).astype(float), bootstrap)
+    assert none.method == ""
+    assert none.note.startswith("no interval: the end-to-end score is 0 for 59 of 60 queries")
+    assert math.isnan(none.tau_low)
+    assert none.tau > 0
+
+
+def test_perfect_agreement_over_many_values_has_no_interval():
+    x = np.arange(40.0)
+    result = correlate(x, -x, Bootstrap(resamples=1000))
+    assert (result.tau, result.method) == (-1, "")
+    assert result.note == "no interval: the correlation is -1"
 
 
 def test_without_resamples_there_is_no_interval():

@@ -1,0 +1,51 @@
+"""Studentized intervals of tau-b and rho: for sides whose rarer values are too few to resample."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+
+
+def studentized(
+    estimate: float, without: Floats, rarer: Mask, *, confidence: float
+) -> tuple[float, float]:
+    """The interval's bounds, from the leave-one-out values of a correlation.
+
+    The standard error is the jackknife's, summed over three sources: the queries of the rarer kind,
+    the others, and how many there are of each. Where few queries are of the rarer kind, so is the
+    error itself uncertain: quantiles are of Student's t, with Satterthwaite's (1946) degrees of
+    freedom, as in the test of Brunner & Munzel (2000). They are taken on Fisher's scale artanh(tau),
+    whose slope is 1 / (1 - tau^2), so that bounds lie within -1 and 1.
+
+    Args:
+        estimate: the correlation of the sample.
+        without: shape (n,), the correlation without each query; finite.
+        rarer: shape (n,), queries of the rarer kind: those that have not the most frequent value of
+            the sparser side. Where they are half of the queries or more, all count as one kind.
+        confidence: in (0, 1).
+
+    Returns:
+        NaN bounds where the estimate is -1 or 1: no query tells how far it would vary.
+    """
+    n = len(without)
+    if abs(estimate) > 1 - 1e-9:
+        return float("nan"), float("nan")
+    influence = (n - 1) * (without.mean() - without)
+    kinds = [influence[rarer], influence[~rarer]]
+    # Sums of squares by source, and their degrees of freedom.
+    sources = [(float(influence.var(ddof=1)) * n, n - 1)]
+    if 2 * len(kinds[0]) < n:
+        share = len(kinds[0]) / n
+        apart = float(kinds[0].mean() - kinds[1].mean())
+        sources = [(float(kind.var(ddof=1)) * len(kind), len(kind) - 1) for kind in kinds]
+        sources.append((share * (1 - share) * apart**2 * n, n - 1))
+    total = sum(square for square, _ in sources)
+    freedom = total**2 / sum(square**2 / degrees for square, degrees in sources)
+    error = np.sqrt(total) / n
+    reach = stdtrit(freedom, (1 + confidence) / 2) * error / (1 - estimate**2)
+    low, high = np.tanh(np.arctanh(estimate) + np.array([-reach, reach]))
+    return float(low), float(high)
