@@ -74,6 +74,11 @@ RHO = "rho"
 DIFFERENCE = "difference"
 END_TO_END = "end_to_end"
 AGREEMENT = "agreement"
+SOFT_ACCURACY = "soft_pairwise_accuracy"
+AUC = "auc"
+TAU_MIN = "tau_min"
+TAU_MAX = "tau_max"
+TAU_REACHED = "tau_reached"
 PROBABILITY = "probability"
 LOW = "low"
 HIGH = "high"
@@ -226,6 +231,11 @@ CORRELATIONS: Schema = {
     high_of(RHO): pl.Float64(),
     # How the intervals were made: percentile, bca, studentized or inverted; empty where there are none.
     METHOD: pl.String(),
+    # What the two margins make of tau (``margins.Margins``).
+    AUC: pl.Float64(),
+    TAU_MIN: pl.Float64(),
+    TAU_MAX: pl.Float64(),
+    TAU_REACHED: pl.Float64(),
     # Why a correlation is undefined (NaN), or has no interval or a weak one; empty otherwise.
     NOTE: pl.String(),
     # Whether tau is the highest of this run's and annotator's measures: the first of equal ones.
@@ -285,6 +295,8 @@ SYSTEMS: Schema = {
     TAU: pl.Float64(),
     low_of(TAU): pl.Float64(),
     high_of(TAU): pl.Float64(),
+    # Mean over the pairs of runs of 1 less the distance of their two one-sided p-values.
+    SOFT_ACCURACY: pl.Float64(),
     NOTE: pl.String(),
 }
 RUN_PAIRS: Schema = {

@@ -14,12 +14,15 @@ from rich.text import Text
 from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.labels.annotator import Annotator, Display
-from engine.report import certificate, edits, layout, runs, verdict
+from engine.report import certificate, edits, layout, margins, runs, verdict
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
 from engine.wording import counted
 
 # The line's end sets it apart from what is printed next.
 _BEST = "* the annotator's best measure by tau; the highest of several is a little optimistic\n"
+# What the columns about the order of runs hold.
+_SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is. "
+_WINNERS = "One winner: the pairs of runs of which both name the same"
 
 
 def shown_tables(evaluation: Evaluation) -> list[Table]:
@@ -29,6 +32,8 @@ def shown_tables(evaluation: Evaluation) -> list[Table]:
     """
     statistics, settings = evaluation.statistics, evaluation.settings
     result = [_means_and_correlations(evaluation)]
+    if (reached := margins.shown(evaluation)) is not None:
+        result.append(reached)
     first = settings.labels.names()[0]
     annotators = statistics.comparisons.filter(
         (pl.col(RUN) == pl.col(RUN_B)) & (pl.col(ANNOTATOR) == first)
@@ -168,13 +173,16 @@ def _systems(evaluation: Evaluation) -> Table:
     settings = evaluation.settings
     systems, run_pairs = evaluation.statistics.systems, evaluation.statistics.run_pairs
     partial = (systems[tables.N] != evaluation.queries).any()
+    resampled = settings.bootstrap.resamples > 0
     result = layout.table(
         f"Order of the {systems['runs'][0]} runs, by measure and by end-to-end score",
         ["annotator", "measure"],
-        [f"tau over runs{layout.level(settings.bootstrap)}", "pairs with one winner"]
-        + (["the same, resampled"] if settings.bootstrap.resamples else [])
+        [f"tau over runs{layout.level(settings.bootstrap)}"]
+        + (["SPA", "one winner", "resampled"] if resampled else ["one winner"])
         + (["n"] if partial else []),
     )
+    caption = f"{_SOFT}{_WINNERS}, here and in resamples\n" if resampled else f"{_WINNERS}\n"
+    result.caption = Text(caption, style="table.caption")
     rows = []
     for row in systems.iter_rows(named=True):
         pairs = run_pairs.filter(
@@ -184,9 +192,10 @@ def _systems(evaluation: Evaluation) -> Table:
         tied = (winners == 0).sum()
         agreed = f"{(winners > 0).sum()} of {pairs.height}" + (f" ({tied} tied)" if tied else "")
         values = [layout.interval(row, "tau"), agreed]
-        values += (
-            [f"{pairs['agreement'].to_numpy().mean():.0%}"] if settings.bootstrap.resamples else []
-        )
+        if resampled:
+            soft, agreement = row[tables.SOFT_ACCURACY], pairs["agreement"].to_numpy().mean()
+            values.insert(1, "" if math.isnan(soft) else f"{soft:.2f}")
+            values.append("" if math.isnan(agreement) else f"{agreement:.0%}")
         values += [str(row[tables.N])] if partial else []
         rows.append(((row[ANNOTATOR], row[MEASURE]), values))
     layout.add_rows(result, rows)

@@ -10,7 +10,7 @@ from typing import Any
 from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.statistics.choice import Choice, Lead, Opinion
-from engine.statistics.differences import POWER
+from engine.statistics.power import POWER, QueriesNeeded
 from engine.wording import counted
 
 # Names and leads shown; summary.json and run_pairs.parquet have all.
@@ -45,7 +45,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
         )
     sure = evaluation.settings.bootstrap.resamples > 0
     verdict_lines = [_choice(choice, evaluation)]
-    if sure and (needed := _needed(choice)):
+    if sure and (needed := _needed(choice, evaluation.settings.bootstrap.confidence)):
         verdict_lines.append(needed)
     opinions = [
         _opinion(opinion, choice, sure=sure)
@@ -72,7 +72,7 @@ def _choice(choice: Choice, evaluation: Evaluation) -> str:
     if choice.n < evaluation.queries:
         number = f"{choice.n} of {evaluation.queries} queries, those that all runs have"
     if bootstrap.resamples:
-        number += f"; {bootstrap.confidence * 100:g}% intervals"
+        number += f"; simultaneous {bootstrap.confidence * 100:g}% intervals"
     score = f"End to end ({evaluation.settings.reader.metric}, {number})"
     only = ""
     if choice.annotator is not None:
@@ -94,20 +94,34 @@ def _head(choice: Choice, *, resampled: bool) -> str:
     return f"the data do not decide between {_listed([choice.best, *choice.undecided])}{less}"
 
 
-def _needed(choice: Choice) -> str:
+def _needed(choice: Choice, confidence: float) -> str:
     """How many queries would tell the best run from those that the data do not tell from it."""
     open_leads = [lead for lead in choice.leads if not lead.significant and lead.difference]
     numbers = [
-        f"from {lead.over} about {_rounded(lead.queries_needed)} queries"
+        f"from {lead.over} {amount} queries"
         for lead in open_leads
-        if lead.queries_needed
+        if (amount := _range(lead.queries_needed, choice.n))
     ]
     if numbers:
         return (
-            f"to tell {choice.best} {_listed(numbers)} would be needed, were the true difference as "
-            f"large as the one seen ({POWER:.0%} power)"
+            f"to tell {choice.best} {_listed(numbers)} would be needed ({POWER:.0%} power; by the "
+            f"{confidence * 100:g}% interval of {'this difference' if len(numbers) == 1 else 'each difference'} by itself)"
         )
     return f"{counted(choice.n, '[query is|queries are]')} too few to tell" if open_leads else ""
+
+
+def _range(needed: QueriesNeeded | None, n: int) -> str:
+    """A range of numbers of queries, in one digit; none where it ends below the n that there are."""
+    if needed is None:
+        return ""
+    low, high = _rounded(needed.low), None if needed.high is None else _rounded(needed.high)
+    if high is not None and high <= n:
+        return ""
+    if low <= n:
+        return f"more than the {n:,}" if high is None else f"up to {high:,}"
+    if high is None:
+        return f"at least {low:,}"
+    return f"about {low:,}" if low == high else f"between {low:,} and {high:,}"
 
 
 def _opposed(opinion: Opinion, choice: Choice) -> bool:
@@ -146,7 +160,6 @@ def _listed(names: Sequence[str], separator: str = ", ") -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _rounded(amount: int) -> str:
-    """Two digits: more would say more than one knows."""
-    unit = 10 ** max(0, len(str(amount)) - 2)
-    return f"{math.ceil(amount / unit) * unit:,}"
+def _rounded(amount: int) -> int:
+    """One digit: more would say more than one knows."""
+    return round(amount, 1 - len(str(amount)))

@@ -1,23 +1,27 @@
 """Which run to choose, and how certain that is: the run that is best end to end, and its leads.
 
-This is not a new statistic: leads are differences of means, with the interval and the corrected
-p-value of ``run_pairs``. A choice also needs to know which differences are certain, about how many
-queries would settle the others, and whether the annotators' measures agree.
+Leads are differences of means. ``run_pairs`` has an interval for each by itself; the best run is
+chosen among all of them, so its leads have intervals that hold together. A choice also needs to know
+how many queries would settle what is not certain, and whether the annotators' measures agree.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.differences import mean_differences, queries_needed
+from engine.statistics.differences import mean_differences
 from engine.statistics.intervals import holm
+from engine.statistics.leads import largest_difference, paired_intervals
+from engine.statistics.power import QueriesNeeded, queries_needed
 from engine.tables import (
     ANNOTATOR,
     DIFFERENCE,
@@ -27,12 +31,10 @@ from engine.tables import (
     RUN_B,
     TAU,
     VALUE,
-    high_of,
-    low_of,
     p_holm_of,
 )
 
-_DEVIATION = "deviation"  # of differences, beside the columns of ``run_pairs``
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +43,13 @@ class Lead:
 
     Attributes:
         difference: 0 or more.
-        low, high, p_holm: as in ``run_pairs``, NaN without resamples.
-        significant: p_holm is below 1 - confidence, and the interval is above 0.
-        queries_needed: about how many queries would show such a difference
-            (``differences.queries_needed``). None where it is significant, where the number is
-            meaningless (no difference, or no more queries than there are), and for measures.
+        low, high: its interval, which holds together with those of all pairs of runs
+            (``leads.paired_intervals``), so that it also holds after the best run was chosen. It reaches
+            to 0 at least where p_holm is 1 - confidence or more. NaN without resamples, or with one query.
+        p_holm: of the randomization test, as in ``run_pairs``.
+        significant: the interval is above 0. Then p_holm is below 1 - confidence too.
+        queries_needed: how many queries would show such a difference. None where it is significant,
+            where nothing is known (no difference), and for measures.
     """
 
     run: str
@@ -55,7 +59,7 @@ class Lead:
     high: float
     p_holm: float
     significant: bool
-    queries_needed: int | None = None
+    queries_needed: QueriesNeeded | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ class Opinion:
         measure: the one with the highest tau, averaged over runs; the first where none is defined.
         best: the run with its highest mean.
         lead: of ``best`` over the chosen run; over the runner-up where ``best`` is the chosen run.
-            Its p-value is corrected for all measures (``run_pairs``).
+            Its interval holds together with those of all pairs of runs by this measure; its p-value
+            is corrected for all measures (``run_pairs``).
     """
 
     annotator: str
@@ -126,51 +131,48 @@ def choose(
         scored = query_scores.filter(
             (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         )
-    by_run = {
-        str(run): dict(of_run.select(QUERY_ID, VALUE).iter_rows())
-        for (run,), of_run in scored.group_by([RUN], maintain_order=True)
-    }
-    shared = sorted(set.intersection(*map(set, by_run.values())))
-    if len(by_run) < 2 or not shared:
+    found = _scores(scored)
+    if found is None:
         return None
-    values = np.array([[scores[query_id] for query_id in shared] for scores in by_run.values()])
-    values = values.round(DECIMALS)
-    runs = list(by_run)
-    means = dict(zip(runs, values.mean(axis=1).round(DECIMALS).tolist(), strict=True))
+    values = found.values
+    means = dict(zip(found.runs, values.mean(axis=1).round(DECIMALS).tolist(), strict=True))
     means = dict(sorted(means.items(), key=lambda item: -item[1]))  # equal ones stay in order
     best, *others = means
-    differences = mean_differences(values, bootstrap)
-    pairs = [
-        {
-            RUN: run,
-            RUN_B: run_b,
-            DIFFERENCE: differences.value[place],
-            low_of(DIFFERENCE): differences.low[place],
-            high_of(DIFFERENCE): differences.high[place],
-            p_holm_of(DIFFERENCE): p_holm,
-            _DEVIATION: differences.deviation[place],
-        }
-        for place, ((run, run_b), p_holm) in enumerate(
-            zip(combinations(runs, 2), holm(differences.p.tolist()), strict=True)
+    p_holm = dict(
+        zip(
+            map(frozenset, combinations(found.runs, 2)),
+            holm(mean_differences(values, bootstrap).p.tolist()),
+            strict=True,
         )
-    ]
-    leads = [_lead(pairs, best, other, bootstrap, len(shared)) for other in others]
+    )
+    if not downstream.is_empty():
+        query_scores = query_scores.join(downstream, on=[RUN, QUERY_ID], how="semi")
     opinions: list[Opinion] = []
     for name in run_pairs[ANNOTATOR].unique(maintain_order=True):
+        if name == annotator:
+            continue
         favourite = best_measure(name, correlations, run_pairs)
-        pairs_of = run_pairs.filter((pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == favourite))
-        # A run may lack every query of an annotator (failed reads left out).
-        scored_runs = {*pairs_of[RUN], *pairs_of[RUN_B]}
-        order = [run for run in means if run in scored_runs]
-        if name != annotator and best in order:
-            opinions.append(_opinion(name, favourite, pairs_of.to_dicts(), order, bootstrap))
+        of_measure = (pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == favourite)
+        opinion = _opinion(
+            _scores(query_scores.filter(of_measure)),
+            list(means),
+            {
+                frozenset((run, run_b)): p
+                for run, run_b, p in run_pairs.filter(of_measure)
+                .select(RUN, RUN_B, p_holm_of(DIFFERENCE))
+                .iter_rows()
+            },
+            bootstrap,
+        )
+        if opinion is not None:
+            opinions.append(Opinion(name, favourite, *opinion))
     return Choice(
         annotator=annotator,
         measure=measure,
-        n=len(shared),
+        n=values.shape[1],
         means=means,
         best=best,
-        leads=tuple(leads),
+        leads=tuple(_lead(found, best, other, p_holm, bootstrap, plan=True) for other in others),
         opinions=tuple(opinions),
     )
 
@@ -192,60 +194,85 @@ def best_measure(annotator: str, correlations: pl.DataFrame, run_pairs: pl.DataF
     return str((ranked or compared)[0])
 
 
+class _Scores(NamedTuple):
+    """The scores (runs, n) of some runs on the queries that all of them have."""
+
+    runs: tuple[str, ...]
+    values: Floats
+
+
+def _scores(scored: pl.DataFrame) -> _Scores | None:
+    """The scores by run and query; None where there is only one run, or no query that all have."""
+    by_run = {
+        str(run): dict(of_run.select(QUERY_ID, VALUE).iter_rows())
+        for (run,), of_run in scored.group_by([RUN], maintain_order=True)
+    }
+    if len(by_run) < 2:
+        return None
+    shared = sorted(set.intersection(*map(set, by_run.values())))
+    if not shared:
+        return None
+    values = np.array([[scores[query_id] for query_id in shared] for scores in by_run.values()])
+    return _Scores(tuple(by_run), values.round(DECIMALS))
+
+
 def _opinion(
-    annotator: str,
-    measure: str,
-    pairs: Sequence[Mapping[str, Any]],
-    order: Sequence[str],
+    found: _Scores | None,
+    ranked: Sequence[str],
+    p_holm: Mapping[frozenset[str], float],
     bootstrap: Bootstrap,
-) -> Opinion:
-    """Which of the runs in ``order`` a measure favours; the chosen run comes first."""
-    above = dict.fromkeys(order, 0.0)
-    for row in pairs:  # sums of differences order the runs as their means do
-        above[row[RUN]] += row[DIFFERENCE]
-        above[row[RUN_B]] -= row[DIFFERENCE]
-    best = max(order, key=lambda run: round(above[run], DECIMALS))
-    lead = _lead(pairs, best, order[1] if best == order[0] else order[0], bootstrap)
-    return Opinion(annotator, measure, best, lead)
+) -> tuple[str, Lead] | None:
+    """The run that a measure favours, and its lead; None where it does not score the chosen run.
+
+    Args:
+        found: the measure's scores. A run may lack every query (failed reads left out).
+        ranked: all runs, the chosen one first.
+    """
+    if found is None or ranked[0] not in found.runs:
+        return None
+    order = [run for run in ranked if run in found.runs]
+    means = dict(zip(found.runs, found.values.mean(axis=1).round(DECIMALS).tolist(), strict=True))
+    best = max(order, key=means.__getitem__)
+    over = order[1] if best == order[0] else order[0]
+    return best, _lead(found, best, over, p_holm, bootstrap)
 
 
 def _lead(
-    pairs: Sequence[Mapping[str, Any]], run: str, over: str, bootstrap: Bootstrap, n: int = 0
+    found: _Scores,
+    run: str,
+    over: str,
+    p_holm: Mapping[frozenset[str], float],
+    bootstrap: Bootstrap,
+    *,
+    plan: bool = False,
 ) -> Lead:
-    """The lead of a run over another, whichever way round ``run_pairs`` has the two.
-
-    Args:
-        n: the number of queries; 0 to leave ``queries_needed`` out.
-    """
-    row, turned = next(
-        (row, row[RUN] == over) for row in pairs if {row[RUN], row[RUN_B]} == {run, over}
+    """The lead of a run over another, and with ``plan`` the queries that it needs."""
+    differences = np.round(
+        found.values[found.runs.index(run)] - found.values[found.runs.index(over)], DECIMALS
     )
-    difference, low, high = (
-        float(row[column]) for column in (DIFFERENCE, low_of(DIFFERENCE), high_of(DIFFERENCE))
-    )
-    if turned:
-        difference, low, high = -difference, -high, -low
-    p_holm = float(row[p_holm_of(DIFFERENCE)])
-    # Both: with few queries, hardly any resamples differ, and an interval can miss 0 by that alone.
-    significant = low > 0 and p_holm < 1 - bootstrap.confidence
-    needed = None
-    if n and not significant:
-        needed = queries_needed(
-            difference,
-            float(row[_DEVIATION]),
-            confidence=bootstrap.confidence,
-            comparisons=len(pairs),
+    difference = round(float(differences.mean()), DECIMALS)
+    p, level = p_holm[frozenset((run, over))], 1 - bootstrap.confidence
+    scale = round(largest_difference(found.values), DECIMALS)
+    confidence, comparisons = bootstrap.confidence, math.comb(len(found.runs), 2)
+    low = high = math.nan
+    if bootstrap.resamples and len(differences) > 1:
+        (low,), (high,) = paired_intervals(
+            differences[None], scale, confidence=confidence, comparisons=comparisons
         )
-        if needed is not None and needed <= n:
-            needed = None  # so few queries that the normal approximation does not hold
+        # The test is exact however few queries differ, the interval nearly so: a lead takes both.
+        low = low if p < level else min(low, 0.0)
+    significant = bool(low > 0)
+    needed = None
+    if plan and bootstrap.resamples and not significant:
+        needed = queries_needed(differences, scale, confidence=confidence, comparisons=comparisons)
     # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
     return Lead(
         run=run,
         over=over,
         difference=difference + 0.0,
-        low=low + 0.0,
-        high=high + 0.0,
-        p_holm=p_holm,
+        low=float(low) + 0.0,
+        high=float(high) + 0.0,
+        p_holm=p,
         significant=significant,
         queries_needed=needed,
     )

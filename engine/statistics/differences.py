@@ -1,13 +1,11 @@
-"""Differences of the means of runs, paired by query: intervals, p-values, and queries needed."""
+"""Differences of the means of runs, paired by query: intervals and p-values."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri
 
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.intervals import interval
@@ -20,9 +18,6 @@ from engine.statistics.resampling import (
 
 Floats = npt.NDArray[np.float64]
 
-# The probability with which a difference of the assumed size should be found (Cohen 1988).
-POWER = 0.8
-
 
 @dataclass(frozen=True)
 class MeanDifferences:
@@ -34,14 +29,16 @@ class MeanDifferences:
         value: first run's mean less the second's.
         low, high: its bootstrap interval; NaN without resamples, or with a single query.
         p: two-sided, of the hypothesis that the runs do not differ; in (0, 1], NaN as the bounds.
-        deviation: standard deviation of the differences, query by query; NaN with a single query.
+        p_above: one-sided, that the first run is not better than the second: the share of redrawn
+            differences above the observed one, equal ones counting half, so that the p-value of
+            the opposite hypothesis is 1 - ``p_above``; in (0, 1), NaN as the bounds.
     """
 
     value: Floats
     low: Floats
     high: Floats
     p: Floats
-    deviation: Floats
+    p_above: Floats
 
 
 def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
@@ -61,20 +58,20 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
     first, second = np.triu_indices(runs, 1)
     paired = np.round(scores[first] - scores[second], DECIMALS)
     value = _means(np.ones((1, n), dtype=np.int32), paired)[0]
-    low, high, p, deviation = np.full((4, len(first)), np.nan)
-    if n < 2:
-        return MeanDifferences(value, low, high, p, deviation)
-    deviation = paired.std(axis=1, ddof=1)
-    if not bootstrap.resamples:
-        return MeanDifferences(value, low, high, p, deviation)
+    low, high, p, p_above = np.full((4, len(first)), np.nan)
+    if n < 2 or not bootstrap.resamples:
+        return MeanDifferences(value, low, high, p, p_above)
     resampled = np.empty((bootstrap.resamples, len(first)))
     as_far = np.empty((bootstrap.resamples, len(first)), dtype=bool)
+    above = np.empty((bootstrap.resamples, len(first)))
 
     def resample(start: int, weights: Counts) -> None:
         resampled[start : start + len(weights)] = _means(weights, paired)
 
     def flip(start: int, signs: Signs) -> None:
-        as_far[start : start + len(signs)] = np.abs(_means(signs, paired)) >= np.abs(value)
+        redrawn, at = _means(signs, paired), slice(start, start + len(signs))
+        as_far[at] = np.abs(redrawn) >= np.abs(value)
+        above[at] = (1 + np.sign(redrawn - value)) / 2
 
     settings = {"resamples": bootstrap.resamples, "seed": bootstrap.seed}
     for_each_block(np.arange(n), n, resample, **settings, threads=bootstrap.threads)
@@ -91,35 +88,11 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
             confidence=bootstrap.confidence,
         )
     p = (1 + as_far.sum(axis=0)) / (1 + bootstrap.resamples)
-    return MeanDifferences(value, low, high, p, deviation)
+    # The observed difference is one of the draws, and equal to itself.
+    p_above = (0.5 + above.sum(axis=0)) / (1 + bootstrap.resamples)
+    return MeanDifferences(value, low, high, p, p_above)
 
 
 def _means(weights: Counts | Signs, paired: Floats) -> Floats:
     """(B, p) means of the differences (p, n), weighted; rounded, so that equal means compare as equal."""
     return np.round(weights.astype(np.float64) @ paired.T / paired.shape[1], DECIMALS)
-
-
-def queries_needed(
-    difference: float, deviation: float, *, confidence: float, comparisons: int = 1
-) -> int | None:
-    """About how many queries it takes to show a difference of means as large as this one.
-
-    ``n = ((z_a + z_b) deviation / difference)^2 + z_a^2 / 2``, for a two-sided paired test that finds it with
-    a probability of ``POWER`` = Phi(z_b); z_a is the normal quantile at 1 - (1 - confidence) / (2 m) with m
-    comparisons (Bonferroni's share, the strictest of Holm's steps). Guenther 1981; for retrieval
-    Sakai 2016, "Topic set size design".
-
-    Args:
-        difference: of the means.
-        deviation: of the differences query by query, > 0 or 0.
-        confidence: in (0, 1).
-        comparisons: that p-values are corrected for.
-
-    Returns:
-        None where no number of queries suffices: there is no difference, or its deviation is unknown.
-    """
-    if difference == 0 or not math.isfinite(difference) or not math.isfinite(deviation):
-        return None
-    level = float(ndtri(1 - (1 - confidence) / (2 * comparisons)))
-    ratio = (level + float(ndtri(POWER))) * deviation / difference
-    return math.ceil(ratio**2 + level**2 / 2)

@@ -15,7 +15,7 @@ from engine.statistics.cells import Cell, on_shared_queries
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.differences import MeanDifferences, mean_differences
 from engine.statistics.intervals import holm
-from engine.statistics.systems import system_agreement
+from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
 from engine.tables import (
     AGREEMENT,
     ANNOTATOR,
@@ -26,6 +26,7 @@ from engine.tables import (
     RUN,
     RUN_B,
     RUNS_COMPARED,
+    SOFT_ACCURACY,
     TAU,
     K,
     N,
@@ -60,7 +61,8 @@ def compare_runs(cells: Sequence[Cell], bootstrap: Bootstrap) -> tuple[pl.DataFr
         rows: list[Row] = [
             key | {RUN: a.run, RUN_B: b.run} | size for a, b in combinations(group, 2)
         ]
-        _add(rows, DIFFERENCE, DIFFERENCE, mean_differences(x, bootstrap))
+        of_measure = mean_differences(x, bootstrap)
+        _add(rows, DIFFERENCE, DIFFERENCE, of_measure)
         nothing = np.full(len(rows), np.nan)
         whole, agreement = MeanDifferences(*[nothing] * 5), nothing
         if group[0].k is not None:
@@ -70,7 +72,9 @@ def compare_runs(cells: Sequence[Cell], bootstrap: Bootstrap) -> tuple[pl.DataFr
             orders = system_agreement(x, y, bootstrap)
             agreement = orders.agreement
             tau = {TAU: orders.tau, low_of(TAU): orders.tau_low, high_of(TAU): orders.tau_high}
-            systems.append(key | {RUNS_COMPARED: len(group)} | tau | {NOTE: orders.note} | size)
+            soft = {SOFT_ACCURACY: soft_pairwise_accuracy(of_measure.p_above, whole.p_above)}
+            counts = {RUNS_COMPARED: len(group)} | size
+            systems.append(key | counts | tau | soft | {NOTE: orders.note})
         _add(rows, difference_of(END_TO_END), END_TO_END, whole)
         for row, share in zip(rows, agreement.tolist(), strict=True):
             row[AGREEMENT] = share

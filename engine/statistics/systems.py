@@ -90,6 +90,25 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
     return SystemAgreement(tau, low, high, agreement, note)
 
 
+def soft_pairwise_accuracy(by_measure: Floats, by_outcome: Floats) -> float:
+    """Whether a measure is as certain of every pair of runs as the end-to-end score is.
+
+    SPA, the mean over the pairs of ``1 - |p_outcome - p_measure|`` (Thompson, Mathur, Deutsch & Khayrallah,
+    WMT 2024, "Improving Statistical Significance in Human Evaluation of Automatic Metrics via Soft
+    Pairwise Accuracy"). A pair that both find certain counts 1 where they name the same run and 0 where they do
+    not; one that both find undecided counts nearly 1, whichever run is ahead.
+
+    Args:
+        by_measure, by_outcome: (p,) one-sided p-values of the pairs of runs in the same order
+            (``differences.MeanDifferences.p_above``). There equal draws count half, so that SPA
+            does not depend on the order of the runs.
+
+    Returns:
+        In [0, 1]; NaN where p-values are.
+    """
+    return float((1 - np.abs(by_outcome - by_measure)).mean())
+
+
 def _tau_b(x: Floats, y: Floats) -> Floats:
     """tau-b of each row, from the signs of all pairs: (B, p) and (B, p)."""
     x_free, y_free = ((sign != 0).sum(axis=1) for sign in (x, y))

@@ -13,8 +13,9 @@ from engine.statistics.cells import label_cells, read_cells
 from engine.statistics.choice import Choice, choose
 from engine.statistics.comparison import Comparable, compare_cells, correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
+from engine.statistics.margins import margins
 from engine.statistics.runs import compare_runs
-from engine.tables import ANNOTATOR, BEST, MEASURE, RHO, RUN, RUN_B, TAU, K
+from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, RUN_B, TAU, K
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,12 @@ def analyse(
 ) -> Statistics:
     """Every statistic of an evaluation.
 
-    - correlations: tau-b and rho of every (run, annotator, measure) with the run's end-to-end score.
+    - correlations: tau-b and rho of every (run, annotator, measure) with the run's end-to-end score, and
+      what their margins allow (AUC, the farthest tau).
     - comparisons: differences of two annotators' correlations within a run and measure, and of two
       runs' within an annotator and measure, with interval and p-value (Holm, by family).
-    - systems: with several runs, whether a measure orders them as the end-to-end score does.
+    - systems: with several runs, whether a measure orders them as the end-to-end score does (tau over
+      the runs, soft pairwise accuracy).
     - run_pairs: of every two runs, the differences of their means by measure and by end-to-end score,
       with intervals and p-values; by measure alone where ``downstream`` is empty.
 
@@ -68,6 +71,7 @@ def analyse(
     rows = [
         {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
         | asdict(result.correlation)
+        | asdict(margins(cell.x, cell.y, result.correlation.tau))
         for cell, result in zip(cells, results, strict=True)
     ]
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
@@ -94,8 +98,8 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
         return tables.empty(tables.CORRELATIONS)
     figures = [
         pl.lit(float("nan")).alias(name)
-        for name in tables.CORRELATIONS
-        if name.startswith((TAU, RHO))
+        for name, kind in tables.CORRELATIONS.items()
+        if kind == pl.Float64()
     ]
     return (
         downstream.select(RUN, K)

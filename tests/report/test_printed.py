@@ -79,10 +79,38 @@ def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
     runs = pl.concat([GOOD, POOR.filter(pl.col("query_id") >= "q10")])
     text, said = shown(tmp_path / "new", runs=runs, annotators=("erag",), missing="skip")
     rows = [line.split() for line in text.splitlines() if "P@1" in line]
-    # means and correlations of poor and sys, their difference, their order; none of tau is defined
-    assert [row[-1] for row in rows] == ["30", "40", "30", "30"]
+    # means and correlations of poor and sys; tau's limit, which poor has not; their difference and order
+    assert [row[-1] for row in rows] == ["30", "40", "40", "30", "30"]
     assert any("of poor" in line and line.endswith("over 30 queries") for line in said)
     assert any("of sys" in line and "over" not in line for line in said)
+
+
+def test_how_far_tau_reaches_is_shown_of_each_annotators_best_measure(tmp_path):
+    text, _ = shown(tmp_path, annotators=("erag", "containment"), measures="P@1 P@2")
+    table = text.split("How far tau reaches")[1].split("limit: ")[0]
+    header, first, second = (
+        line.split() for line in table.splitlines()[1:] if "0" in line or "AUC" in line
+    )
+    assert header == ["annotator", "measure", "AUC", "Kendall's", "tau", "limit", "reached"]
+    # the reader answers from the first passage: P@1 says what the outcome will be
+    assert first == ["erag", "P@1", "1.00", "1.00", "1.00", "1.00"]
+    assert second == ["containment", "P@1", "1.00", "1.00", "1.00", "1.00"]
+    assert max(map(len, table.splitlines())) <= 80
+    continuous, _ = shown(tmp_path, annotators=("erag",), metric="f1", measures="P@1")
+    assert "How far tau reaches" in continuous
+
+
+def test_the_order_of_runs_comes_with_soft_pairwise_accuracy(tmp_path):
+    runs = pl.concat([GOOD, POOR])
+    text, _ = shown(tmp_path, runs=runs, annotators=("erag",))
+    table = text.split("Order of the 2 runs")[1]
+    (row,) = (line.split() for line in table.splitlines() if "P@1" in line)
+    # eRAG's P@1 is the end-to-end score itself here, so both are as certain
+    assert row[:2] == ["erag", "P@1"]
+    assert row[-3:] == ["of", "1", "100%"]
+    assert "1.00" in row[4:6]
+    text, _ = shown(tmp_path, runs=runs, annotators=("erag",), resamples=0)
+    assert "SPA" not in text
 
 
 def test_two_runs_that_tie_have_no_winner(tmp_path):

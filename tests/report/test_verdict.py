@@ -9,6 +9,8 @@ from rich.console import Console
 
 from engine.evaluation.settings import Settings
 from engine.report import runs, verdict
+from engine.statistics.choice import Choice, Lead
+from engine.statistics.power import QueriesNeeded
 from engine.statistics.table import analyse
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 
@@ -35,7 +37,7 @@ def said(rows, whole=None, *, relevant="pool", **options):
 def test_a_run_that_is_clearly_better_is_to_be_chosen():
     choice, labels = said([("erag", "P@3", CLEAR)], CLEAR)
     assert re.fullmatch(
-        r"choose t\. End to end \(em, 60 queries; 95% intervals\): "
+        r"choose t\. End to end \(em, 60 queries; simultaneous 95% intervals\): "
         r"t leads s by 0\.417 \[0\.\d+, 0\.\d+\], p <0\.001",
         choice,
     )
@@ -47,10 +49,10 @@ def test_what_the_data_do_not_decide_is_said_with_the_queries_that_would():
     assert choice.startswith("the data do not decide between t and u, only against s. End to end")
     assert "t leads u by 0.050 [" in choice
     assert "t leads s by 0.417 [" in choice
-    # d = 3/60 and s = 0.2198: (2.394 + 0.8416)^2 (s / d)^2 + 2.394^2 / 2 = 205.2, in two digits
+    # 3 wins and no losses of 60: the interval is [-0.023, 0.119], and of 0.119 `queries_for` says 100
     assert needed == (
-        "to tell t from u about 210 queries would be needed, were the true difference as large as "
-        "the one seen (80% power)"
+        "to tell t from u at least 100 queries would be needed (80% power; by the 95% interval of "
+        "this difference by itself)"
     )
     assert labels == "erag P@3 finds t and u equal"
 
@@ -114,8 +116,8 @@ def test_few_queries_are_called_too_few_and_equal_runs_equal():
         [("erag", "P@3", {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3}
     )
     assert choice.startswith("the data do not decide between t and s. ")
-    assert "(em, 3 of 60 queries, those that all runs have; 95% intervals)" in choice
-    assert few == "3 queries are too few to tell"
+    assert "(em, 3 of 60 queries, those that all runs have; simultaneous 95% intervals)" in choice
+    assert few.startswith("to tell t from s at least 6 queries would be needed")
     choice, labels = said([("erag", "P@3", CLEAR)], {"s": first(20), "t": first(20)})
     assert choice.endswith(": s and t are equal")
 
@@ -125,7 +127,43 @@ def test_of_many_runs_the_nearest_are_named():
     choice, needed, _ = said([("erag", "P@3", many)], many)
     assert choice.startswith("the data do not decide between r0, r1, r2 and 3 more. ")
     assert choice.endswith("; 2 more")
-    assert "and from r3 about" in needed or needed.count("from ") == 3
+    assert needed.count("from ") == 3
+    assert needed.endswith("(80% power; by the 95% interval of each difference by itself)")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said_of_it"),
+    [
+        (190, 2_960, "between 200 and 3,000"),
+        (190, None, "at least 200"),
+        (190, 230, "about 200"),
+        (66, None, "at least 70"),
+        (64, None, "more than the 64"),
+        (40, None, "more than the 64"),
+        (40, 700, "up to 700"),
+        (40, 60, ""),
+    ],
+)
+def test_numbers_of_queries_are_ranges_in_one_digit(low, high, said_of_it):
+    lead = Lead(
+        run="t", over="s", difference=0.1, low=-0.1, high=0.3, p_holm=0.4, significant=False,
+        queries_needed=QueriesNeeded(low, high),
+    )  # fmt: skip
+    choice = Choice(
+        annotator=None, measure=None, n=64, means={"t": 0.5, "s": 0.4}, best="t", leads=(lead,), opinions=()
+    )  # fmt: skip
+    settings = Settings.of()
+    lines = verdict.sentences(
+        SimpleNamespace(
+            statistics=SimpleNamespace(choice=choice),
+            relevant="pool",
+            queries=64,
+            settings=settings,
+        )
+    )
+    assert f"to tell t from s {said_of_it} queries would be needed" in lines[1] or (
+        not said_of_it and lines[1] == "64 queries are too few to tell"
+    )
 
 
 def test_one_run_gets_no_verdict():
@@ -140,7 +178,7 @@ def test_the_summary_holds_fields_and_sentences():
     found = json.loads(json.dumps(found))
     assert (found["best"], found["undecided"], found["n"]) == ("t", ["u"], 60)
     assert list(found["means"]) == ["t", "u", "s"]
-    assert found["leads"][0]["queries_needed"] == 206
+    assert found["leads"][0]["queries_needed"] == {"low": 100, "high": None}
     assert found["opinions"][0]["lead"]["difference"] == 0
     assert len(found["sentences"]) == 3
 

@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import polars as pl
 import pytest
 
 from engine import tables
 from engine.statistics.choice import best_measure
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.differences import queries_needed
+from engine.statistics.leads import paired_intervals
+from engine.statistics.power import queries_needed
 from engine.statistics.table import analyse
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 
@@ -36,19 +38,44 @@ def test_the_best_run_is_chosen_with_its_leads():
     assert not over_u.significant
     assert over_u.p_holm == pytest.approx(1 / 4, abs=0.05)
     assert found.undecided == ("u",)
-    deviation = math.sqrt(60 / 59 * (3 / 60) * (57 / 60))
-    assert over_u.queries_needed == queries_needed(
-        3 / 60, deviation, confidence=0.95, comparisons=3
+    differing = np.array(first(3), dtype=float)
+    assert over_u.queries_needed == queries_needed(differing, 1.0, confidence=0.95, comparisons=3)
+    assert over_u.queries_needed.high is None
+
+
+def test_leads_have_the_intervals_of_all_pairs_together():
+    # 50 - 25 of 60 queries, three pairs of runs, 1 the largest difference
+    over_s = choose([("a", "P@3", ALIKE)], WHOLE).leads[1]
+    (low,), (high,) = paired_intervals(
+        np.array([first(25)], dtype=float), 1.0, confidence=0.95, comparisons=3
     )
+    assert (over_s.low, over_s.high) == pytest.approx((low, high))
+    alone = choose([("a", "P@3", ALIKE)], {run: WHOLE[run] for run in "ts"}).leads[0]
+    assert alone.low > over_s.low
+    assert alone.high < over_s.high
 
 
-def test_the_order_of_the_runs_changes_no_lead():
-    one = choose([("a", "P@3", ALIKE)], WHOLE)
-    other = choose([("a", "P@3", ALIKE)], dict(reversed(WHOLE.items())))
-    assert one.means == other.means
-    for lead, same in zip(one.leads, other.leads, strict=True):
-        assert (lead.over, lead.p_holm) == (same.over, same.p_holm)
-        assert (lead.low, lead.high) == pytest.approx((same.low, same.high), abs=1e-12)
+def test_a_lead_is_significant_where_its_interval_is_above_0_and_the_test_agrees():
+    # by interval and test in turn: wins of 60 queries, none lost
+    for wins in range(2, 14):
+        (lead,) = choose([("a", "P@3", ALIKE)], {"s": first(20), "t": first(20 + wins)}).leads
+        assert lead.significant == (lead.low > 0)
+        assert not lead.significant or lead.p_holm < 0.05
+        assert lead.p_holm < 0.05 or lead.low <= 0
+        assert lead.low <= lead.difference <= lead.high
+
+
+def test_an_interval_reaches_to_0_where_the_test_does_not_reject():
+    # 60 of 100 differing queries: p 0.057 by the sign test, and (60 - 40) / sqrt(102 - 20^2 / 402) = 1.99
+    # is beyond Student's 1.966 with 399 degrees of freedom
+    values = {"s": [0] * 60 + [1] * 340, "t": [1] * 60 + [0] * 40 + [1] * 300}
+    differing = np.array(values["t"]) - np.array(values["s"], dtype=float)
+    (low,), _ = paired_intervals(differing[None], 1.0, confidence=0.95, comparisons=1)
+    assert low > 0
+    (lead,) = choose([("a", "P@3", values)], values, Bootstrap(seed=4)).leads
+    assert 0.05 < lead.p_holm < 0.07
+    assert lead.low == 0
+    assert not lead.significant
 
 
 def test_a_single_run_leaves_nothing_to_choose():
@@ -77,9 +104,10 @@ def test_runs_that_are_equal_stay_in_their_order_and_are_undecided():
 def test_three_queries_are_never_significant():
     found = choose([("a", "P@3", {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3})
     (lead,) = found.leads
-    assert lead.low == lead.high == 1  # every resample is the same
+    assert lead.low < 0 < lead.difference == 1 < lead.high
     assert not lead.significant
-    assert lead.queries_needed is None  # the formula would say 2
+    assert lead.queries_needed.low > 3
+    assert lead.queries_needed.high is None
 
 
 def test_without_resamples_nothing_is_significant():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.differences import mean_differences, queries_needed
+from engine.statistics.differences import mean_differences
 from engine.statistics.resampling import for_each_block, for_each_block_of_signs
 
 
@@ -74,7 +74,7 @@ def test_a_few_queries_that_distinguish_the_runs_are_not_significant():
     assert found.p[0] == pytest.approx(2 / 2**5, abs=0.01)
     # three queries, each the same difference: an interval without width, and p of 2 / 2^3
     found = mean_differences(np.array([[1.0, 1, 1], [0, 0, 0]]), Bootstrap(10_000))
-    assert (found.low[0], found.high[0], found.deviation[0]) == (1, 1, 0)
+    assert (found.low[0], found.high[0]) == (1, 1)
     assert found.p[0] == pytest.approx(1 / 4, abs=0.02)
 
 
@@ -86,11 +86,12 @@ def test_runs_that_are_the_same_do_not_differ(method):
 
 def test_intervals_are_nan_without_resamples_or_with_one_query():
     none = mean_differences(scores_of(20), Bootstrap(0))
-    assert np.isfinite([none.value, none.deviation]).all()
+    assert np.isfinite(none.value).all()
     one = mean_differences(scores_of(1), Bootstrap(100))
     assert np.isfinite(one.value).all()
-    for nothing in (none.low, none.high, none.p, one.low, one.high, one.p, one.deviation):
-        assert np.isnan(nothing).all()
+    for found in (none, one):
+        for nothing in (found.low, found.high, found.p, found.p_above):
+            assert np.isnan(nothing).all()
 
 
 @pytest.mark.parametrize("method", ["percentile", "bca"])
@@ -120,30 +121,17 @@ def test_signs_are_as_often_plus_as_minus_and_not_those_of_the_resamples():
     assert np.abs(drawn.mean(axis=0)).max() < 0.06
 
 
-def power(n, effect, confidence):
-    """Of a two-sided paired t-test, from the noncentral t distribution."""
-    critical = scipy.stats.t.ppf((1 + confidence) / 2, n - 1)
-    shifted = scipy.stats.nct(n - 1, effect * math.sqrt(n))
-    return shifted.sf(critical) + shifted.cdf(-critical)
-
-
-@pytest.mark.parametrize("effect", [0.1, 0.2, 0.5, 0.8])
-@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
-def test_queries_needed_give_the_t_test_a_power_of_80_percent(effect, confidence):
-    n = queries_needed(effect * 0.3, 0.3, confidence=confidence)
-    exact = next(m for m in range(n - 3, n + 4) if power(m, effect, confidence) >= 0.8)
-    assert abs(n - exact) <= 1
-
-
-def test_queries_needed_by_hand():
-    # (1.96 + 0.8416)^2 / 0.5^2 + 1.96^2 / 2 = 31.40 + 1.92 = 33.3
-    assert queries_needed(0.5, 1.0, confidence=0.95) == 34
-    assert queries_needed(-0.5, 1.0, confidence=0.95) == 34
-    # three comparisons: the normal quantile at 1 - 0.05 / 6 is 2.394
-    # (2.394 + 0.8416)^2 / 0.5^2 + 2.394^2 / 2 = 41.88 + 2.87 = 44.7
-    assert queries_needed(0.5, 1.0, confidence=0.95, comparisons=3) == 45
-    for difference, deviation in ((0.0, 1.0), (math.nan, 1.0), (0.1, math.nan)):
-        assert queries_needed(difference, deviation, confidence=0.95) is None
+@pytest.mark.parametrize("seed", range(3))
+def test_one_sided_p_values_are_those_of_all_signs_with_equal_ones_counting_half(seed):
+    scores, resamples = scores_of(10, runs=2, seed=seed).round(1), 20_000
+    paired = scores[0] - scores[1]
+    sums = np.array([np.dot(signs, paired) for signs in product((-1, 1), repeat=10)]).round(9)
+    observed = paired.sum().round(9)
+    exact = ((sums > observed) + 0.5 * (sums == observed)).mean()
+    found = mean_differences(scores, Bootstrap(resamples)).p_above[0]
+    assert found == pytest.approx(exact, abs=4 * 0.5 / math.sqrt(resamples))
+    turned = mean_differences(scores[::-1], Bootstrap(resamples)).p_above[0]
+    assert found + turned == pytest.approx(1, abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=30))

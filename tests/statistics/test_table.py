@@ -182,6 +182,28 @@ def test_cells_on_other_queries_are_compared_on_the_queries_they_share():
     assert row["n"] == 30
 
 
+def test_cells_say_what_their_margins_allow():
+    query_scores, downstream = random_tables()
+    downstream = downstream.with_columns(value=pl.col("value").gt(0.5).cast(pl.Float64))
+    undefined = pl.DataFrame([("a", "RR@1", "why")], schema=tables.UNDEFINED, orient="row")
+    found = analyse(query_scores, downstream, BOOTSTRAP, undefined=undefined).correlations
+    assert dict(found.schema) == tables.CORRELATIONS
+    for row in found.filter(pl.col("n") > 0).to_dicts():
+        cell = (pl.col("run") == row["run"]) & (pl.col("query_id") != "")
+        y = downstream.filter(cell).sort("query_id")["value"].to_numpy()
+        of_annotator = query_scores.filter(cell, annotator=row["annotator"])
+        x = of_annotator.sort("query_id")["value"].to_numpy()
+        assert row["auc"] == pytest.approx((1 + scipy.stats.somersd(y, x).statistic) / 2)
+        best = scipy.stats.kendalltau(np.sort(x), np.sort(y)).statistic
+        assert row["tau_max"] == pytest.approx(best, abs=1e-12)
+        limit = row["tau_max"] if row["tau"] >= 0 else -row["tau_min"]
+        assert row["tau_reached"] == pytest.approx(row["tau"] / limit)
+    empty = found.filter(n=0)
+    assert empty.height == 2
+    figures = [name for name, kind in tables.CORRELATIONS.items() if kind == pl.Float64()]
+    assert empty.select(pl.col(figures).is_nan().all()).row(0) == (True,) * len(figures)
+
+
 def test_runs_are_ordered_by_measure_and_by_end_to_end_score():
     # means of the measure: s 0.2, t 0.4, u 0.6; end to end: s 0.4, t 0.2, u 0.6
     queries = [f"q{i}" for i in range(5)]
@@ -202,6 +224,10 @@ def test_runs_are_ordered_by_measure_and_by_end_to_end_score():
     assert (system["runs"], system["n"]) == (3, 5)
     assert system["tau"] == pytest.approx((2 - 1) / 3)  # two pairs agree, one does not
     assert -1 <= system["tau_low"] <= system["tau"] <= system["tau_high"] <= 1
+    # One-sided p-values of the measure and end to end, equal sums counting half: s and t differ on one
+    # query, 3/4 and 1/4; s and u on two and one, 7/8 and 3/4; t and u on one and two, 3/4 and 7/8.
+    soft = (1 - 1 / 2 + 1 - 1 / 8 + 1 - 1 / 8) / 3
+    assert system["soft_pairwise_accuracy"] == pytest.approx(soft, abs=0.04)
     pairs = {(r["run"], r["run_b"]): r for r in found.run_pairs.to_dicts()}
     assert pairs["s", "t"]["difference"] == pytest.approx(-0.2)
     assert pairs["s", "t"]["end_to_end_difference"] == pytest.approx(0.2)
