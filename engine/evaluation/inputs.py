@@ -67,6 +67,8 @@ class EvaluationInputs:
         cut_runs: names of runs that list more passages than the cutoff keeps.
         edited: the edited runs and their originals.
         notes: what was left out or is empty.
+        queries_file: where the queries come from, to name the line of one that cannot be used; None
+            for tables that were not read from a file.
     """
 
     queries: pl.DataFrame
@@ -76,6 +78,7 @@ class EvaluationInputs:
     cut_runs: tuple[str, ...] = ()
     edited: tuple[EditedRun, ...] = ()
     notes: tuple[Note, ...] = ()
+    queries_file: Location | None = None
 
 
 def input_tables() -> dict[str, InputTable]:
@@ -152,6 +155,7 @@ def read_inputs(
                 "left out",
             ),
         ),
+        queries_file=files.queries,
     )
 
 

@@ -15,6 +15,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.read import Request, requests_for
+from engine.evaluation.references import refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.ranking.kernel import is_real_valued
@@ -76,10 +77,11 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
     """Label what needs no reads, and plan the reads.
 
     Raises:
-        InputError: an annotator lacks what it needs, a label is out of range, a measure has no meaning
-            on the labels, or a run lists nothing for a query where ``missing`` is ``error``.
+        InputError: an annotator lacks what it needs, the metric cannot score a query's answers, a label
+            is out of range, a measure has no meaning on the labels, or a run lists nothing for a query where ``missing`` is ``error``.
     """
     _refuse_lacking_inputs(inputs, settings)
+    refuse_unscorable(inputs, settings)
     query_ids = inputs.queries[QUERY_ID].to_list()
     if settings.ranking.missing == "error":
         refuse_missing_results(inputs.runs, query_ids)

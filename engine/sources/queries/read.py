@@ -10,7 +10,6 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.normalize import normalize_answer
 from engine.sources.articles.squad import is_squad
 from engine.sources.io.files import read_parquet
 from engine.sources.io.lines import raw_lines, read_json_lines
@@ -66,24 +65,11 @@ def read_query_set(
         layout: the required layout; by default any.
 
     Raises:
-        InputError: the file is unreadable or empty, a query lacks an id, text or answers, an id is
-            duplicated, or answers normalize to nothing (every empty output would match them).
+        InputError: the file is unreadable or empty, a query lacks an id, text or answers, or an id is
+            duplicated.
     """
     path = _file(path)
-    layout = layout or layout_of(path)
-    unanswerable = 0
-    rows: Iterable[QueryRow]
-    if layout == "parquet":
-        frame = tables.conform(read_parquet(path), tables.QUERIES, path)
-        rows = [clean_row(path, None, *row) for row in frame.iter_rows()]
-    elif layout == "squad":
-        rows, unanswerable = squad_rows(path)
-    elif layout == "kilt":
-        rows = [kilt_row(path, line, record) for line, record in read_json_lines(path, _WHAT)]
-    elif layout == "plain":
-        rows = plain_rows(path, read_json_lines(path, _WHAT))
-    else:
-        rows = plain_rows(path, table_records(path, _WHAT))
+    rows, unanswerable = _rows(path, layout or layout_of(path))
     table = _checked(path, rows, need_answers=need_answers)
     if table.is_empty():
         problem = "no queries"
@@ -91,6 +77,13 @@ def read_query_set(
             problem = f"only unanswerable questions ({unanswerable})"
         raise InputError(path, None, problem, f"give {_WHAT}")
     return QuerySet(table, unanswerable)
+
+
+def line_of(path: Location, query_id: str) -> int | None:
+    """The line of a query in its file; None in Parquet and SQuAD. Looked up only to word an error."""
+    path = _file(path)
+    rows, _ = _rows(path, layout_of(path))
+    return next((row.line for row in rows if row.query_id == query_id), None)
 
 
 def layout_of(path: Location) -> Layout:
@@ -115,6 +108,19 @@ def layout_of(path: Location) -> Layout:
     for _, record in read_json_lines(path, _WHAT):
         return "kilt" if "input" in record or "output" in record else "plain"
     return "kilt"
+
+
+def _rows(path: Location, layout: Layout) -> tuple[Iterable[QueryRow], int]:
+    """The rows of a file, and how many questions it marks as unanswerable, which are not among them."""
+    if layout == "parquet":
+        frame = tables.conform(read_parquet(path), tables.QUERIES, path)
+        return [clean_row(path, None, *row) for row in frame.iter_rows()], 0
+    if layout == "squad":
+        return squad_rows(path)
+    if layout == "kilt":
+        return (kilt_row(path, line, record) for line, record in read_json_lines(path, _WHAT)), 0
+    records = read_json_lines if layout == "plain" else table_records
+    return plain_rows(path, records(path, _WHAT)), 0
 
 
 def _file(path: Location) -> Location:
@@ -144,13 +150,6 @@ def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) ->
         if need_answers and not row.answers:
             raise InputError(
                 path, row.line, f"query {name} has no answers", "add at least one answer"
-            )
-        if need_answers and not any(normalize_answer(answer) for answer in row.answers):
-            raise InputError(
-                path,
-                row.line,
-                f"the answers of query {name} normalize to nothing ({row.answers[0]!r})",
-                "write answers of more than articles and punctuation",
             )
         checked.append((row.query_id, row.query, row.answers, row.provenance))
     return pl.DataFrame(checked, schema=tables.QUERIES, orient="row")
