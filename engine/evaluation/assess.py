@@ -195,8 +195,8 @@ def _score_labels(
     left_out: Mapping[str, list[str]],
     prepared: Prepared,
 ) -> Scored:
-    labels = labelled[annotator.name].labels
-    scored = score(annotator, labels, prepared.inputs, prepared.settings, prepared.relevant)
+    made = labelled[annotator.name]
+    scored = score(annotator, made, prepared.inputs, prepared.settings, prepared.relevant)
     kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
     return replace(scored, scores=scored.scores.filter(kept))
 

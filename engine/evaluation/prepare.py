@@ -97,9 +97,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
             labelled[annotator.name] = checked(annotator, annotator.label(material))
     listed = settings.labels.listed()
     scored = {
-        annotator.name: score(
-            annotator, labelled[annotator.name].labels, inputs, settings, relevant
-        )
+        annotator.name: score(annotator, labelled[annotator.name], inputs, settings, relevant)
         for annotator in listed
         if annotator.name in labelled
     }
@@ -154,17 +152,18 @@ def checked(annotator: Annotator, labelled: Labelled) -> Labelled:
 
 def score(
     annotator: Annotator,
-    labels: pl.DataFrame,
+    labelled: Labelled,
     inputs: EvaluationInputs,
     settings: Settings,
     relevant: Relevant,
 ) -> Scored:
-    """Scores by the measures that the labels have; the others are noted.
+    """Scores by the measures that the labels have, of the queries judged; the other measures are noted.
 
     Raises:
-        InputError: none of the measures has a meaning on the labels, or a label is out of range.
+        InputError: none of the measures has a meaning on the labels, a label is out of range, or no
+            query is judged.
     """
-    measures = settings.measures()
+    measures, labels = settings.measures(), labelled.labels
     utilities = annotator.scale(settings).utilities
     real_valued = is_real_valued(labels.filter(pl.col(LABEL) >= 0)[LABEL].to_numpy())
     reasons = [
@@ -178,7 +177,15 @@ def score(
         if why and not utilities and measure.kind != UTILITY_KIND
     ]
     defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
-    query_ids, missing = inputs.queries[QUERY_ID].to_list(), settings.ranking.missing
+    unjudged, missing = set(labelled.unjudged), settings.ranking.missing
+    query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
+    if not query_ids:
+        raise InputError(
+            None,
+            None,
+            f"no query is judged by {annotator.name} (a label below 0 means not judged)",
+            "give judgments of the queries that are evaluated",
+        )
     if utilities:
         scores = score_utility(inputs.runs, labels, query_ids, defined, missing=missing)
     else:
