@@ -15,7 +15,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.read import Request, requests_for
-from engine.evaluation.references import refuse_unscorable
+from engine.evaluation.references import query_place, refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.ranking.kernel import is_real_valued
@@ -249,11 +249,19 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
 
 def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings) -> None:
     refuse_lacking_tables(settings, inputs.tables.keys())
-    if inputs.queries[PROVENANCE].list.len().sum() > 0:
-        return
+    without_any = inputs.queries[PROVENANCE].list.len().sum() == 0
     for annotator in settings.labels.listed():
         for needed in settings.needed_by(annotator):
-            if needed.needs_provenance:
+            if not needed.needs_provenance:
+                continue
+            remedy = leave_out(annotator, needed.name)
+            if without_any:
+                raise InputError(None, None, "no query has provenance", remedy)
+            if inputs.unmatchable:
+                query_id = inputs.unmatchable[0]
                 raise InputError(
-                    None, None, "no query has provenance", leave_out(annotator, needed.name)
+                    *query_place(inputs, query_id),
+                    f"the gold articles of query {query_id!r} have a title and no id, and no listed "
+                    "passage has a title",
+                    f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
                 )

@@ -9,6 +9,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.notes import Note, count_note
 from engine.scoring.metrics import get_metric
+from engine.sources.io.locations import Location
 from engine.sources.queries.read import line_of
 from engine.tables import ANSWERS, QUERY_ID
 
@@ -23,10 +24,8 @@ def refuse_unscorable(inputs: EvaluationInputs, settings: Settings) -> None:
     """
     metric = get_metric(settings.reader.metric)
     for query_id, answers in _queries_with(inputs, settings, any):
-        file = inputs.queries_file
         raise InputError(
-            file,
-            None if file is None else line_of(file, query_id),
+            *query_place(inputs, query_id),
             f"the metric {metric.name} cannot score the answers of query {query_id!r} ({answers[0]!r})",
             f"write answers with {metric.needs}, or use another `metric`",
         )
@@ -40,6 +39,12 @@ def note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:
         f"[query has|queries have] an answer that {settings.reader.metric} cannot score, and that no "
         "output matches",
     )
+
+
+def query_place(inputs: EvaluationInputs, query_id: str) -> tuple[Location | None, int | None]:
+    """File and line of a query, to word an error; None where they are not known."""
+    file = inputs.queries_file
+    return file, None if file is None else line_of(file, query_id)
 
 
 def _queries_with(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import polars as pl
@@ -39,10 +39,12 @@ class QuerySet:
     Attributes:
         table: the queries table, in the order of the file.
         unanswerable: questions that the file marks as unanswerable; they are not in the table.
+        titles: by query id, those of its ``provenance`` that are titles of articles without ids.
     """
 
     table: pl.DataFrame
     unanswerable: int = 0
+    titles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_queries(
@@ -70,13 +72,16 @@ def read_query_set(
     """
     path = _file(path)
     rows, unanswerable = _rows(path, layout or layout_of(path))
-    table = _checked(path, rows, need_answers=need_answers)
+    checked = _checked(path, rows, need_answers=need_answers)
+    values = [(row.query_id, row.query, row.answers, row.provenance) for row in checked]
+    table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
     if table.is_empty():
         problem = "no queries"
         if unanswerable:
             problem = f"only unanswerable questions ({unanswerable})"
         raise InputError(path, None, problem, f"give {_WHAT}")
-    return QuerySet(table, unanswerable)
+    titles = {row.query_id: row.titles for row in checked if row.titles}
+    return QuerySet(table, unanswerable, titles)
 
 
 def line_of(path: Location, query_id: str) -> int | None:
@@ -134,9 +139,9 @@ def _file(path: Location) -> Location:
     return require_file(path, _WHAT)
 
 
-def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) -> pl.DataFrame:
+def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) -> list[QueryRow]:
     lines: dict[str, int | None] = {}
-    checked: list[tuple[str, str, list[str], list[str]]] = []
+    checked: list[QueryRow] = []
     for row in rows:
         name = repr(row.query_id)
         if row.query_id in lines:
@@ -151,5 +156,5 @@ def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) ->
             raise InputError(
                 path, row.line, f"query {name} has no answers", "add at least one answer"
             )
-        checked.append((row.query_id, row.query, row.answers, row.provenance))
-    return pl.DataFrame(checked, schema=tables.QUERIES, orient="row")
+        checked.append(row)
+    return checked
