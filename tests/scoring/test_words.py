@@ -13,7 +13,7 @@ from engine.scoring.words import words
 STEMMER = PorterStemmer()
 PACKAGE = RougeScorer(["rougeL"], use_stemmer=True)
 # Pieces of English, so that stems, apostrophes, underscores and digits meet, and every ASCII character.
-ENGLISH = ["relational", "studies", "don't", "snake_case", "3,000", "U.S.", "x2", "The", "-"]
+ENGLISH = ["relational", "cats", "don't", "snake_case", "3,000", "U.S.", "x2", "The", "-"]
 ASCII = st.lists(
     st.one_of(st.sampled_from(ENGLISH), st.text(st.characters(max_codepoint=127), max_size=6)),
     max_size=8,
@@ -24,12 +24,13 @@ TYPESET = st.text(
 )
 
 
+@settings(deadline=None)
 @given(st.one_of(ASCII, TYPESET))
 def test_words_of_ascii_text_are_the_tokens_of_rouge_score(text):
     assert words(text) == tokenize(text, STEMMER)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(ASCII, ASCII)
 def test_rouge_l_of_ascii_text_is_that_of_rouge_score(output, reference):
     theirs = PACKAGE.score(reference, output)["rougeL"].fmeasure
@@ -60,7 +61,7 @@ def test_words_of_every_script(text, expected):
     assert words(text) == expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.text(st.characters(categories=["L", "N", "M"], min_codepoint=0x370, max_codepoint=0x1CFF))
 )
