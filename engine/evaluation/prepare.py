@@ -78,7 +78,8 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
 
     Raises:
         InputError: an annotator lacks what it needs, the metric cannot score a query's answers, a label
-            is out of range, a measure has no meaning on the labels, or a run lists nothing for a query where ``missing`` is ``error``.
+            is out of range, a measure has no meaning on the labels, or a run lists nothing for a query
+            where ``missing`` is ``error``.
     """
     _refuse_lacking_inputs(inputs, settings)
     refuse_unscorable(inputs, settings)
