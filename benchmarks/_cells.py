@@ -45,8 +45,9 @@ def figures_of(
             missing.append(cell)
     for cell, figures in _computed(missing, compute, workers):
         if saved is not None:
+            line = json.dumps({"cell": asdict(cell), "figures": figures})
             with saved.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"cell": asdict(cell), "figures": figures}) + "\n")
+                file.write(line + "\n")
         yield cell, figures
 
 
@@ -58,8 +59,11 @@ def _computed(
         return
     with ProcessPoolExecutor(workers) as pool:
         pending = {pool.submit(compute, cell): cell for cell in cells}
-        for future in as_completed(pending):
-            yield pending[future], future.result()
+        try:
+            for future in as_completed(pending):
+                yield pending[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def beyond(hits: int, trials: int, *, least: float = 0.0, most: float = 1.0) -> bool:

@@ -161,18 +161,17 @@ def covered(cell: Cell) -> dict[str, Any]:
         if not found.method:
             methods["none"] += 1
             enough = min(side(x).amount, side(y).amount) >= LEAST_RARER
-            withheld += bool(enough)
+            withheld += int(enough)
             continue
         methods[found.method] += 1
         for name, value in zip(STATISTICS, truth, strict=True):
             low, high = getattr(found, f"{name}_low"), getattr(found, f"{name}_high")
-            holds[name] += low <= value <= high
-            holds[f"{name} {found.method}"] += low <= value <= high
+            holds[name] += int(low <= value <= high)
             widths[name].append(high - low)
         if len(beside) < _BESIDE:
             beside.append(_percentile_width(x, y, found, cell.draws, number))
     return {
-        "truth": truth,
+        "truth": list(map(float, truth)),
         "methods": methods,
         "holds": holds,
         "withheld": withheld,

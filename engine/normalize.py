@@ -1,4 +1,4 @@
-"""KILT's official answer normalization (``kilt/eval_downstream.py``; from SQuAD)."""
+"""How official scripts normalize answers before they compare them: KILT's, and KorQuAD's for Korean."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import string
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
+# Marks around titles and quotations, which KorQuAD's script turns into spaces; the ASCII ones too.
+_KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-case, delete ASCII punctuation, blank out English articles, collapse white space.
+    """KILT's normalization (``kilt/eval_downstream.py``; from SQuAD).
+
+    Lower-case, delete ASCII punctuation, blank out English articles, collapse white space.
 
     The steps are applied in this order, and punctuation is deleted without a replacement:
     "twenty-one" becomes "twentyone". Accents and non-ASCII punctuation stay. The result may be
@@ -18,3 +22,14 @@ def normalize_answer(text: str) -> str:
     """
     without_punctuation = text.lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
+
+
+def normalize_korquad(text: str) -> str:
+    """KorQuAD 1.0's normalization (``evaluate-korquad_v1.0.py``, ``normalize_answer``).
+
+    Blank out ' " 《 》 < > 〈 〉 ( ) ‘ ’, lower-case, delete other ASCII punctuation, collapse white
+    space. There are no articles to leave out, and other marks (“ ” 「 」 ·) stay, as in the script. The
+    result may be empty.
+    """
+    without_marks = text.translate(_KORQUAD_SPACES)
+    return " ".join(without_marks.lower().translate(_PUNCTUATION).split())

@@ -19,6 +19,7 @@ from engine.labels.settings import LabelSettings, option_classes
 from engine.ranking.settings import RankingSettings
 from engine.reading.protocol import Augmentation
 from engine.reading.settings import ReaderSettings, RunningSettings
+from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile
 from jobs._options import option, options_of, take
@@ -53,6 +54,7 @@ def parameters() -> list[inspect.Parameter]:
             READER,
             types={"reader": Annotated[tuple[str, ...], several], "augmentation": str},
             defaults={"reader": (ReaderSettings.reader,)},
+            helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}."},
             more_help={
                 "reader": "Several are compared.",
                 "augmentation": "Both, separated by a comma, are compared.",

@@ -12,6 +12,7 @@ from engine import tables
 from engine.evaluation.edited import EditedReads, count_edited_reads
 from engine.evaluation.prepare import Prepared, Scored, checked, material_for, score
 from engine.evaluation.read import Reading, alone, failed_queries, failures
+from engine.evaluation.references import note_unscorable
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
 from engine.labels.registry import ANNOTATORS
@@ -194,8 +195,8 @@ def _score_labels(
     left_out: Mapping[str, list[str]],
     prepared: Prepared,
 ) -> Scored:
-    labels = labelled[annotator.name].labels
-    scored = score(annotator, labels, prepared.inputs, prepared.settings, prepared.relevant)
+    made = labelled[annotator.name]
+    scored = score(annotator, made, prepared.inputs, prepared.settings, prepared.relevant)
     kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
     return replace(scored, scores=scored.scores.filter(kept))
 
@@ -238,6 +239,7 @@ def _notes(
         "skipped_queries", len(lost), "[query was|queries were] left out", printed=False
     )
     yield from inputs.notes
+    yield note_unscorable(inputs, settings)
     in_use = {annotator.name for annotator in settings.annotators_in_use()}
     for annotator in ANNOTATORS.values():
         for note in annotator.query_notes(inputs.queries):

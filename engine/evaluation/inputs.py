@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from engine.errors import InputError, require_least
+from engine.evaluation.titles import match_titles, without_titles
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
 from engine.notes import Note, count_note
@@ -67,6 +68,10 @@ class EvaluationInputs:
         cut_runs: names of runs that list more passages than the cutoff keeps.
         edited: the edited runs and their originals.
         notes: what was left out or is empty.
+        queries_file: where the queries come from, to name the line of one that cannot be used; None
+            for tables that were not read from a file.
+        unmatchable: queries whose gold articles are named by title alone, where no listed passage has a
+            title to match.
     """
 
     queries: pl.DataFrame
@@ -76,6 +81,8 @@ class EvaluationInputs:
     cut_runs: tuple[str, ...] = ()
     edited: tuple[EditedRun, ...] = ()
     notes: tuple[Note, ...] = ()
+    queries_file: Location | None = None
+    unmatchable: tuple[str, ...] = ()
 
 
 def input_tables() -> dict[str, InputTable]:
@@ -91,7 +98,9 @@ def read_inputs(
 
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
     of passages, as in the eRAG package: a text stands for every query, and for the first passage, that
-    has it. Edits are applied before the cutoff, so that documents below a deleted one move up.
+    has it. Gold articles that the queries file names by title alone are matched with the titles of the
+    listed passages (``titles.match_titles``). Edits are applied before the cutoff, so that documents
+    below a deleted one move up.
 
     Args:
         files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``.
@@ -123,7 +132,7 @@ def read_inputs(
     known_tables = input_tables() | {table.name: table for table in further_tables}
     ignored = all_runs.filter(~pl.col(QUERY_ID).is_in(all_ids))[QUERY_ID].n_unique()
     return EvaluationInputs(
-        queries=queries,
+        queries=match_titles(queries, query_set.titles, passages),
         corpus=passages,
         runs=cut,
         tables={
@@ -152,6 +161,8 @@ def read_inputs(
                 "left out",
             ),
         ),
+        queries_file=files.queries,
+        unmatchable=without_titles(queries, query_set.titles, passages),
     )
 
 

@@ -15,6 +15,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.read import Request, requests_for
+from engine.evaluation.references import query_place, refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.ranking.kernel import is_real_valued
@@ -76,10 +77,12 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
     """Label what needs no reads, and plan the reads.
 
     Raises:
-        InputError: an annotator lacks what it needs, a label is out of range, a measure has no meaning
-            on the labels, or a run lists nothing for a query where ``missing`` is ``error``.
+        InputError: an annotator lacks what it needs, the metric cannot score a query's answers, a label
+            is out of range, a measure has no meaning on the labels, or a run lists nothing for a query
+            where ``missing`` is ``error``.
     """
     _refuse_lacking_inputs(inputs, settings)
+    refuse_unscorable(inputs, settings)
     query_ids = inputs.queries[QUERY_ID].to_list()
     if settings.ranking.missing == "error":
         refuse_missing_results(inputs.runs, query_ids)
@@ -95,9 +98,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
             labelled[annotator.name] = checked(annotator, annotator.label(material))
     listed = settings.labels.listed()
     scored = {
-        annotator.name: score(
-            annotator, labelled[annotator.name].labels, inputs, settings, relevant
-        )
+        annotator.name: score(annotator, labelled[annotator.name], inputs, settings, relevant)
         for annotator in listed
         if annotator.name in labelled
     }
@@ -152,17 +153,18 @@ def checked(annotator: Annotator, labelled: Labelled) -> Labelled:
 
 def score(
     annotator: Annotator,
-    labels: pl.DataFrame,
+    labelled: Labelled,
     inputs: EvaluationInputs,
     settings: Settings,
     relevant: Relevant,
 ) -> Scored:
-    """Scores by the measures that the labels have; the others are noted.
+    """Scores by the measures that the labels have, of the queries judged; the other measures are noted.
 
     Raises:
-        InputError: none of the measures has a meaning on the labels, or a label is out of range.
+        InputError: none of the measures has a meaning on the labels, a label is out of range, or no
+            query is judged.
     """
-    measures = settings.measures()
+    measures, labels = settings.measures(), labelled.labels
     utilities = annotator.scale(settings).utilities
     real_valued = is_real_valued(labels.filter(pl.col(LABEL) >= 0)[LABEL].to_numpy())
     reasons = [
@@ -176,7 +178,15 @@ def score(
         if why and not utilities and measure.kind != UTILITY_KIND
     ]
     defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
-    query_ids, missing = inputs.queries[QUERY_ID].to_list(), settings.ranking.missing
+    unjudged, missing = set(labelled.unjudged), settings.ranking.missing
+    query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
+    if not query_ids:
+        raise InputError(
+            None,
+            None,
+            f"no query is judged by {annotator.name} (a label below 0 means not judged)",
+            "give judgments of the queries that are evaluated",
+        )
     if utilities:
         scores = score_utility(inputs.runs, labels, query_ids, defined, missing=missing)
     else:
@@ -240,11 +250,19 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
 
 def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings) -> None:
     refuse_lacking_tables(settings, inputs.tables.keys())
-    if inputs.queries[PROVENANCE].list.len().sum() > 0:
-        return
+    without_any = inputs.queries[PROVENANCE].list.len().sum() == 0
     for annotator in settings.labels.listed():
         for needed in settings.needed_by(annotator):
-            if needed.needs_provenance:
+            if not needed.needs_provenance:
+                continue
+            remedy = leave_out(annotator, needed.name)
+            if without_any:
+                raise InputError(None, None, "no query has provenance", remedy)
+            if inputs.unmatchable:
+                query_id = inputs.unmatchable[0]
                 raise InputError(
-                    None, None, "no query has provenance", leave_out(annotator, needed.name)
+                    *query_place(inputs, query_id),
+                    f"the gold articles of query {query_id!r} have a title and no id, and no listed "
+                    "passage has a title",
+                    f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
                 )

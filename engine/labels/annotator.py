@@ -161,12 +161,15 @@ class Labelled:
         traces: what is behind every label: the traces table, and any further columns.
         tables: its further tables, by name.
         notes: what a user of the labels should know.
+        unjudged: queries of which nothing was judged. They have no scores: a 0 would say that people
+            found nothing relevant.
     """
 
     labels: pl.DataFrame
     traces: pl.DataFrame
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    unjudged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,7 +151,27 @@ def _label_by(name: str) -> Callable[[Material], Labelled]:
     return label_material
 
 
+def _nothing_to_find(
+    queries: pl.DataFrame, found_as: Callable[[str], Sequence[str] | str], name: str
+) -> Note:
+    """How many queries have answers, none of which leaves anything to look for."""
+    return count_note(
+        "queries_with_nothing_to_find",
+        sum(
+            bool(answers) and not any(map(found_as, answers))
+            for answers in queries[ANSWERS].to_list()
+        ),
+        f"[query has|queries have] answers of which {name} has nothing to look for",
+        about=(name,),
+    )
+
+
+def _substring_notes(queries: pl.DataFrame) -> Iterator[Note]:
+    yield _nothing_to_find(queries, _normalized, SUBSTRING)
+
+
 def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
+    yield _nothing_to_find(queries, _tokens, NAME)
     yield count_note(
         "queries_running_on",
         count_running_on(queries),
@@ -163,4 +183,9 @@ def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
 ANNOTATOR = Annotator(
     name=NAME, label=_label_by(NAME), unfit_tasks=_UNFIT, query_notes=_query_notes
 )
-BY_SUBSTRING = Annotator(name=SUBSTRING, label=_label_by(SUBSTRING), unfit_tasks=_UNFIT)
+BY_SUBSTRING = Annotator(
+    name=SUBSTRING,
+    label=_label_by(SUBSTRING),
+    unfit_tasks=_UNFIT,
+    query_notes=_substring_notes,
+)

@@ -18,12 +18,10 @@ from engine.labels.annotator import (
     Scale,
 )
 from engine.labels.traces import trace_erag
-from engine.scoring.metrics import score_outputs
+from engine.scoring.metrics import get_metric, score_outputs
 from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
 
 NAME = "erag"
-# Metrics whose values lie between 0 and 1, so that the labels are graded.
-_GRADED_METRICS = frozenset({"f1", "rouge-l", "rouge-l-kilt"})
 _ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader")
 
 
@@ -80,7 +78,7 @@ def _label(material: Material) -> Labelled:
 
 def _scale(settings: EvaluationSettings) -> Scale:
     metric = settings.reader.metric
-    if metric not in _GRADED_METRICS:
+    if not get_metric(metric).graded:
         return Scale()
     return Scale(graded=f"eRAG's graded labels under {metric}")
 

@@ -124,6 +124,8 @@ def _label(material: Material) -> Labelled:
     counted_labels = label_preferences(material.tables[INPUT.name], options.preference_labels)
     labels = label(counted_labels)
     beyond = labels.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
+    judged = set(labels[QUERY_ID])
+    unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
     return Labelled(
         labels,
         trace_given(labels),
@@ -131,8 +133,8 @@ def _label(material: Material) -> Labelled:
         (
             count_note(
                 "queries_without_preferences",
-                material.queries.height - labels[QUERY_ID].n_unique(),
-                "[query has|queries have] no preferences and [scores|score] 0 by them",
+                len(unjudged),
+                "[query has|queries have] no preferences and [is|are] left out of their scores",
             ),
             count_note(
                 "preferences_beyond_lists",
@@ -140,6 +142,7 @@ def _label(material: Material) -> Labelled:
                 "[passage|passages] of the preferences [is|are] in no list",
             ),
         ),
+        unjudged,
     )
 
 

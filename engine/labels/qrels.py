@@ -35,12 +35,18 @@ INPUT = InputTable(
 def _label(material: Material) -> Labelled:
     judgments = material.tables[INPUT.name]
     labels = label(judgments)
-    unjudged = count_note(
+    # A label below 0 says that the passage was not judged.
+    judged = set(judgments.filter(pl.col(LABEL) >= 0)[QUERY_ID])
+    unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
+    note = count_note(
         "queries_without_judgments",
-        material.queries.height - judgments[QUERY_ID].n_unique(),
-        "[query has|queries have] no judgments in the qrels",
+        len(unjudged),
+        "[query has|queries have] no judgments in the qrels and [is|are] left out of their scores, as "
+        "trec_eval does",
     )
-    return Labelled(labels, trace_given(labels), notes=(unjudged, _beyond_lists(material)))
+    return Labelled(
+        labels, trace_given(labels), notes=(note, _beyond_lists(material)), unjudged=unjudged
+    )
 
 
 def _beyond_lists(material: Material) -> Note:

@@ -44,7 +44,8 @@ Where references differ from this (each has a test):
   queries that run and qrels share. trec_eval's mean over all queries of the qrels is its option -c,
   and ours by default. Labels must be whole numbers.
 - ir_measures: RR@k and Judged break ties by document id ascending, where ours is one order for all;
-  Judged counts labels below 0 as judged and leaves out queries without judgments, here 0.
+  Judged counts labels below 0 as judged and leaves out queries without judgments, here 0 (evaluations
+  leave them out of every measure).
 - ranx has no rule for equal scores; its ``ndcg`` is linear, ``ndcg_burges`` our exp-log2; ``ndcg-l2``
   applies the threshold to gains, trec_eval and ours do not; its Qrels cut real-valued labels.
 - the erag package computes nothing but P and Success on real-valued labels, crashes there where k

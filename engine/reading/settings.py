@@ -26,7 +26,7 @@ class ReaderSettings:
         task: What the reader is asked to do; chooses the prompt.
         prompt: Prompt template: 'chat' (instruction-tuned models), 'completion' (the default of
             decoder-only models), 't5' (that of T5 readers), or a file (docs/formats.md).
-        metric: Downstream metric: em, match, accuracy, f1, rouge-l, rouge-l-kilt.
+        metric: Downstream metric, one of ``scoring.metrics.METRICS``.
         end_to_end: Whether to read whole lists too, and correlate with their score.
         end_to_end_k: Passages that the reader of a whole list is given; by default as many as are
             labelled.

@@ -1,8 +1,9 @@
 """Downstream metrics: how good one output of the reader is, against its reference answers.
 
 Every metric takes an output and the references, gives a value in [0, 1], and is the maximum over
-the references. References that normalize to nothing are passed over by the metrics that normalize:
-KILT's script would count every empty output as a hit on them.
+the references. What a reference must contain so that a metric can score it, the metric says
+(``Metric.can_score``). A reference that normalizes to nothing is passed over: KILT's and KorQuAD's
+scripts would count every output that does so too as a hit on it.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from engine.errors import InputError
-from engine.normalize import normalize_answer
+from engine.normalize import normalize_answer, normalize_korquad
+from engine.scoring.words import words
 from engine.tables import ANSWERS, OUTPUT, QUERY_ID, VALUE
-
-Metric = Callable[[str, Sequence[str]], float]
 
 
 def exact_match(output: str, references: Sequence[str]) -> float:
@@ -30,11 +31,12 @@ def exact_match(output: str, references: Sequence[str]) -> float:
 def match(output: str, references: Sequence[str]) -> float:
     """1 if a normalized reference occurs, as whole words, in the normalized output.
 
-    Whole words, so that "art" does not occur in "party". This is the accuracy by containment of
-    Mallen et al. (ACL 2023), for readers that answer in sentences.
+    For readers that answer in sentences. Whole words, so that "art" does not occur in "party". The
+    accuracy of Mallen et al. (ACL 2023, ``run_model.py`` of their code) is another: it looks for the
+    reference as a string, as written, in lower case or capitalized, and finds "art" in "party".
     """
-    words = f" {normalize_answer(output)} "
-    return float(any(f" {n} " in words for n in map(normalize_answer, references) if n))
+    normalized = f" {normalize_answer(output)} "
+    return float(any(f" {n} " in normalized for n in map(normalize_answer, references) if n))
 
 
 def accuracy(output: str, references: Sequence[str]) -> float:
@@ -47,8 +49,31 @@ def accuracy(output: str, references: Sequence[str]) -> float:
 
 def token_f1(output: str, references: Sequence[str]) -> float:
     """Harmonic mean of precision and recall over the multisets of normalized words (KILT, ``f1_score``)."""
-    words = Counter(normalize_answer(output).split())
-    return max((_f1(words, Counter(normalize_answer(r).split())) for r in references), default=0.0)
+    counts = Counter(normalize_answer(output).split())
+    return max((_f1(counts, Counter(normalize_answer(r).split())) for r in references), default=0.0)
+
+
+def exact_match_korquad(output: str, references: Sequence[str]) -> float:
+    """1 if output and a reference are the same after KorQuAD's normalization.
+
+    As ``exact_match_score`` of KorQuAD 1.0's script (Lim, Kim & Lee 2019, ``evaluate-korquad_v1.0.py``).
+    """
+    normalized = normalize_korquad(output)
+    return float(bool(normalized) and normalized in map(normalize_korquad, references))
+
+
+def character_f1(output: str, references: Sequence[str]) -> float:
+    """Harmonic mean of precision and recall over the multisets of characters; white space does not count.
+
+    As ``f1_score`` of KorQuAD 1.0's script, after its normalization: Korean writes particles onto words,
+    so that words of a right answer need not be equal.
+    """
+    counts = _characters(output)
+    return max((_f1(counts, _characters(reference)) for reference in references), default=0.0)
+
+
+def _characters(text: str) -> Counter[str]:
+    return Counter(normalize_korquad(text).replace(" ", ""))
 
 
 def _f1(output: Counter[str], reference: Counter[str]) -> float:
@@ -60,7 +85,11 @@ def _f1(output: Counter[str], reference: Counter[str]) -> float:
 
 
 def rouge_l(output: str, references: Sequence[str]) -> float:
-    """ROUGE-L F-measure of the package ``rouge-score``, with its stemmer (as eRAG's examples use it)."""
+    """ROUGE-L F-measure of the package ``rouge-score``, stemmed (as eRAG's examples use it).
+
+    Equal to the package's on ASCII text; of other text it drops every character but a to z, and here
+    words of all scripts count (``words.words``).
+    """
     scorer = _rouge_scorer()
     return max((scorer.score(r, output)["rougeL"].fmeasure for r in references), default=0.0)
 
@@ -69,9 +98,12 @@ def rouge_l_kilt(output: str, references: Sequence[str]) -> float:
     """ROUGE-L F-measure of the package ``rouge``, as KILT scores it.
 
     Other results than ``rouge_l``: case counts, words are what white space separates, and the
-    precision and recall are over distinct words. An output or reference without words scores 0.
+    precision and recall are over distinct words. Output and references are stripped, as KILT's script
+    strips them: to the package a space behind the last full stop is a sentence that lacks the words of
+    the reference. An output or reference without words scores 0.
     """
-    return max((_rouge_kilt(output, reference) for reference in references), default=0.0)
+    stripped = output.strip()
+    return max((_rouge_kilt(stripped, reference.strip()) for reference in references), default=0.0)
 
 
 def _rouge_kilt(output: str, reference: str) -> float:
@@ -91,20 +123,81 @@ def _rouge_kilt(output: str, reference: str) -> float:
         ) from None
 
 
+class _Words:
+    """The tokenizer that ``rouge-score`` is given."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return words(text)
+
+
 @functools.cache
 def _rouge_scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(["rougeL"], use_stemmer=True)
+    return RougeScorer(["rougeL"], tokenizer=_Words())
 
+
+@dataclass(frozen=True)
+class Metric:
+    """A downstream metric.
+
+    Attributes:
+        name: as users write it.
+        score: the value in [0, 1] of an output against its references.
+        can_score: whether an output can match a reference at all.
+        needs: what a reference must contain for that, to end the sentence "write answers with …".
+        graded: whether values lie between 0 and 1, too.
+    """
+
+    name: str
+    score: Callable[[str, Sequence[str]], float]
+    can_score: Callable[[str], bool]
+    needs: str
+    graded: bool = False
+
+    def __call__(self, output: str, references: Sequence[str]) -> float:
+        """The value in [0, 1] of an output against its references; 0 without any."""
+        return self.score(output, references)
+
+
+def _is_normalized_text(reference: str) -> bool:
+    return bool(normalize_answer(reference))
+
+
+def _is_korquad_text(reference: str) -> bool:
+    return bool(normalize_korquad(reference))
+
+
+def _has_words(reference: str) -> bool:
+    return bool(words(reference))
+
+
+def _has_words_of_kilt(reference: str) -> bool:
+    # Full stops end the sentences that the package counts words in.
+    return bool(reference.replace(".", " ").strip())
+
+
+def _is_stripped_text(reference: str) -> bool:
+    return bool(reference) and reference == reference.strip()
+
+
+_MORE_THAN_ARTICLES = "more than punctuation and English articles"
+_MORE_THAN_PUNCTUATION = "more than punctuation"
 
 METRICS: dict[str, Metric] = {
-    "em": exact_match,
-    "match": match,
-    "accuracy": accuracy,
-    "f1": token_f1,
-    "rouge-l": rouge_l,
-    "rouge-l-kilt": rouge_l_kilt,
+    metric.name: metric
+    for metric in (
+        Metric("em", exact_match, _is_normalized_text, _MORE_THAN_ARTICLES),
+        Metric("match", match, _is_normalized_text, _MORE_THAN_ARTICLES),
+        Metric("accuracy", accuracy, _is_stripped_text, "text and no white space around it"),
+        Metric("f1", token_f1, _is_normalized_text, _MORE_THAN_ARTICLES, graded=True),
+        Metric("em-char", exact_match_korquad, _is_korquad_text, _MORE_THAN_PUNCTUATION),
+        Metric("f1-char", character_f1, _is_korquad_text, _MORE_THAN_PUNCTUATION, graded=True),
+        Metric("rouge-l", rouge_l, _has_words, "a letter or a digit", graded=True),
+        Metric(
+            "rouge-l-kilt", rouge_l_kilt, _has_words_of_kilt, "more than full stops", graded=True
+        ),
+    )
 }
 
 
@@ -124,9 +217,9 @@ def score_outputs(outputs: pl.DataFrame, queries: pl.DataFrame, metric: str) -> 
 
     Distinct (query, output) pairs are scored once: many passages lead to the same answer.
     """
-    function = get_metric(metric)
+    score = get_metric(metric)
     answers = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
     distinct = outputs.select(QUERY_ID, OUTPUT).unique(maintain_order=True)
-    values = [function(output, answers[query_id]) for query_id, output in distinct.iter_rows()]
+    values = [score(output, answers[query_id]) for query_id, output in distinct.iter_rows()]
     scored = distinct.with_columns(pl.Series(VALUE, values, dtype=pl.Float64))
     return outputs.join(scored, on=[QUERY_ID, OUTPUT], how="left", maintain_order="left")

@@ -5,6 +5,7 @@ from functools import partial
 
 import polars as pl
 import pytest
+import pytrec_eval
 
 from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
@@ -247,11 +248,47 @@ def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
     assert values["Judged@3", "q1"] == pytest.approx(1 / 3)
     assert values["P(rel=2)@3", "q1"] == pytest.approx(1 / 3)
     assert values["AP", "q2"] == 1
-    assert values["AP", "q3"] == 0
+    # nobody judged q3: a score of 0 would say that nothing was relevant
+    assert {query for _, query in values} == {"q1", "q2"}
     assert amount(result, "queries_without_judgments") == 1
     # over the query's own list the unlisted passage is not missed
     own = evaluate(given, settings.but(relevant="list", measures="R@3"), store=tmp_path)
     assert own.query_scores.filter(query_id="q1")["value"].to_list() == [1.0]
+
+
+def test_means_of_judgments_are_those_of_trec_eval(tmp_path):
+    # q1 was judged and has nothing relevant: it counts. q2 has labels below 0 only, q3 none: neither does.
+    rows = [("q1", "d1", 0.0), ("q2", "d2", -1.0), ("q3", "d3", 1.0)]
+    settings = Settings.of(
+        k=3, end_to_end=False, annotators=("qrels",), measures="AP P@3 nDCG@3 RR"
+    )
+    for kept in (rows, rows[:1]):
+        result = evaluate(with_qrels(*kept), settings, store=tmp_path)
+        judged = {}
+        for query, document, label in kept:
+            if label >= 0:  # trec_eval's code can hang on queries with others only
+                judged.setdefault(query, {})[document] = int(label)
+        listed = {}
+        for query, document, rank in RUN.select("query_id", "doc_id", "rank").iter_rows():
+            listed.setdefault(query, {})[document] = -float(rank)
+        names = {"AP": "map", "P@3": "P_3", "nDCG@3": "ndcg_cut_3", "RR": "recip_rank"}
+        found = pytrec_eval.RelevanceEvaluator(judged, {*names.values()}).evaluate(listed)
+        for measure, mean, n in result.means.select("measure", "value", "n").iter_rows():
+            theirs = [values[names[measure]] for values in found.values()]
+            assert (mean, n) == (pytest.approx(sum(theirs) / len(theirs)), len(theirs))
+    with pytest.raises(InputError, match="no query is judged by qrels"):
+        evaluate(with_qrels(rows[1]), settings, store=tmp_path)
+
+
+def test_what_nobody_judged_is_in_no_correlation(tmp_path):
+    given = with_qrels(("q1", "d1", 1.0), ("q2", "d2", 1.0))
+    settings = Settings.of(k=3, resamples=100, annotators=("erag", "qrels"), measures="P@3")
+    result = evaluate(given, settings, store=tmp_path, executor=ScriptedReader(say_last))
+    cells = result.statistics.correlations.select("annotator", "n").rows()
+    assert cells == [("erag", 3), ("qrels", 2)]
+    assert result.statistics.comparisons["n"].to_list() == [2]
+    (text,) = [n.text for n in result.notes if n.code == "queries_without_judgments"]
+    assert text.startswith("1 query has no judgments in the qrels and is left out of their scores")
 
 
 def test_judgments_stand_beside_other_annotators(tmp_path):

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from engine import tables
+from engine.scoring.metrics import METRICS
 from engine.sources.bundled import questions
 from tests.commands import erag, evaluate
 
@@ -293,6 +294,12 @@ def test_every_command_runs_as_a_module():
         )
         assert done.returncode == 0, done.stderr
         assert "Usage: " in done.stdout
+
+
+def test_the_help_names_every_metric(capsys):
+    assert erag("evaluate", "--help") == 0
+    printed = capsys.readouterr().out
+    assert [name for name in METRICS if name not in printed] == []
 
 
 def test_doctor_finds_what_the_demo_needs(capsys):

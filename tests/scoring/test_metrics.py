@@ -1,5 +1,12 @@
+import re
+import string
+from collections import Counter
+from pathlib import Path
+
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.scoring.metrics import METRICS, get_metric, score_outputs
@@ -25,6 +32,20 @@ from engine.scoring.metrics import METRICS, get_metric, score_outputs
         ("f1", "big cat", ["x", "the big cat"], 1),
         ("f1", "", ["cat"], 0),
         ("f1", "yes", ["no"], 0),  # no special rule for yes and no
+        # KorQuAD: 《 and ‘ are spaces, other ASCII punctuation goes without one, no articles
+        ("em-char", "《토지》", ["토지"], 1),
+        ("em-char", "‘토지’(소설)", ["토지 소설"], 1),
+        ("em-char", "1,392년", ["1392년"], 1),
+        ("em-char", "“토지”", ["토지"], 0),  # not in the script's list
+        ("em-char", "The Cat", ["cat"], 0),
+        ("em-char", "", ["《》"], 0),  # KorQuAD's script says 1: both normalize to nothing
+        # 2 of 3 characters and 2 of 2: 2 * (2/3 * 1) / (2/3 + 1) = 0.8
+        ("f1-char", "서울은", ["서울"], 0.8),
+        # multisets over all words, in any order: {a: 2, b: 1} and {a: 1, b: 1} share 2
+        ("f1-char", "ab a", ["b A"], 0.8),
+        ("f1-char", "부산", ["서울", "부산시"], 0.8),
+        ("f1-char", "", ["서울"], 0),
+        ("f1-char", "《》", ["()"], 0),
         # rouge-score: tokens stemmed and lower-cased
         ("rouge-l", "Madrid", ["Madrid, Spain"], 2 / 3),
         ("rouge-l", "hello world", ["Hello World"], 1),
@@ -33,6 +54,9 @@ from engine.scoring.metrics import METRICS, get_metric, score_outputs
         ("rouge-l-kilt", "Madrid", ["Madrid, Spain"], 0),
         ("rouge-l-kilt", "hello world", ["Hello World"], 0),
         ("rouge-l-kilt", "I think so . yes", ["yes I think so"], 1),
+        # stripped, as KILT does: a space behind the full stop would be another sentence
+        ("rouge-l-kilt", "Paris. ", ["Paris"], 1),
+        ("rouge-l-kilt", "Paris.", [" Paris. \n"], 1),
         ("rouge-l-kilt", ".", ["x"], 0),
         ("rouge-l-kilt", "", ["x"], 0),
     ],
@@ -60,3 +84,54 @@ def test_outputs_are_scored_per_query_and_keep_their_order():
 def test_unknown_metric_lists_the_known_ones():
     with pytest.raises(InputError, match="unknown metric 'bleu'; use one of em, match"):
         get_metric("bleu")
+
+
+# What KorQuAD's script turns into spaces, and what it deletes after that.
+BLANKED = ["'", '"', "《", "》", "<", ">", "〈", "〉", "(", ")", "‘", "’"]
+KOREAN = st.text(
+    st.sampled_from([*"가나다서울은", *BLANKED, *string.punctuation, *"“”「」aB1 \t"]), max_size=9
+)
+
+
+def korquad_words(text):
+    for mark in BLANKED:
+        text = text.replace(mark, " ")
+    kept = [c.lower() for c in text if not ("!" <= c <= "~" and not c.isalnum())]
+    return "".join(kept).split()
+
+
+@settings(max_examples=60, deadline=None)
+@given(KOREAN, KOREAN)
+def test_em_char_and_f1_char_are_korquads(output, reference):
+    ours, theirs = korquad_words(output), korquad_words(reference)
+    a, b = Counter("".join(ours)), Counter("".join(theirs))
+    # 2 p r / (p + r) is twice what both have, over what they have together.
+    f1 = 2 * sum(min(a[c], b[c]) for c in a) / ((a.total() + b.total()) or 1)
+    assert METRICS["f1-char"](output, [reference]) == pytest.approx(f1, abs=1e-12)
+    assert METRICS["em-char"](output, [reference]) == (bool(ours) and ours == theirs)
+
+
+ANY = st.text(st.sampled_from([*"aA the서東.!《》'_ \u0301"]), max_size=6).map(str.strip)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=30, deadline=None)
+@given(output=ANY, reference=ANY)
+def test_a_reference_that_a_metric_can_score_scores_1_and_another_0(name, output, reference):
+    metric = METRICS[name]
+    if metric.can_score(reference):
+        assert metric(reference, [reference]) == pytest.approx(1, abs=1e-6)
+    elif name != "rouge-l-kilt" or " " not in reference:
+        # To the package rouge an empty sentence, as in ". .", is a word of its own.
+        assert metric(output, [reference]) == 0 or (name, output, reference) == ("accuracy", "", "")
+
+
+def test_graded_metrics_are_those_with_values_between_0_and_1():
+    between = {n for n, metric in METRICS.items() if 0 < metric("b c", ["b d"]) < 1}
+    assert between == {name for name, metric in METRICS.items() if metric.graded}
+
+
+def test_the_documented_metrics_are_those_there_are():
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    table = text.partition("**Downstream metrics**")[2].partition("**The words")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE) == list(METRICS)

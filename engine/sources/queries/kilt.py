@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import InputError
@@ -14,7 +15,8 @@ WHAT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": �
 def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     """The query of one record, with the answers of all outputs and the articles of all provenance.
 
-    An article is identified by its ``wikipedia_id``, or by its title if it has none.
+    An article is identified by its ``wikipedia_id``. One that has none is named by its title, and is
+    among the ``titles`` of the row.
 
     Raises:
         InputError: there is no id or text, or the outputs have another form.
@@ -32,6 +34,8 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         )
     answers: list[str] = []
     articles: list[str] = []
+    titles: dict[str, None] = {}
+    ids: set[str] = set()
     for output in outputs:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
@@ -47,5 +51,12 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
                 f'"provenance" of query {query_id!r} is not a list of objects',
                 'write [{"wikipedia_id": …}, …]',
             )
-        articles += [str(s.get("wikipedia_id") or s.get("title") or "") for s in sources]
-    return clean_row(path, line, str(query_id), query, answers, articles)
+        for source in sources:
+            article, title = str(source.get("wikipedia_id") or ""), str(source.get("title") or "")
+            articles.append(article or title.strip())
+            if article:
+                ids.add(article)
+            else:
+                titles[title.strip()] = None
+    row = clean_row(path, line, str(query_id), query, answers, articles)
+    return replace(row, titles=tuple(title for title in titles if title and title not in ids))

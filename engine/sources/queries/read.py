@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.normalize import normalize_answer
 from engine.sources.articles.squad import is_squad
 from engine.sources.io.files import read_parquet
 from engine.sources.io.lines import raw_lines, read_json_lines
@@ -40,10 +39,12 @@ class QuerySet:
     Attributes:
         table: the queries table, in the order of the file.
         unanswerable: questions that the file marks as unanswerable; they are not in the table.
+        titles: by query id, those of its ``provenance`` that are titles of articles without ids.
     """
 
     table: pl.DataFrame
     unanswerable: int = 0
+    titles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def read_queries(
@@ -66,31 +67,28 @@ def read_query_set(
         layout: the required layout; by default any.
 
     Raises:
-        InputError: the file is unreadable or empty, a query lacks an id, text or answers, an id is
-            duplicated, or answers normalize to nothing (every empty output would match them).
+        InputError: the file is unreadable or empty, a query lacks an id, text or answers, or an id is
+            duplicated.
     """
     path = _file(path)
-    layout = layout or layout_of(path)
-    unanswerable = 0
-    rows: Iterable[QueryRow]
-    if layout == "parquet":
-        frame = tables.conform(read_parquet(path), tables.QUERIES, path)
-        rows = [clean_row(path, None, *row) for row in frame.iter_rows()]
-    elif layout == "squad":
-        rows, unanswerable = squad_rows(path)
-    elif layout == "kilt":
-        rows = [kilt_row(path, line, record) for line, record in read_json_lines(path, _WHAT)]
-    elif layout == "plain":
-        rows = plain_rows(path, read_json_lines(path, _WHAT))
-    else:
-        rows = plain_rows(path, table_records(path, _WHAT))
-    table = _checked(path, rows, need_answers=need_answers)
+    rows, unanswerable = _rows(path, layout or layout_of(path))
+    checked = _checked(path, rows, need_answers=need_answers)
+    values = [(row.query_id, row.query, row.answers, row.provenance) for row in checked]
+    table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
     if table.is_empty():
         problem = "no queries"
         if unanswerable:
             problem = f"only unanswerable questions ({unanswerable})"
         raise InputError(path, None, problem, f"give {_WHAT}")
-    return QuerySet(table, unanswerable)
+    titles = {row.query_id: row.titles for row in checked if row.titles}
+    return QuerySet(table, unanswerable, titles)
+
+
+def line_of(path: Location, query_id: str) -> int | None:
+    """The line of a query in its file; None in Parquet and SQuAD. Looked up only to word an error."""
+    path = _file(path)
+    rows, _ = _rows(path, layout_of(path))
+    return next((row.line for row in rows if row.query_id == query_id), None)
 
 
 def layout_of(path: Location) -> Layout:
@@ -117,6 +115,19 @@ def layout_of(path: Location) -> Layout:
     return "kilt"
 
 
+def _rows(path: Location, layout: Layout) -> tuple[Iterable[QueryRow], int]:
+    """The rows of a file, and how many questions it marks as unanswerable, which are not among them."""
+    if layout == "parquet":
+        frame = tables.conform(read_parquet(path), tables.QUERIES, path)
+        return [clean_row(path, None, *row) for row in frame.iter_rows()], 0
+    if layout == "squad":
+        return squad_rows(path)
+    if layout == "kilt":
+        return (kilt_row(path, line, record) for line, record in read_json_lines(path, _WHAT)), 0
+    records = read_json_lines if layout == "plain" else table_records
+    return plain_rows(path, records(path, _WHAT)), 0
+
+
 def _file(path: Location) -> Location:
     if is_directory(path):
         for file in list_files(path):
@@ -128,9 +139,9 @@ def _file(path: Location) -> Location:
     return require_file(path, _WHAT)
 
 
-def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) -> pl.DataFrame:
+def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) -> list[QueryRow]:
     lines: dict[str, int | None] = {}
-    checked: list[tuple[str, str, list[str], list[str]]] = []
+    checked: list[QueryRow] = []
     for row in rows:
         name = repr(row.query_id)
         if row.query_id in lines:
@@ -145,12 +156,5 @@ def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) ->
             raise InputError(
                 path, row.line, f"query {name} has no answers", "add at least one answer"
             )
-        if need_answers and not any(normalize_answer(answer) for answer in row.answers):
-            raise InputError(
-                path,
-                row.line,
-                f"the answers of query {name} normalize to nothing ({row.answers[0]!r})",
-                "write answers of more than articles and punctuation",
-            )
-        checked.append((row.query_id, row.query, row.answers, row.provenance))
-    return pl.DataFrame(checked, schema=tables.QUERIES, orient="row")
+        checked.append(row)
+    return checked

@@ -12,13 +12,18 @@ from engine.sources.io.locations import Location
 
 @dataclass(frozen=True)
 class QueryRow:
-    """A row of the queries table, and its line in the file (None if lines have no meaning)."""
+    """A row of the queries table, and its line in the file (None if lines have no meaning).
+
+    Attributes:
+        titles: those of ``provenance`` that are titles of articles, whose ids the file does not give.
+    """
 
     line: int | None
     query_id: str
     query: str
     answers: list[str]
     provenance: list[str]
+    titles: tuple[str, ...] = ()
 
 
 def clean_row(

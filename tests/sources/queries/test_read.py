@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.sources.io.files import write_parquet
-from engine.sources.queries.read import read_queries
+from engine.sources.queries.read import line_of, read_queries
 
 
 def write(path, *records):
@@ -53,7 +53,6 @@ def test_gzip_and_parquet_give_the_same_table(tmp_path):
         ([kilt("1"), kilt("1")], 2, "duplicate query id '1' (see line 1)"),
         ([kilt("1", answers=())], 1, "no answers"),
         ([kilt("1", answers=("  ",))], 1, "no answers"),
-        ([kilt("1"), kilt("2", answers=("The!", "a"))], 2, "normalize to nothing"),
         ([kilt("1", text=" ")], 1, "is empty"),
         ([kilt("a b")], 1, "white space"),
         ([{"id": "1", "input": "x", "output": "Ann"}], 1, "not a list of objects"),
@@ -75,9 +74,11 @@ def test_bad_queries_name_line_and_remedy(tmp_path, records, line, words):
     assert caught.value.remedy
 
 
-def test_a_query_with_one_usable_answer_is_accepted(tmp_path):
-    path = write(tmp_path / "q.jsonl", kilt("1", answers=("The", "Ann")))
-    assert read_queries(path)["answers"].to_list() == [["The", "Ann"]]
+def test_the_line_of_a_query_is_that_of_its_file(tmp_path):
+    path = write(tmp_path / "q.jsonl", kilt("1"), kilt("2"))
+    assert [line_of(path, name) for name in ("1", "2", "3")] == [1, 2, None]
+    read_queries(path).write_parquet(tmp_path / "q.parquet")
+    assert line_of(tmp_path / "q.parquet", "2") is None
 
 
 def test_broken_json_missing_and_empty_files(tmp_path):

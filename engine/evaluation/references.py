@@ -1,0 +1,66 @@
+"""Reference answers as the downstream metric sees them: which of them it can score at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from engine.errors import InputError
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.notes import Note, count_note
+from engine.scoring.metrics import get_metric
+from engine.sources.io.locations import Location
+from engine.sources.queries.read import line_of
+from engine.tables import ANSWERS, QUERY_ID
+
+
+def refuse_unscorable(inputs: EvaluationInputs, settings: Settings) -> None:
+    """Refuse a query none of whose answers the metric can score: every output would score 0.
+
+    Where nothing is scored by the metric, answers are as they may be.
+
+    Raises:
+        InputError: naming the first such query, with its line.
+    """
+    metric = get_metric(settings.reader.metric)
+    for query_id, answers in _queries_with(inputs, settings, any):
+        raise InputError(
+            *query_place(inputs, query_id),
+            f"the metric {metric.name} cannot score the answers of query {query_id!r} ({answers[0]!r})",
+            f"write answers with {metric.needs}, or use another `metric`",
+        )
+
+
+def note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:
+    """How many queries have, beside others, an answer that the metric cannot score."""
+    return count_note(
+        "unscorable_answers",
+        sum(1 for _ in _queries_with(inputs, settings, all)),
+        f"[query has|queries have] an answer that {settings.reader.metric} cannot score, and that no "
+        "output matches",
+    )
+
+
+def query_place(inputs: EvaluationInputs, query_id: str) -> tuple[Location | None, int | None]:
+    """File and line of a query, to word an error; None where they are not known."""
+    file = inputs.queries_file
+    return file, None if file is None else line_of(file, query_id)
+
+
+def _queries_with(
+    inputs: EvaluationInputs, settings: Settings, fine: Callable[[Iterator[bool]], bool]
+) -> Iterator[tuple[str, list[str]]]:
+    """Id and answers of the queries whose answers are not ``fine``, given which can be scored."""
+    if not _is_used(settings):
+        return
+    can_score = get_metric(settings.reader.metric).can_score
+    for query_id, answers in inputs.queries.select(QUERY_ID, ANSWERS).iter_rows():
+        if answers and not fine(map(can_score, answers)):
+            yield query_id, answers
+
+
+def _is_used(settings: Settings) -> bool:
+    """Whether outputs are scored: those of whole lists, or of single passages as labels."""
+    return settings.reader.end_to_end or any(
+        annotator.is_the_readers for annotator in settings.annotators_in_use()
+    )
