@@ -127,16 +127,21 @@ def _threshold(value: str, text: str) -> float:
 
 
 def parse_measures(text: str) -> tuple[Measure, ...]:
-    """Parse measure names separated by white space; the same measure twice counts once.
+    """Parse measure names separated by white space.
 
     Raises:
-        InputError: as ``parse_measure``, or no name at all.
+        InputError: as ``parse_measure``, no name at all, or the same measure twice, however it is
+            written.
     """
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
     if not names:
         raise InputError(None, None, "no measures", 'name some, as in `measures` "P@10 nDCG@10"')
-    return tuple(dict.fromkeys(parse_measure(name) for name in names))
+    measures = tuple(parse_measure(name) for name in names)
+    for place, measure in enumerate(measures):
+        if measure in measures[:place]:
+            raise InputError(None, None, f"`measures` has {measure} twice", "give each measure once")
+    return measures
 
 
 def comparable(one: str, other: str) -> bool:

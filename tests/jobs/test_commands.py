@@ -75,6 +75,11 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
         (["--qrels", "x"], "--qrels without the annotator qrels"),
         (["--relevant", "qrels"], "--relevant qrels does not fit erag"),
         (["--measures", "Judged@2", "--relevant", "list"], "Judged is 1 by definition"),
+        (["--annotators", "containment,containment"], "--annotators has 'containment' twice"),
+        (["--measures", "P@1 RR P@1"], "--measures has P@1 twice"),
+        (["--k-sweep", "5,10,5"], "--k-sweep has a value twice"),
+        (["--reader", "m", "./m"], "--reader has a value twice"),
+        (["--augmentation", "fid,fid"], "--augmentation has a value twice"),
         (["--interval", "exact"], "interval"),
         (["--missing", "ignore"], "missing"),
     ],
@@ -85,6 +90,11 @@ def test_statistics_options_that_cannot_work_are_refused(files, capsys, more, wo
     assert words in error.lower() or words in error
     assert error.count("\n") == 1
     assert not files["out"].exists()
+
+
+def test_a_run_that_is_given_twice_is_refused(files, capsys):
+    assert evaluate(files, "--run", files["run"], "--no-end-to-end") == 2
+    assert f"the run is called 'mine', as is {files['run']}" in capsys.readouterr().err
 
 
 def test_fid_with_a_t5_directory(files, tiny_t5, tmp_path):
