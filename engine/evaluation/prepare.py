@@ -13,7 +13,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.read import Request, requests_for
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
@@ -40,6 +40,7 @@ class Prepared:
     """An evaluation before its reads.
 
     Attributes:
+        inputs: what is evaluated, cut at the cutoff of the settings.
         relevant: what counts as judged.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
@@ -75,10 +76,15 @@ class Scored:
 def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
     """Label what needs no reads, and plan the reads.
 
+    Args:
+        inputs: read at the cutoff of the settings, or at a larger one: they are cut at it.
+
     Raises:
-        InputError: an annotator lacks what it needs, a label is out of range, a measure has no meaning
-            on the labels, or a run lists nothing for a query where ``missing`` is ``error``.
+        InputError: the inputs were read at a smaller cutoff, an annotator lacks what it needs, a label
+            is out of range, a measure has no meaning on the labels, or a run lists nothing for a query
+            where ``missing`` is ``error``.
     """
+    inputs = cut_inputs(inputs, settings.ranking.k)
     _refuse_lacking_inputs(inputs, settings)
     query_ids = inputs.queries[QUERY_ID].to_list()
     if settings.ranking.missing == "error":

@@ -168,7 +168,7 @@ def study(
     """Evaluate under every condition.
 
     Args:
-        inputs: read at the largest cutoff.
+        inputs: read at the largest cutoff of the conditions, or at a larger one.
         conditions: as ``vary`` gives them.
         store, on_progress, executor: as in ``evaluate.evaluate``; progress is that of all conditions.
 

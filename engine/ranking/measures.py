@@ -140,7 +140,9 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     measures = tuple(parse_measure(name) for name in names)
     for place, measure in enumerate(measures):
         if measure in measures[:place]:
-            raise InputError(None, None, f"`measures` has {measure} twice", "give each measure once")
+            raise InputError(
+                None, None, f"`measures` has {measure} twice", "give each measure once"
+            )
     return measures
 
 

@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from engine.errors import InputError
+from engine.evaluation.inputs import cut_inputs
 from tests.tables import amount, read_files
 
 
@@ -92,3 +94,24 @@ def test_what_was_left_out_is_counted(files):
     with pytest.raises(InputError, match="broken JSON"):
         read_files(queries, corpus, [run], k=2)
     assert amount(read_files(queries, corpus, [run], k=2, skip_bad=1), "skipped_records") == 1
+
+
+def test_inputs_know_their_cutoff_and_refuse_a_larger_one(files):
+    inputs = read_files(files[0], files[1], [files[2]], k=2)
+    assert inputs.k == 2
+    assert cut_inputs(inputs, 2) is inputs
+    smaller = cut_inputs(inputs, 1)
+    assert (smaller.k, smaller.runs["doc_id"].to_list(), smaller.cut_runs) == (1, ["a"], ("s",))
+    assert smaller.corpus["doc_id"].to_list() == ["a"]
+    assert amount(smaller, "empty_passages") == 0  # that of b was beyond
+    refused = "`k` 3 exceeds the 2 passages per query that the inputs were read with; read them with `k` 3"
+    with pytest.raises(InputError, match=refused):
+        cut_inputs(inputs, 3)
+
+
+def test_tables_that_were_never_cut_fit_any_cutoff(files):
+    never = replace(read_files(files[0], files[1], [files[2]], k=2), k=None, cut_runs=())
+    longer = cut_inputs(never, 7)
+    assert (longer.k, longer.cut_runs) == (7, ())
+    assert longer.runs.equals(never.runs)
+    assert cut_inputs(never, 1).cut_runs == ("s",)

@@ -95,7 +95,10 @@ def test_a_name_stands_for_one_annotator():
 
 def test_an_annotator_that_is_given_twice_is_refused():
     mine = from_function("mine", lambda *_: 1.0)
-    for twice, name in ((("containment", "erag", "containment"), "containment"), ((mine, mine), "mine")):
+    for twice, name in (
+        (("containment", "erag", "containment"), "containment"),
+        ((mine, mine), "mine"),
+    ):
         with pytest.raises(InputError, match=f"`annotators` has '{name}' twice; give each"):
             Settings.of(annotators=twice)
 
