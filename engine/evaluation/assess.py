@@ -245,14 +245,7 @@ def _notes(
     for annotator in settings.annotators_in_use():
         yield from labelled[annotator.name].notes
     yield from _empty_lists(prepared)
-    real_valued = [name for name, of_labels in scored.items() if of_labels.real_valued]
-    yield Note(
-        "real_valued_annotators",
-        len(real_valued),
-        f"labels of {', '.join(real_valued)} are real-valued: P is their mean, Success the largest, "
-        "R the share of their sum",
-        tuple(real_valued),
-    )
+    yield from _real_valued(scored)
     yield _cut_runs(prepared)
     for annotator in listed:
         material = material_for(
@@ -265,6 +258,18 @@ def _notes(
             1,
             "`relevant` list excuses what a run did not find: its figures do not compare runs",
         )
+
+
+def _real_valued(scored: Mapping[str, Scored]) -> Iterator[Note]:
+    """Whose labels lie between whole numbers, and how measures take them."""
+    shares = [name for name, of in scored.items() if of.real_valued and not of.above_one]
+    grades = [name for name, of in scored.items() if of.above_one]
+    for names, taken in (
+        (shares, "are real-valued: P is their mean, Success the largest, R the share of their sum"),
+        (grades, "are real-valued, and some exceed 1: only measures with a threshold count them"),
+    ):
+        text = f"labels of {', '.join(names)} {taken}"
+        yield Note("real_valued_annotators", len(names), text, tuple(names))
 
 
 def _read_notes(readings: Mapping[str, Reading], settings: Settings) -> Iterator[Note]:

@@ -158,6 +158,17 @@ def test_measures_that_count_passages_need_a_threshold_on_real_valued_labels():
     bare, with_threshold = [Measure(kind) for kind in KINDS], [Measure("AP", 5, 0.5)]
     assert [m.kind for m in undefined_on_graded([*bare, *with_threshold])] == ["AP", "RR", "Rprec"]
     assert set(KINDS) - GRADED_KINDS == {"AP", "RR", "Rprec", "UDCG"}
+    above = undefined_on_graded([*bare, *with_threshold], above_one=True)
+    assert {m.kind for m in above} == {"P", "R", "F1", "Success", "AP", "RR", "Rprec"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("P@3", "P(rel=1)@3"), ("Rprec", "Rprec(rel=1)"), ("AP(rel=2)", "AP(rel=2)"), ("nDCG@3", "nDCG@3"),
+     ("Judged@3", "Judged@3"), ("UDCG@3", "UDCG@3")],
+)  # fmt: skip
+def test_a_threshold_is_given_to_measures_that_can_have_one(name, expected):
+    assert str(parse_measure(name).with_threshold()) == expected
 
 
 @pytest.mark.parametrize(
