@@ -19,6 +19,7 @@ from engine.notes import Note, count_note
 from engine.ranking.measures import comparable
 from engine.ranking.scores import Relevant
 from engine.reading.certify import Certificate
+from engine.reading.reads import UNNAMED
 from engine.scoring.metrics import score_outputs
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
@@ -289,6 +290,17 @@ def _read_notes(readings: Mapping[str, Reading], settings: Settings) -> Iterator
         sum(reading.costs.memory_halvings for reading in readings.values()),
         "[batch was|batches were] halved because memory ran out",
     )
+    yield _own_executor(readings)
+
+
+def _own_executor(readings: Mapping[str, Reading]) -> Note:
+    """Who read, where it was not the readers that are named everywhere else."""
+    specs = [reading.spec for reading in readings.values() if reading.spec.executor]
+    names = tuple(dict.fromkeys(spec.executor for spec in specs))
+    readers = ", ".join(dict.fromkeys(spec.name for spec in specs))
+    unkept = ", and are not stored" if UNNAMED in names else ""
+    text = f"reads were done by {', '.join(names)}, not by {readers}{unkept}"
+    return Note("own_executor", len(names), text, names)
 
 
 def _empty_lists(prepared: Prepared) -> Iterator[Note]:

@@ -35,7 +35,9 @@ def evaluate(
         settings: what to do.
         store: directory of the read store.
         on_progress: called with the distinct reads done and wanted.
-        executor: does the reads instead of the reader (tests).
+        executor: a program of the user's that does the reads instead of the readers, given their
+            prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
+            ``NamedExecutor``; otherwise they are neither stored nor looked up.
 
     Raises:
         InputError: the inputs were read at a smaller ``k``, an annotator lacks what it needs, or a label
@@ -44,7 +46,7 @@ def evaluate(
     """
     start = time.perf_counter()
     prepared = prepare(inputs, settings)
-    jobs = specify_jobs(prepared.requests, settings)
+    jobs = specify_jobs(prepared.requests, settings, executor)
     readings = by_role(
         read(
             jobs,

@@ -152,6 +152,7 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "max_new_tokens": spec.max_new_tokens,
         "max_input_tokens": spec.max_input_tokens,
         "fingerprint": spec.fingerprint,
+        "executor": spec.executor or None,
     }
 
 

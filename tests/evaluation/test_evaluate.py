@@ -8,18 +8,18 @@ import pytest
 
 from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import cut_inputs
 from engine.evaluation.settings import Settings
-from engine.evaluation.study import Sweep, study, vary
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
+from engine.reading.reads import NamedExecutor
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels
 
 
 def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIES):
     reader = ScriptedReader(answer)
-    result = evaluate(inputs(runs, queries), settings, store=tmp_path, executor=reader)
+    executor = NamedExecutor("scripted", reader)
+    result = evaluate(inputs(runs, queries), settings, store=tmp_path, executor=executor)
     return result, reader
 
 
@@ -172,9 +172,12 @@ def failing_where(fails):
 
 
 def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
-    failing = failing_where(
+    unnamed = failing_where(
         lambda text: "says Ann" in text and "says Bo" not in text and "nothing" not in text
     )
+    with pytest.raises(ReadError, match=r"boom\); the others are not in the store"):
+        evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=unnamed)
+    failing = NamedExecutor("failing", unnamed)
     with pytest.raises(ReadError, match=r"1 of 10 reads failed \(query 'q1': boom\)"):
         evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=failing)
     result = evaluate(
@@ -280,34 +283,6 @@ def test_labels_that_the_measures_do_not_fit_are_refused_before_any_read(tmp_pat
     with pytest.raises(InputError, match="Judged is 1 by definition"):
         evaluate(inputs(), Settings.of(k=3, measures="Judged@1"), store=tmp_path, executor=reader)
     assert reader.asked == []
-
-
-def test_inputs_of_a_smaller_cutoff_are_refused_before_any_read(tmp_path):
-    reader = ScriptedReader(say_last)
-    short = cut_inputs(inputs(), 2)
-    settings = Settings.of(k=3, measures="P@3", resamples=0)
-    with pytest.raises(InputError, match="`k` 3 exceeds the 2 passages per query"):
-        evaluate(short, settings, store=tmp_path, executor=reader)
-    with pytest.raises(InputError, match="`k` 3 exceeds the 2 passages per query"):
-        study(short, vary(settings, Sweep(k_sweep=(1, 3))), store=tmp_path, executor=reader)
-    assert reader.asked == []
-
-
-def test_inputs_of_a_larger_cutoff_are_cut_at_that_of_the_settings(tmp_path):
-    settings = Settings.of(
-        k=2, measures="P@2 AP R", annotators=("erag", "containment"), resamples=0
-    )
-    found = [
-        evaluate(given, settings, store=tmp_path / name, executor=ScriptedReader(say_last))
-        for name, given in (("long", inputs()), ("cut", cut_inputs(inputs(), 2)))
-    ]
-    # q1 lists d4, d1 | d2: AP over the first two alone, and d2 is neither read nor labelled
-    assert found[0].labels.filter(query_id="q1", annotator="erag")["doc_id"].to_list() == [
-        "d4",
-        "d1",
-    ]
-    for name in ("labels", "query_scores", "reads"):
-        assert getattr(found[0], name).equals(getattr(found[1], name)), name
 
 
 def test_tables_follow_the_order_of_the_annotators(tmp_path):
