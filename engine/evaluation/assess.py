@@ -10,6 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.edited import EditedReads, count_edited_reads
+from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import Prepared, Scored, checked, material_for, score
 from engine.evaluation.read import Reading, alone, failed_queries, failures
 from engine.evaluation.settings import Settings
@@ -44,6 +45,7 @@ class Evaluation:
 
     Attributes:
         settings: what was evaluated and how.
+        inputs: what was evaluated, cut at the cutoff.
         queries, passages: how many were evaluated.
         relevant: what counted as judged.
         means: of every run, annotator and measure over queries, with their number ``n``.
@@ -60,6 +62,7 @@ class Evaluation:
     """
 
     settings: Settings
+    inputs: EvaluationInputs
     queries: int
     passages: int
     relevant: Relevant
@@ -123,6 +126,7 @@ def assess(
     )
     return Evaluation(
         settings=settings,
+        inputs=inputs,
         queries=inputs.queries.height,
         passages=inputs.corpus.height,
         relevant=prepared.relevant,

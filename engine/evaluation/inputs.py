@@ -55,7 +55,8 @@ class InputFiles:
         require_least("skip_bad", self.skip_bad, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
+# Compared by identity: tables have no equality that is true or false.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationInputs:
     """Tables that fit together: every run row has its query and its passage.
 
