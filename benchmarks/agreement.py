@@ -184,7 +184,7 @@ def compare_with_package(
         settings: reader, metric (em or f1) and k; the rest follows from the package's conventions.
         store: the read store.
         package_store: that of the package's reads; by default the same.
-        executor: does the reads instead of the reader (tests).
+        executor: does the reads instead of the reader, as in ``evaluate``.
     """
     from erag import eval as evaluate_by_package
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,10 +15,12 @@ from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Yaml
 
 from engine.errors import EncodeError, InputError, ReadError
-from engine.sources.io.locations import require_file
+from engine.sources.io.locations import masked, require_file
 from jobs._options import fields_of, with_options
 
 BAD_INPUT = 2
+# The command line that is run, without credentials; None where Python called a command's function.
+_COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
 
 ConfigFile = Annotated[
     Path | None,
@@ -51,6 +55,7 @@ class _Options(Yaml):
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     """Run an app and exit: 0 done, 2 bad input (one line on standard error), 1 anything else."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    command = _COMMAND.set(shlex.join([*app.name[0].split(), *map(masked, tokens)]))
     # Nothing a command needs comes from the network, and nothing may be asked there.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
@@ -69,6 +74,15 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    finally:
+        _COMMAND.reset(command)
+
+
+def command_line() -> str | None:
+    """The command line that is run, as it was given but for credentials, which are masked; None where
+    Python called a command's function.
+    """
+    return _COMMAND.get()
 
 
 def run_command(command: Callable[..., Any]) -> None:

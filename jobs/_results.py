@@ -18,6 +18,7 @@ from engine.evaluation.study import Study
 from engine.labels.registry import ANNOTATORS
 from engine.report import printed, summary
 from engine.report import study as study_report
+from engine.report.audit import Origin
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.runs.export import write_exports
 from engine.tables import RANK
@@ -35,6 +36,7 @@ def write_results(
     files: dict[str, Any],
     out: Path,
     study: Study | None = None,
+    origin: Origin | None = None,
 ) -> None:
     """Write every table and ``summary.json`` under ``out``.
 
@@ -42,6 +44,7 @@ def write_results(
         inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff.
         files: where that came from, for the summary.
         study: of which ``result`` is the first evaluation; the others are written beside it.
+        origin: the command and its files, for the summary.
     """
     # Removed first and written last: a summary means that everything it speaks of is there.
     (out / "summary.json").unlink(missing_ok=True)
@@ -54,13 +57,13 @@ def write_results(
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
     runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
     write_exports(result.labels, runs, out / "exported")
-    content = _with_options(summary.summarize(result, files), _fields())
+    content = _with_options(summary.summarize(result, files, origin), _fields())
     _remove_conditions(out / CONDITIONS)
     if study is None:
         for name in _OF_A_STUDY:
             (out / f"{name}.parquet").unlink(missing_ok=True)
     else:
-        content["study"] = _write_study(study, inputs, files, out)
+        content["study"] = _write_study(study, inputs, files, out, origin)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
 
 
@@ -104,7 +107,11 @@ def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
 
 
 def _write_study(
-    study: Study, inputs: EvaluationInputs, files: dict[str, Any], out: Path
+    study: Study,
+    inputs: EvaluationInputs,
+    files: dict[str, Any],
+    out: Path,
+    origin: Origin | None,
 ) -> dict[str, Any]:
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
@@ -114,6 +121,7 @@ def _write_study(
             inputs,
             files,
             out / CONDITIONS / names[condition],
+            origin=origin,
         )
     for name in _OF_A_STUDY:
         _write_unless_empty(getattr(study, name), out / f"{name}.parquet")

@@ -13,14 +13,15 @@ from rich.console import Console
 from engine.errors import require_least
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
+from engine.report.audit import Origin, input_files
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import require_output, write_parquet, write_text
-from engine.sources.io.locations import locate
+from engine.sources.io.locations import locate, masked
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
 from engine.wording import counted
-from jobs._command import ConfigFile, run_command
+from jobs._command import ConfigFile, command_line, run_command
 from jobs._progress import shown_progress
 
 
@@ -64,6 +65,11 @@ def coverage(
     spec = specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)
     users = read_user_queries(user_queries)
+    files = {
+        name: masked(str(locate(path)))
+        for name, path in (("queries", queries), ("user_queries", user_queries))
+    }
+    origin = None if out is None else Origin(command_line(), input_files(files))
 
     def vectors(texts: list[str]) -> Any:
         with shown_progress("encoding", "queries") as on_progress:
@@ -72,8 +78,7 @@ def coverage(
     result = measure(evaluation.table, users.table, vectors, clusters=clusters, seed=seed)
     unanswerable = {"queries": evaluation.unanswerable, "user_queries": users.unanswerable}
     if out is not None:
-        files = {"queries": str(locate(queries)), "user_queries": str(locate(user_queries))}
-        _write(result, report.summarize(result, spec, files, unanswerable), out)
+        _write(result, report.summarize(result, spec, files, unanswerable, origin), out)
     _print(result, left_out=sum(unanswerable.values()), out=out)
 
 

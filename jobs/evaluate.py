@@ -12,9 +12,10 @@ from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables,
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, study, vary
 from engine.machine.model_files import cache_directory
+from engine.report.audit import Origin, input_files
 from engine.sources.io.files import require_output
-from engine.sources.io.locations import Location, locate
-from jobs._command import run_command
+from engine.sources.io.locations import Location, locate, masked
+from jobs._command import command_line, run_command
 from jobs._evaluation_options import files_of, parameters, settings_of, sweep_of
 from jobs._options import with_signature
 from jobs._progress import shown_progress
@@ -62,6 +63,8 @@ def evaluate_and_report(
         files: where the inputs came from, for the summary.
     """
     done = None
+    # Before the work: it may take hours, in which files may change.
+    origin = Origin(command_line(), input_files(files))
     with shown_progress() as on_progress:
         if len(conditions) == 1:
             (settings,) = conditions.values()
@@ -69,16 +72,19 @@ def evaluate_and_report(
         else:
             done = study(inputs, conditions, store=store, on_progress=on_progress)
             result = done.evaluations[done.main]
-    write_results(result, inputs, files, out, done)
+    write_results(result, inputs, files, out, done, origin)
     print_results(result, out, done)
     return result
 
 
 def name_files(files: InputFiles) -> dict[str, Any]:
-    """Where inputs come from, as ``summary.json`` has it; None for files that were not given."""
+    """Where inputs come from, as ``summary.json`` has it; None for files that were not given.
+
+    Addresses are without the credentials that they may hold.
+    """
 
     def place(path: Location | None) -> str | None:
-        return None if path is None else str(locate(path))
+        return None if path is None else masked(str(locate(path)))
 
     return {
         "queries": place(files.queries),

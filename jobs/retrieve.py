@@ -93,6 +93,8 @@ def retrieve(
     require_least("limit", limit, 1)
     require_least("skip_bad", skip_bad, 0)
     output.check(len(index))
+    if output.fuse:
+        _refuse_twice(index)
     manifests = [manifest.read(directory) for directory in index]
     names = _names(index, manifests, output)
     if not any(one.kind == "dense" for one in manifests):
@@ -110,6 +112,15 @@ def retrieve(
     if query_set.unanswerable:
         print(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
     _write_all(runs, table, output, k=options.k)
+
+
+def _refuse_twice(index: Sequence[Path]) -> None:
+    """Refuse an index that is fused with itself: its run would count double."""
+    seen: set[Path] = set()
+    for path in index:
+        if path.resolve() in seen:
+            raise InputError(None, None, f"`index` has {path} twice", "fuse each index once")
+        seen.add(path.resolve())
 
 
 def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output) -> list[str]:

@@ -9,6 +9,7 @@ from engine import tables
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.reading.readers import specify
+from engine.reading.reads import NamedExecutor, read_by
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import CORPUS, QUERIES, say_last
 
@@ -32,7 +33,7 @@ def compare(tmp_path, metric, *, queries=ASKED, runs=RUN, answer=say_last, **mor
         EvaluationInputs(queries=queries, corpus=TWICE, runs=runs),
         Settings.of(k=5, metric=metric, dtype="float32"),
         store=tmp_path,
-        executor=reader,
+        executor=NamedExecutor("scripted", reader),
         **more,
     )
     return found, reader
@@ -99,7 +100,7 @@ def test_reads_that_are_not_stored_are_done_from_the_packages_texts(tmp_path):
         "bundled", augmentation="in-prompt", task="short-answer", dtype="float32"
     )
     reader = ScriptedReader(say_last)
-    generator = agreement.Generator(spec, prompt, tmp_path, reader)
+    generator = agreement.Generator(read_by(spec, reader), prompt, tmp_path, reader)
     document = put_together("A title\nof two lines", "says Ann\nand more")
     assert generator({"who": [document]}) == {"who": "Ann and more"}
     assert (generator.reused, generator.done) == (0, 1)

@@ -10,6 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.edited import EditedReads, count_edited_reads
+from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import Prepared, Scored, checked, material_for, score
 from engine.evaluation.read import Reading, alone, failed_queries, failures
 from engine.evaluation.references import note_unscorable
@@ -20,6 +21,7 @@ from engine.notes import Note, count_note
 from engine.ranking.measures import comparable
 from engine.ranking.scores import Relevant
 from engine.reading.certify import Certificate
+from engine.reading.reads import UNNAMED
 from engine.scoring.metrics import score_outputs
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
@@ -44,6 +46,7 @@ class Evaluation:
 
     Attributes:
         settings: what was evaluated and how.
+        inputs: what was evaluated, cut at the cutoff.
         queries, passages: how many were evaluated.
         relevant: what counted as judged.
         means: of every run, annotator and measure over queries, with their number ``n``.
@@ -60,6 +63,7 @@ class Evaluation:
     """
 
     settings: Settings
+    inputs: EvaluationInputs
     queries: int
     passages: int
     relevant: Relevant
@@ -123,6 +127,7 @@ def assess(
     )
     return Evaluation(
         settings=settings,
+        inputs=inputs,
         queries=inputs.queries.height,
         passages=inputs.corpus.height,
         relevant=prepared.relevant,
@@ -247,14 +252,7 @@ def _notes(
     for annotator in settings.annotators_in_use():
         yield from labelled[annotator.name].notes
     yield from _empty_lists(prepared)
-    real_valued = [name for name, of_labels in scored.items() if of_labels.real_valued]
-    yield Note(
-        "real_valued_annotators",
-        len(real_valued),
-        f"labels of {', '.join(real_valued)} are real-valued: P is their mean, Success the largest, "
-        "R the share of their sum",
-        tuple(real_valued),
-    )
+    yield from _real_valued(scored)
     yield _cut_runs(prepared)
     for annotator in listed:
         material = material_for(
@@ -267,6 +265,18 @@ def _notes(
             1,
             "`relevant` list excuses what a run did not find: its figures do not compare runs",
         )
+
+
+def _real_valued(scored: Mapping[str, Scored]) -> Iterator[Note]:
+    """Whose labels lie between whole numbers, and how measures take them."""
+    shares = [name for name, of in scored.items() if of.real_valued and not of.above_one]
+    grades = [name for name, of in scored.items() if of.above_one]
+    for names, taken in (
+        (shares, "are real-valued: P is their mean, Success the largest, R the share of their sum"),
+        (grades, "are real-valued, and some exceed 1: only measures with a threshold count them"),
+    ):
+        text = f"labels of {', '.join(names)} {taken}"
+        yield Note("real_valued_annotators", len(names), text, tuple(names))
 
 
 def _read_notes(readings: Mapping[str, Reading], settings: Settings) -> Iterator[Note]:
@@ -286,6 +296,17 @@ def _read_notes(readings: Mapping[str, Reading], settings: Settings) -> Iterator
         sum(reading.costs.memory_halvings for reading in readings.values()),
         "[batch was|batches were] halved because memory ran out",
     )
+    yield _own_executor(readings)
+
+
+def _own_executor(readings: Mapping[str, Reading]) -> Note:
+    """Who read, where it was not the readers that are named everywhere else."""
+    specs = [reading.spec for reading in readings.values() if reading.spec.executor]
+    names = tuple(dict.fromkeys(spec.executor for spec in specs))
+    readers = ", ".join(dict.fromkeys(spec.name for spec in specs))
+    unkept = ", and are not stored" if UNNAMED in names else ""
+    text = f"reads were done by {', '.join(names)}, not by {readers}{unkept}"
+    return Note("own_executor", len(names), text, names)
 
 
 def _empty_lists(prepared: Prepared) -> Iterator[Note]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -12,6 +12,14 @@ from engine import tables
 from engine.evaluation.inputs import EvaluationInputs, input_tables
 from engine.sources.io.fingerprint import RowHashes
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
+
+# Digests that were made, for as long as their inputs are in use: conditions of a study, certificates
+# of several roles and summaries ask for the same ones, and a million rows take seconds.
+_MADE: WeakKeyDictionary[EvaluationInputs, dict[str, str]] = WeakKeyDictionary()
+# Rows that are hashed at a time: their hashes are all in memory.
+_ROWS = 100_000
+# One encoder for all rows: json.dumps would make one for each.
+_AS_JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, default=str).encode
 
 
 def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
@@ -21,6 +29,8 @@ def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
     Of the corpus these are the listed passages, of a run the ranks within the cutoff: the rest was
     not used, and scores only count through the ranks that they give.
     """
+    if inputs in _MADE:
+        return dict(_MADE[inputs])
     digests = {
         "queries": table_sha256(inputs.queries, list(tables.QUERIES)),
         "corpus": table_sha256(inputs.corpus, list(tables.CORPUS)),
@@ -30,7 +40,8 @@ def inputs_sha256(inputs: EvaluationInputs) -> dict[str, str]:
     for name, table in inputs.tables.items():
         columns = known[name].columns if name in known else table.columns
         digests[name] = table_sha256(table, columns)
-    return digests
+    _MADE[inputs] = digests
+    return dict(digests)
 
 
 def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
@@ -40,11 +51,6 @@ def table_sha256(table: pl.DataFrame, columns: Sequence[str]) -> str:
     count, the order within lists does.
     """
     hashes = RowHashes()
-    hashes.add(_json(row) for row in table.select(columns).iter_rows())
+    for part in table.select(columns).iter_slices(_ROWS):
+        hashes.add(_AS_JSON(row).encode("utf-8", "surrogatepass") for row in part.iter_rows())
     return hashes.hexdigest()
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str).encode(
-        "utf-8", "surrogatepass"
-    )

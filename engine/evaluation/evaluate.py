@@ -30,31 +30,35 @@ def evaluate(
     """Evaluate runs: label their passages, score them, and compare with the end-to-end score.
 
     Args:
-        inputs: queries, passages and runs (``evaluation.inputs.read_inputs``).
+        inputs: queries, passages and runs (``evaluation.inputs.read_inputs``), read at the ``k`` of the
+            settings or at a larger one.
         settings: what to do.
         store: directory of the read store.
         on_progress: called with the distinct reads done and wanted.
-        executor: does the reads instead of the reader (tests).
+        executor: a program of the user's that does the reads instead of the readers, given their
+            prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
+            ``NamedExecutor``; otherwise they are neither stored nor looked up.
 
     Raises:
-        InputError: an annotator lacks what it needs, or a label is out of range.
+        InputError: the inputs were read at a smaller ``k``, an annotator lacks what it needs, or a label
+            is out of range.
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     start = time.perf_counter()
     prepared = prepare(inputs, settings)
-    jobs = specify_jobs(prepared.requests, settings)
+    jobs = specify_jobs(prepared.requests, settings, executor)
     readings = by_role(
         read(
             jobs,
-            inputs.queries,
-            inputs.corpus,
+            prepared.inputs.queries,
+            prepared.inputs.corpus,
             settings.running,
             store=store,
             on_progress=on_progress,
             executor=executor,
         )
     )
-    certificates = certify_readings(readings, inputs, settings, executor)
+    certificates = certify_readings(readings, prepared.inputs, settings, executor)
     evaluation = assess(prepared, readings, certificates)
     return replace(evaluation, seconds=time.perf_counter() - start)
 

@@ -56,7 +56,8 @@ class InputFiles:
         require_least("skip_bad", self.skip_bad, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
+# Compared by identity: tables have no equality that is true or false.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationInputs:
     """Tables that fit together: every run row has its query and its passage.
 
@@ -64,6 +65,7 @@ class EvaluationInputs:
         queries: the queries table.
         corpus: the passages that some run lists within the cutoff.
         runs: the run table, cut at the cutoff, of the queries evaluated.
+        k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
         tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
         edited: the edited runs and their originals.
@@ -77,6 +79,7 @@ class EvaluationInputs:
     queries: pl.DataFrame
     corpus: pl.DataFrame
     runs: pl.DataFrame
+    k: int | None = None
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     cut_runs: tuple[str, ...] = ()
     edited: tuple[EditedRun, ...] = ()
@@ -135,6 +138,7 @@ def read_inputs(
         queries=match_titles(queries, query_set.titles, passages),
         corpus=passages,
         runs=cut,
+        k=k,
         tables={
             name: _of_queries(path, known_tables[name].read(path), queries, files.queries)
             for name, path in files.tables.items()
@@ -231,14 +235,31 @@ def _refuse_lost(
 
 
 def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
-    """The same inputs at a smaller cutoff."""
-    runs = inputs.runs.filter(pl.col(RANK) <= k)
+    """The inputs at cutoff ``k``; themselves where that is what they were cut at.
+
+    Raises:
+        InputError: they were cut at a smaller one, so that nobody knows what stood below.
+    """
+    if inputs.k == k:
+        return inputs
+    if inputs.k is not None and inputs.k < k:
+        raise InputError(
+            None,
+            None,
+            f"`k` {k} exceeds the {inputs.k} passages per query that the inputs were read with",
+            f"read them with `k` {k}, or evaluate with `k` {inputs.k} or less",
+        )
+    beyond = inputs.runs[RANK] > k
+    if not beyond.any():
+        return replace(inputs, k=k)
+    runs = inputs.runs.filter(~beyond)
     corpus = inputs.corpus.join(runs, on=DOC_ID, how="semi", maintain_order="left")
-    cut = set(inputs.runs.filter(pl.col(RANK) > k)[RUN]) | set(inputs.cut_runs)
+    cut = set(inputs.runs.filter(beyond)[RUN]) | set(inputs.cut_runs)
     return replace(
         inputs,
         runs=runs,
         corpus=corpus,
+        k=k,
         cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
         notes=tuple(
             _empty_passages(corpus) if note.code == _EMPTY_PASSAGES else note

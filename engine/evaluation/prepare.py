@@ -6,21 +6,21 @@ What cannot work is refused here, before hours of reading are spent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.read import Request, requests_for
 from engine.evaluation.references import query_place, refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.ranking.kernel import is_real_valued
-from engine.ranking.measures import UTILITY_KIND
-from engine.ranking.scores import Relevant, refuse_missing_results, score_runs
+from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
+from engine.ranking.scores import Relevant, exceed_one, refuse_missing_results, score_runs
 from engine.ranking.udcg import score_utility
 from engine.tables import (
     ANNOTATOR,
@@ -41,6 +41,7 @@ class Prepared:
     """An evaluation before its reads.
 
     Attributes:
+        inputs: what is evaluated, cut at the cutoff of the settings.
         relevant: what counts as judged.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
@@ -66,21 +67,27 @@ class Scored:
     Attributes:
         undefined: ``tables.UNDEFINED``.
         real_valued: whether some label lies between whole numbers.
+        above_one: whether some label exceeds 1 besides.
     """
 
     scores: pl.DataFrame
     undefined: pl.DataFrame
     real_valued: bool
+    above_one: bool
 
 
 def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
     """Label what needs no reads, and plan the reads.
 
+    Args:
+        inputs: read at the cutoff of the settings, or at a larger one: they are cut at it.
+
     Raises:
-        InputError: an annotator lacks what it needs, the metric cannot score a query's answers, a label
-            is out of range, a measure has no meaning on the labels, or a run lists nothing for a query
-            where ``missing`` is ``error``.
+        InputError: the inputs were read at a smaller cutoff, an annotator lacks what it needs, the metric
+            cannot score a query's answers, a label is out of range, a measure has no meaning on the
+            labels, or a run lists nothing for a query where ``missing`` is ``error``.
     """
+    inputs = cut_inputs(inputs, settings.ranking.k)
     _refuse_lacking_inputs(inputs, settings)
     refuse_unscorable(inputs, settings)
     query_ids = inputs.queries[QUERY_ID].to_list()
@@ -161,15 +168,20 @@ def score(
     """Scores by the measures that the labels have, of the queries judged; the other measures are noted.
 
     Raises:
-        InputError: none of the measures has a meaning on the labels, a label is out of range, or no
-            query is judged.
+        InputError: none of the measures has a meaning on the labels, a measure needs a threshold
+            because some label exceeds 1, a label is out of range, or no query is judged.
     """
     measures, labels = settings.measures(), labelled.labels
     utilities = annotator.scale(settings).utilities
-    real_valued = is_real_valued(labels.filter(pl.col(LABEL) >= 0)[LABEL].to_numpy())
+    counted = labels.filter(pl.col(LABEL) >= 0)
+    real_valued = not utilities and is_real_valued(counted[LABEL].to_numpy())
+    above_one = real_valued and exceed_one(counted[LABEL])
     reasons = [
-        settings.why_undefined(measure, annotator, real_valued=real_valued) for measure in measures
+        settings.why_undefined(measure, annotator, real_valued=real_valued, above_one=above_one)
+        for measure in measures
     ]
+    if above_one:
+        _refuse_without_threshold(annotator.name, counted, measures)
     refuse_without_measure(settings, annotator, reasons)
     undefined = [
         {ANNOTATOR: annotator.name, MEASURE: str(measure), NOTE: why}
@@ -196,7 +208,38 @@ def score(
     return Scored(
         scores,
         pl.DataFrame(undefined, schema=tables.UNDEFINED),
-        real_valued=real_valued and not utilities,
+        real_valued=real_valued,
+        above_one=above_one,
+    )
+
+
+def _refuse_without_threshold(
+    annotator: str, labels: pl.DataFrame, measures: Sequence[Measure]
+) -> None:
+    """Refuse measures that real-valued labels above 1 would turn into means or sums of grades.
+
+    They pass where the same measure stands beside them with a threshold: then they are for other
+    annotators, and undefined for this one.
+
+    Args:
+        labels: of this annotator; some lie between whole numbers, and some exceed 1.
+    """
+    # Measures that need a threshold on any real-valued labels are noted, as where none exceeds 1.
+    affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
+    answered = {(m.kind, m.cutoff) for m in measures if m.rel is not None}
+    asked = [measure for measure in affected if (measure.kind, measure.cutoff) not in answered]
+    if not asked:
+        return
+    between = labels.filter(pl.col(LABEL) != pl.col(LABEL).round())
+    query_id, doc_id, label = between.select(QUERY_ID, DOC_ID, LABEL).row(0)
+    thresholds = dict.fromkeys(str(measure.with_threshold()) for measure in measures)
+    raise InputError(
+        None,
+        None,
+        f"{asked[0]} is not defined on the labels of {annotator}: some exceed 1, and some "
+        f"lie between whole numbers ({label:g} for passage {doc_id!r} of query {query_id!r})",
+        f"say what is relevant, as in {asked[0].with_threshold()} "
+        f'(`measures` "{" ".join(thresholds)}"), or correct the label',
     )
 
 

@@ -17,7 +17,14 @@ from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import Executor, Progress, ReadingCosts, get_reads
+from engine.reading.reads import (
+    Executor,
+    Progress,
+    ReadingCosts,
+    get_reads,
+    is_kept,
+    read_by,
+)
 from engine.reading.settings import FailedReads, RunningSettings
 from engine.scoring.metrics import score_outputs
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY, VALUE
@@ -147,15 +154,19 @@ def _of_whole_lists(settings: Settings) -> Ask:
     )
 
 
-def specify_jobs(requests: Iterable[Request], settings: Settings) -> list[Job]:
-    """The readers that are asked, with their prompts.
+def specify_jobs(
+    requests: Iterable[Request], settings: Settings, executor: Executor | None = None
+) -> list[Job]:
+    """The readers that are asked, or the executor that stands in for them, with their prompts.
 
     Raises:
         InputError: one cannot be used.
     """
-    return [
-        Job(request.ask, request.lists, *_specify(request.ask, settings)) for request in requests
-    ]
+    jobs: list[Job] = []
+    for request in requests:
+        spec, prompt = _specify(request.ask, settings)
+        jobs.append(Job(request.ask, request.lists, read_by(spec, executor), prompt))
+    return jobs
 
 
 def _specify(ask: Ask, settings: Settings) -> tuple[ReaderSpec, Prompt]:
@@ -209,7 +220,8 @@ def read(
         running: the number of actors, and whether a failed read is an error.
         store: directory of the read store.
         on_progress: called with the distinct reads done and wanted, of all jobs together.
-        executor: does the reads instead of the readers (tests).
+        executor: does the reads instead of the readers, as in ``get_reads``; the one that the jobs
+            were specified with.
 
     Returns:
         a reading for each job.
@@ -236,7 +248,7 @@ def read(
             on_progress=_shifted(on_progress, before, total),
             executor=executor,
         )
-        _refuse_failures(reads, running.failed_reads)
+        _refuse_failures(reads, running.failed_reads, stored=is_kept(executor))
         _refuse_written(reads, job.spec)
         readings.append(Reading(job.ask, job.spec, job.prompt, frame, reads, costs))
         before += costs.wanted
@@ -263,13 +275,13 @@ def _shifted(on_progress: Progress, before: int, total: int) -> Progress:
     return lambda done, _: on_progress(before + done, total)
 
 
-def _refuse_failures(reads: pl.DataFrame, failed_reads: FailedReads) -> None:
+def _refuse_failures(reads: pl.DataFrame, failed_reads: FailedReads, *, stored: bool) -> None:
     failed = reads[FAILURE].is_not_null()
     if failed.any() and failed_reads == "error":
         query_id, reason = reads.filter(failed).select(QUERY_ID, FAILURE).row(0)
         raise ReadError(
             f"{failed.sum()} of {reads.height} reads failed (query {query_id!r}: {reason}); "
-            "the others are in the store; run again, count failed reads as 0 with `failed_reads` zero, "
+            f"the others are {'' if stored else 'not '}in the store; run again, count failed reads as 0 with `failed_reads` zero, "
             "or leave their queries out with `failed_reads` skip"
         )
 

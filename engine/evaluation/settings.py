@@ -137,16 +137,24 @@ class Settings:
         return parse_measures(" ".join(f"{kind}@{self.ranking.k}" for kind in kinds))
 
     def why_undefined(
-        self, measure: Measure, annotator: Annotator, *, real_valued: bool = False
+        self,
+        measure: Measure,
+        annotator: Annotator,
+        *,
+        real_valued: bool = False,
+        above_one: bool = False,
     ) -> str:
         """Why a measure has no meaning on an annotator's labels; empty where it has one.
 
         Args:
             real_valued: whether some label lies between whole numbers, where that is known.
+            above_one: whether some label exceeds 1 besides.
         """
         scale = annotator.scale(self)
         graded = scale.graded or ("real-valued labels" if real_valued else "")
-        return why_undefined(measure, utilities=scale.utilities, graded=graded)
+        return why_undefined(
+            measure, utilities=scale.utilities, graded=graded, above_one=real_valued and above_one
+        )
 
     def judged(self, runs: int) -> Relevant:
         """What counts as judged, given the number of runs."""

@@ -5,6 +5,7 @@ Every read that some condition needs is done once; each condition is then assess
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +52,8 @@ class Sweep:
             whole.
 
     Raises:
-        InputError: a value is given twice, or a cutoff is below 1.
+        InputError: a value is given twice (a reader's directory in whatever spelling), or a cutoff is
+            below 1.
     """
 
     readers: tuple[str, ...] = ()
@@ -60,7 +62,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         for option, values in (
-            ("reader", self.readers),
+            ("reader", [os.path.normpath(name) for name in self.readers]),
             ("augmentation", self.augmentations),
             ("k_sweep", self.k_sweep),
         ):
@@ -142,7 +144,8 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
         sweep.augmentations or [reader.augmentation],
         cutoffs or [k],
     ):
-        named = " ".join(str(at_cutoff(measure, k, cutoff)) for measure in measures)
+        # Where a measure's own cutoff is a swept k, two measures become one: P@1 and P@k at k = 1.
+        named = " ".join(dict.fromkeys(str(at_cutoff(measure, k, cutoff)) for measure in measures))
         conditions[Condition(name, augmentation, cutoff)] = settings.but(
             reader=name, augmentation=augmentation, k=cutoff, measures=named
         )
@@ -165,7 +168,7 @@ def study(
     """Evaluate under every condition.
 
     Args:
-        inputs: read at the largest cutoff.
+        inputs: read at the largest cutoff of the conditions, or at a larger one.
         conditions: as ``vary`` gives them.
         store, on_progress, executor: as in ``evaluate.evaluate``; progress is that of all conditions.
 
@@ -179,7 +182,7 @@ def study(
     }
     # A reader that cannot be used is refused before another reads for hours.
     jobs = {
-        condition: specify_jobs(prepared[condition].requests, settings)
+        condition: specify_jobs(prepared[condition].requests, settings, executor)
         for condition, settings in conditions.items()
     }
     merged = merge_jobs(job for of_condition in jobs.values() for job in of_condition)

@@ -23,7 +23,7 @@ class LabelSettings:
             defaults.
 
     Raises:
-        InputError: an unknown annotator, none at all, or two of one name.
+        InputError: an unknown annotator, none at all, or one name twice.
     """
 
     annotators: tuple[str | Annotator, ...] = ("erag",)
@@ -33,26 +33,26 @@ class LabelSettings:
         known = ", ".join(registry.ANNOTATORS)
         if not self.annotators:
             raise InputError(None, None, "no annotators", f"use some of {known}")
-        taken: set[str] = set()
+        taken: dict[str, str | Annotator] = {}
         for annotator in self.annotators:
             name = annotator if isinstance(annotator, str) else annotator.name
             if isinstance(annotator, str) and name not in registry.ANNOTATORS:
                 raise InputError(None, None, f"unknown annotator {name!r}", f"use {known}")
-            clashes = name in taken or (
-                isinstance(annotator, Annotator) and name in registry.ANNOTATORS
-            )
-            # A name of the engine's given twice is the same annotator; a user's may be another.
-            if clashes and not (isinstance(annotator, str) and name in taken):
+            # Twice the same would count every label and every query twice.
+            if name in taken and taken[name] == annotator:
+                raise InputError(
+                    None, None, f"`annotators` has {name!r} twice", "give each annotator once"
+                )
+            if name in taken or (isinstance(annotator, Annotator) and name in registry.ANNOTATORS):
                 raise InputError(None, None, f"two annotators are called {name!r}", "rename yours")
-            taken.add(name)
+            taken[name] = annotator
 
     def listed(self) -> tuple[Annotator, ...]:
-        """The annotators that are asked for, each once, in their order."""
-        resolved = (
+        """The annotators that are asked for, in their order."""
+        return tuple(
             registry.ANNOTATORS[annotator] if isinstance(annotator, str) else annotator
             for annotator in self.annotators
         )
-        return tuple({annotator.name: annotator for annotator in resolved}.values())
 
     def names(self) -> tuple[str, ...]:
         return tuple(annotator.name for annotator in self.listed())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
 from engine.errors import InputError
@@ -17,6 +17,8 @@ UTILITY_KIND = "UDCG"
 KINDS = ("P", "R", "F1", "AP", "RR", "DCG", "nDCG", "Success", "Rprec", "Judged", UTILITY_KIND)
 Discounted = Literal["log2", "exp-log2"]
 _GAINS = frozenset({"DCG", "nDCG"})
+# Of these, the ones that count relevant passages where all labels are whole numbers.
+_COUNTS = frozenset({"P", "R", "F1", "Success"})
 # Measures that take real-valued labels as they are where no threshold is given.
 GRADED_KINDS = frozenset({"P", "R", "F1", "Success", "DCG", "nDCG", "Judged"})
 # What a relevant passage is where none says otherwise (trec_eval's relevance_level).
@@ -54,9 +56,12 @@ class Measure:
 
     def takes_labels(self, real_valued: bool) -> bool:
         """Whether labels count as they are, rather than as relevant or not."""
-        return self.kind in _GAINS or (
-            real_valued and self.rel is None and self.kind in GRADED_KINDS - {"Judged"}
-        )
+        return self.kind in _GAINS or (real_valued and self.rel is None and self.kind in _COUNTS)
+
+    def with_threshold(self, rel: float = DEFAULT_REL) -> Measure:
+        """The measure with a threshold; itself if it has one, or cannot have one."""
+        countable = self.rel is None and self.kind not in _GAINS | {"Judged", UTILITY_KIND}
+        return replace(self, rel=rel) if countable else self
 
 
 def _number(value: float) -> str:
@@ -127,16 +132,23 @@ def _threshold(value: str, text: str) -> float:
 
 
 def parse_measures(text: str) -> tuple[Measure, ...]:
-    """Parse measure names separated by white space; the same measure twice counts once.
+    """Parse measure names separated by white space.
 
     Raises:
-        InputError: as ``parse_measure``, or no name at all.
+        InputError: as ``parse_measure``, no name at all, or the same measure twice, however it is
+            written.
     """
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
     if not names:
         raise InputError(None, None, "no measures", 'name some, as in `measures` "P@10 nDCG@10"')
-    return tuple(dict.fromkeys(parse_measure(name) for name in names))
+    measures = tuple(parse_measure(name) for name in names)
+    for place, measure in enumerate(measures):
+        if measure in measures[:place]:
+            raise InputError(
+                None, None, f"`measures` has {measure} twice", "give each measure once"
+            )
+    return measures
 
 
 def comparable(one: str, other: str) -> bool:
@@ -155,24 +167,38 @@ def comparable(one: str, other: str) -> bool:
     return utilities and first.cutoff == second.cutoff
 
 
-def undefined_on_graded(measures: Sequence[Measure]) -> list[Measure]:
-    """The measures that count relevant passages but have no threshold that says which those are."""
+def undefined_on_graded(measures: Sequence[Measure], *, above_one: bool = False) -> list[Measure]:
+    """The measures that have no meaning on real-valued labels for want of a threshold.
+
+    Those that rank what is relevant (AP, RR, Rprec) never have one. P, R, F1 and Success take shares as
+    they are, and have none on grades: a mean of grades is no precision, and a single grade of 0.5 would
+    make one of every count.
+
+    Args:
+        above_one: whether some label exceeds 1.
+    """
     defined = GRADED_KINDS | {UTILITY_KIND}
+    if above_one:
+        defined -= _COUNTS
     return [m for m in measures if m.rel is None and m.kind not in defined]
 
 
-def why_undefined(measure: Measure, *, utilities: bool, graded: str) -> str:
+def why_undefined(
+    measure: Measure, *, utilities: bool, graded: str, above_one: bool = False
+) -> str:
     """Why a measure has no meaning on some labels, as "not defined on …"; empty where it has one.
 
     Args:
         utilities: whether the labels are utilities, which may be negative.
         graded: what labels these are, where they can lie between whole numbers; else empty.
+        above_one: whether some of these exceed 1.
     """
     if utilities and measure.kind != UTILITY_KIND:
         return f"not defined on utilities, which may be negative: {UTILITY_KIND} sums them up"
     if not utilities and measure.kind == UTILITY_KIND:
         return "not defined on labels that are not utilities"
-    if not utilities and graded and undefined_on_graded([measure]):
-        advice = Measure(measure.kind, measure.cutoff, rel=0.5)
-        return f"not defined on {graded}, which need a threshold to tell what is relevant, as in {advice}"
+    if not utilities and graded and undefined_on_graded([measure], above_one=above_one):
+        advice = measure.with_threshold(DEFAULT_REL if above_one else 0.5)
+        labels = f"{graded} above 1" if above_one else graded
+        return f"not defined on {labels}, which need a threshold to tell what is relevant, as in {advice}"
     return ""

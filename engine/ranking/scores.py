@@ -19,7 +19,8 @@ the name gives none):
 
 On real-valued labels (some label is not a whole number) and without ``rel``: P@k is the mean label,
 Success@k the maximum (the eRAG reference's definitions), R@k the label mass of the first k over that
-of the judged, F1 their harmonic mean; AP, RR and Rprec need a threshold. With all labels whole numbers
+of the judged, F1 their harmonic mean; AP, RR and Rprec need a threshold. Where such labels exceed 1, P,
+R, F1 and Success need one too: they would be means and sums of grades. With all labels whole numbers
 every measure equals trec_eval's.
 
 What is judged is a choice (``relevant``), never mixed within a table:
@@ -185,14 +186,17 @@ def _score_annotator(
     _refuse_labels(labels[LABEL], annotator, measures)
     counted = labels.filter(pl.col(_QUERY).is_not_null(), pl.col(LABEL) >= 0)[LABEL]
     real_valued = is_real_valued(counted.to_numpy())
-    if real_valued and (refused := undefined_on_graded(measures)):
+    above_one = exceed_one(counted)
+    if real_valued and (refused := undefined_on_graded(measures, above_one=above_one)):
         first = refused[0]
-        advice = str(Measure(first.kind, first.cutoff, rel=0.5))
+        advice = first.with_threshold(1.0 if above_one else 0.5)
+        others = "DCG, nDCG, Judged" if above_one else ", ".join(sorted(GRADED_KINDS))
         raise InputError(
             None,
             None,
-            f"{first} is not defined on the real-valued labels of {annotator!r}",
-            f"give a threshold, as in {advice}, or use {', '.join(sorted(GRADED_KINDS))}",
+            f"{first} is not defined on the real-valued labels of {annotator!r}"
+            + (", some of which exceed 1" if above_one else ""),
+            f"give a threshold, as in {advice}, or use {others}",
         )
     values = np.zeros((len(names), len(measures), len(query_ids)))
     for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids)):
@@ -213,6 +217,13 @@ def _score_annotator(
         block = measure_lists(ranked, measures, real_valued=real_valued, threads=threads)
         values[:, :, start:end] = block.reshape(len(measures), len(names), size).swapaxes(0, 1)
     return values
+
+
+def exceed_one(labels: pl.Series) -> bool:
+    """Whether some label exceeds 1: whether labels are grades rather than shares or probabilities."""
+    return bool(
+        ((labels > 1) & labels.is_finite()).any()
+    )  # what is not finite is refused elsewhere
 
 
 def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure]) -> None:

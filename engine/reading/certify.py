@@ -120,7 +120,7 @@ def certify(
             ``confidence``.
         sha256: digests of what else the job's results depend on, for the record.
         actors: as in ``get_reads``; one actor does the repetition, or with 0 this process.
-        executor: does the reads instead of the reader (tests).
+        executor: does the reads instead of the reader, as in ``get_reads``.
 
     Raises:
         ReadError: outputs were lost on the way.

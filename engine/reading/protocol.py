@@ -44,6 +44,8 @@ class ReaderSpec:
         choices: empty for a reader that writes; else the texts from which it chooses its answer, by the
             probabilities of their first tokens, in one forward pass without decoding. The probability
             of a single choice is taken among all tokens.
+        executor: the name of the program that reads in the model's place (``engine.reading.reads``);
+            empty where the model reads.
         path: the local directory of the model.
         parameters: how many the model has.
         name: what the user called it, for messages and reports.
@@ -68,6 +70,7 @@ class ReaderSpec:
     engine: Engine = "transformers"
     special_tokens: bool = True
     choices: tuple[str, ...] = ()
+    executor: str = ""
     shared_prefix: str = ""
     memory: int = 0
     threads: int = 0
@@ -92,6 +95,8 @@ class ReaderSpec:
             self.special_tokens,
             self.choices,
         ]
+        if self.executor:  # without one, reads are found under the hash that they always had
+            decisive.append({"executor": self.executor})
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from engine import tables
-from engine.errors import ReadError
+from engine.errors import InputError, ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading import store
@@ -28,6 +28,53 @@ OUTPUT_COLUMNS: tables.Schema = {
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
+
+# Stands for the name of an executor that has none.
+UNNAMED = "a function without a name"
+
+
+@dataclass(frozen=True)
+class NamedExecutor:
+    """A user's executor whose reads are kept in the store, under the name instead of the reader's.
+
+    Attributes:
+        name: of what reads, with all that decides its outputs (model, version, settings): reads in the
+            store are taken for its own as long as the name is the same.
+        function: takes the planned reads, the units that they are done in, and the specification of
+            the reader that it stands in for, and yields the outputs of every unit.
+
+    Raises:
+        InputError: an empty name.
+    """
+
+    name: str
+    function: Executor
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise InputError(None, None, "an executor without a name", "name what reads")
+
+    def __call__(
+        self, plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec
+    ) -> Iterator[UnitResult]:
+        return self.function(plan, units, spec)
+
+
+def read_by(spec: ReaderSpec, executor: Executor | None) -> ReaderSpec:
+    """The specification of what reads: the reader, or the executor that stands in for it.
+
+    Their fingerprints differ, so that the reads of one never answer for the other.
+    """
+    if executor is None:
+        return replace(spec, executor="")
+    return replace(spec, executor=executor.name if isinstance(executor, NamedExecutor) else UNNAMED)
+
+
+def is_kept(executor: Executor | None) -> bool:
+    """Whether reads go to the store: a user's executor must have a name, since nothing else says
+    whether its reads are those that it would do again.
+    """
+    return executor is None or isinstance(executor, NamedExecutor)
 
 
 @dataclass(kw_only=True)
@@ -80,20 +127,29 @@ def get_reads(
 
     Args:
         wanted: as ``plan.wanted_reads`` gives them.
-        spec: the reader.
+        spec: the reader, or what ``read_by`` makes of it for the executor.
         directory: the read store.
         actors: actors on Ray; None for as many as the cluster has room for, 0 for none (the reads
             are done in this process).
         on_progress: called with the distinct reads done and wanted, first with what was reused.
-        executor: does the units instead of the reader (tests).
+        executor: does the units instead of the reader. The reads of a ``NamedExecutor`` are stored
+            and found under its name; any other's are neither stored nor looked up.
 
     Returns:
         the reads table with one row per row of ``wanted`` in its order, and a further column
         ``failure`` (null, or why the read could not be done, and then ``output`` is empty); and
         what it cost. Failed reads are not stored.
+
+    Raises:
+        ReadError: reads were lost on the way.
+        ValueError: ``spec`` is of another executor, or of the reader.
     """
     start = time.perf_counter()
-    stored = store.load(directory, spec.fingerprint).join(wanted, on=READ_KEY, how="semi")
+    if read_by(spec, executor) != spec:
+        raise ValueError("reads that were planned for another executor")
+    kept = is_kept(executor)
+    known = store.load(directory, spec.fingerprint) if kept else tables.empty(tables.READS)
+    stored = known.join(wanted, on=READ_KEY, how="semi")
     plan = missing_reads(wanted, stored)
     distinct = stored.height + plan.height
     costs = ReadingCosts(wanted=distinct, reused=stored.height)
@@ -109,9 +165,9 @@ def get_reads(
         for result in run(plan, units, spec):
             unit = result.unit
             done = _reads_table(plan.slice(unit.offset, unit.length), result.outputs)
-            store.add(
-                directory, spec.fingerprint, done.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
-            )
+            if kept:
+                whole = done.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
+                store.add(directory, spec.fingerprint, whole)
             frames.append(done)
             workers[result.worker] = result.stats
             costs.done += done.height
@@ -131,9 +187,9 @@ def get_reads(
         costs.reads_per_second = costs.done / costs.seconds
         if costs.padded_tokens:
             costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens
-    known = pl.concat(frames).drop(QUERY_ID, DOC_IDS)
+    outputs = pl.concat(frames).drop(QUERY_ID, DOC_IDS)
     reads = wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
-        known, on=READ_KEY, how="left", maintain_order="left"
+        outputs, on=READ_KEY, how="left", maintain_order="left"
     )
     return reads.select([*tables.READS, FAILURE]), costs
 

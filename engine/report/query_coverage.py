@@ -11,8 +11,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from engine.query_coverage.measure import Coverage
-from engine.report import layout
+from engine.evaluation.digest import table_sha256
+from engine.query_coverage.measure import EVALUATION, USER, Coverage
+from engine.report import audit, layout
+from engine.report.audit import Origin
 from engine.report.summary import jsonable, versions
 from engine.retrieval.encoders import EncoderSpec
 from engine.tables import (
@@ -23,6 +25,9 @@ from engine.tables import (
     NEAREST,
     NEAREST_SIMILARITY,
     P_HOLM,
+    QUERY,
+    QUERY_ID,
+    SOURCE,
     UNCOVERED,
     USER_QUERIES,
 )
@@ -30,6 +35,8 @@ from engine.wording import counted
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 _ALPHA = 0.05
+# What queries are identified by in the summary.
+_ASKED = (QUERY_ID, QUERY)
 # Limits of what is printed; the files hold everything.
 _CLUSTERS = 10
 _EXAMPLES = 3
@@ -146,7 +153,11 @@ def _notes(coverage: Coverage) -> Iterator[str]:
 
 
 def summarize(
-    coverage: Coverage, spec: EncoderSpec, files: dict[str, Any], unanswerable: dict[str, int]
+    coverage: Coverage,
+    spec: EncoderSpec,
+    files: dict[str, Any],
+    unanswerable: dict[str, int],
+    origin: Origin | None = None,
 ) -> dict[str, Any]:
     """The whole result as JSON-ready values.
 
@@ -155,6 +166,7 @@ def summarize(
         spec: the encoder.
         files: the paths of the evaluation queries and of the user queries.
         unanswerable: by the same names, the number of questions left out as unanswerable.
+        origin: where the result comes from; None where Python called the engine.
     """
     f = coverage.figures
     content = {
@@ -177,6 +189,13 @@ def summarize(
         "figures": asdict(f),
         "clusters": coverage.clusters.to_dicts(),
         "versions": versions(_PACKAGES),
+        "audit": audit.content(
+            origin or Origin(),
+            {
+                name: table_sha256(coverage.assignments.filter(pl.col(SOURCE) == source), _ASKED)
+                for name, source in (("queries", EVALUATION), ("user_queries", USER))
+            },
+        ),
     }
     summary: dict[str, Any] = jsonable(content)
     return summary

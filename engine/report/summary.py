@@ -11,12 +11,14 @@ from typing import Any
 
 from engine import __version__
 from engine.evaluation.assess import Evaluation
+from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.read import Reading
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.notes import Note
 from engine.reading.reads import ReadingCosts
-from engine.report import certificate, verdict
+from engine.report import audit, certificate, verdict
+from engine.report.audit import Origin
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
 
@@ -43,11 +45,14 @@ _COUNTS: dict[str, int | bool | list[str] | dict[str, int]] = {
 }
 
 
-def summarize(evaluation: Evaluation, files: dict[str, Any]) -> dict[str, Any]:
+def summarize(
+    evaluation: Evaluation, files: dict[str, Any], origin: Origin | None = None
+) -> dict[str, Any]:
     """Everything that a program needs to use the figures, as JSON-ready values (NaN becomes null).
 
     Args:
         files: what was evaluated: paths of queries, corpus and runs.
+        origin: where the evaluation comes from; None where Python called the engine.
     """
     settings, readings = evaluation.settings, evaluation.readings
     reading = readings.get(READER.name)
@@ -80,6 +85,7 @@ def summarize(evaluation: Evaluation, files: dict[str, Any]) -> dict[str, Any]:
                 for role, repeated in evaluation.certificates.items()
             },
             "versions": used,
+            "audit": audit.content(origin or Origin(), inputs_sha256(evaluation.inputs)),
         }
     )
 
@@ -152,6 +158,7 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "max_new_tokens": spec.max_new_tokens,
         "max_input_tokens": spec.max_input_tokens,
         "fingerprint": spec.fingerprint,
+        "executor": spec.executor or None,
     }
 
 

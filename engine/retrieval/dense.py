@@ -75,7 +75,8 @@ def build_index(
             to encode is built in this process.
         shard: passages per shard.
         on_progress: called with the number of shards done and the total; first with those reused.
-        executor: encodes instead (tests).
+        executor: runs the encoder instead, as on machines of one's own. What it makes must be that
+            encoder's vectors: shards are kept under the encoder's name.
 
     Raises:
         InputError: the directory holds something else, the corpus cannot be read or changed

@@ -13,6 +13,8 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
+from engine.labels.annotator import Annotator, Labelled
+from engine.labels.traces import trace_given
 from engine.report.printed import lines, shown_tables
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
@@ -125,6 +127,77 @@ def test_own_annotators_are_not_judged_by_qrels_alone(tmp_path):
     assert evaluate(given, settings, store=tmp_path).relevant == "qrels"
     beside = settings.but(annotators=("qrels", from_function("mine", lambda *_: 1.0)))
     assert evaluate(given, beside, store=tmp_path).relevant == "list"
+
+
+# One 0.5 among grades: P@3 of q1 would be (2 + 0.5) / 3.
+GRADES = with_qrels(("q1", "d1", 2.0), ("q1", "d2", 0.5), ("q2", "d2", 1.0))
+
+
+@pytest.mark.parametrize(
+    ("annotators", "measures", "first", "advice"),
+    [
+        (
+            ("qrels",),
+            "",
+            "P@3",
+            "P(rel=1)@3 nDCG@3 AP(rel=1)@3 RR(rel=1)@3 R(rel=1)@3 Success(rel=1)@3",
+        ),
+        (("erag", "qrels"), "nDCG@3 F1@2 P(rel=1)@3", "F1@2", "nDCG@3 F1(rel=1)@2 P(rel=1)@3"),
+        (("qrels", "containment"), "Success RR(rel=2)", "Success", "Success(rel=1) RR(rel=2)"),
+    ],
+)
+def test_a_fractional_grade_asks_for_thresholds_before_any_read(
+    tmp_path, annotators, measures, first, advice
+):
+    reader = ScriptedReader(say_last)
+    settings = Settings.of(k=3, annotators=annotators, measures=measures, resamples=0)
+    with pytest.raises(InputError) as caught:
+        evaluate(GRADES, settings, store=tmp_path, executor=reader)
+    assert caught.value.problem == (
+        f"{first} is not defined on the labels of qrels: some exceed 1, and some lie between whole "
+        "numbers (0.5 for passage 'd2' of query 'q1')"
+    )
+    assert f'(`measures` "{advice}")' in caught.value.remedy
+    assert reader.asked == []
+
+
+def test_with_thresholds_fractional_grades_are_counted(tmp_path):
+    # P@3 is containment's: beside a threshold of its own kind it is an empty cell of qrels.
+    settings = Settings.of(
+        k=3, annotators=("containment", "qrels"), measures="P@3 P(rel=1)@3 nDCG@3 AP@3",
+        end_to_end=False, resamples=0,
+    )  # fmt: skip
+    result = evaluate(GRADES, settings, store=tmp_path)
+    values = {(a, m, q): v for _, a, m, q, v in result.query_scores.iter_rows()}
+    assert values["qrels", "P(rel=1)@3", "q1"] == pytest.approx(1 / 3)  # d1
+    assert values["containment", "P@3", "q1"] == values["containment", "P(rel=1)@3", "q1"]
+    # q1 lists d4, d1, d2: grades 0, 2, 0.5 are gains
+    dcg, best = 2 / math.log2(3) + 0.5 / 2, 2 + 0.5 / math.log2(3)
+    assert values["qrels", "nDCG@3", "q1"] == pytest.approx(dcg / best)
+    assert result.undefined.select("annotator", "measure").rows() == [
+        ("qrels", "P@3"),
+        ("qrels", "AP@3"),
+    ]
+    assert "real-valued labels above 1" in result.undefined["note"][0]
+    assert "as in P(rel=1)@3" in result.undefined["note"][0]
+    (note,) = [n for n in result.notes if n.code == "real_valued_annotators" and n.is_shown]
+    assert note.about == ("qrels",)
+    assert "some exceed 1" in note.text
+
+
+def test_labels_above_one_of_a_users_own_annotator_ask_for_a_threshold_too(tmp_path):
+    def label(material):
+        labels = material.pairs.with_columns(
+            pl.lit("minutes").alias("annotator"), pl.lit(2.5).alias("label")
+        ).select(list(tables.LABELS))
+        return Labelled(labels, trace_given(labels))
+
+    minutes = Annotator(name="minutes", label=label)
+    settings = Settings.of(k=3, annotators=(minutes,), end_to_end=False, measures="P@3")
+    with pytest.raises(InputError, match=r"labels of minutes: .* as in P\(rel=1\)@3"):
+        evaluate(inputs(), settings, store=tmp_path)
+    counted = evaluate(inputs(), settings.but(measures="P(rel=2.5)@3"), store=tmp_path)
+    assert counted.means["value"].to_list() == [pytest.approx((3 + 2 + 2) / 3 / 3)]
 
 
 def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path, capsys):

@@ -9,6 +9,7 @@ import pytest
 from engine.evaluation.edited import EditedReads
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.reading.reads import NamedExecutor
 from engine.report import edits as report
 from engine.report.printed import lines
 from engine.report.summary import summarize
@@ -41,10 +42,12 @@ def with_edits(edits=EDITS, k=3):
 
 def test_only_what_the_edits_bring_in_is_read(tmp_path):
     first = ScriptedReader(say_last)
-    before = evaluate(inputs(), SETTINGS, store=tmp_path, executor=first)
+    before = evaluate(inputs(), SETTINGS, store=tmp_path, executor=NamedExecutor("scripted", first))
     assert len(first.asked) == 7  # as in test_evaluation
     fresh = ScriptedReader(say_last)
-    after = evaluate(with_edits(), SETTINGS, store=tmp_path, executor=fresh)
+    after = evaluate(
+        with_edits(), SETTINGS, store=tmp_path, executor=NamedExecutor("scripted", fresh)
+    )
     # alone: d3 for q1, d1 for q2; lists: (d3, d1) for q1, (d2, d1) for q2
     assert len(fresh.asked) == 4
     costs = after.readings["reader"].costs
@@ -60,7 +63,9 @@ def test_only_what_the_edits_bring_in_is_read(tmp_path):
     assert values["sys-edited", "P@3", "q1"] == values["sys", "P@3", "q1"] == pytest.approx(1 / 3)
     assert values["sys-edited", "AP", "q1"] == values["sys", "AP", "q1"] == 1 / 2
     again = ScriptedReader(say_last)
-    evaluate(with_edits(EDITS[:1]), SETTINGS, store=tmp_path, executor=again)
+    evaluate(
+        with_edits(EDITS[:1]), SETTINGS, store=tmp_path, executor=NamedExecutor("scripted", again)
+    )
     # a swap brings nothing new in but the list (d1, d4)
     assert len(again.asked) == 1
 

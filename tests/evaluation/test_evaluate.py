@@ -12,13 +12,15 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
+from engine.reading.reads import NamedExecutor
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels
 
 
 def run_evaluation(tmp_path, settings, runs=RUN, answer=say_last, queries=QUERIES):
     reader = ScriptedReader(answer)
-    result = evaluate(inputs(runs, queries), settings, store=tmp_path, executor=reader)
+    executor = NamedExecutor("scripted", reader)
+    result = evaluate(inputs(runs, queries), settings, store=tmp_path, executor=executor)
     return result, reader
 
 
@@ -171,9 +173,12 @@ def failing_where(fails):
 
 
 def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
-    failing = failing_where(
+    unnamed = failing_where(
         lambda text: "says Ann" in text and "says Bo" not in text and "nothing" not in text
     )
+    with pytest.raises(ReadError, match=r"boom\); the others are not in the store"):
+        evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=unnamed)
+    failing = NamedExecutor("failing", unnamed)
     with pytest.raises(ReadError, match=r"1 of 10 reads failed \(query 'q1': boom\)"):
         evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=failing)
     result = evaluate(

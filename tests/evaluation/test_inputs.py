@@ -1,9 +1,15 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from engine.errors import InputError
-from tests.tables import amount, read_files
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import cut_inputs
+from engine.evaluation.settings import Settings
+from engine.evaluation.study import Sweep, study, vary
+from tests.conftest import ScriptedReader
+from tests.tables import amount, inputs, read_files, say_last
 
 
 @pytest.fixture
@@ -92,3 +98,52 @@ def test_what_was_left_out_is_counted(files):
     with pytest.raises(InputError, match="broken JSON"):
         read_files(queries, corpus, [run], k=2)
     assert amount(read_files(queries, corpus, [run], k=2, skip_bad=1), "skipped_records") == 1
+
+
+def test_inputs_know_their_cutoff_and_refuse_a_larger_one(files):
+    inputs = read_files(files[0], files[1], [files[2]], k=2)
+    assert inputs.k == 2
+    assert cut_inputs(inputs, 2) is inputs
+    smaller = cut_inputs(inputs, 1)
+    assert (smaller.k, smaller.runs["doc_id"].to_list(), smaller.cut_runs) == (1, ["a"], ("s",))
+    assert smaller.corpus["doc_id"].to_list() == ["a"]
+    assert amount(smaller, "empty_passages") == 0  # that of b was beyond
+    refused = "`k` 3 exceeds the 2 passages per query that the inputs were read with; read them with `k` 3"
+    with pytest.raises(InputError, match=refused):
+        cut_inputs(inputs, 3)
+
+
+def test_tables_that_were_never_cut_fit_any_cutoff(files):
+    never = replace(read_files(files[0], files[1], [files[2]], k=2), k=None, cut_runs=())
+    longer = cut_inputs(never, 7)
+    assert (longer.k, longer.cut_runs) == (7, ())
+    assert longer.runs.equals(never.runs)
+    assert cut_inputs(never, 1).cut_runs == ("s",)
+
+
+def test_inputs_of_a_smaller_cutoff_are_refused_before_any_read(tmp_path):
+    reader = ScriptedReader(say_last)
+    short = cut_inputs(inputs(), 2)
+    settings = Settings.of(k=3, measures="P@3", resamples=0)
+    with pytest.raises(InputError, match="`k` 3 exceeds the 2 passages per query"):
+        evaluate(short, settings, store=tmp_path, executor=reader)
+    with pytest.raises(InputError, match="`k` 3 exceeds the 2 passages per query"):
+        study(short, vary(settings, Sweep(k_sweep=(1, 3))), store=tmp_path, executor=reader)
+    assert reader.asked == []
+
+
+def test_inputs_of_a_larger_cutoff_are_cut_at_that_of_the_settings(tmp_path):
+    settings = Settings.of(
+        k=2, measures="P@2 AP R", annotators=("erag", "containment"), resamples=0
+    )
+    found = [
+        evaluate(given, settings, store=tmp_path / name, executor=ScriptedReader(say_last))
+        for name, given in (("long", inputs()), ("cut", cut_inputs(inputs(), 2)))
+    ]
+    # q1 lists d4, d1 | d2: AP over the first two alone, and d2 is neither read nor labelled
+    assert found[0].labels.filter(query_id="q1", annotator="erag")["doc_id"].to_list() == [
+        "d4",
+        "d1",
+    ]
+    for name in ("labels", "query_scores", "reads"):
+        assert getattr(found[0], name).equals(getattr(found[1], name)), name

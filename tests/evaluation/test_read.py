@@ -1,7 +1,11 @@
 """The judge beside the reader: what each is asked, what becomes of the answers, what they cost."""
 
 import json
+import re
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -9,8 +13,11 @@ import pytest
 from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.evaluation.study import Sweep, study, vary
+from engine.reading import reads
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
+from engine.reading.reads import NamedExecutor
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
@@ -55,7 +62,8 @@ def judge(tmp_path, reader=None, **options):
     options = {"k": 3, "resamples": 0, "measures": "P@3", "annotators": ("judge",)} | options
     settings = Settings.of(**options)
     reader = reader or JudgingReader()
-    return evaluate(inputs(), settings, store=tmp_path, executor=reader), reader, settings
+    executor = NamedExecutor("judging", reader)
+    return evaluate(inputs(), settings, store=tmp_path, executor=executor), reader, settings
 
 
 def labels_of(result, annotator="judge"):
@@ -97,7 +105,7 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     told = []
     settings = Settings.of(k=3, resamples=100, measures="P@3", annotators=("erag", "judge"))
     result = evaluate(
-        inputs(), settings, store=tmp_path, executor=JudgingReader(),
+        inputs(), settings, store=tmp_path, executor=NamedExecutor("judging", JudgingReader()),
         on_progress=lambda done, total: told.append((done, total)),
     )  # fmt: skip
     alone, _, _ = judge(tmp_path / "judge", end_to_end=False)
@@ -118,7 +126,7 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     graded = Settings.of(
         k=3, resamples=0, measures="P@3", annotators=("erag", "judge"), judge_labels="graded"
     )
-    evaluate(inputs(), graded, store=tmp_path, executor=again)
+    evaluate(inputs(), graded, store=tmp_path, executor=NamedExecutor("judging", again))
     assert again.asked == []  # another kind of label costs nothing
 
 
@@ -141,6 +149,7 @@ def test_another_prompt_and_another_model_may_judge(tiny_t5, tmp_path):
     assert written["judge"]["choices"] == ["useful", "useless"]
     assert written["judge"]["labels"] == "binary"
     assert written["judge"]["reading"]["done"] == 5
+    assert written["reader"]["executor"] == written["judge"]["executor"] == "judging"
     assert written["reader"]["prompt"] == "completion"
     assert written["reader"]["prompt_sha256"] == result.readings["reader"].prompt.digest
     assert written["configuration"]["judge_prompt"] == str(prompt)
@@ -234,3 +243,46 @@ def test_a_read_that_was_never_asked_for_is_an_error(tmp_path):
     unknown = known.head(1).with_columns(doc_ids=pl.Series([["d9"]]))
     with pytest.raises(ValueError, match="1 of 1 reads were never asked for"):
         reading.of(unknown)
+
+
+def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
+    settings = Settings.of(k=3, resamples=0, measures="P@3", annotators=("erag",))
+    shout = ScriptedReader(lambda text: say_last(text).upper())
+    specs = {}
+    for name, executor in (("own", shout), ("named", NamedExecutor("shouting 2", shout))):
+        result = evaluate(inputs(), settings, store=tmp_path, executor=executor)
+        specs[name] = result.readings["reader"].spec
+        assert result.readings["reader"].costs.done == 7
+    # the store has the reads of the one that has a name, and not under the reader's
+    (folder,) = tmp_path.iterdir()
+    assert folder.name == specs["named"].fingerprint
+    readers_own = replace(specs["own"], executor="").fingerprint
+    assert len({readers_own, *(spec.fingerprint for spec in specs.values())}) == 3
+    with patch.object(reads, "executor_for", lambda *_: (ScriptedReader(say_last), 1, False)):
+        result = evaluate(inputs(), settings, store=tmp_path)
+    assert (result.readings["reader"].costs.reused, result.readings["reader"].costs.done) == (0, 7)
+    assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
+    assert result.readings["reader"].spec.fingerprint == readers_own
+    assert summarize(result, {})["reader"]["executor"] is None
+    assert amount(result, "own_executor") == 0
+
+
+def test_a_study_keeps_the_reads_of_executors_apart_too(tmp_path):
+    conditions = vary(Settings.of(k=3, resamples=0, measures="P@3"), Sweep(k_sweep=(1, 3)))
+    first, second = ScriptedReader(say_last), ScriptedReader(say_last)
+    study(inputs(), conditions, store=tmp_path, executor=NamedExecutor("one", first))
+    study(inputs(), conditions, store=tmp_path, executor=NamedExecutor("two", second))
+    assert len(first.asked) == len(second.asked) > 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_example_of_the_guide_runs(tmp_path, monkeypatch):
+    guide = (Path(__file__).parents[2] / "docs/guide/python.md").read_text(encoding="utf-8")
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", guide, re.S) if "NamedExecutor" in c)
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.of(k=3, resamples=0, measures="P@3")
+    names = {"answer": say_last, "inputs": inputs(), "settings": settings}
+    names |= {"evaluate": evaluate, "Path": Path}
+    exec(compile(code, "python.md", "exec"), names)
+    assert names["result"].downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
+    assert len(list(Path("store").iterdir())) == 1

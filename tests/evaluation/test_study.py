@@ -233,6 +233,12 @@ def test_without_end_to_end_scores_means_stand_side_by_side(tmp_path):
             "P@7 looks further than the smallest",
         ),
         (partial(Settings.of), {"readers": ("bundled", "bundled")}, "`reader` has a value twice"),
+        (partial(Settings.of), {"readers": ("m/x", "./m//x/")}, "`reader` has a value twice"),
+        (
+            partial(Settings.of),
+            {"augmentations": ("fid", "in-prompt", "fid")},
+            "`augmentation` has a value twice",
+        ),
     ],
 )
 def test_conditions_that_cannot_work_are_refused(settings, varied, words):

@@ -2,16 +2,19 @@
 
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
 import time
 
+import fsspec
 import polars as pl
 import pytest
 
 from engine import tables
 from engine.scoring.metrics import METRICS
 from engine.sources.bundled import questions
+from jobs._command import command_line
 from tests.commands import erag, evaluate
 
 
@@ -76,6 +79,11 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
         (["--qrels", "x"], "--qrels without the annotator qrels"),
         (["--relevant", "qrels"], "--relevant qrels does not fit erag"),
         (["--measures", "Judged@2", "--relevant", "list"], "Judged is 1 by definition"),
+        (["--annotators", "containment,containment"], "--annotators has 'containment' twice"),
+        (["--measures", "P@1 RR P@1"], "--measures has P@1 twice"),
+        (["--k-sweep", "5,10,5"], "--k-sweep has a value twice"),
+        (["--reader", "m", "./m"], "--reader has a value twice"),
+        (["--augmentation", "fid,fid"], "--augmentation has a value twice"),
         (["--interval", "exact"], "interval"),
         (["--missing", "ignore"], "missing"),
     ],
@@ -86,6 +94,62 @@ def test_statistics_options_that_cannot_work_are_refused(files, capsys, more, wo
     assert words in error.lower() or words in error
     assert error.count("\n") == 1
     assert not files["out"].exists()
+
+
+def test_the_summary_says_which_command_made_it_of_which_files(files, tmp_path):
+    more = ["--no-end-to-end", "--annotators", "containment", "--k", 2, "--resamples", 0]
+    assert evaluate(files, *more, "--measures", "P@2 RR") == 0
+    summary = json.loads((files["out"] / "summary.json").read_text())
+    found = summary["audit"]
+    given = ["--queries", files["queries"], "--corpus", files["corpus"], "--run", files["run"]]
+    words = ["erag", "evaluate", *given, "--out", files["out"], *more, "--measures", "P@2 RR"]
+    assert shlex.split(found["command"]) == [str(word) for word in words]
+    assert found["files"] == [
+        {
+            "role": role,
+            "path": str(files[name]),
+            "bytes": files[name].stat().st_size,
+            "sha256": hashlib.sha256(files[name].read_bytes()).hexdigest(),
+        }
+        for role, name in (("queries", "queries"), ("corpus", "corpus"), ("runs", "run"))
+    ]
+    assert sorted(found["tables_sha256"]) == ["corpus", "queries", "runs"]
+    assert command_line() is None  # now that no command runs
+    # Another file of the same lists: its bytes differ, the table does not.
+    lines = files["run"].read_text().splitlines(keepends=True)
+    files["run"].write_text("".join(reversed(lines)))
+    assert evaluate(files, *more, "--measures", "P@2 RR") == 0
+    again = json.loads((files["out"] / "summary.json").read_text())
+    assert again["audit"]["tables_sha256"] == found["tables_sha256"]
+    assert again["audit"]["files"][2] != found["files"][2]
+    differing = {"audit", "seconds"}
+    for key in summary.keys() - differing:
+        assert again[key] == summary[key], key
+
+
+def test_credentials_of_addresses_do_not_reach_the_summary(files, tmp_path):
+    system = fsspec.filesystem("memory")
+    system.pipe("/key:secret@bucket/q.jsonl", files["queries"].read_bytes())
+    try:
+        files["queries"] = "memory://key:secret@bucket/q.jsonl"
+        more = ["--no-end-to-end", "--annotators", "containment", "--k", 2, "--resamples", 0]
+        assert evaluate(files, *more) == 0
+    finally:
+        system.store.clear()
+    text = (files["out"] / "summary.json").read_text()
+    assert "secret" not in text
+    written = json.loads(text)
+    masked = "memory://***@bucket/q.jsonl"
+    assert written["configuration"]["queries"] == masked
+    assert written["audit"]["files"][0] == {
+        "role": "queries", "path": masked, "bytes": None, "sha256": None,
+    }  # fmt: skip
+    assert masked in shlex.split(written["audit"]["command"])
+
+
+def test_a_run_that_is_given_twice_is_refused(files, capsys):
+    assert evaluate(files, "--run", files["run"], "--no-end-to-end") == 2
+    assert f"the run is called 'mine', as is {files['run']}" in capsys.readouterr().err
 
 
 def test_fid_with_a_t5_directory(files, tiny_t5, tmp_path):

@@ -49,6 +49,9 @@ def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
     assert summary["figures"]["uncovered_queries"] == 22
     assert summary["configuration"]["user_queries"] == str(files["user-queries"])
     assert summary["encoder"]["dtype"] == "float32"
+    audit = summary["audit"]
+    assert audit["command"].startswith("erag coverage --queries")
+    assert [file["role"] for file in audit["files"]] == ["queries", "user_queries"]
     assert summary["counts"]["distinct_user_queries"] == 36
     # the same on another run, from a packed log, and with another number of threads
     packed = tmp_path / "log.txt.gz"
@@ -59,6 +62,9 @@ def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
     for name in ("coverage", "assignments"):
         one, other = (pl.read_parquet(d / f"{name}.parquet") for d in (out, again))
         assert one.equals(other)
+    repeated = json.loads((again / "summary.json").read_text())["audit"]
+    assert repeated["tables_sha256"] == audit["tables_sha256"]
+    assert repeated["files"][1]["sha256"] != audit["files"][1]["sha256"]  # it is packed
 
 
 def test_options_of_the_encoder_reach_it(files, tmp_path):

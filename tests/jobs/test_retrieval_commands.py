@@ -83,7 +83,9 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
 
 
 def test_options_named_like_commands_may_stand_in_a_yaml_file(indexed, tmp_path, capsys):
-    options = {"index": [str(indexed["bm25"])] * 2, "name": ["one", "two"], "fuse": "rrf"}
+    other = shutil.copytree(indexed["bm25"], tmp_path / "other")
+    indexes = [str(indexed["bm25"]), str(other)]
+    options = {"index": indexes, "name": ["one", "two"], "fuse": "rrf"}
     options |= {"queries": str(indexed["queries"]), "out": str(tmp_path / "runs"), "k": 2}
     (tmp_path / "o.yaml").write_text(json.dumps(options))  # JSON is YAML
     assert erag("retrieve", "--config", tmp_path / "o.yaml") == 0
@@ -95,6 +97,14 @@ def test_options_named_like_commands_may_stand_in_a_yaml_file(indexed, tmp_path,
     (tmp_path / "i.yaml").write_text(f"corpus: {indexed['corpus']}\nout: {tmp_path / 'again'}\n")
     assert erag("index", "bm25", "--config", tmp_path / "i.yaml") == 0
     assert manifest.read(tmp_path / "again").passages == 3
+
+
+def test_an_index_that_is_given_twice_is_refused(indexed, tmp_path, capsys):
+    more = ["--fuse", "rrf", "--name", "one", "--name", "two"]
+    twice = indexed | {"again": indexed["bm25"].parent / "x" / ".." / indexed["bm25"].name}
+    assert retrieve(twice, tmp_path / "runs", "bm25", "again", more=more) == 2
+    assert "--index has" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_system_without_any_hit_is_fused_nevertheless(indexed, tmp_path, capsys):

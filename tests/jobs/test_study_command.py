@@ -27,6 +27,10 @@ def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):
     (reading,) = [c for c in summary["study"]["costs"] if c["role"] == "reader"]
     assert reading["done"] == 6  # four passages alone, which are the lists of one, and two of two
     beside = json.loads((out / other["directory"] / "summary.json").read_text())
+    for key in ("command", "files", "code"):
+        assert beside["audit"][key] == summary["audit"][key]
+    runs = [one["audit"]["tables_sha256"]["runs"] for one in (summary, beside)]
+    assert runs[0] != runs[1]  # at another cutoff
     assert beside["configuration"]["k"] == 1
     assert beside["configuration"]["measures"] == [
         "P@1", "nDCG@1", "AP@1", "RR@1", "R@1", "Success@1", "UDCG@1"

@@ -93,6 +93,16 @@ def test_a_name_stands_for_one_annotator():
             Settings.of(annotators=("containment", *mine))
 
 
+def test_an_annotator_that_is_given_twice_is_refused():
+    mine = from_function("mine", lambda *_: 1.0)
+    for twice, name in (
+        (("containment", "erag", "containment"), "containment"),
+        ((mine, mine), "mine"),
+    ):
+        with pytest.raises(InputError, match=f"`annotators` has '{name}' twice; give each"):
+            Settings.of(annotators=twice)
+
+
 def test_the_example_in_the_readme_runs(tmp_path, monkeypatch, capsys):
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (code,) = (c for c in re.findall(r"```python\n(.*?)```", readme, re.S) if "from_function" in c)

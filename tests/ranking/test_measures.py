@@ -86,7 +86,8 @@ def measures():
 
 @given(st.lists(measures(), min_size=1))
 def test_every_measure_is_what_its_name_is_parsed_to(some):
-    assert parse_measures(" ".join(map(str, some))) == tuple(dict.fromkeys(some))
+    distinct = tuple(dict.fromkeys(some))
+    assert parse_measures(" ".join(map(str, distinct))) == distinct
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_unknown_measures_are_refused_with_the_reason(text, why):
 
 
 def test_lists_may_have_spaces_inside_parentheses():
-    assert parse_measures("P@1 AP(rel = 0.5)@3  P@1") == (Measure("P", 1), Measure("AP", 3, 0.5))
+    assert parse_measures("P@1 AP(rel = 0.5)@3 ") == (Measure("P", 1), Measure("AP", 3, 0.5))
     assert parse_measures("nDCG(dcg = 'exp-log2')@5\n\tRprec") == (
         Measure("nDCG", 5, dcg="exp-log2"),
         Measure("Rprec"),
@@ -135,7 +136,13 @@ def test_lists_may_have_spaces_inside_parentheses():
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("  ", "no measures"), ("P@2 ( AP", "unknown measure"), ("P@1,AP", "unknown measure")],
+    [
+        ("  ", "no measures"),
+        ("P@2 ( AP", "unknown measure"),
+        ("P@1,AP", "unknown measure"),
+        ("P@1 AP P@1", "`measures` has P@1 twice; give each measure once"),
+        ("P(rel=0.50)@1 P(rel=0.5)@01", r"`measures` has P\(rel=0.5\)@1 twice"),
+    ],
 )
 def test_texts_that_are_not_lists_of_measures_are_refused(text, why):
     with pytest.raises(InputError, match=why):
@@ -151,6 +158,17 @@ def test_measures_that_count_passages_need_a_threshold_on_real_valued_labels():
     bare, with_threshold = [Measure(kind) for kind in KINDS], [Measure("AP", 5, 0.5)]
     assert [m.kind for m in undefined_on_graded([*bare, *with_threshold])] == ["AP", "RR", "Rprec"]
     assert set(KINDS) - GRADED_KINDS == {"AP", "RR", "Rprec", "UDCG"}
+    above = undefined_on_graded([*bare, *with_threshold], above_one=True)
+    assert {m.kind for m in above} == {"P", "R", "F1", "Success", "AP", "RR", "Rprec"}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("P@3", "P(rel=1)@3"), ("Rprec", "Rprec(rel=1)"), ("AP(rel=2)", "AP(rel=2)"), ("nDCG@3", "nDCG@3"),
+     ("Judged@3", "Judged@3"), ("UDCG@3", "UDCG@3")],
+)  # fmt: skip
+def test_a_threshold_is_given_to_measures_that_can_have_one(name, expected):
+    assert str(parse_measure(name).with_threshold()) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.errors import InputError
 from engine.ranking.measures import parse_measure
 from tests.ranking.ragged import (
     SEEDS,
@@ -34,6 +36,8 @@ MEASURES = [
     f"Rprec(rel={REL})",
 ]
 JUDGED = [f"Judged{cut}" for cut in CUTS]
+# What is defined where some of the labels exceed 1.
+ON_GRADES = [name for name in MEASURES if "DCG" in name or "rel=" in name]
 
 
 def ratio(numerator: float, denominator: float) -> float:
@@ -106,19 +110,27 @@ def all_by_definition(case: Case, names: list[str], relevant: str) -> Values:
     return values
 
 
+def with_label(case: Case, label: float) -> Case:
+    """The case with a query, named by the label, whose one listed passage has that label."""
+    name = f"{label:g}"
+    lists = {run: own | {name: ["d0"]} for run, own in case.lists.items()}
+    return Case([*case.queries, name], lists, case.labels | {name: {"d0": label}})
+
+
 def with_half(case: Case) -> Case:
-    """The case with a query whose listed label is 0.5, so that its labels are real-valued."""
-    lists = {run: own | {"half": ["d0"]} for run, own in case.lists.items()}
-    return Case([*case.queries, "half"], lists, case.labels | {"half": {"d0": 0.5}})
+    """The case with a label 0.5, so that its labels are real-valued."""
+    return with_label(case, 0.5)
 
 
 def check_definitions(case: Case, relevant: str) -> None:
     case = with_half(case)
     assert_agree(score(case, MEASURES, relevant), all_by_definition(case, MEASURES, relevant))
+    graded = with_label(with_label(case, 1.7), 3.0)
+    assert_agree(score(graded, ON_GRADES, relevant), all_by_definition(graded, ON_GRADES, relevant))
 
 
-# Equal labels, labels at the threshold and beside it, whole ones, some above 1, negative ones.
-SOME_LABELS = (-1.0, -0.5, 0.0, 0.1, 0.29999, REL, 0.5, 0.5, 1.0, 1.0, 1.7, 3.0)
+# Equal labels, labels at the threshold and beside it, whole ones, negative ones.
+SOME_LABELS = (-1.0, -0.5, 0.0, 0.1, 0.29999, REL, 0.5, 0.5, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
@@ -155,7 +167,7 @@ def test_labels_of_passages_that_no_run_lists_count_in_the_qrels_only(case):
     for relevant in ("list", "pool"):
         assert score(extended, MEASURES, relevant) == score(case, MEASURES, relevant)
     # 0.5 of 0.5 + 0.75
-    assert score(extended, ["R"], "qrels")["s", "R", "half"] == pytest.approx(0.4, abs=1e-12)
+    assert score(extended, ["R"], "qrels")["s", "R", "0.5"] == pytest.approx(0.4, abs=1e-12)
 
 
 def test_values_by_hand():
@@ -188,9 +200,28 @@ def test_values_by_hand():
 
 
 def test_one_real_valued_label_makes_all_labels_of_the_table_real_valued():
-    # Graded labels alone: P counts labels of 1 and more; with one 0.5 among them: mean labels.
+    # Labels 1 and 0 alone: R counts those of 1; with one 0.5 among them: shares of the labels' sum.
     lists = {"s": {"q": ["a", "b"], "p": ["a"]}}
-    graded = Case(["q", "p"], lists, {"q": {"a": 3, "b": 1}, "p": {"a": 0}})
-    real = Case(["q", "p"], lists, {"q": {"a": 3, "b": 1}, "p": {"a": 0.5}})
-    assert score(graded, ["P@2"], "list")["s", "P@2", "q"] == 1.0
-    assert score(real, ["P@2"], "list")["s", "P@2", "q"] == 2.0
+    binary = Case(["q", "p"], lists, {"q": {"a": 1, "b": 1}, "p": {"a": 0}})
+    real = Case(["q", "p"], lists, {"q": {"a": 1, "b": 1}, "p": {"a": 0.5}})
+    assert score(binary, ["P@1"], "list")["s", "P@1", "p"] == 0.0
+    assert score(real, ["P@1"], "list")["s", "P@1", "p"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["P@2", "R@2", "F1@2", "Success@2", "P"])
+def test_one_fractional_grade_among_whole_ones_asks_for_a_threshold(name):
+    # Whole grades: those of 1 and more count. With one 0.5 among them P@2 of q would be (3 + 1) / 2.
+    lists = {"s": {"q": ["a", "b"], "p": ["a"]}}
+    whole = Case(["q", "p"], lists, {"q": {"a": 3, "b": 1}, "p": {"a": 0}})
+    some = Case(["q", "p"], lists, {"q": {"a": 3, "b": 1}, "p": {"a": 0.5}})
+    assert score(whole, [name], "list")["s", name, "q"] == 1.0
+    with_threshold = str(parse_measure(name).with_threshold())
+    advice = re.escape(f"give a threshold, as in {with_threshold}")
+    with pytest.raises(InputError, match=f"{name} is not defined .* exceed 1; {advice}"):
+        score(some, [name], "list")
+    assert score(some, [with_threshold], "list")["s", with_threshold, "q"] == 1.0
+    # Gains are grades anyway, and whether a passage is judged does not depend on its grade.
+    score(some, ["nDCG@2", "DCG@2", "Judged@2"], "pool")
+    # A label below 0 is none, whatever lies beyond its point.
+    unjudged = Case(["q", "p"], lists, {"q": {"a": 3, "b": 1}, "p": {"a": -0.5}})
+    assert score(unjudged, [name], "list")["s", name, "q"] == 1.0

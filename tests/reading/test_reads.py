@@ -6,22 +6,25 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from unittest.mock import patch
 
 import polars as pl
 import pytest
 
 from engine import tables
 from engine.errors import InputError, ReadError
-from engine.reading import store
+from engine.reading import reads, store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.reading.reads import (
     FAILURE,
     OUTPUT_COLUMNS,
+    NamedExecutor,
     get_reads,
     input_sizes,
     output_columns,
+    read_by,
     unit_tokens,
 )
 from tests.conftest import ScriptedReader
@@ -39,23 +42,32 @@ SPEC = ReaderSpec(
 )
 
 
-def wanted(*texts, query="q"):
+def wanted(*texts, query="q", spec=SPEC):
     rows = [
-        (read_key(SPEC.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t])
+        (read_key(spec.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t])
         for i, t in enumerate(texts)
     ]
     return pl.DataFrame(rows, schema=WANTED, orient="row")
 
 
-def ask(texts, directory, reader, spec=SPEC):
-    return get_reads(wanted(*texts), spec, directory, actors=0, executor=reader)
+def ask(texts, directory, reader):
+    """Get reads that the scripted reader does as if it were the reader of the specification."""
+    with patch.object(reads, "executor_for", lambda *_: (reader, 1, False)):
+        return get_reads(wanted(*texts), SPEC, directory, actors=0)
+
+
+def ask_executor(texts, directory, executor):
+    """Get reads that an executor of a user's does."""
+    spec = read_by(SPEC, executor)
+    planned = wanted(*texts, spec=spec)
+    return get_reads(planned, spec, directory, actors=0, executor=executor)
 
 
 def test_a_read_is_done_once_for_all_jobs(tmp_path):
     reader = ScriptedReader(str.upper)
-    reads, costs = ask(["a", "bb", "a"], tmp_path, reader)
-    assert reads["output"].to_list() == ["A", "BB", "A"]
-    assert reads["query_id"].to_list() == ["q0", "q1", "q2"]
+    found, costs = ask(["a", "bb", "a"], tmp_path, reader)
+    assert found["output"].to_list() == ["A", "BB", "A"]
+    assert found["query_id"].to_list() == ["q0", "q1", "q2"]
     assert sorted(reader.asked) == ["a", "bb"]
     assert (costs.wanted, costs.reused, costs.done) == (2, 0, 2)
     again, costs = ask(["bb", "ccc", "a"], tmp_path, reader)
@@ -87,10 +99,10 @@ def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
         tmp_path / fingerprint / "0.parquet"
     )
     reader = ScriptedReader(str.upper)
-    reads, costs = ask(["a", "b"], tmp_path, reader)
+    found, costs = ask(["a", "b"], tmp_path, reader)
     assert reader.asked == ["b"]
     assert (costs.reused, costs.done) == (1, 1)
-    assert reads.row(0) == (*rows[0], None)
+    assert found.row(0) == (*rows[0], None)
 
 
 def test_store_files_keep_their_columns(tmp_path):
@@ -122,6 +134,40 @@ def test_another_reader_does_not_share_reads(tmp_path):
     assert fast.fingerprint == SPEC.fingerprint
 
 
+def test_a_users_executor_never_answers_for_the_reader(tmp_path):
+    own = ScriptedReader(str.title)
+    for executor in (own, NamedExecutor("mine", own)):
+        found, costs = ask_executor(["ab"], tmp_path, executor)
+        assert found["output"].to_list() == ["Ab"]
+        assert (costs.reused, costs.done) == (0, 1)
+    read, costs = ask(["ab"], tmp_path, ScriptedReader(str.upper))
+    assert (read["output"].to_list(), costs.reused) == (["AB"], 0)
+    # nor the reader for an executor
+    again, costs = ask_executor(["ab"], tmp_path, ScriptedReader(str.title))
+    assert (again["output"].to_list(), costs.reused) == (["Ab"], 0)
+
+
+def test_only_the_reads_of_a_named_executor_are_kept(tmp_path):
+    ask_executor(["a"], tmp_path, ScriptedReader(str.upper))
+    assert not list(tmp_path.iterdir())
+    ask_executor(["a"], tmp_path, NamedExecutor("one", ScriptedReader(str.upper)))
+    _, same = ask_executor(["a", "b"], tmp_path, NamedExecutor("one", ScriptedReader(str.upper)))
+    _, other = ask_executor(["a", "b"], tmp_path, NamedExecutor("two", ScriptedReader(str.upper)))
+    assert [(costs.reused, costs.done) for costs in (same, other)] == [(1, 1), (0, 2)]
+    folders = {path.name for path in tmp_path.iterdir()}
+    assert len(folders) == 2
+    assert SPEC.fingerprint not in folders
+    with pytest.raises(InputError, match="an executor without a name; name what reads"):
+        NamedExecutor(" ", ScriptedReader(str.upper))
+
+
+@pytest.mark.parametrize("executor", [None, NamedExecutor("other", ScriptedReader(str.upper))])
+def test_reads_that_were_planned_for_another_executor_are_an_error(tmp_path, executor):
+    spec = read_by(SPEC, NamedExecutor("mine", ScriptedReader(str.upper)))
+    with pytest.raises(ValueError, match="planned for another executor"):
+        get_reads(wanted("a", spec=spec), spec, tmp_path, actors=0, executor=executor)
+
+
 def test_failed_reads_are_reported_and_tried_again(tmp_path):
     def fail(plan, units, spec):
         for unit in units:
@@ -136,11 +182,11 @@ def test_failed_reads_are_reported_and_tried_again(tmp_path):
                 ),
             )
 
-    reads, costs = ask(["a", "b"], tmp_path, fail)
-    assert reads["failure"].to_list() == ["too long"] * 2
+    found, costs = ask(["a", "b"], tmp_path, fail)
+    assert found["failure"].to_list() == ["too long"] * 2
     assert (costs.done, costs.failed) == (2, 2)
-    reads, costs = ask(["a", "b"], tmp_path, ScriptedReader(str.upper))
-    assert reads["failure"].null_count() == 2
+    found, costs = ask(["a", "b"], tmp_path, ScriptedReader(str.upper))
+    assert found["failure"].null_count() == 2
     assert costs.done == 2
 
 
@@ -152,10 +198,11 @@ def test_units_that_vanish_are_an_error(tmp_path):
 def test_progress_counts_distinct_reads(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     seen = []
-    get_reads(
-        wanted("a", "b", "b"), SPEC, tmp_path, actors=0,
-        executor=ScriptedReader(str.upper), on_progress=lambda done, total: seen.append((done, total)),
-    )  # fmt: skip
+    with patch.object(reads, "executor_for", lambda *_: (ScriptedReader(str.upper), 1, False)):
+        get_reads(
+            wanted("a", "b", "b"), SPEC, tmp_path, actors=0,
+            on_progress=lambda done, total: seen.append((done, total)),
+        )  # fmt: skip
     assert seen == [(1, 2), (2, 2)]
 
 
@@ -183,7 +230,8 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
                 if number == 3:
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield result
-        reads.get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), actors=0, executor=killed)
+        reads.executor_for = lambda *_: (killed, 1, False)
+        reads.get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), actors=0)
         """
     )
     done = subprocess.run(
@@ -193,9 +241,9 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
     # a file that a killed process was writing is not taken for a finished one
     (tmp_path / SPEC.fingerprint / ".x.123.tmp.parquet").write_bytes(b"half")
     reader = ScriptedReader(str.upper)
-    reads, costs = ask(list("abcdefgh"), tmp_path, reader)
+    found, costs = ask(list("abcdefgh"), tmp_path, reader)
     assert (costs.reused, costs.done, len(reader.asked)) == (3, 5, 5)
-    assert reads["output"].to_list() == list("ABCDEFGH")
+    assert found["output"].to_list() == list("ABCDEFGH")
 
 
 def test_units_are_small_enough_for_every_actor():

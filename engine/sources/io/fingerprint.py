@@ -1,9 +1,10 @@
-"""Fingerprints of tables' contents, independent of the order of rows."""
+"""Fingerprints of tables' contents, independent of the order of rows, and of files' bytes."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,16 @@ from engine import tables
 
 _COLUMNS = tuple(tables.CORPUS)
 _BITS = 256
+
+
+def file_sha256(path: str | Path) -> str:
+    """The SHA-256 of a file's bytes, as 64 hexadecimal digits.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class RowHashes:

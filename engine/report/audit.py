@@ -1,0 +1,144 @@
+"""How a result came about: when, by which command, where, from what, and with which code.
+
+It is one block of ``summary.json``, apart from the figures, since it differs from one run to the next
+where these are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from engine import __version__
+from engine.errors import InputError
+from engine.machine.identity import this_machine
+from engine.sources.io.fingerprint import file_sha256
+
+# Larger files have no digest: their tables have one, and hashing 1 GiB takes up to 3 s.
+MOST_BYTES = 2**30
+# The directory that holds the package: of a checkout, its root.
+_ROOT = Path(__file__).resolve().parents[2]
+_GIT_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file that was given.
+
+    Attributes:
+        role: what it was given as: ``queries``, ``corpus``, ``runs`` …
+        path: its path or address, without credentials.
+        bytes: its size; None for a directory, a pipe or an address.
+        sha256: of its bytes as they are stored; None also for a file above ``MOST_BYTES``.
+    """
+
+    role: str
+    path: str
+    bytes: int | None
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code that ran.
+
+    Attributes:
+        version: of the package.
+        commit: the git commit of the checkout that it runs from; None where it does not, or where git
+            is not installed or refuses to look.
+        modified: whether tracked files differ from that commit; None without one.
+    """
+
+    version: str
+    commit: str | None
+    modified: bool | None
+
+
+def code_in(root: Path) -> Code:
+    """The code of a directory that holds the package."""
+    # A checkout further up is another project's, which has this package installed inside.
+    commit = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None
+    changes = _git(root, "status", "-s", "-uno") if commit else None
+    if changes is None:
+        return Code(__version__, None, None)
+    return Code(__version__, commit, bool(changes))
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """What git prints; None where it is not installed or fails."""
+    # Inside a hook these variables point at another repository; and nothing is locked or written.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            env=environment | {"GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_GIT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a result comes from, as far as its tables do not say; made when the work begins.
+
+    Attributes:
+        command: the command line without credentials; None where Python called the engine.
+        files: the files that were given.
+        code: the code that runs.
+    """
+
+    command: str | None = None
+    files: tuple[InputFile, ...] = ()
+    code: Code = field(default_factory=lambda: code_in(_ROOT))
+
+
+def input_files(named: Mapping[str, str | list[str] | None]) -> tuple[InputFile, ...]:
+    """The files of a command, with digests of their bytes.
+
+    Args:
+        named: paths or addresses, without credentials, by role; None for a file that was not given.
+
+    Raises:
+        InputError: a file can no longer be read.
+    """
+    return tuple(
+        _input_file(role, path)
+        for role, paths in named.items()
+        for path in ([paths] if isinstance(paths, str) else paths or [])
+    )
+
+
+def _input_file(role: str, path: str) -> InputFile:
+    if not Path(path).is_file():  # a directory, a pipe that is empty by now, or an address
+        return InputFile(role, path, None, None)
+    try:
+        size = Path(path).stat().st_size
+        return InputFile(role, path, size, file_sha256(path) if size <= MOST_BYTES else None)
+    except OSError as error:
+        raise InputError(path, None, f"cannot be read ({error})", "leave it in place") from None
+
+
+def content(origin: Origin, tables: Mapping[str, str]) -> dict[str, Any]:
+    """The block of ``summary.json``.
+
+    Args:
+        tables: digests of the tables that were evaluated, by name (``evaluation.digest``).
+    """
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": origin.command,
+        "machine": asdict(this_machine()),
+        "code": asdict(origin.code),
+        "files": [asdict(file) for file in origin.files],
+        "tables_sha256": dict(tables),
+    }
