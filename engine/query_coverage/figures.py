@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
 
-from engine.statistics.intervals import holm
+from engine.statistics.intervals import binomial_interval, holm
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -197,20 +196,6 @@ def chance_of_as_few(users: Ints, evaluations: Ints) -> tuple[Floats, Floats]:
     tails = _hypergeometric(sizes, int(evaluations.sum())).cdf(evaluations)
     p = np.minimum(np.asarray(tails, dtype=np.float64), 1.0)
     return p, np.array(holm([float(value) for value in p]))
-
-
-def binomial_interval(successes: float, n: int, confidence: float) -> tuple[float, float]:
-    """Exact interval of a proportion (Clopper & Pearson 1934), of at least that coverage.
-
-    Args:
-        successes: 0 to n; need not be a whole number.
-        n: 1 or more.
-        confidence: in (0, 1).
-    """
-    tail = (1 - confidence) / 2
-    low = betaincinv(successes, n - successes + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
-    return float(low), float(high)
 
 
 def _hypergeometric(sizes: Ints, sample: int) -> Any:

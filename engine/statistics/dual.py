@@ -1,4 +1,4 @@
-"""The five probabilities of document and word labels, with bootstrap intervals over queries."""
+"""The five probabilities of document and word labels, with exact intervals."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import polars as pl
 
 from engine import tables
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.intervals import interval
-from engine.statistics.resampling import Counts, distinct_rows, for_each_block
+from engine.statistics.intervals import binomial_interval
 from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABEL
-
-Floats = npt.NDArray[np.float64]
 
 PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Word | Doc)")
 
@@ -24,8 +21,8 @@ PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Wor
 class Probability:
     """A probability with its interval.
 
-    ``value`` in [0, 1], NaN where the condition never occurs; bounds are NaN where none were asked for
-    or none are defined, and then ``note`` says why.
+    ``value`` in [0, 1], NaN where the condition never occurs; then ``note`` says so. Bounds are NaN where
+    none were asked for or ``value`` is.
     """
 
     name: str
@@ -40,35 +37,21 @@ def dual_probabilities(
 ) -> list[Probability]:
     """The probabilities of two events over queries, in the order of ``PROBABILITIES``.
 
-    ``P(Doc | Word) = P(Doc ∩ Word) / P(Word)`` and the other way round; both events are resampled
-    together, so that the interval of a ratio is that of the ratio.
+    Each is a proportion: ``P(Doc | Word) = P(Doc ∩ Word) / P(Word)`` is that of the queries with Word which
+    have Doc too. Intervals are therefore exact ones of proportions (``binomial_interval``), also where
+    an event occurs for every query, which resamples would call certain. Those of conditional
+    probabilities are given the number of queries with the condition.
 
     Args:
         document, word: shape (n,), whether the event occurred for a query.
+        bootstrap: its level; without resamples there are no intervals.
     """
-    columns = np.stack([document, word, document & word]).astype(np.float64)
-    n = columns.shape[1]
-    estimates = _five(columns.sum(axis=1)[:, None], n)[:, 0]
-    replicates = np.full((len(PROBABILITIES), bootstrap.resamples), np.nan)
-    rows, row_of = distinct_rows(columns)
-
-    def fill(first: int, weights: Counts) -> None:
-        replicates[:, first : first + len(weights)] = _five((weights @ rows).T, n)
-
-    for_each_block(
-        row_of,
-        len(rows),
-        fill,
-        resamples=bootstrap.resamples,
-        seed=bootstrap.seed,
-        threads=bootstrap.threads,
-    )
-    without = None
-    if bootstrap.interval == "bca" and bootstrap.resamples:
-        without = _five(columns.sum(axis=1)[:, None] - columns, n - 1)
+    n, both = len(document), int((document & word).sum())
+    documents, words = int(document.sum()), int(word.sum())
+    counts = [(documents, n), (words, n), (both, n), (both, words), (both, documents)]
     return [
-        _described(name, float(estimates[i]), replicates[i], without, i, bootstrap)
-        for i, name in enumerate(PROBABILITIES)
+        _proportion(name, successes, of, bootstrap)
+        for name, (successes, of) in zip(PROBABILITIES, counts, strict=True)
     ]
 
 
@@ -135,33 +118,11 @@ def _events(
             yield name, cutoff, document, word
 
 
-def _five(sums: Floats, n: int) -> Floats:
-    """(5, B) probabilities from (3, B) numbers of queries with Doc, Word and both; 0/0 is NaN."""
-    document, word, both = sums
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.stack([document / n, word / n, both / n, both / word, both / document])
-
-
-def _described(
-    name: str,
-    estimate: float,
-    replicates: Floats,
-    without: Floats | None,
-    row: int,
-    bootstrap: Bootstrap,
-) -> Probability:
+def _proportion(name: str, successes: int, of: int, bootstrap: Bootstrap) -> Probability:
     nan = float("nan")
-    if np.isnan(estimate):
+    if of == 0:
         return Probability(name, nan, nan, nan, "undefined: the condition never occurs")
     if not bootstrap.resamples:
-        return Probability(name, estimate, nan, nan, "")
-    low, high, note = interval(
-        estimate,
-        replicates,
-        None if without is None else without[row],
-        method=bootstrap.interval,
-        confidence=bootstrap.confidence,
-    )
-    for side in ("one side is constant", "a side is constant"):
-        note = note.replace(side, "the condition never occurs")
-    return Probability(name, estimate, low, high, note)
+        return Probability(name, successes / of, nan, nan, "")
+    low, high = binomial_interval(successes, of, bootstrap.confidence)
+    return Probability(name, successes / of, low, high, "")

@@ -1,4 +1,4 @@
-"""Bootstrap confidence intervals and p-values from replicates of a statistic."""
+"""Intervals of replicates and of proportions, p-values from replicates, and their correction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
+from scipy.special import betaincinv, ndtr, ndtri
 
 Floats = npt.NDArray[np.float64]
 IntervalMethod = Literal["percentile", "bca"]
@@ -86,6 +86,20 @@ def p_value(replicates: Floats) -> float:
         return float("nan")
     tail = min((defined <= 0).sum(), (defined >= 0).sum())
     return float(min(1.0, 2 * (1 + tail) / (1 + len(defined))))
+
+
+def binomial_interval(successes: float, n: int, confidence: float) -> tuple[float, float]:
+    """Exact interval of a proportion (Clopper & Pearson 1934), of at least that coverage.
+
+    Args:
+        successes: 0 to n; need not be a whole number.
+        n: 1 or more.
+        confidence: in (0, 1).
+    """
+    tail = (1 - confidence) / 2
+    low = betaincinv(successes, n - successes + 1, tail) if successes else 0.0
+    high = betaincinv(successes + 1, n - successes, 1 - tail) if successes < n else 1.0
+    return float(low), float(high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, binomtest
+from scipy.stats import binom
 
 from engine.query_coverage.figures import (
-    binomial_interval,
     chance_of_as_few,
     chance_of_as_many,
     default_clusters,
@@ -113,12 +112,6 @@ def test_figures_computed_by_hand():
     unasked = figures(labels(4, 2), np.arange(6) > 2, seed=0)
     assert (unasked.share, unasked.unasked_clusters, unasked.unasked_queries) == (0, 1, 2)
     assert figures(labels(6), np.arange(6) == 0, seed=0).p == 1
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 40), (3, 40), (40, 40), (121, 1362)])
-def test_the_interval_is_that_of_scipy(k, n):
-    expected = binomtest(k, n).proportion_ci(0.9, method="exact")
-    assert binomial_interval(k, n, 0.9) == pytest.approx((expected.low, expected.high))
 
 
 def test_the_default_number_of_clusters_is_a_square_root_and_at_most_the_texts():

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from engine import tables
 from engine.statistics.correlation import Bootstrap
@@ -46,7 +47,7 @@ def test_a_condition_that_never_occurs_leaves_the_probability_undefined():
     assert math.isnan(given_word.low)
     assert "the condition never occurs" in given_word.note
     assert found["P(Word | Doc)"].value == 0
-    assert "the condition never occurs in" in found["P(Word | Doc)"].note  # in some resamples
+    assert found["P(Word | Doc)"].high > 0.9  # one query alone tells hardly anything
 
 
 @settings(deadline=None)
@@ -63,32 +64,28 @@ def test_identities(pairs):
         assert both <= p[marginal] <= 1
 
 
-@settings(max_examples=20, deadline=None)  # shared machines stall
-@given(
-    st.lists(st.tuples(st.booleans(), st.booleans()), min_size=3, max_size=30),
-    st.sampled_from(["percentile", "bca"]),
-)
-def test_intervals_lie_within_0_and_1_and_do_not_depend_on_order_of_threads(pairs, method):
-    one, many = (
-        dual_probabilities(*events(*pairs), Bootstrap(200, method, threads=threads))
-        for threads in (1, 4)
-    )
-    assert repr(one) == repr(many)
-    for p in one:
-        assert math.isnan(p.low) or 0 <= p.low <= p.high <= 1
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_intervals_are_scipys_exact_ones_of_the_queries_that_meet_the_condition(pairs):
+    document, word = events(*pairs)
+    found = {p.name: p for p in dual_probabilities(document, word, Bootstrap(200))}
+    for name, of, successes in (
+        ("P(Doc)", np.ones_like(word), document),
+        ("P(Doc ∩ Word)", np.ones_like(word), document & word),
+        ("P(Doc | Word)", word, document),
+        ("P(Word | Doc)", document, word),
+    ):
+        if not of.any():
+            assert math.isnan(found[name].low)
+            continue
+        exact = binomtest(int(successes[of].sum()), int(of.sum())).proportion_ci(0.95)
+        assert (found[name].low, found[name].high) == pytest.approx((exact.low, exact.high))
 
 
-@pytest.mark.parametrize("method", ["percentile", "bca"])
-def test_intervals_are_about_as_wide_as_theory_has_them(method):
-    # 400 queries, P(Doc) = 1/2: a standard error of sqrt(0.25 / 400) = 0.025
-    document, word = events(*[(1, 1)] * 100, *[(1, 0)] * 100, *[(0, 1)] * 50, *[(0, 0)] * 150)
-    found = {p.name: p for p in dual_probabilities(document, word, Bootstrap(4000, method))}
-    width = 2 * 1.96 * 0.025
-    assert found["P(Doc)"].high - found["P(Doc)"].low == pytest.approx(width, rel=0.1)
-    # P(Doc | Word) = 2/3 over 150 queries
-    width = 2 * 1.96 * math.sqrt(2 / 9 / 150)
-    given_word = found["P(Doc | Word)"]
-    assert given_word.high - given_word.low == pytest.approx(width, rel=0.1)
+def test_what_always_occurs_in_a_few_queries_is_not_certain():
+    document, word = events(*[(1, 1)] * 20)
+    found = dual_probabilities(document, word, Bootstrap(200))
+    assert all(p.value == p.high == 1 and 0.8 < p.low < 0.9 for p in found)
 
 
 def labelled(*rows):

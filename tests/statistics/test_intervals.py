@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from engine.statistics.intervals import holm, interval, p_value
+from engine.statistics.intervals import binomial_interval, holm, interval, p_value
 
 
 def statistic(x, y):
@@ -108,3 +108,9 @@ def test_holm_by_hand():
     first, second = holm([math.nan, 0.04])
     assert math.isnan(first)
     assert second == 0.04  # one comparison only
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 40), (3, 40), (40, 40), (121, 1362)])
+def test_the_interval_of_a_proportion_is_scipys(k, n):
+    expected = scipy.stats.binomtest(k, n).proportion_ci(0.9, method="exact")
+    assert binomial_interval(k, n, 0.9) == pytest.approx((expected.low, expected.high))
