@@ -32,11 +32,11 @@ def figures_of(
     """
     known: dict[str, dict[str, Any]] = {}
     if saved is not None and saved.exists():
-        # A run that was killed may leave half a line, which is computed again.
-        for line in saved.read_text(encoding="utf-8").splitlines(keepends=True):
-            if line.endswith("\n"):
-                row = json.loads(line)
-                known[json.dumps(row["cell"])] = row["figures"]
+        # A run that was killed may leave half a line, which goes, and is computed again.
+        *whole, _ = saved.read_text(encoding="utf-8").split("\n")
+        saved.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
+        for row in map(json.loads, whole):
+            known[json.dumps(row["cell"])] = row["figures"]
     missing = []
     for cell in cells:
         if (key := json.dumps(asdict(cell))) in known:
