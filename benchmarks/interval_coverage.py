@@ -38,7 +38,7 @@ from benchmarks._simulated import (
 )
 from engine.statistics.correlation import Bootstrap, Correlation, correlate
 from engine.statistics.inversion import table_of
-from engine.statistics.methods import LEAST_RARER, side
+from engine.statistics.methods import side
 from engine.statistics.resampling import replicate
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +48,8 @@ SHARES = (0.03, 0.05, 0.1, 0.3)
 TRUTHS = ("0", "0.3")
 LEAST, MOST = 0.93, 0.97
 STATISTICS = ("tau", "rho")
+# Rarer queries of each side from which on every sample must have an interval.
+_PRINTED_FROM = 10
 # Samples of each cell whose percentile intervals are computed too, for their width.
 _BESIDE = 100
 
@@ -161,7 +163,7 @@ def covered(cell: Cell) -> dict[str, Any]:
         found = correlate(x, y, Bootstrap(resamples=cell.draws, seed=number % 4, threads=1))
         if not found.method:
             methods["none"] += 1
-            enough = min(side(x).amount, side(y).amount) >= LEAST_RARER
+            enough = min(side(x).amount, side(y).amount) >= _PRINTED_FROM
             withheld += int(enough)
             continue
         methods[found.method] += 1

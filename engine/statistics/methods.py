@@ -19,8 +19,11 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Method = IntervalMethod | Literal["studentized", "inverted"]
 
+LEAST_QUERIES = 11
 # Queries with a value other than the most frequent one that each side needs, unless both are binary.
-LEAST_RARER = 10
+# More would choose samples by chance: intervals of those that have ten right answers where six are
+# expected hold too seldom, for tau grows with the share of right answers.
+LEAST_RARER = 3
 # From here on resampling holds: a side's rarer queries occur often enough in every resample.
 ENOUGH_TO_RESAMPLE = 50
 # Where both sides are mostly one value: queries that would be rarer on both if the sides were
@@ -68,7 +71,7 @@ def method_for(x: Side, y: Side, wanted: IntervalMethod) -> tuple[Method | None,
     - what is wanted (resampling), elsewhere.
     """
     n = len(x.rarer)
-    if n <= LEAST_RARER:
+    if n < LEAST_QUERIES:
         return None, f"no interval: {n} queries are too few"
     if x.values == y.values == 2:
         return "inverted", ""
@@ -76,7 +79,7 @@ def method_for(x: Side, y: Side, wanted: IntervalMethod) -> tuple[Method | None,
         if one.amount < LEAST_RARER:
             return None, (
                 f"no interval: the {what} is {one.mode:g} for {n - one.amount} of {n} queries, "
-                f"and for fewer than {LEAST_RARER} anything else"
+                f"and anything else for fewer than {LEAST_RARER}"
             )
     expected = x.amount * y.amount / n
     if _corner_is_thin(x, y, expected):

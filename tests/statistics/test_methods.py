@@ -28,6 +28,7 @@ SPREAD = np.arange(400.0)
         (scores([8, 4, 88]), scores([90, 10]), "inverted"),  # 1.2 queries expected in the corner
         (scores([8, 4, 288]), scores([200, 100]), "inverted"),
         (SPREAD[:64], scores([45, 19]), "studentized"),
+        (SPREAD[:64], scores([61, 3]), "studentized"),
         (SPREAD[:30], SPREAD[:30], "studentized"),
         (SPREAD[:100], scores([51, 49]), "studentized"),
         (SPREAD[:100], scores([50, 50]), "percentile"),
@@ -43,13 +44,12 @@ def test_the_method_follows_from_the_counts(x, y, method):
 def test_too_few_queries_and_nearly_constant_sides_have_none():
     assert chosen(SPREAD[:10], SPREAD[:10]) == (None, "no interval: 10 queries are too few")
     assert chosen(scores([5, 5]), scores([5, 5]))[0] is None
-    method, reason = chosen(SPREAD[:64], scores([55, 9]))
+    method, reason = chosen(SPREAD[:64], scores([62, 2]))
     assert method is None
     assert reason == (
-        "no interval: the end-to-end score is 0 for 55 of 64 queries, and for fewer than 10 "
-        "anything else"
+        "no interval: the end-to-end score is 0 for 62 of 64 queries, and anything else for fewer than 3"
     )
-    assert "the measure is 2 for 60 of 64" in chosen(scores([3, 1, 60]), scores([32, 32]))[1]
+    assert "the measure is 2 for 62 of 64" in chosen(scores([1, 1, 62]), scores([32, 32]))[1]
 
 
 def test_an_empty_corner_of_two_sides_that_are_mostly_one_value_is_thin():
