@@ -21,9 +21,12 @@ Method = IntervalMethod | Literal["studentized", "inverted"]
 
 LEAST_QUERIES = 11
 # Queries with a value other than the most frequent one that each side needs, unless both are binary.
-# More would choose samples by chance: intervals of those that have ten right answers where six are
-# expected hold too seldom, for tau grows with the share of right answers.
-LEAST_RARER = 3
+LEAST_RARER = 10
+# The same where there are many queries and the sides are not both mostly one value. Ten would choose samples
+# by chance: tau grows with the share of right answers, so that intervals of samples which happen to have
+# ten where six are expected hold too seldom.
+LEAST_OF_MANY = 3
+MANY_QUERIES = 50
 # From here on resampling holds: a side's rarer queries occur often enough in every resample.
 ENOUGH_TO_RESAMPLE = 50
 # Where both sides are mostly one value: queries that would be rarer on both if the sides were
@@ -75,14 +78,16 @@ def method_for(x: Side, y: Side, wanted: IntervalMethod) -> tuple[Method | None,
         return None, f"no interval: {n} queries are too few"
     if x.values == y.values == 2:
         return "inverted", ""
+    expected = x.amount * y.amount / n
+    thin = _corner_is_thin(x, y, expected)
+    least = LEAST_RARER if thin or n < MANY_QUERIES else LEAST_OF_MANY
     for what, one in (("measure", x), ("end-to-end score", y)):
-        if one.amount < LEAST_RARER:
+        if one.amount < least:
             return None, (
                 f"no interval: the {what} is {one.mode:g} for {n - one.amount} of {n} queries, "
-                f"and anything else for fewer than {LEAST_RARER}"
+                f"and anything else for fewer than {least}"
             )
-    expected = x.amount * y.amount / n
-    if _corner_is_thin(x, y, expected):
+    if thin:
         if x.values * y.values <= MOST_CELLS:
             return "inverted", ""
         if expected < _LEAST_IN_CORNER:

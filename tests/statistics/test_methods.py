@@ -50,6 +50,10 @@ def test_too_few_queries_and_nearly_constant_sides_have_none():
         "no interval: the end-to-end score is 0 for 62 of 64 queries, and anything else for fewer than 3"
     )
     assert "the measure is 2 for 62 of 64" in chosen(scores([1, 1, 62]), scores([32, 32]))[1]
+    # Ten where both sides are mostly one value, and where queries are few.
+    assert chosen(scores([5, 4, 55]), scores([45, 19]))[1].endswith("else for fewer than 10")
+    assert chosen(SPREAD[:49], scores([40, 9]))[1].endswith("else for fewer than 10")
+    assert chosen(SPREAD[:50], scores([41, 9])) == ("studentized", "")
 
 
 def test_an_empty_corner_of_two_sides_that_are_mostly_one_value_is_thin():
