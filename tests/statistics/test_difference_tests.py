@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 
 from benchmarks import difference_size
+from benchmarks._simulated_pairs import Case, draw, true_differences, true_taus
 from engine.statistics.difference_tests import (
     Pair,
     enough_to_resample,
@@ -199,7 +200,7 @@ def test_as_many_permutations_as_resamples_unless_each_is_long():
 
 
 def test_size_where_resamples_reject_a_quarter():
-    case = difference_size.Case(19, 0.1, "Success", "P@10", "none")
+    case = Case(19, 0.1, "Success", "P@10", "none")
     cell = difference_size.study(case, 400)
     assert cell["fails"] == []
     assert cell["tested"] > 50
@@ -210,9 +211,20 @@ def test_size_where_resamples_reject_a_quarter():
 @pytest.mark.slow
 def test_the_quick_study_of_sizes_fails_in_no_cell(tmp_path):
     out = tmp_path / "cells.jsonl"
-    cells = difference_size.run(list(difference_size.quick_cases()), lambda case: 400, out)
+    cases = list(difference_size.quick_cases())
+    cells = difference_size.run(cases, lambda case: difference_size.QUICK_SAMPLES, out)
     assert [cell["fails"] for cell in cells] == [[]] * 8
-    # what is in the file is not done again
+    # What is in the file is not done again.
     before = out.read_text()
-    assert difference_size.run(list(difference_size.quick_cases()), lambda case: 400, out) == cells
-    assert out.read_text() == before
+    again = difference_size.run(cases, lambda case: difference_size.QUICK_SAMPLES, out)
+    assert (again, out.read_text()) == (cells, before)
+
+
+def test_drawn_pairs_have_the_true_correlations():
+    for truth in ("equal", "apart", "spread"):
+        case = Case(100_000, 0.1, "P@10", "nDCG", truth)
+        x_a, x_b, y = (column[0] for column in draw(np.random.default_rng(0), case, 1))
+        found = [scipy.stats.kendalltau(x, y).statistic for x in (x_a, x_b)]
+        assert found == pytest.approx(true_taus(case), abs=0.01)
+        rhos = [scipy.stats.spearmanr(x, y).statistic for x in (x_a, x_b)]
+        assert rhos[0] - rhos[1] == pytest.approx(true_differences(case)[1], abs=0.01)
