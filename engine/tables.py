@@ -262,6 +262,8 @@ COMPARISONS: Schema = {
     high_of(RHO): pl.Float64(),
     p_of(RHO): pl.Float64(),
     p_holm_of(RHO): pl.Float64(),
+    # What intervals and p-values come from: "resampling" or "permutation"; empty where there are none.
+    METHOD: pl.String(),
     NOTE: pl.String(),
 }
 # Of a study: the correlations under each condition.

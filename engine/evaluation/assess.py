@@ -23,6 +23,7 @@ from engine.ranking.scores import Relevant
 from engine.reading.certify import Certificate
 from engine.reading.reads import UNNAMED
 from engine.scoring.metrics import score_outputs
+from engine.statistics.comparison import PERMUTATION
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
     ANNOTATOR,
@@ -342,16 +343,20 @@ def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]
     of_first = pl.col(ANNOTATOR) == settings.labels.names()[0]
     of_runs = pl.col(RUN) != pl.col(RUN_B)
     # As the p-values are corrected: see ``compare_cells``.
-    tests = max(
-        compared.filter(family, pl.col(tables.p_of(tables.TAU)).is_not_nan()).height
+    families = (
+        compared.filter(family, pl.col(tables.p_of(tables.TAU)).is_not_nan())
         for family in (of_runs, ~of_runs & of_first, ~of_runs & ~of_first)
     )
+    family = max(families, key=lambda found: found.height)
+    tests = family.height
     if not bootstrap.resamples or not tests:
         return
-    # The least p-value that this many resamples can give, after Holm's correction.
-    least = min(1.0, 2 * tests / (bootstrap.resamples + 1))
+    # The least p-value that this many resamples can give, after Holm's correction: of resamples twice
+    # the smaller tail is taken, of permutations both tails.
+    tails = 1 if (family[tables.METHOD] == PERMUTATION).any() else 2
+    least = min(1.0, tails * tests / (bootstrap.resamples + 1))
     if least > 1 - bootstrap.confidence:
-        needed = math.ceil(2 * tests / (1 - bootstrap.confidence))
+        needed = math.ceil(tails * tests / (1 - bootstrap.confidence))
         yield Note(
             "unreachable_p",
             tests,

@@ -221,9 +221,10 @@ def lines(evaluation: Evaluation) -> list[str]:
         *_empty_cells(evaluation.undefined),
         *_cell_notes(
             evaluation.statistics.correlations.filter(pl.col(tables.N) > 0),
-            "{run}{annotator} {measure}",
+            "{of_run}{annotator} {measure}",
         ),
         *_cell_notes(evaluation.statistics.systems, "order of runs by {annotator} {measure}"),
+        *_untested(evaluation.statistics.comparisons),
         *(f"verdict: {sentence}" for sentence in verdict.sentences(evaluation)),
     ]
 
@@ -264,13 +265,26 @@ def _empty_cells(undefined: pl.DataFrame) -> Iterator[str]:
         yield f"note: {', '.join(cells[MEASURE])} of {annotator}: {cells[tables.NOTE][0]}"
 
 
+def _untested(comparisons: pl.DataFrame) -> list[str]:
+    """Why differences have no p-value."""
+    untested = comparisons.filter(
+        pl.col("tau_difference").is_not_nan(), pl.col("tau_p").is_nan(), pl.col("note") != ""
+    )
+    of_runs = pl.col(RUN) != pl.col(RUN_B)
+    return [
+        *_cell_notes(untested.filter(~of_runs), "{of_run}{annotator} less {annotator_b} {measure}"),
+        *_cell_notes(
+            untested.filter(of_runs), "{annotator} {measure} of {run} less that of {run_b}"
+        ),
+    ]
+
+
 def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
     """Each distinct note once, with the cells that it stands for; with their runs where there are several."""
     several = RUN in statistics.columns and statistics[RUN].n_unique() > 1
     cells: dict[str, list[str]] = {}
     for row in statistics.filter(pl.col("note") != "").iter_rows(named=True):
-        run = f"{row[RUN]} " if several else ""
-        name = names.format(run=run, annotator=row[ANNOTATOR], measure=row[MEASURE])
+        name = names.format_map(row | {"of_run": f"{row[RUN]} " if several else ""})
         cells.setdefault(row["note"], []).append(name)
     return [
         f"note: {', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,16 @@ import polars as pl
 from engine import tables
 from engine.statistics.cells import Cell, only, replicate_cells
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
+from engine.statistics.difference_tests import (
+    DifferenceTest,
+    Pair,
+    enough_to_resample,
+    permutation_test,
+    permutations_for,
+    prepare,
+    untestable,
+    without_interval,
+)
 from engine.statistics.intervals import holm, interval, p_value
 from engine.statistics.resampling import Replicates
 from engine.tables import (
@@ -23,6 +34,7 @@ from engine.tables import (
     ANNOTATOR_B,
     MEASURE,
     MEASURE_B,
+    METHOD,
     NOTE,
     RHO,
     RUN,
@@ -38,6 +50,9 @@ from engine.tables import (
 )
 
 Floats = npt.NDArray[np.float64]
+# What a difference's interval and p-value come from.
+RESAMPLING = "resampling"
+PERMUTATION = "permutation"
 # Whether two measures, by name, may be compared.
 Comparable = Callable[[str, str], bool]
 
@@ -85,7 +100,9 @@ def compare_cells(
 ) -> pl.DataFrame:
     """The comparisons table: every two cells that differ only in the annotator or only in the run.
 
-    Differences are resampled on the same queries. ``tau_p_holm`` and ``rho_p_holm`` are corrected within
+    Intervals and p-values are from joint resamples of the queries where these hold, else from permutations
+    of the outcomes; ``method`` says which. Where neither holds there are none, and ``note`` says why
+    (``difference_tests``). ``tau_p_holm`` and ``rho_p_holm`` are corrected within
     three families, each statistic separately: the first annotator against every rival, in all runs
     and measures; the rivals among themselves; and the runs. The first is what a comparison is made
     for, and should not lose power to the rest.
@@ -176,21 +193,51 @@ def _compare(
         for cell in (cell_a, cell_b)
         if (reason := undefined(cell.x, cell.y))
     ]
-    row: dict[str, Any] = {N: len(cell_a.x), NOTE: "; ".join(reasons)}
-    for name in (TAU, RHO):
-        estimate = getattr(first.correlation, name) - getattr(second.correlation, name)
-        low = high = p = float("nan")
-        if not reasons and bootstrap.resamples:
-            differences = first.resampled(name) - second.resampled(name)
-            without_a, without_b = first.without(name), second.without(name)
-            low, high, row[NOTE] = interval(
-                estimate,
-                differences,
-                None if without_a is None or without_b is None else without_a - without_b,
-                method=bootstrap.interval,
+    row: dict[str, Any] = {N: len(cell_a.x), METHOD: "", NOTE: "; ".join(reasons)}
+    tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
+    if not reasons and bootstrap.resamples:
+        scores = [(cell.x, cell.y) for cell in (cell_a, cell_b)]
+        if enough_to_resample(scores):
+            row[METHOD] = RESAMPLING
+            for name in tests:
+                tests[name], row[NOTE] = _by_resampling(name, first, second, bootstrap)
+        elif reason := untestable(scores):
+            row[NOTE] = reason
+        else:
+            row[METHOD] = PERMUTATION
+            tests[TAU], tests[RHO] = permutation_test(
+                *(Pair(prepare(x), prepare(y)) for x, y in scores),
+                permutations=permutations_for(scores, bootstrap.resamples),
                 confidence=bootstrap.confidence,
+                seed=bootstrap.seed,
+                threads=bootstrap.threads,
             )
-            p = p_value(differences)
-        row |= {difference_of(name): estimate, low_of(name): low, high_of(name): high}
-        row[p_of(name)] = p
+            if reason := without_interval(scores):
+                row[NOTE] = reason
+                tests = {name: DifferenceTest(test.p) for name, test in tests.items()}
+            elif any(math.isnan(test.low) for test in tests.values()):
+                row[NOTE] = "no interval: the standard error of the difference is 0"
+    for name, test in tests.items():
+        row[difference_of(name)] = _difference(name, first, second)
+        row |= {low_of(name): test.low, high_of(name): test.high, p_of(name): test.p}
     return row
+
+
+def _difference(name: str, first: Correlated, second: Correlated) -> float:
+    return float(getattr(first.correlation, name) - getattr(second.correlation, name))
+
+
+def _by_resampling(
+    name: str, first: Correlated, second: Correlated, bootstrap: Bootstrap
+) -> tuple[DifferenceTest, str]:
+    """The test of a difference from joint resamples, and a note on what weakens its interval."""
+    differences = first.resampled(name) - second.resampled(name)
+    without_a, without_b = first.without(name), second.without(name)
+    low, high, note = interval(
+        _difference(name, first, second),
+        differences,
+        None if without_a is None or without_b is None else without_a - without_b,
+        method=bootstrap.interval,
+        confidence=bootstrap.confidence,
+    )
+    return DifferenceTest(p_value(differences), low, high), note

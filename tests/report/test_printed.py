@@ -158,9 +158,25 @@ def test_too_few_resamples_for_so_many_comparisons_are_said(tmp_path):
         annotators=("erag", "containment", "provenance"),
         measures="P@1 RR@1",
         resamples=100,
+        confidence=0.97,
     )
     (note,) = (line for line in said if "no p-value can fall below" in line)
     # the constant measure of poor leaves annotators on sys and none between the runs: erag against
     # two rivals by two measures, and these two against each other, corrected apart
-    assert "with 100 resamples and 4 comparisons no p-value can fall below 0.079" in note
-    assert "`resamples` 160" in note
+    # A permutation test of 100 orders has a least p-value of 1 / 101.
+    assert "with 100 resamples and 4 comparisons no p-value can fall below 0.04" in note
+    assert "`resamples` 134" in note
+
+
+def test_differences_without_a_p_value_have_their_reason(tmp_path):
+    # 2 of 40 lists begin with a passage that says the answer
+    swapped = GOOD.filter(pl.col("query_id") < "q06")
+    rare = pl.concat([swapped, POOR.filter(pl.col("query_id") >= "q06")]).with_columns(
+        run=pl.lit("sys")
+    )
+    _, said = shown(tmp_path, runs=rare, annotators=("erag", "provenance"), measures="P@2 RR")
+    reason = "2 of 40 end-to-end scores differ from the most frequent one, and a test needs 3"
+    (note,) = (line for line in said if reason in line)
+    assert note.startswith(
+        "note: erag less provenance P@2, erag less provenance RR: no p-value and"
+    )

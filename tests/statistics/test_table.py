@@ -1,5 +1,5 @@
 import math
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 
 import numpy as np
 import polars as pl
@@ -8,6 +8,7 @@ import scipy.stats
 
 from engine import tables
 from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.difference_tests import Pair, permutation_test, prepare
 from engine.statistics.intervals import holm
 from engine.statistics.resampling import for_each_block
 from engine.statistics.table import analyse
@@ -86,7 +87,7 @@ def explicit_replicates(columns, statistic):
 
 
 def test_comparisons_resample_both_correlations_on_the_same_queries():
-    query_scores, downstream = random_tables(runs=("s",))
+    query_scores, downstream = random_tables(n=150, runs=("s",))
     (row,) = analyse(query_scores, downstream, BOOTSTRAP).comparisons.to_dicts()
     a, b = (query_scores.filter(annotator=x)["value"].to_numpy() for x in "ab")
     y = downstream["value"].to_numpy()
@@ -103,6 +104,58 @@ def test_comparisons_resample_both_correlations_on_the_same_queries():
     tail = min((replicates <= 0).sum(), (replicates >= 0).sum())
     assert row["tau_p"] == pytest.approx(min(1, 2 * (1 + tail) / 301))
     assert row["tau_p_holm"] == row["tau_p"]  # the only comparison
+    assert (row["method"], row["note"]) == ("resampling", "")
+
+
+@pytest.mark.parametrize("method", ["percentile", "bca"])
+def test_few_queries_are_compared_by_permuting_the_outcomes_whichever_the_interval(method):
+    query_scores, downstream = random_tables()
+    bootstrap = Bootstrap(resamples=300, seed=4, interval=method)
+    found = analyse(query_scores, downstream, bootstrap).comparisons
+    assert set(found["method"]) == {"permutation"}
+    sides = {
+        (run, annotator): Pair(prepare(scores["value"].to_numpy()), prepare(y["value"].to_numpy()))
+        for (run, annotator), scores in query_scores.group_by("run", "annotator")
+        for y in [downstream.filter(run=run)]
+    }
+    for row in found.iter_rows(named=True):
+        tests = permutation_test(
+            sides[row["run"], row["annotator"]], sides[row["run_b"], row["annotator_b"]],
+            permutations=300, confidence=0.95, seed=4,
+        )  # fmt: skip
+        for name, test in zip(("tau", "rho"), tests, strict=True):
+            assert tuple(row[f"{name}_{x}"] for x in ("p", "low", "high")) == astuple(test)
+            assert test.low < row[f"{name}_difference"] < test.high
+            assert (test.p <= 0.05) == (not test.low <= 0 <= test.high)
+
+
+def test_two_nearly_constant_measures_have_a_p_value_and_no_interval():
+    query_scores, downstream = random_tables(runs=("s",))
+    few = {"a": ("q001", "q002", "q003"), "b": ("q004", "q005")}
+    flat = pl.concat(
+        query_scores.filter(annotator=name).with_columns(
+            value=(~pl.col("query_id").is_in(misses)).cast(pl.Float64)
+        )
+        for name, misses in few.items()
+    )
+    (row,) = analyse(flat, downstream, BOOTSTRAP).comparisons.to_dicts()
+    assert row["method"] == "permutation"
+    assert 0 < row["tau_p"] <= 1
+    assert math.isnan(row["tau_low"])
+    assert math.isnan(row["rho_high"])
+    assert row["note"].startswith("no interval: most queries have the same score by either measure")
+
+
+def test_too_few_right_answers_have_no_p_value_and_the_reason():
+    query_scores, downstream = random_tables(runs=("s",))
+    rare = downstream.with_columns(value=(pl.col("query_id") < "q002").cast(pl.Float64))
+    (row,) = analyse(query_scores, rare, BOOTSTRAP).comparisons.to_dicts()
+    assert math.isfinite(row["tau_difference"])
+    for name in ("low", "high", "p", "p_holm"):
+        assert math.isnan(row[f"tau_{name}"])
+        assert math.isnan(row[f"rho_{name}"])
+    assert row["method"] == ""
+    assert row["note"].startswith("no p-value and no interval: 2 of 40 end-to-end scores differ")
 
 
 def test_comparisons_are_those_that_differ_in_one_thing():
@@ -148,8 +201,9 @@ def test_comparisons_of_the_first_annotator_are_corrected_apart_from_the_others(
         assert own["tau_p_holm"].to_list() == holm(own["tau_p"].to_list())
 
 
-def test_an_annotator_does_not_differ_from_itself():
-    query_scores, downstream = random_tables(runs=("s",), annotators=("a",))
+@pytest.mark.parametrize("n", [40, 150])
+def test_an_annotator_does_not_differ_from_itself(n):
+    query_scores, downstream = random_tables(n, runs=("s",), annotators=("a",))
     twin = query_scores.with_columns(annotator=pl.lit("twin"))
     for method in ("percentile", "bca"):
         bootstrap = Bootstrap(resamples=100, interval=method)

@@ -1,0 +1,379 @@
+"""Tests and intervals of the difference of two correlations where few queries decide: by permutation.
+
+A share of bootstrap resamples beyond 0 is a valid p-value only where every combination of values has
+enough queries. With three right answers in 64 queries it rejects a true hypothesis several times too
+often, because the resamples repeat the few right answers that there are. Here the difference is divided
+by its standard error, and what that quotient is by chance is found by permuting the outcomes:
+
+- The standard error is the infinitesimal jackknife's: the root of the sum of the squared influences of
+  the queries on the difference (Efron 1982, The Jackknife, the Bootstrap and Other Resampling Plans,
+  chapter 6). It exists for any number of right answers and any number of misses.
+- Under a permutation the queries keep their two measure scores, and the outcomes are dealt out anew.
+  Were the outcomes independent of both measures, every permutation would be as likely as the data, so
+  the test is exact at any number of queries. Where both correlations are equal and not 0, the quotient has
+  the same limiting distribution as under permutation, which is what dividing by the standard error is for
+  (Janssen 1997; Chung & Romano 2013; for correlations DiCiccio & Romano 2017).
+- With fewer than ten right (or wrong) answers, measure scores that are spread more widely among these few
+  than among the others would still be taken for a difference. There the p-value is the larger of the
+  permutation's and that of Student's t with one degree of freedom less than there are such answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtr, stdtrit
+
+from engine.statistics.resampling import for_each_block_of_orders
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+# Differences and standard errors below these are rounding errors of 0. Both are of the order of 1 / n.
+_NO_DIFFERENCE = 1e-12
+_NO_ERROR = 1e-9
+# Quotients that differ by less than this share are equal: sums were taken in another order.
+_ROUNDING = 1e-9
+# What the rules below were chosen by: benchmarks/difference_size.py.
+# With fewer queries expected in the rarest combination of values, resamples reject too often.
+_LEAST_EXPECTED = 50
+# With fewer expected there, and that in both measures, no symmetric interval holds.
+_LEAST_FOR_INTERVAL = 5
+# With fewer queries of the rarer outcome than this, a permutation cannot show that they are spread more
+# widely than the others, so Student's t sets a floor; and with fewer than the least, neither can it.
+_FEW_OF_AN_OUTCOME = 10
+LEAST_OF_AN_OUTCOME = 3
+# Work of a permutation, in steps of about 10 ns: of n queries n times 8, and with more than two values on
+# both sides, n times the values of the side that has fewer beside. Within the first limit (4 s on one thread)
+# as many are drawn as there are resamples; beyond the second not even the least number ends in 40 s.
+_STEPS = 8
+_WORK = 4e8
+_LEAST_PERMUTATIONS = 999
+_MOST_WORK = 4e6
+
+
+@dataclass(frozen=True)
+class Side:
+    """One score of n queries, prepared for permutations.
+
+    Attributes:
+        codes: (n,) rank of each query's value among the v distinct values.
+        order: (n,) queries by value.
+        ends: (v,) the last place of each value in ``order``.
+        ranks: (n,) queries below less queries above.
+        free: pairs of queries that are not tied.
+        spread: sum of the squares of ``ranks``.
+        of_free, of_spread: (n,) relative change of ``free`` and of ``spread`` with a query's weight.
+    """
+
+    codes: Ints
+    order: Ints
+    ends: Ints
+    ranks: Floats
+    free: float
+    spread: float
+    of_free: Floats
+    of_spread: Floats
+
+    @property
+    def values(self) -> int:
+        return len(self.ends)
+
+
+def prepare(score: Floats) -> Side:
+    """Prepare one score, shape (n,), not constant."""
+    codes = np.unique(score, return_inverse=True)[1].reshape(-1)
+    counts = np.bincount(codes)
+    n, upto = len(codes), np.cumsum(counts)
+    by_value = (2 * upto - counts - n).astype(np.float64)
+    free = (n**2 - float((counts.astype(np.float64) ** 2).sum())) / 2
+    amounts = counts * by_value
+    spread = float(amounts @ by_value)
+    # A query l of more weight moves the rank of every other by the sign of its distance from l.
+    moved = amounts.sum() - 2 * np.cumsum(amounts) + amounts
+    return Side(
+        codes=codes,
+        order=np.argsort(codes, kind="stable"),
+        ends=upto - 1,
+        ranks=by_value[codes],
+        free=free,
+        spread=spread,
+        of_free=((n - counts) / free)[codes],
+        of_spread=((by_value**2 + 2 * moved) / spread)[codes],
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A measure (x) and an outcome (y) of the same n queries, neither constant."""
+
+    x: Side
+    y: Side
+
+
+def influences(pair: Pair, orders: Ints) -> tuple[Floats, Floats]:
+    """tau-b and rho under permuted outcomes, and the influence of every query on them.
+
+    The influence of a query is the derivative of the correlation with respect to the query's weight, at
+    weights of 1; the influences of all queries sum to 0.
+
+    Args:
+        orders: (B, n) query i is given the outcome of query ``orders[b, i]``.
+
+    Returns:
+        tau and rho (2, B); influences (2, B, n).
+    """
+    x, y = pair.x, pair.y
+    n = orders.shape[1]
+    net = _net_concordance(x, y, orders)
+    score = net.sum(axis=1, keepdims=True) / 2  # each two queries stand twice in it
+    if min(x.values, y.values) == 2:
+        # The greater of two values ranks at the number of queries with the smaller, and the reverse.
+        shared, of_shared = n * score, n * net + score
+    else:
+        permuted = y.ranks[orders]
+        product = x.ranks * permuted
+        shared = product.sum(axis=1, keepdims=True)
+        back = np.argsort(orders, axis=1)
+        across = np.take_along_axis(_against(y, x.ranks[back]), orders, axis=1)
+        of_shared = product - _against(x, permuted) - across
+    values, influence = np.empty((2, len(orders))), np.empty((2, *orders.shape))
+    for place, (whole, own, root, of_x, of_y) in enumerate(
+        (
+            (score, net, math.sqrt(x.free * y.free), x.of_free, y.of_free),
+            (shared, of_shared, math.sqrt(x.spread * y.spread), x.of_spread, y.of_spread),
+        )
+    ):
+        value = whole / root
+        values[place] = value[:, 0]
+        change = np.take(of_y, orders)
+        change += of_x
+        change *= value / 2
+        np.divide(own, root, out=influence[place])
+        influence[place] -= change
+    return values, influence
+
+
+def _net_concordance(x: Side, y: Side, orders: Ints) -> Floats:
+    """(B, n) of each query: queries concordant with it less discordant ones, outcomes permuted."""
+    if x.values < y.values:
+        back = np.argsort(orders, axis=1)
+        return np.take_along_axis(_net_by_value(y, x, back), orders, axis=1)
+    return _net_by_value(x, y, orders)
+
+
+def _net_by_value(fixed: Side, dealt: Side, orders: Ints) -> Floats:
+    """The same, one value of the side that is dealt out at a time: the side with fewer values."""
+    codes = dealt.codes[orders]
+    if dealt.values == 2:
+        greater = codes.astype(np.float64)
+        net: Floats = greater * fixed.ranks
+        net -= _against(fixed, greater)
+        return net
+    net, below = np.zeros((2, *orders.shape))
+    for value in range(dealt.values):
+        equal = (codes == value).astype(np.float64)
+        own = _against(fixed, equal)
+        # Against those of smaller values, less against those of greater ones.
+        net += equal * (2 * below + own - fixed.ranks)
+        below += own
+    return net
+
+
+def _against(side: Side, amounts: Floats) -> Floats:
+    """(B, n) of each query: the amounts of queries with a smaller value less those with a greater one."""
+    upto = np.cumsum(np.take(amounts, side.order, axis=1), axis=1)
+    total = upto[:, -1:]
+    if side.values < len(side.codes):
+        upto = np.take(upto, side.ends, axis=1)
+    result = upto - total
+    result[:, 1:] += upto[:, :-1]
+    return np.take(result, side.codes, axis=1)
+
+
+def studentized(first: Pair, second: Pair, orders: Ints) -> tuple[Floats, Floats]:
+    """Differences of tau and rho under permuted outcomes, and their standard errors: each (2, B)."""
+    values, influence = influences(first, orders)
+    other_values, other_influence = influences(second, orders)
+    influence -= other_influence
+    return values - other_values, np.sqrt(np.einsum("sbn,sbn->sb", influence, influence))
+
+
+def quotients(differences: Floats, errors: Floats) -> Floats:
+    """Differences by their standard errors; infinite where there is a difference without any error."""
+    there = np.abs(differences) > _NO_DIFFERENCE
+    certain = errors < _NO_ERROR
+    with np.errstate(divide="ignore", invalid="ignore"):
+        finite = differences / np.where(certain, 1.0, errors)
+    return np.where(there, np.where(certain, np.copysign(np.inf, differences), finite), 0.0)
+
+
+@dataclass(frozen=True)
+class DifferenceTest:
+    """What the permutations say about the difference of two correlations.
+
+    Attributes:
+        p: two-sided, of the hypothesis that both are equal; in (0, 1].
+        low, high: the interval; 0 is outside just where p is at most 1 - confidence. NaN where the
+            standard error is 0 on the sample or on more than a share of 1 - confidence of the permutations.
+    """
+
+    p: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+def judge(
+    difference: float,
+    error: float,
+    permuted: Floats,
+    *,
+    confidence: float,
+    freedom: int | None = None,
+) -> DifferenceTest:
+    """The test of one difference, from its quotient and those under permutation.
+
+    p = (1 + r) / (1 + B), where r of B permuted quotients are at least as far from 0 as the observed one.
+    The interval is the difference plus or minus the quantile of the permuted quotients' absolute
+    values times the standard error, cut at -2 and 2.
+
+    Args:
+        difference, error: on the sample; the standard error is 0 or more.
+        permuted: (B,) quotients.
+        confidence: of the interval, in (0, 1).
+        freedom: degrees of freedom, 1 or more, of a t-distribution whose p-value and quantile are used where
+            they are larger; None to use the permutations alone.
+    """
+    observed = abs(float(quotients(np.array(difference), np.array(error))))
+    distances = np.sort(np.abs(permuted))
+    resamples = len(distances)
+    as_far = resamples - int(np.searchsorted(distances, observed * (1 - _ROUNDING)))
+    p = (1 + as_far) / (1 + resamples)
+    if freedom is not None:
+        p = max(p, 2 * float(stdtr(freedom, -observed)))
+    # The greatest number of permuted quotients that may be as far as one outside of the interval.
+    allowed = math.floor((1 - confidence) * (1 + resamples) + _ROUNDING) - 1
+    if allowed < 0:
+        return DifferenceTest(p)
+    level = float(distances[resamples - 1 - allowed])
+    if not math.isfinite(level) or (error < _NO_ERROR and abs(difference) > _NO_DIFFERENCE):
+        return DifferenceTest(p)
+    if freedom is not None:
+        level = max(level, float(stdtrit(freedom, (1 + confidence) / 2)))
+    margin = level * error
+    return DifferenceTest(p, max(-2.0, difference - margin), min(2.0, difference + margin))
+
+
+def enough_to_resample(pairs: Sequence[tuple[Floats, Floats]]) -> bool:
+    """Whether p-values and percentile intervals from bootstrap resamples hold for these correlations.
+
+    They do where both sides have 50 queries or more in the rarest combination of their values, were the sides
+    independent: the queries that do not have the measure's most frequent value, times those that do not
+    have the outcome's, by all queries.
+
+    Args:
+        pairs: measure and outcome of each correlation, each of shape (n,).
+    """
+    return all(
+        _apart_from_most(x) * _apart_from_most(y) >= _LEAST_EXPECTED * len(x) for x, y in pairs
+    )
+
+
+def untestable(pairs: Sequence[tuple[Floats, Floats]]) -> str:
+    """Why permutations cannot compare the correlations of these pairs; or nothing."""
+    fewest = min(_apart_from_most(y) for _, y in pairs)
+    if fewest < LEAST_OF_AN_OUTCOME:
+        return (
+            f"no p-value and no interval: {fewest} of {len(pairs[0][1])} end-to-end scores differ from the most "
+            f"frequent one, and a test needs {LEAST_OF_AN_OUTCOME}"
+        )
+    if _work(pairs) > _MOST_WORK:
+        return (
+            "no p-value and no interval: nearly all queries have the same score on one side, and the scores on "
+            "the others have too many values for a permutation test"
+        )
+    return ""
+
+
+def without_interval(pairs: Sequence[tuple[Floats, Floats]]) -> str:
+    """Why the permutations give no interval of a difference other than 0; or nothing.
+
+    Where both measures are nearly constant, the difference rests on a handful of queries that differ
+    from the rest on both sides. Often the sample has none of them, and then its standard error is far too small.
+    """
+    nearly_constant = all(
+        2 * _apart_from_most(x) < len(x)
+        and _apart_from_most(x) * _apart_from_most(y) < _LEAST_FOR_INTERVAL * len(x)
+        for x, y in pairs
+    )
+    if not nearly_constant:
+        return ""
+    return (
+        "no interval: most queries have the same score by either measure, and fewer than "
+        f"{_LEAST_FOR_INTERVAL} of the others are expected among the rarer end-to-end scores"
+    )
+
+
+def permutations_for(pairs: Sequence[tuple[Floats, Floats]], resamples: int) -> int:
+    """How many permutations to draw: as many as resamples, or what a limit of work leaves, 999 or more."""
+    return min(resamples, max(_LEAST_PERMUTATIONS, int(_WORK / _work(pairs))))
+
+
+def _work(pairs: Sequence[tuple[Floats, Floats]]) -> float:
+    fewer = ((len(x), min(len(np.unique(x)), len(np.unique(y)))) for x, y in pairs)
+    return float(sum(n * (_STEPS + (values if values > 2 else 0)) for n, values in fewer))
+
+
+def _apart_from_most(score: Floats | Ints) -> int:
+    """How many queries do not have the most frequent value."""
+    return len(score) - int(np.unique(score, return_counts=True)[1].max())
+
+
+def permutation_test(
+    first: Pair,
+    second: Pair,
+    *,
+    permutations: int,
+    confidence: float,
+    seed: int,
+    threads: int | None = None,
+) -> tuple[DifferenceTest, DifferenceTest]:
+    """Test that two correlations over the same n queries are equal, by tau-b and by rho.
+
+    The outcomes of ``first`` and of ``second`` (the same, or those of two runs) are permuted together.
+
+    Args:
+        permutations: 1 or more.
+        threads: None for all cores. Changes no figure.
+    """
+    n = len(first.x.codes)
+    permuted = np.empty((2, permutations))
+
+    def deal(start: int, orders: Ints) -> None:
+        found = quotients(*studentized(first, second, orders))
+        permuted[:, start : start + len(orders)] = found
+
+    for_each_block_of_orders(n, deal, resamples=permutations, seed=seed, threads=threads)
+    differences, errors = studentized(first, second, np.arange(n)[None, :])
+    freedom = degrees_of_freedom(first.y, second.y)
+    tau, rho = (
+        judge(
+            float(differences[row, 0]),
+            float(errors[row, 0]),
+            permuted[row],
+            confidence=confidence,
+            freedom=freedom,
+        )
+        for row in range(2)
+    )
+    return tau, rho
+
+
+def degrees_of_freedom(*outcomes: Side) -> int | None:
+    """Of the t-distribution that bounds a test from below; None where no outcome is that rare."""
+    fewest = min(_apart_from_most(outcome.codes) for outcome in outcomes)
+    return max(1, fewest - 1) if fewest < _FEW_OF_AN_OUTCOME else None
