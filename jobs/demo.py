@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -121,9 +122,10 @@ def demo(
         # fp32 is the default where nothing is faster: there, how fast reads are is measured.
         if chosen is None and best_dtype() == "float32":
             costs = time_reads(files, settings, store=store)
-            queries = queries.head(questions_within(costs, elapsed=time.perf_counter() - start))
-            if queries.height < SHORT_ANSWERS:
-                print(_why_fewer(costs, queries.height), flush=True)
+            share = share_within(costs, elapsed=time.perf_counter() - start)
+            if share.questions < SHORT_ANSWERS:
+                queries = queries.head(share.questions)
+                print(_why_fewer(costs, share), flush=True)
                 write_run(run.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list())), run_path)
         write_parquet(queries, chosen_path)
         files = replace(files, queries=chosen_path)
@@ -163,26 +165,33 @@ def time_reads(
         limit = min(2 * limit, SHORT_ANSWERS)
 
 
-def questions_within(costs: ReadingCosts, *, elapsed: float) -> int:
-    """How many short-answer questions the demo evaluates, so that it ends within ``MOST_SECONDS``.
+class Share(NamedTuple):
+    """How many of the questions the demo evaluates, and after how many seconds it should end."""
 
-    A few fixed numbers, so that one machine gives one number again and again; the least of them where
-    none fits.
+    questions: int
+    seconds: float
+
+
+def share_within(costs: ReadingCosts, *, elapsed: float) -> Share:
+    """The most short-answer questions with which the demo should end within ``MOST_SECONDS``.
+
+    One of a few fixed numbers, so that one machine gives one number again and again; the least of them
+    where none fits.
 
     Args:
-        costs: of the reads that were timed.
+        costs: of the reads that were timed; where there were none to do, all questions are evaluated.
         elapsed: seconds that the demo has taken so far.
     """
     if not costs.done:
-        return SHORT_ANSWERS
+        return Share(SHORT_ANSWERS, elapsed + SECONDS_AFTER)
     start = max(0.0, costs.seconds - costs.reader_seconds / len(costs.workers))
 
-    def ends(count: int) -> float:
+    def share(count: int) -> Share:
         to_read = max(0, count * (K + 1) - costs.wanted)  # each passage alone, and the list
-        return elapsed + start + to_read / _rate(costs) + SECONDS_AFTER
+        return Share(count, elapsed + start + to_read / _rate(costs) + SECONDS_AFTER)
 
-    fitting = (count for count in (SHORT_ANSWERS, *FEWER) if ends(count) <= MOST_SECONDS)
-    return next(fitting, FEWER[-1])
+    shares = [share(count) for count in (SHORT_ANSWERS, *FEWER)]
+    return next((share for share in shares if share.seconds <= MOST_SECONDS), shares[-1])
 
 
 def _rate(costs: ReadingCosts) -> float:
@@ -190,10 +199,12 @@ def _rate(costs: ReadingCosts) -> float:
     return costs.done * len(costs.workers) / max(costs.reader_seconds, 1e-9)
 
 
-def _why_fewer(costs: ReadingCosts, count: int) -> str:
+def _why_fewer(costs: ReadingCosts, share: Share) -> str:
+    fits = share.seconds <= MOST_SECONDS
+    end = f"within {MOST_SECONDS // 60}" if fits else f"after about {share.seconds / 60:.0f}"
     return (
-        f"reads are slow here ({_rate(costs):.1f} per second in fp32): the first {count} of "
-        f"{SHORT_ANSWERS} questions are read, to end within {MOST_SECONDS // 60} minutes"
+        f"reads are slow here ({_rate(costs):.1f} per second in fp32): the first {share.questions} of "
+        f"{SHORT_ANSWERS} questions are read, to end {end} minutes"
     )
 
 

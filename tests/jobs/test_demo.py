@@ -43,17 +43,28 @@ def costs(rate, *, start=15.0, actors=2, done=33):
 )
 @pytest.mark.parametrize("actors", [1, 2, 16])
 def test_slow_reads_leave_fewer_questions(rate, expected, actors):
-    assert demo.questions_within(costs(rate, actors=actors), elapsed=60) == expected
+    assert demo.share_within(costs(rate, actors=actors), elapsed=60).questions == expected
 
 
 def test_what_was_spent_before_counts():
-    assert demo.questions_within(costs(2.6, start=0), elapsed=30) == 32
-    assert demo.questions_within(costs(2.6, start=60), elapsed=60) == 24
-    assert demo.questions_within(costs(2.6), elapsed=500) == 16
+    assert demo.share_within(costs(2.6, start=0), elapsed=30).questions == 32
+    assert demo.share_within(costs(2.6, start=60), elapsed=60).questions == 24
+    assert demo.share_within(costs(2.6), elapsed=500).questions == 16
+
+
+def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
+    # 60 s so far, 15 of start, 25 afterwards; 16 questions are 176 reads, of which 33 are done
+    slow = costs(0.5)
+    share = demo.share_within(slow, elapsed=60)
+    assert share == (16, pytest.approx(60 + 15 + 25 + 143 / 0.5))
+    assert demo._why_fewer(slow, share) == (
+        "reads are slow here (0.5 per second in fp32): the first 16 of 64 questions are read, "
+        "to end after about 6 minutes"
+    )
 
 
 def test_where_everything_is_in_the_store_nothing_is_left_out():
-    assert demo.questions_within(ReadingCosts(wanted=704, reused=704), elapsed=100) == 64
+    assert demo.share_within(ReadingCosts(wanted=704, reused=704), elapsed=100).questions == 64
 
 
 @pytest.fixture
