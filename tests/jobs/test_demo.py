@@ -15,10 +15,10 @@ from tests.commands import erag
 from tests.conftest import make_run
 
 
-def costs(rate, *, start=15.0, actors=2, done=33):
-    """Of three questions, read at a rate in all, by actors that took some seconds to start."""
+def costs(rate, *, start=15.0, actors=2, done=66):
+    """Of six questions, read at a rate in all, by actors that took some seconds to start."""
     return ReadingCosts(
-        wanted=33,
+        wanted=66,
         done=done,
         seconds=start + done / rate,
         reader_seconds=actors * done / rate,
@@ -29,15 +29,15 @@ def costs(rate, *, start=15.0, actors=2, done=33):
 @pytest.mark.parametrize(
     ("rate", "expected"),
     [
-        # 240 s less 60 so far, 15 of start and 25 afterwards leave 140 s: 671 further reads for 64
-        # questions need 4.8 a second; 495 for 48 need 3.5; 319 for 32 2.3; 231 for 24 1.7
+        # 240 s less 60 so far, 15 of start and 25 afterwards leave 140 s: 638 further reads for 64
+        # questions need 4.6 a second; 462 for 48 need 3.3; 286 for 32 2.04; 198 for 24 1.4
         (1000, 64),
-        (4.9, 64),
-        (4.7, 48),
-        (3.4, 32),
-        (2.6, 32),
-        (2.2, 24),
-        (1.6, 16),
+        (4.6, 64),
+        (4.5, 48),
+        (3.2, 32),
+        (2.1, 32),
+        (2.0, 24),
+        (1.4, 16),
         (0.1, 16),
     ],
 )
@@ -47,19 +47,19 @@ def test_slow_reads_leave_fewer_questions(rate, expected, actors):
 
 
 def test_what_was_spent_before_counts():
-    assert demo.share_within(costs(2.6, start=0), elapsed=30).questions == 32
+    assert demo.share_within(costs(2.6, start=0), elapsed=30).questions == 48
     assert demo.share_within(costs(2.6, start=60), elapsed=60).questions == 24
     assert demo.share_within(costs(2.6), elapsed=500).questions == 16
 
 
 def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
-    # 60 s so far, 15 of start, 25 afterwards; 16 questions are 176 reads, of which 33 are done
+    # 60 s so far, 15 of start, 25 afterwards; 16 questions are 176 reads, of which 66 are done
     slow = costs(0.5)
     share = demo.share_within(slow, elapsed=60)
-    assert share == (16, pytest.approx(60 + 15 + 25 + 143 / 0.5))
+    assert share == (16, pytest.approx(60 + 15 + 25 + 110 / 0.5))
     assert demo._why_fewer(slow, share) == (
         "reads are slow here (0.5 per second in fp32): the first 16 of 64 questions are read, "
-        "to end after about 6 minutes"
+        "to end after about 5 minutes"
     )
 
 
@@ -99,13 +99,13 @@ def test_the_timed_reads_are_the_first_and_are_not_done_again(listed, tiny_t5, t
 
     first = demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)
     ids = read_queries(questions("short-answer"))["query_id"].to_list()
-    assert set(asked) == set(ids[:3])
-    assert (first.wanted, first.done) == (33, 33)
+    assert set(asked) == set(ids[:6])
+    assert (first.wanted, first.done) == (66, 66)
     assert demo._rate(first) == pytest.approx(2.5)
     # what is stored cannot be timed: the next questions are, as many again
     second = demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)
-    assert (second.reused, second.done) == (33, 33)
-    assert set(asked) == set(ids[:6])
+    assert (second.reused, second.done) == (66, 66)
+    assert set(asked) == set(ids[:12])
     while (last := demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)).done:
         pass
     assert last.reused == 704
@@ -120,7 +120,7 @@ def quick(monkeypatch):
 
     def time_reads(files, settings, *, store):
         timed.append(pl.read_parquet(files.run[0])["query_id"].n_unique())
-        return costs(2)  # 32 fit, with 40 s to spare for a test that must wait
+        return costs(2)  # 32 fit, with 57 s to spare for a test that must wait
 
     def evaluate(inputs, conditions, files, **places):
         evaluated.append((inputs.queries.height, inputs.runs["query_id"].n_unique(), inputs.notes))
