@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
 
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.prepare import prepare
+from engine.evaluation.read import read, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, vary
+from engine.machine.device import best_dtype
+from engine.reading.reads import Executor, ReadingCosts
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
-from engine.sources.io.files import require_output, write_parquet
+from engine.sources.io.files import read_parquet, require_output, write_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
-from engine.tables import ARTICLE_ID
+from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command
+from jobs._progress import shown_progress
 from jobs.evaluate import evaluate_and_report, name_files
 
 K = 10
 # Ten passages drown a model of this size; of 2 to 5 passages, 3 give its score the most variance.
 END_TO_END_K = 3
-# As many of the short-answer questions as two cores read in the time that one waits for a demo.
+# As many of the short-answer questions as two cores with bf16 arithmetic read in the time that one
+# waits for a demo; and how many are taken where reads are slow. With fewer, nothing can be told.
 SHORT_ANSWERS = 64
+FEWER = (48, 32, 24, 16)
+# What the demo may take in all, and what of it is kept for what comes after the reads, in seconds.
+MOST_SECONDS = 240
+SECONDS_AFTER = 25
+# Questions whose reads are timed to choose: fewer would be read in smaller batches, which are slower.
+TIMED = 6
 
 SETTINGS: dict[QuestionSet, Settings] = {
     "short-answer": Settings.of(
@@ -70,7 +86,7 @@ def demo(
     task
         Which set of questions.
     all
-        Every short-answer question, not only the first 64.
+        Every short-answer question. By default the first 64, or fewer where reads are slow.
     out
         Directory for the corpus, the index, the run, the read store and the results.
     actors
@@ -88,10 +104,12 @@ def demo(
 
     queries_path = questions(task)
     queries = read_queries(queries_path)
-    if task == "short-answer" and not all:
-        queries = queries.head(SHORT_ANSWERS)
-        queries_path = out / "queries.parquet"
-        write_parquet(queries, queries_path)
+    some = task == "short-answer" and not all
+    chosen_path = out / "queries.parquet"
+    # A later run goes on with the questions of the first: its reads are in the store.
+    chosen = read_parquet(chosen_path).height if some and chosen_path.exists() else None
+    if some:
+        queries = queries.head(chosen or SHORT_ANSWERS)
     build_index(corpus, out / "index")
     run = search(out / "index", queries, k=K)
     run_path = out / "run.parquet"
@@ -99,10 +117,95 @@ def demo(
     print(f"retrieved: {K} passages for each of {queries.height} questions with BM25", flush=True)
 
     files = InputFiles(queries=queries_path, corpus=corpus_path, run=(run_path,))
+    store = out / "store"
+    if some:
+        # fp32 is the default where nothing is faster: there, how fast reads are is measured.
+        if chosen is None and best_dtype() == "float32":
+            costs = time_reads(files, settings, store=store)
+            share = share_within(costs, elapsed=time.perf_counter() - start)
+            if share.questions < SHORT_ANSWERS:
+                queries = queries.head(share.questions)
+                print(_why_fewer(costs, share), flush=True)
+                write_run(run.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list())), run_path)
+        write_parquet(queries, chosen_path)
+        files = replace(files, queries=chosen_path)
     inputs = read_inputs(files, k=K)
     conditions = vary(settings, Sweep())
-    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=out / "store")
+    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store)
     print(f"{time.perf_counter() - start:.0f} s in all")
+
+
+def time_reads(
+    files: InputFiles, settings: Settings, *, store: Path, executor: Executor | None = None
+) -> ReadingCosts:
+    """What the reads of the first questions cost, done by the reader as all others are.
+
+    They enter the store, so they are not done again. Where all of them are there already, as after an
+    interrupted run, further questions are read; with no read left to do, ``done`` of the costs is 0.
+
+    Args:
+        executor: does the reads instead of the reader (tests).
+    """
+    limit = TIMED
+    while True:
+        inputs = read_inputs(replace(files, limit=limit), k=K)
+        jobs = specify_jobs(prepare(inputs, settings).requests, settings)
+        with shown_progress() as on_progress:
+            (reading,) = read(
+                jobs,
+                inputs.queries,
+                inputs.corpus,
+                settings.running,
+                store=store,
+                on_progress=on_progress,
+                executor=executor,
+            )
+        if reading.costs.done or limit >= SHORT_ANSWERS:
+            return reading.costs
+        limit = min(2 * limit, SHORT_ANSWERS)
+
+
+class Share(NamedTuple):
+    """How many of the questions the demo evaluates, and after how many seconds it should end."""
+
+    questions: int
+    seconds: float
+
+
+def share_within(costs: ReadingCosts, *, elapsed: float) -> Share:
+    """The most short-answer questions with which the demo should end within ``MOST_SECONDS``.
+
+    One of a few fixed numbers, so that one machine gives one number again and again; the least of them
+    where none fits.
+
+    Args:
+        costs: of the reads that were timed; where there were none to do, all questions are evaluated.
+        elapsed: seconds that the demo has taken so far.
+    """
+    if not costs.done:
+        return Share(SHORT_ANSWERS, elapsed + SECONDS_AFTER)
+    start = max(0.0, costs.seconds - costs.reader_seconds / len(costs.workers))
+
+    def share(count: int) -> Share:
+        to_read = max(0, count * (K + 1) - costs.wanted)  # each passage alone, and the list
+        return Share(count, elapsed + start + to_read / _rate(costs) + SECONDS_AFTER)
+
+    shares = [share(count) for count in (SHORT_ANSWERS, *FEWER)]
+    return next((share for share in shares if share.seconds <= MOST_SECONDS), shares[-1])
+
+
+def _rate(costs: ReadingCosts) -> float:
+    """Reads per second of all actors, from when they have started."""
+    return costs.done * len(costs.workers) / max(costs.reader_seconds, 1e-9)
+
+
+def _why_fewer(costs: ReadingCosts, share: Share) -> str:
+    fits = share.seconds <= MOST_SECONDS
+    end = f"within {MOST_SECONDS // 60}" if fits else f"after about {share.seconds / 60:.0f}"
+    return (
+        f"reads are slow here ({_rate(costs):.1f} per second in fp32): the first {share.questions} of "
+        f"{SHORT_ANSWERS} questions are read, to end {end} minutes"
+    )
 
 
 if __name__ == "__main__":

@@ -55,11 +55,45 @@ def best_dtype() -> Dtype:
         if torch.cuda.is_available():
             fast = torch.cuda.is_bf16_supported(including_emulation=False)
             return "bfloat16" if fast else "float16"
+    return "bfloat16" if has_bf16_arithmetic() else "float32"
+
+
+def has_bf16_arithmetic() -> bool:
+    """Whether oneDNN, which multiplies torch's matrices on a CPU, does so with bf16 instructions here.
+
+    It does where the processor has them (AVX512-BF16 or AMX, by the flags that Linux lists) and the
+    environment does not forbid it: ``ONEDNN_MAX_CPU_ISA`` makes oneDNN act like an older processor, and
+    the engine follows. With ``ONEDNN_MAX_CPU_ISA=AVX512_CORE`` any machine stands in for one without
+    bf16 arithmetic, as the tests use it. Elsewhere (no such flag, or no Linux) products of bf16 are
+    emulated: slower than fp32, and with sums that can depend on how many rows a product has.
+
+    Source: oneDNN's guide, "CPU Dispatcher Control", and the kernels that torch 2.13 names with
+    ``ONEDNN_VERBOSE=1``.
+    """
+    # oneDNN reads the older name where the newer one is not set, and no value's case.
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    if limit.lower() in _WITHOUT_BF16:
+        return False
+    words = {word for line in _processor("flags") for word in line.split()}
+    return not words.isdisjoint(_BF16_FLAGS)
+
+
+# Flags of processors that multiply in bf16.
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+# Values of ONEDNN_MAX_CPU_ISA that leave oneDNN none of these; a value that it does not know limits nothing.
+_WITHOUT_BF16 = frozenset(
+    {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni"}
+)
+
+
+def _processor(name: str) -> list[str]:
+    """What Linux says of each processor under a name of /proc/cpuinfo; nothing on other systems."""
     try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
-        return "float32"
-    return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
+        return []
+    parts = (line.partition(":") for line in lines)
+    return [value.strip() for key, _, value in parts if key.strip() == name]
 
 
 def weight_bytes(parameters: int, dtype: Dtype) -> int:
@@ -83,12 +117,7 @@ def describe(*, gpu: bool) -> str:
         import torch
 
         return f"cuda, {torch.cuda.get_device_name(0)}" if torch.cuda.is_available() else "cuda"
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return ", ".join(filter(None, ["cpu", next(models, "")]))
+    return ", ".join(filter(None, ["cpu", next(iter(_processor("model name")), "")]))
 
 
 def prepare(spec: Share) -> torch.device:

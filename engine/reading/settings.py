@@ -32,7 +32,8 @@ class ReaderSettings:
             labelled.
         engine: The library that runs the reader; vllm takes decoder-only readers and is installed by
             'make vllm'.
-        dtype: Precision of the reader; by default the fastest of this machine.
+        dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
+            hardware has its arithmetic, else float16 on a GPU and float32 on a CPU.
 
     Raises:
         InputError: an unknown metric, a value out of range, or a prompt template that cannot be used.

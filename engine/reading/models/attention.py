@@ -4,11 +4,12 @@ Everything but attention treats tokens one by one, so it needs no padding; atten
 sequence's own slice, with the keys and values of its beginning, which other sequences may have
 computed.
 
-Outputs do not depend on how the work is cut. On a CPU with bf16 arithmetic this holds to the bit:
-matrix products give the same rows however many there are, from two on, and attention written out as
-two products around a softmax gives the same rows however queries are cut, up to some 900 tokens
-(both measured on oneDNN, as is that the flash kernel of ``scaled_dot_product_attention`` does not).
-There it is faster than that kernel, too.
+Outputs do not depend on how the work is cut. In bf16 this is claimed for a CPU with bf16 arithmetic only
+(``machine.device.has_bf16_arithmetic``). There it holds to the bit: matrix products give the same rows
+however many there are, from two on, and attention written out as two products around a softmax gives the
+same rows however queries are cut, up to some 900 tokens (both measured on oneDNN with AVX512-BF16, as is
+that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,
+too.
 
 On a GPU a call for every sequence would wait for launches, so attention there pads to the longest
 sequence of the batch; this runs and is tested on a CPU, and has not run on a GPU yet.

@@ -1,6 +1,5 @@
 """The encoder-decoder reader on tiny random models of the T5 family."""
 
-import functools
 import os
 import random
 import subprocess
@@ -8,15 +7,23 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
+from engine import tables
 from engine.errors import InputError
 from engine.machine import model_files
+from engine.machine.device import has_bf16_arithmetic
+from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.encodings import padded_length
+from engine.reading.models.weights import resolve
+from engine.reading.plan import WANTED
 from engine.reading.protocol import ReaderSpec
+from engine.reading.reads import output_columns
+from tests.conftest import needs_bf16_arithmetic
 from tests.reading.models import tiny_models
 
 _RANDOM = random.Random(3)
@@ -66,40 +73,10 @@ def test_outputs_equal_those_of_generate(any_spec):
     assert outputs(replace(any_spec, max_new_tokens=36), reads) == expected
 
 
-@functools.cache
-def has_bf16_arithmetic():
-    """Whether the processor has bf16 arithmetic, and a row of a product the same bits among any others.
-
-    With AVX-512 but without bf16 arithmetic, oneDNN sums a product of few rows in another order than one
-    of more, which shows in some products only (ONEDNN_MAX_CPU_ISA=AVX512_CORE emulates that).
-    """
-    flags = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    if "avx512_bf16" not in flags and "amx_bf16" not in flags:
-        return False
-    generator = torch.Generator().manual_seed(0)
-    for inner, outer in ((64, 96), (32, 128)):
-        for _ in range(100):
-            rows, weights = (
-                torch.randn(size, inner, generator=generator).bfloat16() for size in (40, outer)
-            )
-            together = torch.nn.functional.linear(rows, weights)
-            for count in (1, 2, 3, 5, 8, 16):
-                part = torch.nn.functional.linear(rows[:count], weights)
-                if not torch.equal(part, together[:count]):
-                    return False
-    return True
-
-
-def skip_without_bf16_arithmetic():
-    """Without it, bf16 outputs may depend on the batch; fp32, where they do not, is the default."""
-    if not has_bf16_arithmetic():
-        pytest.skip("this processor's bf16 products depend on their number of rows")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("bfloat16", marks=needs_bf16_arithmetic)]
+)
 def test_outputs_do_not_depend_on_the_batch(any_spec, dtype):
-    if dtype == "bfloat16":
-        skip_without_bf16_arithmetic()
     spec = replace(any_spec, dtype=dtype)
     whole = EncoderDecoderReader(spec)
     together = whole.read(READS)
@@ -112,6 +89,45 @@ def test_outputs_do_not_depend_on_the_batch(any_spec, dtype):
     assert shuffled == [together[i] for i in order]
 
 
+def test_a_certificate_counts_the_bf16_outputs_that_change_in_a_batch_of_one(spec):
+    """None where the processor has bf16 arithmetic. Elsewhere there may be some: with AVX-512 but without
+    AVX512-BF16, oneDNN sums a product of up to three rows in another order than one of more.
+    """
+    spec = replace(spec, dtype="bfloat16", weights=resolve(spec.path).digest)
+    reader = EncoderDecoderReader(spec)
+    together = reader.read(READS)
+    changed = {i for i, read in enumerate(READS) if reader.read([read])[0] != together[i]}
+    wanted = pl.DataFrame(
+        [(f"k{i}", f"q{i}", [f"d{i}"], texts) for i, texts in enumerate(READS)],
+        schema=WANTED,
+        orient="row",
+    )
+    columns = [*tables.READS, tables.FAILURE]
+    reads = wanted.hstack(output_columns(together)).select(columns)
+
+    def repeated_alone(seed):
+        drawn = draw(wanted, reads, Sample(2 * len(READS), seed))["read_key"]
+        return {int(key[1:]) for key in drawn[: cut(len(drawn))[0]]}
+
+    # Of the two halves, a read that is known to change must come into the one that is read alone.
+    seed = next(s for s in range(100) if not changed or changed & repeated_alone(s))
+    found = certify(
+        wanted,
+        reads,
+        spec,
+        sample=Sample(2 * len(READS), seed),
+        score=lambda outputs: outputs["output"].hash(),
+        sha256={},
+        actors=0,
+    )
+    listed = {int(change.query_id[1:]) for change in found.changes}
+    assert found.changed_outputs == found.changed_labels == len(listed)
+    assert listed & repeated_alone(seed) == changed & repeated_alone(seed)
+    if has_bf16_arithmetic():
+        assert not changed
+        assert found.changed_outputs == 0
+
+
 def test_fp16_reads_with_the_layers_that_transformers_keeps_in_fp32(spec):
     reader = EncoderDecoderReader(replace(spec, dtype="float16"))
     kinds = {weight.dtype for weight in reader._model._encoder.parameters()}
@@ -121,8 +137,8 @@ def test_fp16_reads_with_the_layers_that_transformers_keeps_in_fp32(spec):
     assert len({result.output for result in together}) > len(READS) // 2
 
 
+@needs_bf16_arithmetic
 def test_in_bf16_the_probability_of_a_choice_has_the_same_bits_in_any_batch(any_spec):
-    skip_without_bf16_arithmetic()
     reader = EncoderDecoderReader(
         replace(any_spec, dtype="bfloat16", choices=("w5", "w17 w4", "w80"))
     )

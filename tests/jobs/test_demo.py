@@ -1,0 +1,178 @@
+"""How many questions the demo takes: 64, or fewer where reads are slow."""
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.evaluation.inputs import InputFiles
+from engine.reading.execute import UnitResult
+from engine.reading.protocol import ReadOutput
+from engine.reading.reads import ReadingCosts
+from engine.sources.bundled import questions
+from engine.sources.queries.read import read_queries
+from jobs import demo
+from tests.commands import erag
+from tests.conftest import make_run
+
+
+def costs(rate, *, start=15.0, actors=2, done=66):
+    """Of six questions, read at a rate in all, by actors that took some seconds to start."""
+    return ReadingCosts(
+        wanted=66,
+        done=done,
+        seconds=start + done / rate,
+        reader_seconds=actors * done / rate,
+        workers={f"actor {i}": 0 for i in range(actors)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        # 240 s less 60 so far, 15 of start and 25 afterwards leave 140 s: 638 further reads for 64
+        # questions need 4.6 a second; 462 for 48 need 3.3; 286 for 32 2.04; 198 for 24 1.4
+        (1000, 64),
+        (4.6, 64),
+        (4.5, 48),
+        (3.2, 32),
+        (2.1, 32),
+        (2.0, 24),
+        (1.4, 16),
+        (0.1, 16),
+    ],
+)
+@pytest.mark.parametrize("actors", [1, 2, 16])
+def test_slow_reads_leave_fewer_questions(rate, expected, actors):
+    assert demo.share_within(costs(rate, actors=actors), elapsed=60).questions == expected
+
+
+def test_what_was_spent_before_counts():
+    assert demo.share_within(costs(2.6, start=0), elapsed=30).questions == 48
+    assert demo.share_within(costs(2.6, start=60), elapsed=60).questions == 24
+    assert demo.share_within(costs(2.6), elapsed=500).questions == 16
+
+
+def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
+    # 60 s so far, 15 of start, 25 afterwards; 16 questions are 176 reads, of which 66 are done
+    slow = costs(0.5)
+    share = demo.share_within(slow, elapsed=60)
+    assert share == (16, pytest.approx(60 + 15 + 25 + 110 / 0.5))
+    assert demo._why_fewer(slow, share) == (
+        "reads are slow here (0.5 per second in fp32): the first 16 of 64 questions are read, "
+        "to end after about 5 minutes"
+    )
+
+
+def test_where_everything_is_in_the_store_nothing_is_left_out():
+    assert demo.share_within(ReadingCosts(wanted=704, reused=704), elapsed=100).questions == 64
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """Files of the demo's questions with ten passages each, the same for all."""
+    corpus = pl.DataFrame(
+        [(f"d{i}", f"title {i}", f"text {i}", "a") for i in range(10)],
+        schema=tables.CORPUS,
+        orient="row",
+    )
+    corpus.write_parquet(tmp_path / "c.parquet")
+    ids = read_queries(questions("short-answer"))["query_id"][:64]
+    run = make_run([(q, f"d{i}", i + 1) for q in ids for i in range(10)])
+    run.write_parquet(tmp_path / "r.parquet")
+    return InputFiles(
+        queries=questions("short-answer"),
+        corpus=tmp_path / "c.parquet",
+        run=(tmp_path / "r.parquet",),
+    )
+
+
+def test_the_timed_reads_are_the_first_and_are_not_done_again(listed, tiny_t5, tmp_path):
+    settings = demo.SETTINGS["short-answer"].but(reader=str(tiny_t5), actors=0)
+    asked = []
+
+    def reading(plan, units, spec):
+        for unit in units:
+            asked.extend(plan["query_id"].slice(unit.offset, unit.length))
+            stats = {"padded_tokens": 0, "prompt_tokens": 0, "memory_halvings": 0, "peak_memory": 0}
+            outputs = [ReadOutput("Aruba", 5, 1, False)] * unit.length
+            yield UnitResult(unit, outputs, "w", unit.length / 2.5, stats)
+
+    first = demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)
+    ids = read_queries(questions("short-answer"))["query_id"].to_list()
+    assert set(asked) == set(ids[:6])
+    assert (first.wanted, first.done) == (66, 66)
+    assert demo._rate(first) == pytest.approx(2.5)
+    # what is stored cannot be timed: the next questions are, as many again
+    second = demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)
+    assert (second.reused, second.done) == (66, 66)
+    assert set(asked) == set(ids[:12])
+    while (last := demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)).done:
+        pass
+    assert last.reused == 704
+    assert len(asked) == 704
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The demo without index, search and reads: what it timed, and the questions it evaluates."""
+    corpus = pl.DataFrame([("d0", "t", "text", "a")], schema=tables.CORPUS, orient="row")
+    timed, evaluated = [], []
+
+    def time_reads(files, settings, *, store):
+        timed.append(pl.read_parquet(files.run[0])["query_id"].n_unique())
+        return costs(2)  # 32 fit, with 57 s to spare for a test that must wait
+
+    def evaluate(inputs, conditions, files, **places):
+        evaluated.append((inputs.queries.height, inputs.runs["query_id"].n_unique(), inputs.notes))
+
+    monkeypatch.setattr(demo, "wikipedia_dump", lambda: None)
+    monkeypatch.setattr(demo, "read_source", lambda source: None)
+    monkeypatch.setattr(demo, "passages", lambda articles: corpus)
+    monkeypatch.setattr(demo, "build_index", lambda *options: None)
+    monkeypatch.setattr(
+        demo,
+        "search",
+        lambda index, queries, k: make_run([(q, "d0", 1) for q in queries["query_id"]]),
+    )
+    monkeypatch.setattr(demo, "time_reads", time_reads)
+    monkeypatch.setattr(demo, "evaluate_and_report", evaluate)
+    return timed, evaluated
+
+
+def test_a_slow_machine_reads_fewer_questions_says_so_once_and_keeps_to_it(
+    quick, monkeypatch, tmp_path, capsys
+):
+    timed, evaluated = quick
+    monkeypatch.setattr(demo, "best_dtype", lambda: "float32")
+    assert erag("demo", "--out", str(tmp_path)) == 0
+    assert [done[:2] for done in evaluated] == [(32, 32)]
+    assert not any(note.amount for note in evaluated[0][2])
+    line = (
+        "reads are slow here (2.0 per second in fp32): the first 32 of 64 questions are read, "
+        "to end within 4 minutes\n"
+    )
+    assert capsys.readouterr().out.count(line) == 1
+    # the second run evaluates the same questions, however fast reads are then
+    assert erag("demo", "--out", str(tmp_path)) == 0
+    assert [done[:2] for done in evaluated] == [(32, 32)] * 2
+    assert timed == [64]
+    assert "slow" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_nothing_is_timed_where_16_bits_are_fast(quick, monkeypatch, tmp_path, capsys, dtype):
+    timed, evaluated = quick
+    monkeypatch.setattr(demo, "best_dtype", lambda: dtype)
+    assert erag("demo", "--out", str(tmp_path)) == 0
+    assert [done[:2] for done in evaluated] == [(64, 64)]
+    assert timed == []
+    assert "slow" not in capsys.readouterr().out
+
+
+def test_all_questions_are_read_wherever_they_are_asked_for(quick, monkeypatch, tmp_path):
+    timed, evaluated = quick
+    monkeypatch.setattr(demo, "best_dtype", lambda: "float32")
+    assert erag("demo", "--all", "--out", str(tmp_path)) == 0
+    assert erag("demo", "--task", "claims", "--out", str(tmp_path)) == 0
+    assert [done[:2] for done in evaluated] == [(110, 110), (42, 42)]
+    assert timed == []

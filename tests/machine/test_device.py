@@ -1,0 +1,115 @@
+"""What the engine takes a machine for, by its flags and by what its environment allows."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.machine import device
+
+ROOT = Path(__file__).parents[2]
+# Names of instruction sets, and whether oneDNN has bf16 arithmetic within them.
+LIMITS = {
+    "": True,
+    "SSE41": False,
+    "AVX": False,
+    "AVX2": False,
+    "AVX2_VNNI": False,
+    "AVX2_VNNI_2": False,
+    "AVX512_CORE": False,
+    "avx512_core_vnni": False,
+    "AVX512_CORE_BF16": True,
+    "AVX512_CORE_AMX": True,
+    "ALL": True,
+    "no such set": True,  # oneDNN ignores it
+}
+# Tests of what runs on oneDNN, whose outcome could depend on the processor.
+DEPENDENT = (
+    "tests/machine",
+    "tests/reading/models",
+    "tests/reading/test_certify.py",
+    "tests/reading/test_readers.py",
+    "tests/retrieval/test_encoders.py",
+    "tests/jobs/test_demo.py",
+)
+
+
+@pytest.fixture
+def without_limit(monkeypatch):
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: False)
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def has_flags(monkeypatch, flags):
+    """Two processors with these flags, beside what all have."""
+    words = {"flags": [f"fpu avx2 avx512f avx512_vnni {flags} sse2"] * 2}
+    monkeypatch.setattr(device, "_processor", lambda name: words.get(name, []))
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"),
+    [
+        ("", "float32"),
+        ("avx512_bf16", "bfloat16"),
+        ("amx_tile amx_bf16", "bfloat16"),
+        ("avx512_bf16x", "float32"),
+    ],
+)
+def test_bf16_is_the_default_where_the_processor_has_its_arithmetic(
+    monkeypatch, without_limit, flags, dtype
+):
+    has_flags(monkeypatch, flags)
+    assert device.has_bf16_arithmetic() == (dtype == "bfloat16")
+    assert device.best_dtype() == dtype
+
+
+def test_a_system_that_lists_no_flags_has_none(monkeypatch, without_limit):
+    monkeypatch.setattr(device, "_processor", lambda name: [])
+    assert device.best_dtype() == "float32"
+    assert device.describe(gpu=False) == "cpu"
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+@pytest.mark.parametrize(("limit", "expected"), LIMITS.items())
+def test_what_onednn_may_not_use_the_machine_does_not_have(
+    monkeypatch, without_limit, name, limit, expected
+):
+    has_flags(monkeypatch, "avx512_bf16")
+    monkeypatch.setenv(name, limit)
+    assert device.has_bf16_arithmetic() is expected
+
+
+def test_the_newer_name_of_the_limit_precedes_the_older(monkeypatch, without_limit):
+    has_flags(monkeypatch, "avx512_bf16")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "ALL")
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    assert device.has_bf16_arithmetic()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not device.has_bf16_arithmetic(), reason="there is nothing to take away")
+@pytest.mark.parametrize(("limit", "expected"), LIMITS.items())
+def test_onednn_has_bf16_arithmetic_where_the_engine_says_so(limit, expected):
+    """By the kernel that oneDNN names for a product of bf16."""
+    product = "import torch; a = torch.ones(64, 64).bfloat16(); torch.nn.functional.linear(a, a)"
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": limit, "ONEDNN_VERBOSE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", product], env=environment, capture_output=True, text=True, check=True
+    )
+    kernels = [line for line in done.stdout.splitlines() if ",exec,cpu,matmul," in line]
+    assert any("avx512_core_bf16" in line or "amx" in line for line in kernels) is expected
+
+
+@pytest.mark.slow
+def test_a_processor_without_bf16_arithmetic_passes_too():
+    """The tests that could depend on it, with oneDNN and the engine as on a processor without it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-m", "not slow", *DEPENDENT],
+        cwd=ROOT, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "product can depend on its number of rows" in done.stdout  # these were skipped, said why
