@@ -47,7 +47,7 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
     The interval is from resampled queries, with the draws that everything on n queries shares. The
     p-value is that of the paired randomization test (Fisher 1935; for retrieval Smucker, Allan &
     Carterette 2007): signs of the differences are redrawn, and p = (1 + r) / (1 + B), where r of B means are
-    at least as far from 0 as the observed one. A p-value from resamples, as correlations have, would be too small
+    at least as far from 0 as the observed one. A p-value from resamples would be too small
     where few queries distinguish the runs: if 5 of 64 do, all in favour of one run, it would be 0.01,
     although five coins fall alike with a probability of 1/16.
 
