@@ -228,6 +228,28 @@ def shown(cell: Cell, figures: dict[str, Any]) -> str:
     )
 
 
+def overview(results: Sequence[tuple[Cell, dict[str, Any]]]) -> Iterator[str]:
+    """The grid in a table: of each cell the coverage of tau in percent, and the percentage without."""
+    found = {
+        (cell.n, cell.share, cell.measure, cell.truth): (cell, figures)
+        for cell, figures in results
+        if cell.outcome == "right" and cell.truth in TRUTHS
+    }
+    kinds = list(product(MEASURES, TRUTHS))
+    yield "    n right" + "".join(f"{f'{measure} {truth}':>13}" for measure, truth in kinds)
+    for n, share in dict.fromkeys((key[0], key[1]) for key in sorted(found)):
+        texts = []
+        for kind in kinds:
+            if (n, share, *kind) not in found:
+                texts.append("")
+                continue
+            cell, figures = found[n, share, *kind]
+            printed = cell.samples - figures["methods"].get("none", 0)
+            held = f"{100 * figures['holds'].get('tau', 0) / printed:.1f}" if printed else "-"
+            texts.append(f"{held} / {100 * (1 - printed / cell.samples):.0f}")
+        yield f"{n:5}{share:6.0%}" + "".join(f"{text:>13}" for text in texts)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--samples", type=int, default=2000, help="a quarter at 1,000 queries")
@@ -248,6 +270,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed += bool(wrong)
         print(shown(cell, figures) + (f"  FAILS: {wrong}" if wrong else ""), flush=True)
         results.append((cell, figures))
+    print("\ncoverage of tau / samples without an interval, in percent")
+    for line in overview(results):
+        print(line)
     print(f"{failed} of {len(cells)} cells fail")
     write_report(
         options,
