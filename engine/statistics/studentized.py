@@ -9,14 +9,20 @@ from scipy.special import stdtrit
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+# Queries' worth of spread that is added to that of the rarer ones. Three of them may by chance have
+# almost the same score, which says little about how far others would lie; without it intervals of
+# three to five right answers hold in 90% to 93% of samples.
+_AS_THE_OTHERS = 0.25
+
 
 def studentized(
     estimate: float, without: Floats, rarer: Mask, *, confidence: float
 ) -> tuple[float, float]:
     """The interval's bounds, from the leave-one-out values of a correlation.
 
-    The standard error is the jackknife's, summed over three sources: the queries of the rarer kind,
-    the others, and how many there are of each. Where few queries are of the rarer kind, so is the
+    The standard error is the jackknife's, summed over three sources: the queries of the rarer kind
+    (and a quarter of a query that is spread as the others are), the others, and how many there are of
+    each. Where few queries are of the rarer kind, so is the
     error itself uncertain: quantiles are of Student's t, with Satterthwaite's (1946) degrees of
     freedom, as in the test of Brunner & Munzel (2000). They are taken on Fisher's scale artanh(tau),
     whose slope is 1 / (1 - tau^2), so that bounds lie within -1 and 1.
@@ -39,10 +45,13 @@ def studentized(
     # Sums of squares by source, and their degrees of freedom.
     sources = [(float(influence.var(ddof=1)) * n, n - 1)]
     if 2 * len(kinds[0]) < n:
-        share = len(kinds[0]) / n
+        few, many = (len(kind) for kind in kinds)
+        own, others = (float(kind.var(ddof=1)) for kind in kinds)
+        # Were they spread as the others are, influences of the few would be many / few times as large.
+        own += _AS_THE_OTHERS * others * (many / few) ** 2 / (few - 1)
         apart = float(kinds[0].mean() - kinds[1].mean())
-        sources = [(float(kind.var(ddof=1)) * len(kind), len(kind) - 1) for kind in kinds]
-        sources.append((share * (1 - share) * apart**2 * n, n - 1))
+        sources = [(own * few, few - 1), (others * many, many - 1)]
+        sources.append((few * many / n * apart**2, n - 1))
     total = sum(square for square, _ in sources)
     freedom = total**2 / sum(square**2 / degrees for square, degrees in sources)
     error = np.sqrt(total) / n
