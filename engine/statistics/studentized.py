@@ -12,7 +12,7 @@ Mask = npt.NDArray[np.bool_]
 # Queries' worth of spread that is added to that of the rarer ones. Three of them may by chance have
 # almost the same score, which says little about how far others would lie; without it intervals of
 # three to five right answers hold in 90% to 93% of samples.
-_AS_THE_OTHERS = 0.25
+_AS_THE_OTHERS = 0.1
 
 
 def studentized(
@@ -21,7 +21,7 @@ def studentized(
     """The interval's bounds, from the leave-one-out values of a correlation.
 
     The standard error is the jackknife's, summed over three sources: the queries of the rarer kind
-    (and a quarter of a query that is spread as the others are), the others, and how many there are of
+    (and a tenth of a query that is spread as the others are), the others, and how many there are of
     each. Where few queries are of the rarer kind, so is the
     error itself uncertain: quantiles are of Student's t, with Satterthwaite's (1946) degrees of
     freedom, as in the test of Brunner & Munzel (2000). They are taken on Fisher's scale artanh(tau),
