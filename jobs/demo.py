@@ -149,7 +149,7 @@ def time_reads(
     limit = TIMED
     while True:
         inputs = read_inputs(replace(files, limit=limit), k=K)
-        jobs = specify_jobs(prepare(inputs, settings).requests, settings)
+        jobs = specify_jobs(prepare(inputs, settings).requests, settings, executor)
         with shown_progress() as on_progress:
             (reading,) = read(
                 jobs,

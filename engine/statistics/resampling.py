@@ -217,8 +217,8 @@ def _in_blocks(
     work: Callable[[int], None], resamples: int, threads: int | None, block: int = _BLOCK
 ) -> None:
     """Call ``work`` with the number of the first resample of every block, from several threads."""
-    if threads == 1 or resamples <= _BLOCK:
-        for first in range(0, resamples, _BLOCK):
+    if threads == 1 or resamples <= block:  # handing blocks over takes longer than they do
+        for first in range(0, resamples, block):
             work(first)
         return
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:

@@ -7,7 +7,7 @@ from engine import tables
 from engine.evaluation.inputs import InputFiles
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import ReadingCosts
+from engine.reading.reads import NamedExecutor, ReadingCosts
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 from jobs import demo
@@ -97,6 +97,7 @@ def test_the_timed_reads_are_the_first_and_are_not_done_again(listed, tiny_t5, t
             outputs = [ReadOutput("Aruba", 5, 1, False)] * unit.length
             yield UnitResult(unit, outputs, "w", unit.length / 2.5, stats)
 
+    reading = NamedExecutor("slow", reading)
     first = demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)
     ids = read_queries(questions("short-answer"))["query_id"].to_list()
     assert set(asked) == set(ids[:6])
