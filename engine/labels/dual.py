@@ -122,7 +122,7 @@ def display(probabilities: pl.DataFrame, level: str) -> Display:
     several = probabilities[RUN].n_unique() > 1
     cells = {(row[RUN], row[K], row["probability"]): row for row in probabilities.to_dicts()}
     return Display(
-        f"Gold documents (Doc), answers held (Word){level}",
+        f"Gold documents (Doc), answers held (Word){level.replace('[', '[exact ')}",
         ["probability"],
         [f"{run} @{k}" if several else f"@{k}" for run, k in columns],
         [

@@ -12,16 +12,17 @@ from rich.text import Text
 
 from engine.reading.reads import ReadingCosts
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.methods import Method
 from engine.tables import METHOD
 
 _MIB = 2**20
 # Letters that follow intervals, and what they stand for.
-_METHODS: dict[Method, str] = {
-    "percentile": "p percentile of resamples",
-    "bca": "b BCa of resamples",
-    "studentized": "s studentized",
-    "inverted": "i by inverting a test",
+_METHODS = {
+    "percentile": ("p", "percentile of resamples"),
+    "bca": ("b", "BCa of resamples"),
+    "studentized": ("s", "studentized"),
+    "inverted": ("i", "by inverting a test"),
+    "resampling": ("r", "resampled"),
+    "permutation": ("t", "by a permutation test"),
 }
 
 
@@ -66,15 +67,29 @@ def interval(cell: dict[str, Any] | None, name: str) -> str:
     value, low, high = cell[name], cell[f"{name}_low"], cell[f"{name}_high"]
     if math.isnan(low):
         return f"{value:.2f}"
-    letter = f" {cell[METHOD][0]}" if cell.get(METHOD) else ""
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]{letter}"
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]{letter(cell.get(METHOD))}"
+
+
+def letter(method: str | None) -> str:
+    """What follows an interval, to say which method made it."""
+    return f" {_METHODS[method][0]}" if method else ""
 
 
 def methods_line(methods: Iterable[str]) -> str:
     """What the letters after intervals mean, for the methods in use; empty where there are none."""
     used = set(methods)
-    meanings = [meaning for name, meaning in _METHODS.items() if name in used]
+    meanings = [f"{mark} {meaning}" for name, (mark, meaning) in _METHODS.items() if name in used]
     return f"intervals: {', '.join(meanings)}\n" if meanings else ""
+
+
+def add_methods(result: Table, methods: Iterable[str], *, more: str = "") -> None:
+    """Put below a table what the letters after its intervals mean, and more lines.
+
+    Args:
+        more: lines, each with its end, which sets the last one apart from what is printed next.
+    """
+    if caption := methods_line(methods) + more:
+        result.caption = Text(caption, style="table.caption")
 
 
 def reads_line(what: str, costs: ReadingCosts) -> str:

@@ -108,8 +108,8 @@ def _means_and_correlations(evaluation: Evaluation) -> Table:
         best = " *" if rivals > 1 and cell and cell[BEST] else ""
         rows.append(((*key[0 if several else 1 : 2], key[2] + best), values))
         starred = starred or bool(best)
-    methods = layout.methods_line(cell[tables.METHOD] for cell in cells.values())
-    result.caption = Text(methods + (_BEST if starred else ""), style="table.caption")
+    methods = [cell[tables.METHOD] for cell in cells.values()]
+    layout.add_methods(result, methods, more=_BEST if starred else "")
     layout.add_rows(result, rows)
     return result
 
@@ -158,6 +158,7 @@ def _differences(
         values += [layout.p_value(row["tau_p_holm"])] if settings.bootstrap.resamples else []
         values += [str(row[tables.N])] if partial else []
         rows.append(([row[key] for key in keys], values))
+    layout.add_methods(result, comparisons[tables.METHOD])
     layout.add_rows(result, rows)
     return result
 
@@ -166,7 +167,9 @@ def _difference(row: dict[str, Any]) -> str:
     value, low, high = (row[f"tau_{x}"] for x in ("difference", "low", "high"))
     if math.isnan(value):
         return "undefined"
-    return f"{value:+.2f}" if math.isnan(low) else f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+    if math.isnan(low):
+        return f"{value:+.2f}"
+    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]{layout.letter(row[tables.METHOD])}"
 
 
 def _systems(evaluation: Evaluation) -> Table:
@@ -181,7 +184,9 @@ def _systems(evaluation: Evaluation) -> Table:
         + (["SPA", "one winner", "resampled"] if resampled else ["one winner"])
         + (["n"] if partial else []),
     )
-    caption = f"{_SOFT}{_WINNERS}, here and in resamples\n" if resampled else f"{_WINNERS}\n"
+    caption = f"{_WINNERS}\n"
+    if resampled:
+        caption = f"{_SOFT}{_WINNERS}, here and in resamples\nintervals: percentile of resamples\n"
     result.caption = Text(caption, style="table.caption")
     rows = []
     for row in systems.iter_rows(named=True):

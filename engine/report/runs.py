@@ -7,11 +7,15 @@ from typing import Any
 
 import polars as pl
 from rich.table import Table
+from rich.text import Text
 
 from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B
+
+# The line's end sets it apart from what is printed next.
+_ALONE = "intervals: resampled, each for its pair of runs alone\n"
 
 
 def shown(evaluation: Evaluation) -> Table:
@@ -48,6 +52,8 @@ def shown(evaluation: Evaluation) -> Table:
         + (["p (Holm)"] if settings.bootstrap.resamples else [])
         + (["n"] if partial else []),
     )
+    if settings.bootstrap.resamples:
+        result.caption = Text(_ALONE, style="table.caption")
     layout.add_rows(
         result,
         [

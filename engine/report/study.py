@@ -16,12 +16,13 @@ from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels.annotator import READER as READER_ROLE
 from engine.ranking.measures import UTILITY_KIND, Measure
-from engine.report.layout import add_rows, interval, level, p_value, reads_line, table
+from engine.report.layout import add_methods, add_rows, interval, level, p_value, reads_line, table
 from engine.tables import (
     ANNOTATOR,
     AUGMENTATION,
     LABELS_BY,
     MEASURE,
+    METHOD,
     READER,
     RUN,
     VALUE,
@@ -164,6 +165,14 @@ def _by_condition(study: Study) -> Table:
                 follows = across == K and measure.cutoff == k
                 shown = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
                 rows.append(([*head, annotator, shown], cells))
+    add_methods(
+        result,
+        {
+            method
+            for evaluation in study.evaluations.values()
+            for method in evaluation.statistics.correlations[METHOD]
+        },
+    )
     add_rows(result, rows)
     return result
 
@@ -234,6 +243,7 @@ def _across_readers(study: Study) -> Table:
         cells.setdefault(key, {})[row[READER]] = interval(row, "tau") + _over(row[N], evaluation)
     names = [short[reader] for reader in readers]
     rows = sorted(cells, key=lambda key: (key[:-2], names.index(key[-2])))
+    add_methods(result, correlations[METHOD])
     add_rows(result, [(key, [cells[key].get(reader, "") for reader in readers]) for key in rows])
     return result
 
