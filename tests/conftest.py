@@ -48,6 +48,7 @@ GROUPS = {
         "tests/reading/models/test_weights.py",
         "tests/reading/test_readers.py",
         "tests/jobs/test_commands.py",
+        "tests/jobs/test_demo.py",
         "tests/jobs/test_study_command.py",
     ),
 }

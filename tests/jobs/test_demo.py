@@ -15,10 +15,10 @@ from tests.commands import erag
 from tests.conftest import make_run
 
 
-def costs(rate, *, start=15.0, actors=2, done=66):
-    """Of six questions, read at a rate in all, by actors that took some seconds to start."""
+def costs(rate, *, start=15.0, actors=2, done=132):
+    """Of twelve questions, read at a rate in all, by actors that took some seconds to start."""
     return ReadingCosts(
-        wanted=66,
+        wanted=132,
         done=done,
         seconds=start + done / rate,
         reader_seconds=actors * done / rate,
@@ -29,15 +29,16 @@ def costs(rate, *, start=15.0, actors=2, done=66):
 @pytest.mark.parametrize(
     ("rate", "expected"),
     [
-        # 240 s less 60 so far, 15 of start and 25 afterwards leave 140 s: 638 further reads for 64
-        # questions need 4.6 a second; 462 for 48 need 3.3; 286 for 32 2.04; 198 for 24 1.4
+        # 240 s less 60 so far, 15 of start and 25 afterwards leave 140 s: 572 further reads for 64
+        # questions need 4.09 a second; 396 for 48 need 2.83; 220 for 32 1.57; 132 for 24 0.94
         (1000, 64),
-        (4.6, 64),
-        (4.5, 48),
-        (3.2, 32),
-        (2.1, 32),
-        (2.0, 24),
-        (1.4, 16),
+        (4.1, 64),
+        (4.0, 48),
+        (2.9, 48),
+        (2.8, 32),
+        (1.6, 32),
+        (1.5, 24),
+        (0.9, 16),
         (0.1, 16),
     ],
 )
@@ -47,18 +48,19 @@ def test_slow_reads_leave_fewer_questions(rate, expected, actors):
 
 
 def test_what_was_spent_before_counts():
+    # 2.6 a second: 185 s are for 481 further reads, 48 questions; 75 s for 195, which are 24
     assert demo.share_within(costs(2.6, start=0), elapsed=30).questions == 48
-    assert demo.share_within(costs(2.6, start=60), elapsed=60).questions == 24
+    assert demo.share_within(costs(2.6, start=60), elapsed=80).questions == 24
     assert demo.share_within(costs(2.6), elapsed=500).questions == 16
 
 
 def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
-    # 60 s so far, 15 of start, 25 afterwards; 16 questions are 176 reads, of which 66 are done
-    slow = costs(0.5)
+    # 60 s so far, 15 of start, 25 afterwards; 16 questions are 176 reads, of which 132 are done
+    slow = costs(0.2)
     share = demo.share_within(slow, elapsed=60)
-    assert share == (16, pytest.approx(60 + 15 + 25 + 110 / 0.5))
+    assert share == (16, pytest.approx(60 + 15 + 25 + 44 / 0.2))
     assert demo._why_fewer(slow, share) == (
-        "reads are slow here (0.5 per second in fp32): the first 16 of 64 questions are read, "
+        "reads are slow here (0.2 per second in fp32): the first 16 of 64 questions are read, "
         "to end after about 5 minutes"
     )
 
@@ -100,13 +102,13 @@ def test_the_timed_reads_are_the_first_and_are_not_done_again(listed, tiny_t5, t
     reading = NamedExecutor("slow", reading)
     first = demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)
     ids = read_queries(questions("short-answer"))["query_id"].to_list()
-    assert set(asked) == set(ids[:6])
-    assert (first.wanted, first.done) == (66, 66)
+    assert set(asked) == set(ids[:12])
+    assert (first.wanted, first.done) == (132, 132)
     assert demo._rate(first) == pytest.approx(2.5)
     # what is stored cannot be timed: the next questions are, as many again
     second = demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)
-    assert (second.reused, second.done) == (66, 66)
-    assert set(asked) == set(ids[:12])
+    assert (second.reused, second.done) == (132, 132)
+    assert set(asked) == set(ids[:24])
     while (last := demo.time_reads(listed, settings, store=tmp_path / "s", executor=reading)).done:
         pass
     assert last.reused == 704
@@ -121,7 +123,7 @@ def quick(monkeypatch):
 
     def time_reads(files, settings, *, store):
         timed.append(pl.read_parquet(files.run[0])["query_id"].n_unique())
-        return costs(2)  # 32 fit, with 57 s to spare for a test that must wait
+        return costs(1.5)  # 32 fit, with 53 s to spare for a test that must wait
 
     def evaluate(inputs, conditions, files, **places):
         evaluated.append((inputs.queries.height, inputs.runs["query_id"].n_unique(), inputs.notes))
@@ -149,7 +151,7 @@ def test_a_slow_machine_reads_fewer_questions_says_so_once_and_keeps_to_it(
     assert [done[:2] for done in evaluated] == [(32, 32)]
     assert not any(note.amount for note in evaluated[0][2])
     line = (
-        "reads are slow here (2.0 per second in fp32): the first 32 of 64 questions are read, "
+        "reads are slow here (1.5 per second in fp32): the first 32 of 64 questions are read, "
         "to end within 4 minutes\n"
     )
     assert capsys.readouterr().out.count(line) == 1
