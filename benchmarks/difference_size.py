@@ -1,36 +1,37 @@
 """Size, power and coverage of the tests of differences between two correlations.
 
-    python -m benchmarks.difference_size [--samples 2000] [--quick] [--out cells.jsonl] [--json FILE]
+    python -m benchmarks.difference_size [--samples 2000] [--quick] [--saved FILE] [--workers 2] [--json FILE]
 
 Two measures are drawn on the same queries with one right-or-wrong outcome (``_simulated_pairs``, which says
 what is true in each kind of cell).
 
 Every sample is tested as the engine tests it. Of each cell: the share of samples without a p-value; among
 the others the share with p <= 0.05 and p <= 0.002 (the size, or the power where the cell is "apart"), the
-share of 95% intervals that hold the true difference, and the median width; then the same of the bootstrap. A cell FAILS where the 99% binomial interval of a size lies above 6% or 0.4%, or that of the
-coverage below 93%. Sizes of rho count where the true difference of rho is 0; coverage of rho always.
+share of 95% intervals that hold the true difference, and the median width; then the same of the bootstrap.
+A cell FAILS where the 99% binomial interval of a size lies above 6% or 0.4%, or that of the coverage below
+93%. Sizes of rho count where the true difference of rho is 0; coverage of rho always.
 
-The table shows tau; the files have rho too. The bootstrap is computed on a quarter of the samples where
-the engine does not use it. A p-value is from 399 permutations or resamples; where that is 0.015 or less, from 1,999. Samples of a cell
-share their draws in groups of 25. Cells are appended to the file of ``--out`` as they finish, and a run
-goes on from there.
+The table shows tau; the files have rho too. Cells in which the truth is no difference have two and a half
+times ``--samples``, for sizes at 0.002; those of 1,000 queries a fifth. With 30% right answers, where the
+bootstrap may be valid, it is computed on all samples, elsewhere on a quarter of those for which the engine
+does not use it. A p-value is from 399 permutations or resamples; where that is 0.015 or less, from 1,999.
+Samples of a cell share their draws in groups of 25. At the end: the extremes by number of queries, and
+the power beside the bootstrap's where that cannot be shown to reject too often.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binomtest
 
+from benchmarks._cells import beyond, figures_of
 from benchmarks._harness import make_parser, write_report
 from benchmarks._simulated_pairs import Case, draw, true_differences, true_taus
 from engine.statistics.difference_tests import (
@@ -64,16 +65,32 @@ PAIRS = (
 SPREAD_PAIR = ("P@10", "nDCG")
 TRUTHS = ("none", "equal", "apart")
 SPREAD_TRUTHS = ("spread none", "spread")
-# The number of samples is divided by these, because one of 1,000 queries takes 30 times as long as one of 19.
-FEWER = {300: 2, 1000: 5}
+# One of 1,000 queries takes 30 times as long as one of 19.
+_FEWER = {1000: 5}
+_MORE_FOR_SIZES = 2.5
 # The limits of size at both levels, and of coverage.
 LEVELS = {0.05: 0.06, 0.002: 0.004}
 LEAST_COVERAGE = 0.93
 _DRAWS, _MORE_DRAWS, _SMALL_P = 399, 1999, 0.015
 QUICK_SAMPLES = 200
 _GROUP = 25
-# The bootstrap is computed on one in so many samples: it serves for comparison only.
+# The bootstrap serves for comparison only: it is computed on one in so many samples, but on all where so
+# many answers are right that it may be valid.
 _BOOTSTRAP_PART = 4
+_OFTEN_RIGHT = 0.3
+# Cells with fewer tested samples say little of extremes.
+_ENOUGH_SAMPLES = 100
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is drawn, and how often."""
+
+    case: Case
+    samples: int
+
+
+Results = list[tuple[Cell, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -87,19 +104,27 @@ class Found:
     bootstrap: tuple[DifferenceTest, DifferenceTest] | None
 
 
-def all_cases() -> Iterator[Case]:
-    for n, share in product(SIZES, SHARES):
+def cells_of(sizes: Sequence[int], samples: int) -> list[Cell]:
+    """The whole study, with ``samples`` (1 or more) of a cell in which the truth is a difference."""
+    cases = []
+    for n, share in product(sizes, SHARES):
         for (first, second), truth in product(PAIRS, TRUTHS):
-            yield Case(n, share, first, second, truth)
+            cases.append(Case(n, share, first, second, truth))
         for truth in SPREAD_TRUTHS:
-            yield Case(n, share, *SPREAD_PAIR, truth)
+            cases.append(Case(n, share, *SPREAD_PAIR, truth))
+    return [Cell(case, _samples_of(case, samples)) for case in cases]
 
 
-def quick_cases() -> Iterator[Case]:
+def _samples_of(case: Case, samples: int) -> int:
+    more = 1 if case.truth == "apart" else _MORE_FOR_SIZES
+    return max(1, int(samples * more) // _FEWER.get(case.n, 1))
+
+
+def quick_cells() -> Iterator[Cell]:
     """Four numbers of queries and shares: the bootstrap fails in three, and nearly holds in one."""
     for n, share in ((19, 0.10), (64, 0.05), (64, 0.30), (300, 0.03)):
-        yield Case(n, share, "Success", "P@10", "none")
-        yield Case(n, share, "P@10", "nDCG", "equal")
+        yield Cell(Case(n, share, "Success", "P@10", "none"), QUICK_SAMPLES)
+        yield Cell(Case(n, share, "P@10", "nDCG", "equal"), QUICK_SAMPLES)
 
 
 def examine(
@@ -174,9 +199,11 @@ def _by_permutation(
     return tau, rho
 
 
-def study(case: Case, samples: int) -> dict[str, Any]:
+def study(cell: Cell) -> dict[str, Any]:
     """One cell's figures."""
     start = time.perf_counter()
+    case, samples = cell.case, cell.samples
+    part = 1 if case.share >= _OFTEN_RIGHT else _BOOTSTRAP_PART
     rng = np.random.default_rng([case.n, round(case.share * 1000), *map(ord, str(case))])
     x_a, x_b, y = draw(rng, case, samples)
     found: list[Found] = []
@@ -194,15 +221,13 @@ def study(case: Case, samples: int) -> dict[str, Any]:
             y[sample],
             orders,
             weights,
-            resample=sample < samples // _BOOTSTRAP_PART,
+            resample=sample < samples // part,
         )
         if result is not None:
             found.append(result)
     tested = [one.tests for one in found if one.tests is not None]
     resampled = [one.bootstrap for one in found if one.bootstrap is not None]
     figures: dict[str, Any] = {
-        **asdict(case),
-        "samples": samples,
         "defined": len(found),
         "tested": len(tested),
         "resampled": len(resampled),
@@ -235,29 +260,24 @@ def _failures(figures: dict[str, Any]) -> list[str]:
     fails = []
     for name in ("tau", "rho"):
         own = figures[name]
-        if own["true_difference"] == 0 and figures["tested"]:
+        if own["true_difference"] == 0:
             for (level, most), count in zip(LEVELS.items(), own["rejected"], strict=True):
-                if _range(count, figures["tested"])[0] > most:
+                if beyond(count, figures["tested"], most=most):
                     fails.append(f"size of {name} at {level}")
-        if own["intervals"] and _range(own["covered"], own["intervals"])[1] < LEAST_COVERAGE:
+        if beyond(own["covered"], own["intervals"], least=LEAST_COVERAGE):
             fails.append(f"coverage of {name}")
     return fails
 
 
-def _range(count: int, of: int) -> tuple[float, float]:
-    found = binomtest(count, of).proportion_ci(0.99)
-    return float(found.low), float(found.high)
-
-
-def line(cell: dict[str, Any]) -> str:
+def line(cell: Cell, figures: dict[str, Any]) -> str:
     """A cell as a line of the printed table."""
-    truth = f"{cell['true_tau'][0]:.2f} {cell['true_tau'][1]:.2f}"
+    case, truth = cell.case, "{:.2f} {:.2f}".format(*figures["true_tau"])
     return (
-        f"{cell['n']:5}{cell['share']:6.0%}  {cell['first'] + ' ' + cell['second']:17} "
-        f"{cell['truth']:12}{truth:>10}{1 - cell['tested'] / cell['samples']:8.1%}"
-        f"  {_columns(cell['tau'], cell['tested'])}  |"
-        f"{_columns(cell['tau']['bootstrap'], cell['resampled'])}  {', '.join(cell['fails'])}"
-    )
+        f"{case.n:5}{case.share:6.0%}  {case.first + ' ' + case.second:17} "
+        f"{case.truth:12}{truth:>10}{1 - figures['tested'] / cell.samples:8.1%}"
+        f"  {_columns(figures['tau'], figures['tested'])}  |"
+        f"{_columns(figures['tau']['bootstrap'], figures['resampled'])}  {', '.join(figures['fails'])}"
+    ).rstrip()
 
 
 def _columns(own: dict[str, Any], tested: int) -> str:
@@ -277,55 +297,75 @@ HEADER = (
 )
 
 
-def run(
-    cases: list[Case], samples: Callable[[Case], int], out: Path | None
-) -> list[dict[str, Any]]:
-    """Study the cases that the file lacks, printing each."""
-    done: dict[Case, dict[str, Any]] = {}
-    if out is not None and out.exists():
-        for text in out.read_text(encoding="utf-8").splitlines():
-            cell = json.loads(text)
-            if cell["samples"] == samples(
-                case := Case(**{k: cell[k] for k in Case.__annotations__})
-            ):
-                done[case] = cell
-    cells = []
-    print(HEADER)
-    for case in cases:
-        if case not in done:
-            done[case] = study(case, samples(case))
-            if out is not None:
-                with out.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(done[case]) + "\n")
-        cells.append(done[case])
-        print(line(done[case]), flush=True)
-    return cells
+def extremes(results: Results, n: int) -> str:
+    """Of the cells of n queries: the greatest sizes of tau or rho, and the least coverage, in percent."""
+    sizes, small, least, bootstrap = [0.0], [0.0], [1.0], [0.0]
+    for cell, figures in results:
+        if cell.case.n != n or figures["tested"] < _ENOUGH_SAMPLES:
+            continue
+        for own in (figures["tau"], figures["rho"]):
+            if own["true_difference"] == 0:
+                sizes.append(own["rejected"][0] / figures["tested"])
+                small.append(own["rejected"][1] / figures["tested"])
+                bootstrap.append(own["bootstrap"]["rejected"][0] / figures["resampled"])
+            if own["intervals"] >= _ENOUGH_SAMPLES:
+                least.append(own["covered"] / own["intervals"])
+    cells = sum(cell.case.n == n for cell, _ in results)
+    return f"{n:7}{cells:7}{max(sizes):12.1%}{max(small):10.2%}{min(least):12.1%}{max(bootstrap):16.1%}"
 
 
-def parse() -> argparse.Namespace:
+def powers(results: Results) -> Iterator[str]:
+    """Power at 0.05 beside the bootstrap's, where no size of the bootstrap is shown to be above its limit."""
+    by_case = {cell.case: figures for cell, figures in results}
+    for case, figures in by_case.items():
+        nulls = [by_case.get(replace(case, truth=truth)) for truth in ("none", "equal")]
+        if case.truth != "apart" or not all(nulls) or not figures["resampled"]:
+            continue
+        if any(_bootstrap_rejects_too_often(null) for null in nulls if null is not None):
+            continue
+        own = figures["tau"]["rejected"][0] / max(1, figures["tested"])
+        other = figures["tau"]["bootstrap"]["rejected"][0] / figures["resampled"]
+        yield f"{case.n:7}{case.share:6.0%}  {case.first + ' ' + case.second:17}{own:8.1%}{other:8.1%}"
+
+
+def _bootstrap_rejects_too_often(figures: dict[str, Any]) -> bool:
+    counts = figures["tau"]["bootstrap"]["rejected"]
+    return any(
+        beyond(count, figures["resampled"], most=most)
+        for count, most in zip(counts, LEVELS.values(), strict=True)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
-    parser.add_argument("--samples", type=int, default=2000, help="samples of each cell")
+    parser.add_argument(
+        "--samples", type=int, default=2000, help="samples of a cell with a difference"
+    )
     parser.add_argument("--quick", action="store_true", help="eight cells of 200 samples")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--out", type=Path, help="JSONL file of finished cells, to go on from")
-    return parser.parse_args()
-
-
-def main() -> None:
-    arguments = parse()
-    cases = list(quick_cases() if arguments.quick else all_cases())
-    cases = [case for case in cases if case.n in arguments.sizes]
-
-    def samples(case: Case) -> int:
-        if arguments.quick:
-            return QUICK_SAMPLES
-        return max(1, arguments.samples // FEWER.get(case.n, 1))
-
-    cells = run(cases, samples, arguments.out)
-    failed = [cell for cell in cells if cell["fails"]]
-    print(f"{len(failed)} of {len(cells)} cells fail")
-    write_report(arguments, ("numpy", "scipy"), {"cells": cells})
+    parser.add_argument("--saved", type=Path, help="file of figures, to go on from")
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args(arguments)
+    cells = list(quick_cells()) if options.quick else cells_of(options.sizes, options.samples)
+    print(HEADER)
+    results: Results = []
+    for cell, figures in figures_of(cells, study, options.saved, workers=options.workers):
+        print(line(cell, figures), flush=True)
+        results.append((cell, figures))
+    print("\nqueries  cells  size, .05  at .002    coverage   bootstrap, .05")
+    for n in sorted({cell.case.n for cell in cells}):
+        print(extremes(results, n))
+    print(
+        "\nqueries right  measures            power  bootstrap's, where it is not shown to be invalid"
+    )
+    for text in powers(results):
+        print(text)
+    failed = sum(bool(figures["fails"]) for _, figures in results)
+    print(f"\n{failed} of {len(results)} cells fail")
+    rows = [{"cell": asdict(cell), "figures": figures} for cell, figures in results]
+    write_report(options, ("numpy", "scipy"), {"cells": rows})
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

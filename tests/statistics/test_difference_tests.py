@@ -209,15 +209,15 @@ def test_size_where_resamples_reject_a_quarter():
 
 
 @pytest.mark.slow
-def test_the_quick_study_of_sizes_fails_in_no_cell(tmp_path):
-    out = tmp_path / "cells.jsonl"
-    cases = list(difference_size.quick_cases())
-    cells = difference_size.run(cases, lambda case: difference_size.QUICK_SAMPLES, out)
-    assert [cell["fails"] for cell in cells] == [[]] * 8
+def test_the_quick_study_of_sizes_fails_in_no_cell(tmp_path, capsys):
+    saved = tmp_path / "cells.jsonl"
+    assert difference_size.main(["--quick", "--saved", str(saved)]) == 0
+    printed = capsys.readouterr().out
+    assert "0 of 8 cells fail" in printed
     # What is in the file is not done again.
-    before = out.read_text()
-    again = difference_size.run(cases, lambda case: difference_size.QUICK_SAMPLES, out)
-    assert (again, out.read_text()) == (cells, before)
+    before = saved.read_text()
+    assert difference_size.main(["--quick", "--saved", str(saved)]) == 0
+    assert (capsys.readouterr().out, saved.read_text()) == (printed, before)
 
 
 def test_drawn_pairs_have_the_true_correlations():
