@@ -104,9 +104,9 @@ def make_model(directory: Path, texts: list[str], vocabulary: int) -> None:
 
 def peer(spec: ReaderSpec) -> Callable[[list[Read]], list[str]]:
     """Fusion-in-Decoder by ``generate``: a read's inputs are one padded encoder batch."""
-    tokenizer = AutoTokenizer.from_pretrained(spec.path)
+    tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
     model = AutoModelForSeq2SeqLM.from_pretrained(
-        spec.path, dtype=getattr(torch, spec.dtype)
+        spec.path, dtype=getattr(torch, spec.dtype), trust_remote_code=False
     ).eval()
 
     @torch.inference_mode()

@@ -87,8 +87,12 @@ def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) 
 
 def generate(spec: ReaderSpec, batch: int) -> Read:
     """Batched ``generate`` with left padding and a stop at the line's end."""
-    tokenizer = AutoTokenizer.from_pretrained(spec.path, padding_side="left")
-    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=getattr(torch, spec.dtype)).eval()
+    tokenizer = AutoTokenizer.from_pretrained(
+        spec.path, padding_side="left", trust_remote_code=False
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        spec.path, dtype=getattr(torch, spec.dtype), trust_remote_code=False
+    ).eval()
     if torch.cuda.is_available():
         model = model.to("cuda")
 
@@ -287,7 +291,9 @@ def compare_readers(
         raise SystemExit("outputs differ from generate's in fp32")
 
     best, outputs, computed = time_readers(spec, prompts, arguments)
-    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=getattr(torch, spec.dtype))
+    model = AutoModelForCausalLM.from_pretrained(
+        spec.path, dtype=getattr(torch, spec.dtype), trust_remote_code=False
+    )
     if torch.cuda.is_available():
         model = model.to("cuda")
     rate = matmul_rate(spec, model)

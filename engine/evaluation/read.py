@@ -183,6 +183,7 @@ def _specify(ask: Ask, settings: Settings) -> tuple[ReaderSpec, Prompt]:
         dtype=settings.reader.dtype,
         memory=settings.running.memory,
         engine=settings.reader.engine,
+        trust_remote_code=settings.reader.trust_remote_code,
     )
 
 

@@ -46,6 +46,8 @@ class ReaderSpec:
             of a single choice is taken among all tokens.
         executor: the name of the program that reads in the model's place (``engine.reading.reads``);
             empty where the model reads.
+        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
+            empty where none may.
         path: the local directory of the model.
         parameters: how many the model has.
         name: what the user called it, for messages and reports.
@@ -71,6 +73,7 @@ class ReaderSpec:
     special_tokens: bool = True
     choices: tuple[str, ...] = ()
     executor: str = ""
+    code: str = ""
     shared_prefix: str = ""
     memory: int = 0
     threads: int = 0
@@ -97,6 +100,8 @@ class ReaderSpec:
         ]
         if self.executor:  # without one, reads are found under the hash that they always had
             decisive.append({"executor": self.executor})
+        if self.code:
+            decisive.append({"code": self.code})
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 

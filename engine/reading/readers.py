@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import InputError, ReadError
-from engine.machine import device, model_files
+from engine.machine import device, model_code, model_files
 from engine.machine.device import Dtype
 from engine.reading.models import vllm_support, weights
 from engine.reading.prompting import chat
@@ -29,6 +29,7 @@ def specify(
     dtype: Dtype | None = None,
     memory: int = 0,
     engine: Engine = "transformers",
+    trust_remote_code: bool = False,
 ) -> tuple[ReaderSpec, Prompt]:
     """The specification of a reader and the prompt that it is given.
 
@@ -40,12 +41,14 @@ def specify(
         dtype: precision; None takes the fastest of this machine.
         memory: bytes per actor, 0 for the default.
         engine: the library that runs the model.
+        trust_remote_code: whether Python code that comes with the model may run.
 
     Raises:
-        InputError: an unknown reader, what the engine cannot do, Fusion-in-Decoder with a
+        InputError: an unknown reader, one that needs code which may not run, what the engine cannot do, Fusion-in-Decoder with a
             decoder-only model, or a prompt that cannot be used with it.
     """
     model = weights.resolve(name)
+    code = model_code.agreed_code(model.path, name, trusted=trust_remote_code)
     if augmentation == "fid" and model.architecture == "causal":
         raise InputError(
             None,
@@ -57,7 +60,9 @@ def specify(
         vllm_support.refuse(model, dtype=dtype or device.best_dtype(), memory=memory)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     head, tail = (
-        chat.around_message(model.path, name, template.system) if template.chat else ("", "")
+        chat.around_message(model.path, name, template.system, trusted=bool(code))
+        if template.chat
+        else ("", "")
     )
     made = make_prompt(template, task, model.architecture, augmentation, head=head, tail=tail)
     if template.max_input_tokens:
@@ -76,6 +81,7 @@ def specify(
         tail_marker=made.tail_marker,
         special_tokens=not template.chat,
         choices=template.choices,
+        code=code,
         # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
         shared_prefix=made.prefix if model.architecture == "causal" else "",
         memory=memory,
@@ -109,7 +115,7 @@ def load(spec: ReaderSpec) -> Reader:
     """Load a reader in this process.
 
     Raises:
-        ReadError: the weights on this machine are not those that the specification names.
+        ReadError: the weights or the code on this machine are not those that the specification names.
         InputError: the model cannot be loaded.
     """
     # transformers asks the hub about some tokenizers even where every file is local.
@@ -125,6 +131,10 @@ def load(spec: ReaderSpec) -> Reader:
     model = weights.resolve(spec.path if here else spec.source or spec.name)
     if model.digest != spec.weights:
         raise ReadError(f"the weights of {spec.name!r} on this machine are not those asked for")
+    if spec.code and model_code.code_digest(model.path) != spec.code:
+        raise ReadError(
+            f"the code of {spec.name!r} on this machine is not that which was agreed to"
+        )
     spec = replace(spec, path=str(model.path))
     from transformers.utils import logging
 
@@ -145,6 +155,8 @@ def load(spec: ReaderSpec) -> Reader:
     except InputError:
         raise
     except Exception as error:  # whatever a damaged file makes the libraries raise
+        if model_code.is_need_of_code(error):
+            raise model_code.needs_code(spec.name) from None
         reason = f"{type(error).__name__}: {error}"[:300]
         raise InputError(
             spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"

@@ -34,6 +34,8 @@ class ReaderSettings:
             'make vllm'.
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware has its arithmetic, else float16 on a GPU and float32 on a CPU.
+        trust_remote_code: Run Python code that comes with a model, where it cannot be loaded without.
+            That code can do whatever you can: read it first.
 
     Raises:
         InputError: an unknown metric, a value out of range, or a prompt template that cannot be used.
@@ -48,6 +50,7 @@ class ReaderSettings:
     end_to_end_k: int | None = None
     engine: Engine = "transformers"
     dtype: Dtype | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         get_metric(self.metric)

@@ -159,6 +159,8 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "max_input_tokens": spec.max_input_tokens,
         "fingerprint": spec.fingerprint,
         "executor": spec.executor or None,
+        # Only where code of the model ran: the file is otherwise what it always was.
+        **({"code_sha256": spec.code} if spec.code else {}),
     }
 
 

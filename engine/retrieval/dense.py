@@ -12,7 +12,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError, require_least
-from engine.machine import device, model_files
+from engine.machine import device, model_code, model_files
 from engine.retrieval import approximate, encode, flat, manifest, shards
 from engine.retrieval.encoders import EncoderSpec, Preset
 from engine.retrieval.manifest import Manifest
@@ -142,6 +142,8 @@ def _manifest(
                 "dtype": spec.dtype,
                 "dimensions": spec.dimensions,
                 "text": asdict(spec.text),
+                # Absent where no code runs, as before there was a choice.
+                **({"code": spec.code} if spec.code else {}),
             },
             "storage": options.storage,
             "factory": options.factory,
@@ -152,6 +154,7 @@ def _manifest(
     )
 
 
+# Wide: each of them is an option of a search; where the encoder is and may do is two.
 def search(
     directory: str | Path,
     queries: pl.DataFrame,
@@ -162,6 +165,7 @@ def search(
     parameters: str | None = None,
     threads: int = 0,
     block: int | None = None,
+    trust_remote_code: bool = False,
 ) -> pl.DataFrame:
     """The run table of the ``k`` passages of highest inner product for each query.
 
@@ -178,15 +182,23 @@ def search(
             a search in the approximate index that the build's ``factory`` made.
         threads: CPU threads of the encoder; 0 for all.
         block: vectors in memory at a time; None for 32 MiB of them.
+        trust_remote_code: whether Python code that comes with the encoder may run, where the index
+            was built with it.
 
     Raises:
-        InputError: not a dense index, another encoder than the index was built with, or no
-            approximate index.
+        InputError: not a dense index, another encoder than the index was built with, one that needs
+            code which may not run, or no approximate index.
     """
     directory = Path(directory)
     index = manifest.read(directory)
     manifest.require_kind(index, ["dense"], directory)
-    vectors = query_vectors(index, queries[QUERY].to_list(), encoder=encoder, threads=threads)
+    vectors = query_vectors(
+        index,
+        queries[QUERY].to_list(),
+        encoder=encoder,
+        threads=threads,
+        trust_remote_code=trust_remote_code,
+    )
     best = (
         flat.search(read_blocks(directory, index, block=block), vectors, k=k, gpus=flat.gpu_count())
         if parameters is None
@@ -210,7 +222,13 @@ def read_blocks(
     )
 
 
-def encoder_of(index: Manifest, *, encoder: str | None = None, threads: int = 0) -> EncoderSpec:
+def encoder_of(
+    index: Manifest,
+    *,
+    encoder: str | None = None,
+    threads: int = 0,
+    trust_remote_code: bool = False,
+) -> EncoderSpec:
     """The specification of the encoder that an index was built with.
 
     Args:
@@ -218,8 +236,16 @@ def encoder_of(index: Manifest, *, encoder: str | None = None, threads: int = 0)
         encoder: where the encoder is now, which is checked when it is loaded; None for where it
             was.
         threads: see ``EncoderSpec``.
+        trust_remote_code: whether code of the encoder may run. What the index says of it is not
+            enough: an index may come from anybody.
+
+    Raises:
+        InputError: the index was built with code of the encoder, which may not run.
     """
     recorded = index.settings["encoder"]
+    code = recorded.get("code", "")
+    if code and not trust_remote_code:
+        raise model_code.needs_code(recorded["name"])
     return EncoderSpec(
         name=recorded["name"],
         source=encoder or recorded["source"],
@@ -228,17 +254,24 @@ def encoder_of(index: Manifest, *, encoder: str | None = None, threads: int = 0)
         text=Preset(**recorded["text"]),
         dtype=recorded["dtype"],
         dimensions=recorded["dimensions"],
+        code=code,
         threads=threads,
     )
 
 
 def query_vectors(
-    index: Manifest, texts: list[str], *, encoder: str | None = None, threads: int = 0
+    index: Manifest,
+    texts: list[str],
+    *,
+    encoder: str | None = None,
+    threads: int = 0,
+    trust_remote_code: bool = False,
 ) -> Any:
     """Vectors of queries by the encoder of an index; (queries, dimensions) in fp32."""
     from engine.retrieval.encoder import Encoder
 
-    return Encoder(encoder_of(index, encoder=encoder, threads=threads)).queries(texts)
+    spec = encoder_of(index, encoder=encoder, threads=threads, trust_remote_code=trust_remote_code)
+    return Encoder(spec).queries(texts)
 
 
 def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Executor:

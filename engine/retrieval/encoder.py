@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 from transformers import AutoModel, AutoTokenizer
 
 from engine.errors import EncodeError, InputError
-from engine.machine import device, model_files
+from engine.machine import device, model_code, model_files
 from engine.machine.batching import (
     GPU_BATCH_TOKENS,
     MemoryCost,
@@ -132,15 +132,17 @@ def _load(spec: EncoderSpec) -> tuple[Any, Any]:
 
     logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=bool(spec.code))
         model, loading = AutoModel.from_pretrained(
             spec.path,
             dtype=getattr(torch, spec.dtype),
             use_safetensors=True,
-            trust_remote_code=False,
+            trust_remote_code=bool(spec.code),
             output_loading_info=True,
         )
     except Exception as error:  # a damaged file can make the libraries raise anything
+        if model_code.is_need_of_code(error):
+            raise model_code.needs_code(spec.name) from None
         reason = f"{type(error).__name__}: {error}"[:300]
         raise InputError(
             spec.name, None, f"cannot be loaded ({reason})", "check the model or fetch it again"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import InputError
-from engine.machine import device, model_files
+from engine.machine import device, model_code, model_files
 from engine.machine.device import Dtype
 from engine.sources import bundled
 
@@ -74,6 +74,8 @@ class EncoderOptions:
         pooling: mean or cls, instead of the preset's.
         query_prefix: Text put before queries, instead of the preset's.
         dtype: Precision of the encoder; by default the fastest on this machine.
+        trust_remote_code: Run Python code that comes with the encoder, where it cannot be loaded
+            without. That code can do whatever you can: read it first.
     """
 
     encoder: str = BUNDLED
@@ -81,6 +83,7 @@ class EncoderOptions:
     pooling: Pooling | None = None
     query_prefix: str | None = None
     dtype: Dtype | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:
@@ -135,6 +138,8 @@ class EncoderSpec:
         text: see ``Preset``.
         dtype: precision of weights and activations; pooling and later steps are computed in fp32.
         dimensions: length of a vector.
+        code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
+            empty where none may.
         memory: bytes that one actor may use; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         batch_tokens: maximum of padded tokens in a batch; 0 means the device's default.
@@ -147,6 +152,7 @@ class EncoderSpec:
     text: Preset
     dtype: Dtype
     dimensions: int
+    code: str = ""
     memory: int = 0
     threads: int = 0
     batch_tokens: int = 0
@@ -166,6 +172,7 @@ class EncoderSpec:
             text.separator,
             text.max_tokens,
             text.lower_case,
+            *([{"code": self.code}] if self.code else []),
         ]
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
@@ -185,6 +192,7 @@ def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> En
     name = options.encoder
     path, source = _locate(name)
     config = model_files.read_config(path, name)
+    code = model_code.agreed_code(path, name, trusted=options.trust_remote_code)
     if not any(path.glob("*.safetensors")):
         raise InputError(
             name, None, "holds no *.safetensors", "convert the weights; pickles are not read"
@@ -205,6 +213,7 @@ def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> En
         text=replace(text, max_tokens=min(text.max_tokens, _positions(config))),
         dtype=options.dtype or device.best_dtype(),
         dimensions=config["hidden_size"],
+        code=code,
         memory=memory,
         threads=threads,
     )
@@ -256,6 +265,13 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
             path,
             None,
             f"is not the encoder {spec.name!r} that made the vectors: its files differ",
+            "give the same `encoder`, or build the index again",
+        )
+    if spec.code and model_code.code_digest(path) != spec.code:
+        raise InputError(
+            path,
+            None,
+            f"is not the encoder {spec.name!r} that made the vectors: its code differs",
             "give the same `encoder`, or build the index again",
         )
     return replace(spec, path=str(path))

@@ -28,6 +28,8 @@ class SearchOptions:
         approximate: Search the approximate part of a dense index that was built with a factory
             string, with these FAISS parameters ("nprobe=16"; "" for FAISS's defaults), and print
             the share of the exact results that it finds. By default the search is exact.
+        trust_remote_code: Run Python code that comes with the encoder of a dense index that was built
+            with it. That code can do whatever you can: read it first.
     """
 
     k: int = 10
@@ -36,6 +38,7 @@ class SearchOptions:
     b: float = 0.4
     encoder: str | None = None
     approximate: str | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         require_least("k", self.k, 1)
@@ -81,6 +84,7 @@ def search(
         encoder=options.encoder,
         parameters=options.approximate,
         threads=options.threads or 0,
+        trust_remote_code=options.trust_remote_code,
     )
 
 
@@ -103,6 +107,11 @@ def approximate_recall(
     """
     sample = queries.head(_RECALL_QUERIES)
     exact = dense.search(
-        directory, sample, k=options.k, encoder=options.encoder, threads=options.threads or 0
+        directory,
+        sample,
+        k=options.k,
+        encoder=options.encoder,
+        threads=options.threads or 0,
+        trust_remote_code=options.trust_remote_code,
     )
     return SampledRecall(approximate.recall(run, exact), sample.height)

@@ -29,17 +29,24 @@ class CausalReader:
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
         self._device = device.prepare(spec)
-        self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
-        config = AutoConfig.from_pretrained(spec.path, local_files_only=True)
+        # Said wherever something is loaded: unless told, transformers asks, and takes "y" from stdin.
+        runs_code = bool(spec.code)
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=runs_code
+        )
+        config = AutoConfig.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=runs_code
+        )
         # Some models' position codes follow from the longest text of a batch: they read one at a time.
         self._alone = _positions_vary(config)
         shares = not (_has_window(config) or self._alone)
-        packs = config.model_type in attention.FAMILIES and shares
+        packs = config.model_type in attention.FAMILIES and shares and not runs_code
         model, loading = AutoModelForCausalLM.from_pretrained(
             spec.path,
             config=config,
             dtype=getattr(torch, spec.dtype),
             local_files_only=True,
+            trust_remote_code=runs_code,
             attn_implementation=attention.ATTENTION if packs else None,
             output_loading_info=True,
         )

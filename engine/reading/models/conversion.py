@@ -65,8 +65,11 @@ def convert_gguf(source: Path, target: Path) -> None:
                 gguf_file=source.name,
                 dtype=torch.bfloat16,
                 quantization_config=GgufConfig(dequantize=True),
+                trust_remote_code=False,
             )
-        tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        tokenizer = AutoTokenizer.from_pretrained(
+            source.parent, gguf_file=source.name, trust_remote_code=False
+        )
     except (ValueError, OSError, KeyError, NotImplementedError) as error:
         raise InputError(
             source, None, f"cannot be converted ({error})", "use a model that transformers reads"
@@ -234,7 +237,7 @@ def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForSeq2SeqLM.from_config(
-                AutoConfig.for_model(**config)
+                AutoConfig.for_model(**config), trust_remote_code=False
             )
             return model
     except Exception as error:  # a value that the configuration or a layer refuses
@@ -248,7 +251,7 @@ def _tokenizer(source: Path) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source, local_files_only=True)
+        return AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(

@@ -47,11 +47,14 @@ class EncoderDecoderReader:
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
         self._device = device.prepare(spec)
-        self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
+        )
         model, loading = AutoModelForSeq2SeqLM.from_pretrained(
             spec.path,
             dtype=getattr(torch, spec.dtype),
             local_files_only=True,
+            trust_remote_code=bool(spec.code),
             output_loading_info=True,
         )
         refuse_missing(loading, spec.name)

@@ -43,8 +43,12 @@ class VllmReader:
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
         self._device = device.prepare(spec)
-        config = AutoConfig.from_pretrained(spec.path, local_files_only=True)
-        self._tokenizer = AutoTokenizer.from_pretrained(spec.path, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
+        )
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
+        )
         self._engine = _start(spec, self._device)
         self._longest = int(self._engine.model_config.max_model_len)
         self.stats = ReaderStats()
@@ -195,6 +199,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
                 config_format="hf",
                 tokenizer_mode="hf",
                 load_format="safetensors",
+                trust_remote_code=bool(spec.code),
                 generation_config="vllm",  # nothing that would make the model sample otherwise
                 seed=0,
                 use_tqdm_on_load=False,

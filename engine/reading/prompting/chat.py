@@ -6,6 +6,7 @@ import datetime
 from pathlib import Path
 
 from engine.errors import InputError
+from engine.machine import model_code
 
 # Stands for the user's message while the template is applied. Templates may trim what they are given.
 _MESSAGE = "\ue000message\ue001"
@@ -16,7 +17,9 @@ def _fixed_day(form: str) -> str:
     return datetime.date(2024, 7, 26).strftime(form)
 
 
-def around_message(path: Path, name: str, system: str = "") -> tuple[str, str]:
+def around_message(
+    path: Path, name: str, system: str = "", *, trusted: bool = False
+) -> tuple[str, str]:
     """The text before and after a user's message, up to where the model's answer begins.
 
     The template is the model's own (``chat_template.jinja`` or ``tokenizer_config.json``); it writes
@@ -27,6 +30,7 @@ def around_message(path: Path, name: str, system: str = "") -> tuple[str, str]:
         path: the model's directory.
         name: what the user called the model.
         system: the system message; empty for the template's own, or none.
+        trusted: whether Python code that comes with the model may run.
 
     Raises:
         InputError: the model has no chat template, or it cannot be applied to these messages.
@@ -34,8 +38,12 @@ def around_message(path: Path, name: str, system: str = "") -> tuple[str, str]:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=trusted
+        )
     except Exception as error:  # whatever a damaged file makes the libraries raise
+        if model_code.is_need_of_code(error):
+            raise model_code.needs_code(name) from None
         raise InputError(
             name, None, f"its tokenizer cannot be loaded ({error})"[:300], "fetch the model again"
         ) from error

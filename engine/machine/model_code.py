@@ -1,0 +1,96 @@
+"""Python code that a model brings with it: whether its files name some, and what was agreed to run.
+
+``config.json`` and ``tokenizer_config.json`` may say in ``auto_map`` that classes are defined by Python
+files beside them. Loading such a model runs these files. They run only if the user says so
+(``trust_remote_code``), and then only as they were then: the specification of a reader or an encoder
+carries their digest to every process, and no other code is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InputError
+from engine.machine.model_files import file_digest
+
+_NAMING = ("config.json", "tokenizer_config.json")
+_REMEDY = "give a model that transformers knows; or read its *.py files and set `trust_remote_code`"
+
+
+def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
+    """The digest of the code that may run when a model is loaded; empty where none may or is named.
+
+    Args:
+        path: the model's directory.
+        name: what the user called it.
+        trusted: whether the user agreed that its code is run.
+
+    Raises:
+        InputError: the model cannot be loaded without code that the user did not agree to, or its
+            code is another model's, which would not be covered by the digest.
+    """
+    named = _named_code(path)
+    if not named:
+        return ""
+    if not trusted:
+        if _is_unknown_type(path):
+            raise needs_code(name)
+        return ""
+    if foreign := sorted(reference for reference in named if "--" in reference):
+        raise InputError(
+            name,
+            None,
+            f"names code outside its own files ({foreign[0]})",
+            "put that code beside the model, and name it in auto_map without '--'",
+        )
+    return code_digest(path)
+
+
+def code_digest(path: Path) -> str:
+    """SHA-256 over the names and contents of all Python files in a model's directory."""
+    files = sorted(path.rglob("*.py"))
+    listing = "".join(
+        f"{file.relative_to(path).as_posix()} {file_digest(file)}\n" for file in files
+    )
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def needs_code(name: str) -> InputError:
+    """The error for a model that cannot be loaded without its own code."""
+    return InputError(
+        name, None, "cannot be loaded without running Python code of its own", _REMEDY
+    )
+
+
+def is_need_of_code(error: BaseException) -> bool:
+    """Whether transformers refused to load a model because that would run its code."""
+    return isinstance(error, ValueError) and "trust_remote_code" in str(error)
+
+
+def _named_code(path: Path) -> set[str]:
+    """What the ``auto_map`` of a model's files refers to, as in ``modeling_x.XModel``."""
+    references: set[str] = set()
+    for file in _NAMING:
+        classes = _object(path / file).get("auto_map")
+        for value in classes.values() if isinstance(classes, dict) else ():
+            values = value if isinstance(value, list) else [value]
+            references |= {one for one in values if isinstance(one, str)}
+    return references
+
+
+def _is_unknown_type(path: Path) -> bool:
+    """Whether transformers has no classes of its own for a model's type."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return _object(path / "config.json").get("model_type") not in CONFIG_MAPPING_NAMES
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # what cannot be read is for the loader
+        return {}
+    return value if isinstance(value, dict) else {}
