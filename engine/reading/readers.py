@@ -11,7 +11,7 @@ from engine.errors import InputError, ReadError
 from engine.machine import device, model_code, model_files
 from engine.machine.device import Dtype
 from engine.reading.models import vllm_support, weights
-from engine.reading.prompting import chat
+from engine.reading.prompting import chat, controls
 from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, read_template
 from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
@@ -64,7 +64,15 @@ def specify(
         if template.chat
         else ("", "")
     )
-    made = make_prompt(template, task, model.architecture, augmentation, head=head, tail=tail)
+    known = controls.controls_of(
+        model.path,
+        model.digest,
+        sentinels=model.architecture == "encoder-decoder",
+        trusted=bool(code),
+    )
+    made = make_prompt(
+        template, task, model.architecture, augmentation, head=head, tail=tail, controls=known
+    )
     if template.max_input_tokens:
         _refuse_too_long(model.path, made)
     spec = ReaderSpec(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.errors import InputError
+from engine.reading.prompting.controls import NONE, Controls
 from engine.reading.prompting.template import (
     ABSTAIN,
     JUDGE,
@@ -24,6 +25,9 @@ from engine.reading.protocol import Augmentation
 
 Architecture = Literal["causal", "encoder-decoder"]
 
+# Stands for data in a prompt whose own control strings are counted; no tokenizer knows it.
+_NO_DATA = "\ue000"
+
 DEFAULT_STYLE: dict[Architecture, str] = {"causal": "completion", "encoder-decoder": "t5"}
 
 
@@ -39,6 +43,7 @@ class Prompt:
             of a query to share (decoder-only readers).
         max_new_tokens: tokens generated at most.
         head, tail: what stands around the user's message in the model's chat template.
+        controls: strings that the reader's tokenizer takes for control tokens, which data must not hold.
     """
 
     template: Template
@@ -48,6 +53,7 @@ class Prompt:
     max_new_tokens: int
     head: str = ""
     tail: str = ""
+    controls: Controls = NONE
 
     @property
     def prefix(self) -> str:
@@ -81,7 +87,8 @@ class Prompt:
         """The inputs of one read: the pieces of one prompt, or one prompt per passage (fused).
 
         A prompt is one string; or two, where the query precedes the passages and ``shares_query``:
-        what stands before the first passage, and the rest.
+        what stands before the first passage, and the rest. Control tokens come from the template and
+        from the chat template alone: such strings in data are broken (``controls``).
 
         Args:
             query: the question, claim or conversation.
@@ -90,9 +97,22 @@ class Prompt:
         if self.fused and len(passages) > 1:
             return [text for passage in passages for text in self.render(query, [passage])]
         ordered = reversed(passages) if self.best_last else passages
-        shown = "".join(self._passage(i, *passage) for i, passage in enumerate(ordered, 1))
+        # Line breaks inside a passage would look like the end of it.
+        data = [(" ".join(title.split()), " ".join(text.split())) for title, text in ordered]
+        as_text = self.controls.as_text
+        asked = as_text(query.strip())
+        data = [(as_text(title), as_text(text)) for title, text in data]
+        pieces = self._filled(asked, data)
+        if (count := self.controls.count("".join(pieces))) and count > self._own(asked, data):
+            # The end of one piece of data and what follows it make a control string together.
+            pieces = self._filled(_apart(asked), [(_apart(one), _apart(two)) for one, two in data])
+        return pieces
+
+    def _filled(self, query: str, passages: Sequence[tuple[str, str]]) -> list[str]:
+        """The pieces of one prompt, from data that is clean, in the order of the prompt."""
+        shown = "".join(self._passage(i, *passage) for i, passage in enumerate(passages, 1))
         before, after = self.template.body.around(PASSAGES)
-        values = {QUERY: query.strip()}
+        values = {QUERY: query}
         start = before.fill(values)
         text = start + shown + after.fill(values)
         # Where nothing stands before or after a field, what fills it may begin or end with spaces.
@@ -102,11 +122,18 @@ class Prompt:
         shared = self.shares_query and QUERY in before.fields and all(pieces)
         return pieces if shared else ["".join(pieces)]
 
+    def _own(self, query: str, passages: Sequence[tuple[str, str]]) -> int:
+        """How many control strings the prompt has of its own, with any data in these places."""
+        other = [(bool(title) * _NO_DATA, bool(text) * _NO_DATA) for title, text in passages]
+        return self.controls.count("".join(self._filled(bool(query) * _NO_DATA, other)))
+
     def _passage(self, number: int, title: str, text: str) -> str:
-        # Line breaks inside a passage would look like the end of it.
-        values = {TITLE: " ".join(title.split()), TEXT: " ".join(text.split()), NUMBER: str(number)}
-        template = self.template.passage if values[TITLE] else self.template.untitled
-        return template.fill(values)
+        template = self.template.passage if title else self.template.untitled
+        return template.fill({TITLE: title, TEXT: text, NUMBER: str(number)})
+
+
+def _apart(data: str) -> str:
+    return f" {data} " if data else data
 
 
 def make_prompt(
@@ -117,6 +144,7 @@ def make_prompt(
     *,
     head: str = "",
     tail: str = "",
+    controls: Controls = NONE,
 ) -> Prompt:
     """A template as a kind of reader is given it; what it leaves open is filled in.
 
@@ -125,6 +153,7 @@ def make_prompt(
 
     Args:
         head, tail: what stands around the user's message in the model's chat template.
+        controls: strings that the reader's tokenizer takes for control tokens.
 
     Raises:
         InputError: the end of a long prompt could not be told from its passages.
@@ -144,6 +173,7 @@ def make_prompt(
         max_new_tokens=most,
         head=head,
         tail=tail,
+        controls=controls,
     )
     _, after = template.body.around(PASSAGES)
     if causal and after.fields and not prompt.tail_marker.strip():

@@ -1,0 +1,172 @@
+"""Strings that a tokenizer takes for control tokens, kept from coming out of data.
+
+A tokenizer matches its added tokens (``<|im_end|>``, ``</s>``, ``<extra_id_0>``, ``<tool_call>``) wherever
+they stand in a text, so that a passage which holds such a string could end the user's turn and speak for
+the model. Tokens cannot say where a piece of a prompt came from: what tokenizers offer against this
+(``split_special_tokens``) leaves added tokens that are not special, and vocabularies in which such a string
+is a piece like any other (``</s>`` in T5's). So the string is broken where data enters the prompt, by a
+space after its first character; all tokenizers then see text. Other texts stay as they are, to the letter:
+the prompt, its tokens and the key of its read are the same. That of a broken string is another.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import InputError
+
+# What tokenizers drop from a text before they look for pieces: control and format characters.
+_DROPPED = re.compile(
+    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\xad\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u2064\\ufeff]"
+)
+_OTHER_FORMS = (
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "vocab.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+)
+# T5's tokenizer adds these even where its files do not list them.
+_SENTINELS = tuple(f"<extra_id_{number}>" for number in range(100))
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The strings that a tokenizer takes for control tokens.
+
+    Attributes:
+        strings: two characters or more each; none where a reader's tokenizer has none.
+    """
+
+    strings: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def _pattern(self) -> re.Pattern[str] | None:
+        longest_first = sorted(self.strings, key=lambda string: (-len(string), string))
+        return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def as_text(self, data: str) -> str:
+        """Data in which each of the strings is broken by a space after its first character.
+
+        Data without any is returned as it is. Where one would appear only once a tokenizer has
+        normalized the data (NFKC, invisible characters dropped), the data is normalized, too.
+        """
+        if self._pattern is None:
+            return data
+        broken = _broken(data, self._pattern)
+        normalized = _DROPPED.sub("", unicodedata.normalize("NFKC", broken))
+        return _broken(normalized, self._pattern) if self._pattern.search(normalized) else broken
+
+    def count(self, text: str) -> int:
+        """How many of the strings a text holds."""
+        return sum(1 for _ in self._pattern.finditer(text)) if self._pattern else 0
+
+
+NONE = Controls()
+
+
+def _broken(data: str, pattern: re.Pattern[str]) -> str:
+    # Within what is left of one string another may appear.
+    while pattern.search(data):
+        data = pattern.sub(lambda found: f"{found[0][0]} {found[0][1:]}", data)
+    return data
+
+
+@functools.lru_cache(maxsize=64)
+def controls_of(path: Path, digest: str, *, sentinels: bool, trusted: bool = False) -> Controls:
+    """The control strings of the tokenizer in a model's directory.
+
+    These are its special tokens, and other added tokens in angle or square brackets; not those that
+    stand for text (a run of blanks, a word).
+
+    Args:
+        path: the model's directory.
+        digest: of the model's files, which with the path tells one model from another.
+        sentinels: whether it is a T5, whose tokenizer adds sentinels of its own.
+        trusted: whether Python code that comes with the model may run.
+
+    Raises:
+        InputError: the tokenizer's files cannot be read.
+    """
+    del digest  # it is part of what the strings are remembered by
+    if (path / "tokenizer.json").is_file():
+        found = set(_in_files(path))
+    elif any((path / name).is_file() for name in _OTHER_FORMS):  # whose class knows what it adds
+        found = set(_by_loading(path, trusted))
+    else:  # no tokenizer: the reader cannot be loaded, and says so
+        found = set()
+    strings = {string for string, special in found if _is_control(string, special)}
+    return Controls(tuple(sorted(strings.union(_SENTINELS if sentinels else ()))))
+
+
+def _is_control(string: str, special: bool) -> bool:
+    if len(string) < 2 or not string.strip():
+        return False
+    return special or (string[0] in "<[" and string[-1] in ">]")
+
+
+def _in_files(path: Path) -> Iterator[tuple[str, bool]]:
+    """Added tokens, and whether they are special, of the files that transformers reads them from."""
+    for token in _list(_read(path / "tokenizer.json").get("added_tokens")):
+        yield from _token(token, False)
+    yield from ((name, False) for name in _read(path / "added_tokens.json"))
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        content = _read(path / file)
+        added = content.get("added_tokens_decoder")
+        for token in added.values() if isinstance(added, dict) else ():
+            yield from _token(token, False)
+        for key, value in content.items():
+            if key.endswith("_token"):
+                yield from _token(value, True)
+            elif key in ("additional_special_tokens", "extra_special_tokens"):
+                for token in value.values() if isinstance(value, dict) else _list(value):
+                    yield from _token(token, True)
+
+
+def _token(value: Any, special: bool) -> Iterator[tuple[str, bool]]:
+    if isinstance(value, dict):
+        special = special or value.get("special") is True
+        value = value.get("content")
+    if isinstance(value, str):
+        yield value, special
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(file, None, f"cannot be read ({error})", "fetch the model again") from None
+    if not isinstance(content, dict):
+        raise InputError(file, None, "is not a JSON object", "fetch the model again")
+    return content
+
+
+def _by_loading(path: Path, trusted: bool) -> Iterator[tuple[str, bool]]:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=trusted
+        )
+    except Exception as error:  # whatever a damaged file makes the libraries raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise InputError(
+            path, None, f"its tokenizer cannot be loaded ({reason})", "fetch its files again"
+        ) from None
+    for token in tokenizer.added_tokens_decoder.values():
+        yield token.content, token.special
+    yield from ((name, True) for name in tokenizer.all_special_tokens)
