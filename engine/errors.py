@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.masking import masked
+
 
 class InputError(Exception):
     """Some input cannot be used: a file, a line of a file, or a setting.
@@ -14,7 +16,7 @@ class InputError(Exception):
     line shows them as options.
 
     Args:
-        path: the file, or None if a setting is at fault.
+        path: the file, or None if a setting is at fault; of an address, credentials are masked.
         line: the line in the file, counted from 1, or None if lines have no meaning.
         problem: what is wrong, in one clause.
         remedy: what to do about it, in one clause.
@@ -23,13 +25,15 @@ class InputError(Exception):
     def __init__(
         self, path: str | Path | None, line: int | None, problem: str, remedy: str
     ) -> None:
-        self.path = path
+        # Whoever shows an error shows no credentials: of an address, or of one in another library's words.
+        without = None if path is None else masked(str(path))
+        self.path = without if without is None or isinstance(path, str) else Path(without)
         self.line = line
-        self.problem = problem
-        self.remedy = remedy
-        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
+        self.problem = masked(problem)
+        self.remedy = masked(remedy)
+        where = "" if path is None else f"{without}: " if line is None else f"{without}:{line}: "
         # One line, whatever the data held: a message must neither break a log nor hide its end.
-        super().__init__(" ".join(f"{where}{problem}; {remedy}".split()))
+        super().__init__(" ".join(f"{where}{self.problem}; {self.remedy}".split()))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[object, ...]]:
         return type(self), (self.path, self.line, self.problem, self.remedy)

@@ -15,8 +15,10 @@ from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Yaml
 
 from engine.errors import EncodeError, InputError, ReadError
-from engine.sources.io.locations import masked, require_file
+from engine.masking import masked
+from engine.sources.io.locations import require_file
 from jobs._options import fields_of, with_options
+from jobs._terminal import tell
 
 BAD_INPUT = 2
 # The command line that is run, without credentials; None where Python called a command's function.
@@ -124,5 +126,6 @@ def _options_from(path: Path | None) -> list[Yaml]:
 
 
 def _fail(error: object, status: int) -> None:
-    print(f"erag: {' '.join(str(error).split())}", file=sys.stderr)
+    # Words of the command line, and of other libraries, may be addresses too.
+    tell(f"erag: {masked(' '.join(str(error).split()))}")
     sys.exit(status)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,6 +16,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from jobs._terminal import standard_error, tell
 
 # Called with the number of things done and the total.
 OnProgress = Callable[[int, int], None]
@@ -40,7 +40,7 @@ class _Rate(ProgressColumn):
 @contextlib.contextmanager
 def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
     """Give a function that shows the things done and their total on standard error."""
-    console = Console(stderr=True)
+    console = standard_error()
     if not console.is_terminal:
         yield _Lines(doing, things)
         return
@@ -82,8 +82,4 @@ class _Lines:
         rate = (done - self._first) / max(1e-9, now - self._start)
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
         speed = f", {rate:.1f} {self._things}/s" if rate > 0 else ""
-        print(
-            f"{self._doing}: {done}/{total} {self._things}{speed}{left}",
-            file=sys.stderr,
-            flush=True,
-        )
+        tell(f"{self._doing}: {done}/{total} {self._things}{speed}{left}")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich.console import Console
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
@@ -24,6 +22,7 @@ from engine.sources.runs.export import write_exports
 from engine.tables import RANK
 from jobs._evaluation_options import parameters
 from jobs._options import with_options
+from jobs._terminal import standard_output
 
 # Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
@@ -69,8 +68,7 @@ def write_results(
 
 def print_results(result: Evaluation, out: Path, study: Study | None = None) -> None:
     """Print the tables and what stands around them."""
-    # A log has no width, and the default of 80 would cut figures short.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = standard_output()
     lines = printed.lines(result)
     tables = printed.shown_tables(result)
     if study is not None:
@@ -80,7 +78,7 @@ def print_results(result: Evaluation, out: Path, study: Study | None = None) -> 
         console.print(table)
     known = _fields()
     for line in [*(with_options(line, known) for line in lines), f"results -> {out}"]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.line(line)
 
 
 def _fields() -> set[str]:

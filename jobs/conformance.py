@@ -9,7 +9,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from engine.errors import InputError
 from engine.ranking.measures import parse_measures
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command
+from jobs._terminal import Terminal, standard_error, standard_output
 
 
 def conformance(
@@ -59,14 +59,13 @@ def conformance(
         raise InputError(
             None, None, f"--tolerance is {tolerance}", "use a number from 0 to less than 1"
         )
-    with Console(stderr=True).status("recomputing; ranx compiles itself on first use"):
+    with standard_error().status("recomputing; ranx compiles itself on first use"):
         results = [compare() for compare in comparisons]
-    # A log has no width, and rich's default of 80 would truncate figures.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = standard_output()
     for comparison in results:
         _print_comparison(console, comparison, tolerance)
     verdict, differs = _verdict(results, tolerance)
-    _print_line(console, verdict)
+    console.line(verdict)
     if differs:
         sys.exit(1)
 
@@ -97,26 +96,24 @@ def _comparisons(
     return comparisons
 
 
-def _print_comparison(console: Console, comparison: Comparison, tolerance: float) -> None:
-    _print_line(console, comparison.title)
+def _print_comparison(console: Terminal, comparison: Comparison, tolerance: float) -> None:
+    console.line(comparison.title)
     for note in comparison.notes:
-        _print_line(console, f"  {note}")
+        console.line(f"  {note}")
     for reference in comparison.references:
         console.print()
         if reference.version is None:
-            _print_line(console, f"{reference.package}: not installed: {reference.install}")
+            console.line(f"{reference.package}: not installed: {reference.install}")
             continue
         name = f"{reference.package} {reference.version}"
         if reference.rows:
             console.print(_table(name, reference, comparison.unit, tolerance))
         else:
-            _print_line(console, name)
+            console.line(name)
         for rule in reference.rules:
-            _print_line(console, f"  {rule}")
+            console.line(f"  {rule}")
         if reference.lacks:
-            _print_line(
-                console, f"  not compared, since it lacks them: {', '.join(reference.lacks)}"
-            )
+            console.line(f"  not compared, since it lacks them: {', '.join(reference.lacks)}")
     console.print()
 
 
@@ -174,10 +171,6 @@ def _verdict(results: Sequence[Comparison], tolerance: float) -> tuple[str, bool
 def _difference(package: str, row: Row) -> str:
     at = row.at if row.at == THE_MEAN else repr(row.at)
     return f"{row.measure} and {row.there} of {package} by {_number(row.difference)} at {at}"
-
-
-def _print_line(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from engine.errors import require_least
+from engine.masking import masked
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import require_output, write_parquet, write_text
-from engine.sources.io.locations import locate, masked
+from engine.sources.io.locations import locate
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
 from engine.wording import counted
 from jobs._command import ConfigFile, command_line, run_command
 from jobs._progress import shown_progress
+from jobs._terminal import standard_output, warn_of_code
 
 
 def coverage(
@@ -62,6 +62,7 @@ def coverage(
     require_least("seed", seed, 0)
     if out is not None:
         require_output(out, directory=True)
+    warn_of_code(encoder.trust_remote_code)
     spec = specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)
     users = read_user_queries(user_queries)
@@ -83,16 +84,15 @@ def coverage(
 
 
 def _print(result: Coverage, *, left_out: int, out: Path | None) -> None:
-    # A log has no width, and rich's default of 80 would truncate texts.
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = standard_output()
     for table in report.shown_tables(result):
         console.print(table)
     for line in report.lines(result):
-        _print_line(console, line)
+        console.line(line)
     if left_out:
-        _print_line(console, f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
+        console.line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
-        _print_line(console, f"results -> {out}")
+        console.line(f"results -> {out}")
 
 
 def _write(result: Coverage, summary: dict[str, Any], out: Path) -> None:
@@ -101,10 +101,6 @@ def _write(result: Coverage, summary: dict[str, Any], out: Path) -> None:
     write_parquet(result.clusters, out / "coverage.parquet")
     write_parquet(result.assignments, out / "assignments.parquet")
     write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
-
-
-def _print_line(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

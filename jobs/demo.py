@@ -26,6 +26,7 @@ from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command
 from jobs._progress import shown_progress
+from jobs._terminal import say
 from jobs.evaluate import evaluate_and_report, name_files
 
 K = 10
@@ -101,7 +102,7 @@ def demo(
     corpus = passages(read_source(source))
     corpus_path = out / "corpus.parquet"
     write_parquet(corpus, corpus_path)
-    print(f"passages: {corpus.height} of 100 words, from {corpus[ARTICLE_ID].n_unique()} articles")
+    say(f"passages: {corpus.height} of 100 words, from {corpus[ARTICLE_ID].n_unique()} articles")
 
     queries_path = questions(task)
     queries = read_queries(queries_path)
@@ -115,7 +116,7 @@ def demo(
     run = search(out / "index", queries, k=K)
     run_path = out / "run.parquet"
     write_run(run, run_path)
-    print(f"retrieved: {K} passages for each of {queries.height} questions with BM25", flush=True)
+    say(f"retrieved: {K} passages for each of {queries.height} questions with BM25")
 
     files = InputFiles(queries=queries_path, corpus=corpus_path, run=(run_path,))
     store = out / "store"
@@ -126,14 +127,14 @@ def demo(
             share = share_within(costs, elapsed=time.perf_counter() - start)
             if share.questions < SHORT_ANSWERS:
                 queries = queries.head(share.questions)
-                print(_why_fewer(costs, share), flush=True)
+                say(_why_fewer(costs, share))
                 write_run(run.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list())), run_path)
         write_parquet(queries, chosen_path)
         files = replace(files, queries=chosen_path)
     inputs = read_inputs(files, k=K)
     conditions = vary(settings, Sweep())
     evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store)
-    print(f"{time.perf_counter() - start:.0f} s in all")
+    say(f"{time.perf_counter() - start:.0f} s in all")
 
 
 def time_reads(

@@ -10,17 +10,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.batching import machine_memory
+from engine.masking import masked
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
 from engine.sources import bundled
 from jobs._command import run_command
+from jobs._terminal import Terminal
 
 _GIB = 2**30
 
@@ -52,7 +53,7 @@ def doctor() -> None:
         except (InputError, ImportError, OSError) as error:
             missing += 1
             table.add_row("[red]missing[/]", name, Text(str(error)))
-    Console().print(table)
+    Terminal().print(table)
     if missing:
         sys.exit(1)
 
@@ -92,7 +93,9 @@ def _torch() -> str:
 
 def _ray() -> str:
     address = os.environ.get("RAY_ADDRESS")
-    where = f"cluster {address}" if address else "only this machine (RAY_ADDRESS is not set)"
+    where = (
+        f"cluster {masked(address)}" if address else "only this machine (RAY_ADDRESS is not set)"
+    )
     return f"{importlib.metadata.version('ray')}, {where}"
 
 

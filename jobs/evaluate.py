@@ -12,14 +12,16 @@ from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables,
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, study, vary
 from engine.machine.model_files import cache_directory
+from engine.masking import masked
 from engine.report.audit import Origin, input_files
 from engine.sources.io.files import require_output
-from engine.sources.io.locations import Location, locate, masked
+from engine.sources.io.locations import Location, locate
 from jobs._command import command_line, run_command
 from jobs._evaluation_options import files_of, parameters, settings_of, sweep_of
 from jobs._options import with_signature
 from jobs._progress import shown_progress
 from jobs._results import print_results, write_results
+from jobs._terminal import warn_of_code
 
 
 def evaluate_command() -> Callable[..., None]:
@@ -34,6 +36,7 @@ def evaluate_command() -> Callable[..., None]:
         """
         sweep = sweep_of(options)
         settings = settings_of(options, sweep)
+        warn_of_code(settings.reader.trust_remote_code)
         conditions = vary(settings, sweep)
         files = files_of(options, settings)
         out, store = options["out"], options["store"] or cache_directory() / "reads"

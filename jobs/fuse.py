@@ -14,6 +14,7 @@ from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command
+from jobs._terminal import say
 
 
 def fuse(
@@ -48,7 +49,7 @@ def fuse(
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)
     write_run(fused, out)
     queries = counted(fused[QUERY_ID].n_unique(), "[query|queries]")
-    print(f"{counted(fused.height, 'result[|s]')} for {queries} -> {out}")
+    say(f"{counted(fused.height, 'result[|s]')} for {queries} -> {out}")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from engine.wording import counted
 from jobs._command import ConfigFile, run_app
 from jobs._progress import shown_progress
 from jobs._sizes import convert_bytes
+from jobs._terminal import say, warn_of_code
 
 app = App(name="index", help="Build an index of a corpus.")
 
@@ -67,7 +68,7 @@ def bm25(
         tokenizer=tokenizer,
         threads=threads,
     )
-    print(f"{counted(index.passages, 'passage[|s]')} indexed -> {out}")
+    say(f"{counted(index.passages, 'passage[|s]')} indexed -> {out}")
     _print_skipped(skipped)
 
 
@@ -97,6 +98,7 @@ def dense(
     """
     require_output(out, directory=True)
     require_least("skip_bad", skip_bad, 0)
+    warn_of_code(encoder.trust_remote_code)
     spec = specify(encoder, memory=memory)
     skipped = SkipBad(skip_bad)
 
@@ -108,13 +110,13 @@ def dense(
     with shown_progress("encoding", "shards") as on_progress:
         index = vectors.build_index(scan, out, spec, options, on_progress=on_progress)
     indexed = counted(index.passages, "passage[|s]")
-    print(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {out}")
+    say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {out}")
     _print_skipped(skipped)
 
 
 def _print_skipped(skipped: SkipBad) -> None:
     if skipped.count:
-        print(skipped.described())
+        say(skipped.described())
 
 
 if __name__ == "__main__":

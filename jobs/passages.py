@@ -15,6 +15,7 @@ from engine.sources.passages.splitting import Cutting
 from engine.sources.passages.write import write_passages
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command
+from jobs._terminal import say
 
 # Suffixes that show that a file was meant, not a directory.
 _OTHER_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".bz2")
@@ -62,14 +63,14 @@ def passages(
         source, out, cutting=cutting, article_id=article_id, workers=workers, skip_bad=skip
     )
     files = f" ({written.files} files)" if written.files > 1 else ""
-    print(
+    say(
         f"{counted(written.passages, 'passage[|s]')} of "
         f"{counted(written.articles, 'article[|s]')} -> {out}{files}"
     )
     if written.empty:
-        print(f"{counted(written.empty, 'article[|s]')} without text left out")
+        say(f"{counted(written.empty, 'article[|s]')} without text left out")
     if skip.count:
-        print(skip.described())
+        say(skip.described())
 
 
 if __name__ == "__main__":

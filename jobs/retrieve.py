@@ -24,6 +24,7 @@ from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command
+from jobs._terminal import say, warn_of_code
 
 # A path with one of these suffixes is a file; any other is a directory, for several runs.
 _FILES = frozenset({".parquet", ".trec", ".txt", ".run", ".tsv"})
@@ -93,6 +94,7 @@ def retrieve(
     require_least("limit", limit, 1)
     require_least("skip_bad", skip_bad, 0)
     output.check(len(index))
+    warn_of_code(options.trust_remote_code)
     if output.fuse:
         _refuse_twice(index)
     manifests = [manifest.read(directory) for directory in index]
@@ -110,7 +112,7 @@ def retrieve(
     if options.approximate is not None:
         _print_recall(index, manifests, runs, table, options)
     if query_set.unanswerable:
-        print(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
+        say(f"{counted(query_set.unanswerable, 'unanswerable question[|s]')} left out")
     _write_all(runs, table, output, k=options.k)
 
 
@@ -176,7 +178,7 @@ def _print_recall(
     for directory, (name, run), of_index in zip(index, runs.items(), manifests, strict=True):
         if of_index.kind == "dense":
             recall = approximate_recall(run, directory, queries, options)
-            print(
+            say(
                 f"{name}: recall@{options.k} of the exact lists {recall.value:.4f} "
                 f"(of {counted(recall.queries, '[query|queries]')})"
             )
@@ -210,7 +212,7 @@ def _write(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> N
     )
     empty = queries.height - run[QUERY_ID].n_unique()
     without = f", {counted(empty, '[query|queries]')} without any hit" if empty else ""
-    print(f"{name}: {results}{without} -> {path}")
+    say(f"{name}: {results}{without} -> {path}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ ORDER = [
     "machine",
     "sources",
 ]
-BASE = {"tables", "errors", "normalize", "notes", "wording", "__version__"}
+BASE = {"tables", "errors", "masking", "normalize", "notes", "wording", "__version__"}
 CODE = ("engine", "jobs", "benchmarks")
 # Functions beyond these need a comment that says why, directly above: "# Long: …" or "# Wide: …".
 LONGEST, WIDEST, EXCEPTIONS = 80, 8, 5
@@ -108,7 +108,8 @@ def test_folders_within_a_room_import_one_way():
         ("ray", {"machine/cluster.py", "reading/pipeline.py", "retrieval/distribute.py"}),
         (
             "torch",
-            {"machine/batching.py", "machine/device.py", "retrieval/encoder.py"}
+            {"machine/batching.py", "machine/device.py", "machine/model_loading.py"}
+            | {"retrieval/encoder.py"}
             | {
                 f"reading/models/{name}.py"
                 for name in (
@@ -120,7 +121,8 @@ def test_folders_within_a_room_import_one_way():
         (
             "transformers",
             {"conformance/kilt.py", "reading/prompting/chat.py", "reading/readers.py"}
-            | {"retrieval/encoder.py"}
+            | {"machine/model_code.py", "machine/model_loading.py", "retrieval/encoder.py"}
+            | {"reading/prompting/controls.py"}
             | {
                 f"reading/models/{name}.py"
                 for name in (
@@ -293,3 +295,25 @@ def test_tests_mirror_the_tree():
         folder = path.parent.relative_to(ROOT / "tests")
         places = [ROOT / "engine" / folder, ROOT / folder]
         assert any(place.is_dir() for place in places), path
+
+
+def test_commands_write_to_the_terminal_through_one_module_alone():
+    for name, path in modules("engine", "jobs").items():
+        called = {
+            node.func.id
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert name == "jobs._terminal" or not called & {"print", "Console"}, name
+
+
+def test_whatever_is_loaded_says_whether_code_of_the_model_may_run():
+    loaders = {"from_pretrained", "from_config"}
+    plain = {"GenerationConfig"}  # reads numbers alone
+    for name, path in modules(*CODE).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr in loaders and getattr(node.func.value, "id", "") not in plain:
+                said = {keyword.arg for keyword in node.keywords}
+                assert "trust_remote_code" in said, f"{name}:{node.lineno}"

@@ -21,6 +21,7 @@ from engine.conformance.comparison import (
 )
 from engine.conformance.references import trec_eval_name
 from engine.errors import InputError
+from engine.masking import masked
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
 from engine.sources.io.files import is_text
@@ -91,7 +92,7 @@ def compare_erag(path: str | Path) -> Comparison:
     without = len(lists.labels) - len(filled)
     counts = f"{counted(len(lists.labels), '[query|queries]')}, {without} of them without results"
     reference = Reference("erag", version, _INSTALL, tuple(rows), _RULES)
-    return Comparison(str(path), "query", (counts, kind), (reference,))
+    return Comparison(masked(str(path)), "query", (counts, kind), (reference,))
 
 
 def read_lists(path: str | Path) -> Lists:

@@ -19,6 +19,7 @@ from engine.conformance.comparison import (
     version_of,
 )
 from engine.errors import InputError
+from engine.masking import masked
 from engine.normalize import normalize_answer
 from engine.scoring.metrics import get_metric
 from engine.sources.io.files import is_text
@@ -118,7 +119,7 @@ def compare_kilt(gold: str | Path, guess: str | Path) -> Comparison:
         f"{len(items)} items; {nothing} of them have an answer that normalizes to nothing, which "
         "matches no output here",
     )
-    return Comparison(f"{guess} by {gold}", "item", notes, tuple(references))
+    return Comparison(masked(f"{guess} by {gold}"), "item", notes, tuple(references))
 
 
 def read_items(gold: str | Path, guess: str | Path) -> dict[str, Item]:

@@ -29,6 +29,7 @@ from engine.conformance.references import (
     RankingReference,
 )
 from engine.errors import InputError
+from engine.masking import masked
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
@@ -119,7 +120,7 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
             f"no installed reference computes {' '.join(map(str, measures))}",
             "compare other measures",
         )
-    return Comparison(f"{run} by {qrels}", "query", notes, tuple(references))
+    return Comparison(masked(f"{run} by {qrels}"), "query", notes, tuple(references))
 
 
 def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:

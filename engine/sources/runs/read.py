@@ -11,6 +11,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.masking import MASK, masked
 from engine.sources.io.files import read_parquet, write_parquet, write_text
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, name_of, require_file, suffix_of
@@ -179,7 +180,9 @@ def _from_json(path: Location) -> pl.DataFrame:
 
 
 def _name(path: Location) -> str:
-    return PurePosixPath(name_of(path).removesuffix(".gz").removesuffix(".bz2")).stem
+    # What follows an address's "?" may be a signature, which must not get into tables.
+    name = name_of(masked(str(path))).removesuffix(f"?{MASK}")
+    return PurePosixPath(name.removesuffix(".gz").removesuffix(".bz2")).stem
 
 
 def _by_score(frame: pl.DataFrame) -> pl.DataFrame:

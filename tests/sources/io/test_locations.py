@@ -9,7 +9,7 @@ import pytest
 from engine.errors import InputError
 from engine.sources.io.files import require_output, write_parquet
 from engine.sources.io.lines import read_lines
-from engine.sources.io.locations import list_files, locate, masked, name_of, suffix_of
+from engine.sources.io.locations import list_files, locate, name_of, suffix_of
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.qrels import read_qrels
@@ -119,25 +119,3 @@ def test_a_broken_file_is_named_by_line(tmp_path):
     path.write_bytes(bz2.compress(b"line\n" * 40_000)[:-15])
     with pytest.raises(InputError, match=r":\d+: cannot be read"):
         list(read_lines(path, "lines"))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("s3://key:secret@bucket/a/b.jsonl", "s3://***@bucket/a/b.jsonl"),
-        ("s3:/key:secret@bucket/a", "s3:/***@bucket/a"),  # as Path folds it
-        ("s3://key:se/cr+et=@bucket/a", "s3://***@bucket/a"),
-        ("s3://key:p@ss@bucket/a", "s3://***@bucket/a"),
-        ("https://token@host:8080/a", "https://***@host:8080/a"),
-        ("filecache::s3://key:secret@bucket/a", "filecache::s3://***@bucket/a"),
-        ("--run=s3://key:secret@bucket/a", "--run=s3://***@bucket/a"),
-        ("https://host/a?X-Amz-Signature=abc&b=c", "https://host/a?***"),
-        ("https://host/a#access_token=abc", "https://host/a?***"),
-        ("s3://bucket/user@home/a", "s3://bucket/user@home/a"),
-        ("gs://bucket/a.jsonl.gz", "gs://bucket/a.jsonl.gz"),
-        ("/home/user@host/a?b=c", "/home/user@host/a?b=c"),
-        ("nDCG(dcg='exp-log2')@5", "nDCG(dcg='exp-log2')@5"),
-    ],
-)
-def test_credentials_of_addresses_are_masked(text, expected):
-    assert masked(text) == expected

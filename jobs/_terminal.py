@@ -1,0 +1,94 @@
+"""All that commands write to a terminal or a log goes through here, without control characters of data.
+
+Names, keys, paths and passages come from files that others may have written. Control characters in them
+(escape sequences, a carriage return) would let a file change the terminal's colours, its title or the
+lines above, and bidirectional overrides show a name as another. Tables and exports keep them as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+# C0 and C1 but for tab and line feed, which are of our own layout; the embeddings, overrides and isolates
+# of bidirectional text; and halves of surrogate pairs, which no terminal can be sent.
+_UNSHOWN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+# A log has no width, and rich's default of 80 would cut figures and texts short.
+_LOG_WIDTH = 160
+
+
+def shown(text: str) -> str:
+    """A text as it may be printed: each control character is one replacement character."""
+    return _UNSHOWN.sub(_REPLACEMENT, text)
+
+
+def say(line: str) -> None:
+    """Print a line to standard output."""
+    print(shown(line), flush=True)
+
+
+def tell(line: str) -> None:
+    """Print a line to standard error: progress, warnings, errors."""
+    print(shown(line), file=sys.stderr, flush=True)
+
+
+def warn_of_code(trusted: bool) -> None:
+    """Say what it means that code of models may run, where that was asked for."""
+    if trusted:
+        tell(
+            "erag: warning: --trust-remote-code runs Python code that comes with a model; "
+            "it can read, change and send whatever you can"
+        )
+
+
+class Terminal(Console):
+    """A console that shows no control characters but those of its own colours and cursor."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        # Before the layout: replaced later, characters would be wider than was measured.
+        super().print(*map(_without_controls, objects), **options)
+
+    def line(self, text: str) -> None:
+        """Print a line as it is, however long."""
+        self.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=shown(segment.text))
+
+
+def standard_output() -> Terminal:
+    """The console of results."""
+    return Terminal(width=None if sys.stdout.isatty() else _LOG_WIDTH)
+
+
+def standard_error() -> Terminal:
+    """The console of progress."""
+    return Terminal(stderr=True)
+
+
+def _without_controls(value: Any) -> Any:
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, Text):
+        value.plain = shown(value.plain)  # as long as before, so that its styles stay in place
+    elif isinstance(value, Table):
+        value.title = _without_controls(value.title)
+        value.caption = _without_controls(value.caption)
+        for column in value.columns:
+            column.header = _without_controls(column.header)
+            for cell in column.cells:
+                _without_controls(cell)
+    return value
