@@ -39,6 +39,7 @@ from engine.reading.protocol import ReaderSpec, ReadOutput
 # fits is taken, and groups come before the rest, which takes less time.
 GROUPS = {
     "ray": (
+        "tests/machine/test_cluster.py",
         "tests/reading/test_pipeline.py",
         "tests/retrieval/test_dense.py",
         "tests/jobs/test_commands.py::test_several_runs_on_ray",

@@ -7,26 +7,45 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
 import ray.data
 
-from engine.errors import InputError
+from engine.errors import InputError, ReadError
 from engine.machine.batching import machine_memory
+from engine.machine.private_folder import PrivateFolder, make_folder
+
+# A socket's path has 107 bytes at most. Below its folder Ray needs a session's name, with the time and a
+# process id of up to seven digits, and "/sockets/plasma_store": 64 bytes, and some to spare.
+_LONGEST_FOLDER = 38
+# The folder of the Ray that this process started, and the variables of its environment before.
+_folder: PrivateFolder | None = None
+_environment_before: dict[str, str | None] = {}
+# One for all that this process starts, since Ray's native code remembers the first one.
+_token = ""
 
 
 def start_ray(plan_bytes: int = 0) -> None:
     """Connect to the cluster of ``RAY_ADDRESS``, else start Ray on this machine alone.
 
     A Ray that already runs on the machine is never joined by accident. Nothing is served: no
-    dashboard, no usage reports.
+    dashboard, no usage reports. Ray listens on all of the machine's addresses; the one started here
+    answers only those who know a random token, which it and its actors have from the environment. Its
+    temporary files are in a private folder, removed by ``stop_ray`` or when the process exits. A
+    cluster of the user's own keeps its own settings.
 
     Args:
         plan_bytes: size of what will be put into the object store.
+
+    Raises:
+        InputError: there is no folder for Ray's temporary files.
+        ReadError: the Ray that was started takes anybody's commands.
     """
     if ray.is_initialized():
         return
@@ -36,15 +55,40 @@ def start_ray(plan_bytes: int = 0) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     local: dict[str, Any] = {}
     if address == "local":
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+        folder = _make_private()
         # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
         local = {
             "include_dashboard": False,
+            # Ray opens the folder that it is given to everybody: it is one inside ours.
+            "_temp_dir": str(folder / "r"),
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
     with _replayed_on_failure():
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
+    if address == "local" and os.environ.get(_MODE) != "token":
+        stop_ray()
+        raise ReadError("Ray was started without a token, open to everybody on the network")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+
+
+def _make_private() -> Path:
+    """Prepare this process's environment for a Ray of its own; the folder for its temporary files."""
+    global _folder, _token
+    if _folder is None:
+        parent = os.environ.get("RAY_TMPDIR")
+        _folder = make_folder("erag-ray-", longest=_LONGEST_FOLDER, parent=parent)
+        _environment_before.update({name: os.environ.get(name) for name in (_MODE, _TOKEN)})
+        # Ray's own handler, registered when it was imported, comes after this one.
+        atexit.register(stop_ray)
+    _token = _token or secrets.token_hex(32)
+    os.environ[_TOKEN] = _token
+    # Where no mode is set, Ray turns tokens on for a cluster that it starts, and says so here. Set by hand
+    # after it was imported, the mode would not reach its native code.
+    os.environ.pop(_MODE, None)
+    return _folder.path
 
 
 @contextlib.contextmanager
@@ -69,7 +113,18 @@ def _replayed_on_failure() -> Iterator[None]:
 
 
 def stop_ray() -> None:
+    """Stop the Ray that was started, or leave the cluster that was joined; nothing of it is left."""
+    global _folder
     ray.shutdown()
+    if _folder is not None:
+        atexit.unregister(stop_ray)
+        _folder.remove()
+        _folder = None
+        for name, value in _environment_before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def has_gpus() -> bool:

@@ -1,0 +1,96 @@
+"""A temporary folder that nobody else may enter, and that does not outlive its process for long."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import InputError
+
+_LOCK = "owner.lock"
+
+
+@dataclass(frozen=True)
+class PrivateFolder:
+    """A folder with mode 700; ``remove`` it when it is no longer used.
+
+    As long as its process lives it holds a lock in the folder, which the system takes back whatever ends
+    the process. So a folder whose lock is free was left by a process that was killed.
+
+    Attributes:
+        path: the folder.
+        lock: the file descriptor that holds the lock.
+    """
+
+    path: Path
+    lock: int
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; it may be gone already."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.close(self.lock)
+
+
+def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> PrivateFolder:
+    """A new private folder, after those with this prefix are removed that killed processes left.
+
+    Args:
+        prefix: what its name begins with.
+        longest: the most bytes that its path may have (sockets within have short paths).
+        parent: where it is made; None for the system's folder of temporary files, or ``/tmp`` where
+            that one's path is too long.
+
+    Raises:
+        InputError: there is no folder whose path is short enough, or it cannot be written.
+    """
+    parents = [parent] if parent else [tempfile.gettempdir(), "/tmp"]
+    fitting = [
+        place for place in parents if len(os.fsencode(place)) + 1 + len(prefix) + 8 <= longest
+    ]
+    if not fitting:
+        raise InputError(
+            parents[0],
+            None,
+            f"is too long a path for temporary files: sockets in it may have {longest} bytes",
+            "set TMPDIR (or RAY_TMPDIR) to a shorter one",
+        )
+    _remove_abandoned(Path(fitting[0]), prefix)
+    try:
+        while True:
+            path = Path(tempfile.mkdtemp(prefix=prefix, dir=fitting[0]))
+            if (lock := _lock(path)) is not None:
+                return PrivateFolder(path, lock)
+            # Another process took it for abandoned between two calls of this one.
+    except OSError as error:
+        raise InputError(
+            fitting[0], None, f"cannot hold temporary files ({error})", "set TMPDIR to another"
+        ) from None
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    for path in parent.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            if path.is_symlink() or path.lstat().st_uid != os.getuid():
+                continue
+            if (path / _LOCK).is_file() and (lock := _lock(path)) is not None:
+                PrivateFolder(path, lock).remove()
+
+
+def _lock(path: Path) -> int | None:
+    """The descriptor of a folder's lock; None where another process holds it, or the folder is gone."""
+    try:
+        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,119 @@
+"""The Ray that the engine starts: closed to strangers, private, and gone with its driver."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.machine import cluster
+
+# Knows the address, as anybody does who looks at the open ports, and not the token.
+STRANGER = """
+import sys
+import ray
+
+address, marker = sys.argv[1:]
+ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+
+
+@ray.remote
+def intrude():
+    open(marker, "w").write("ran")
+
+
+ray.get(intrude.remote())
+"""
+DRIVER = """
+import sys, time
+from engine.machine import cluster
+
+cluster.start_ray()
+print(cluster._folder.path, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("mode", ["disabled", "token"])
+def test_a_stranger_who_knows_the_port_runs_nothing(mode, tmp_path):
+    import ray
+
+    marker = tmp_path / "marker"
+    known = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    own = {
+        "RAY_AUTH_MODE": mode,
+        "HOME": str(tmp_path),
+        "RAY_gcs_server_request_timeout_seconds": "5",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", STRANGER, ray.get_runtime_context().gcs_address, str(marker)],
+        env=known | own, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert not marker.exists()
+    assert "authenti" in done.stderr.lower() or "token" in done.stderr.lower(), done.stderr
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_no_command_line_shows_the_token_and_nobody_else_enters_the_folder():
+    token = os.environ["RAY_AUTH_TOKEN"].encode()
+    assert len(token) == 64
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(file.read_bytes())
+        except OSError:  # ended meanwhile
+            continue
+    folder = cluster._folder.path
+    assert any(os.fsencode(folder) in line for line in lines)  # Ray does use the folder
+    assert not any(token in line for line in lines)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def processes_of(folder):
+    """Ids of processes that name a folder in their command line."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if os.fsencode(folder) in file.read_bytes():
+                found.add(int(file.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_nothing_of_ray_stays_behind_a_killed_driver_or_one_that_ends():
+    place = tempfile.mkdtemp(prefix="e", dir="/tmp")  # sockets need a short path
+    environment = os.environ | {"RAY_TMPDIR": place}
+    try:
+        killed = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, "600"],
+            env=environment, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with killed:
+            folder = killed.stdout.readline().strip()
+            assert len(processes_of(folder)) >= 3
+            os.kill(killed.pid, signal.SIGKILL)
+        start = time.monotonic()
+        while processes_of(folder) and time.monotonic() < start + 240:
+            time.sleep(0.2)
+        print(f"the last process of Ray ended {time.monotonic() - start:.1f} s after its driver")
+        assert not processes_of(folder)
+        assert os.path.isdir(folder)
+        # The next one removes what the first left, and itself leaves nothing.
+        done = subprocess.run(
+            [sys.executable, "-c", DRIVER, "0"],
+            env=environment, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.strip() != folder
+        assert not os.listdir(place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,64 @@
+"""Folders that only their user may enter, gone with their process."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from engine.errors import InputError
+from engine.machine.private_folder import make_folder
+
+CHILD = """
+import sys, time
+from engine.machine.private_folder import make_folder
+folder = make_folder("erag-test-", longest=4000, parent=sys.argv[1])
+(folder.path / "r").mkdir()
+(folder.path / "r" / "log").write_text("what was done")
+print(folder.path, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_folder_is_private_and_is_removed(tmp_path):
+    folder = make_folder("erag-test-", longest=4000, parent=str(tmp_path))
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    (folder.path / "sub").mkdir()
+    folder.remove()
+    assert not folder.path.exists()
+    folder.remove()
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_start_and_no_earlier(tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        left = child.stdout.readline().strip()
+        other = make_folder("erag-test-", longest=4000, parent=str(tmp_path))
+        assert os.path.isdir(left)
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        assert os.path.isdir(left)
+        make_folder("erag-test-", longest=4000, parent=str(tmp_path)).remove()
+        assert not os.path.exists(left)
+        assert other.path.is_dir()  # this process still has it
+        other.remove()
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_a_path_too_long_for_sockets_is_avoided_or_refused(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = make_folder("erag-test-", longest=38)
+    assert folder.path.parent.as_posix() == "/tmp"
+    folder.remove()
+    with pytest.raises(InputError, match="too long a path for temporary files"):
+        make_folder("erag-test-", longest=38, parent=str(long))
