@@ -17,6 +17,10 @@ Result = TypeVar("Result")
 # work is as large, some ten seconds of a core's.
 CPU_BATCH_TOKENS = 16384
 GPU_BATCH_TOKENS = 65536
+# Calls of a reader, of some seconds each, before it tries larger batches after the first failure; and the
+# most that it waits.
+_PATIENCE = 2
+_MOST_PATIENCE = 64
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,41 @@ def run_halving(
         *run_halving(batch[:half], forward, on_single_failure, on_halving),
         *run_halving(batch[half:], forward, on_single_failure, on_halving),
     ]
+
+
+class Allowance:
+    """The memory that batches may use: halved where it ran out, and doubled again when all went well.
+
+    Memory that ran out once may be free later: another process took it, or the reads were unusual. After
+    some calls without a failure the allowance doubles, up to the whole; each further failure doubles the
+    number of calls that it takes, so that a budget that is truly too small is hardly tried again.
+
+    Args:
+        whole: bytes, as the budget has them.
+    """
+
+    def __init__(self, whole: float) -> None:
+        self.bytes = whole
+        self._whole = whole
+        self._patience = _PATIENCE
+        self._calm = 0
+
+    def ran_out(self, *, least: float = 0.0) -> None:
+        """Memory ran out: halve, but not below ``least`` bytes."""
+        self.bytes = max(self.bytes / 2, min(least, self._whole))
+        self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        self._calm = 0
+
+    def went_well(self) -> bool:
+        """A call ended without a failure; whether the allowance has grown by that."""
+        if self.bytes >= self._whole:
+            return False
+        self._calm += 1
+        if self._calm < self._patience:
+            return False
+        self._calm = 0
+        self.bytes = min(2 * self.bytes, self._whole)
+        return True
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import resource
 import sys
@@ -21,6 +22,8 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 # What a process with torch and transformers holds before any weight.
 PROCESS_MEMORY = 768 * 2**20
+# Part of it that a process takes only when its model is loaded: what a first forward pass sets up.
+_SET_UP_LATER = 64 * 2**20
 
 
 class Share(Protocol):
@@ -101,10 +104,23 @@ def weight_bytes(parameters: int, dtype: Dtype) -> int:
     return parameters * (4 if dtype == "float32" else 2)
 
 
-def least_memory(parameters: int, dtype: Dtype) -> int:
-    """Bytes below which a budget cannot work: the weights, and on a CPU the process around them."""
-    process = 0 if machine_has_gpu() else PROCESS_MEMORY
-    return weight_bytes(parameters, dtype) + process
+def least_memory(parameters: int, dtype: Dtype, *, loading: int = 0) -> int:
+    """Bytes below which a budget cannot work: the weights, and on a CPU the process around them.
+
+    Args:
+        parameters: of the model.
+        dtype: its precision.
+        loading: what loading it takes for a while beside the weights (``model_files.loading_bytes``).
+    """
+    weights = weight_bytes(parameters, dtype)
+    if machine_has_gpu():
+        return weights
+    return weights + PROCESS_MEMORY + max(0, loading - _SET_UP_LATER)
+
+
+def as_budget(least: int) -> str:
+    """A budget of at least so many bytes, as users write it: ``1281MiB``."""
+    return f"{math.ceil(least / 2**20)}MiB"
 
 
 def describe(*, gpu: bool) -> str:

@@ -7,8 +7,9 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from engine.errors import InputError
 from engine.sources.io.files import write_text
@@ -19,24 +20,70 @@ def cache_directory() -> Path:
     return Path(os.environ.get("ERAG_CACHE") or Path.home() / ".cache" / "erag")
 
 
+class _Stored(NamedTuple):
+    """A tensor in a safetensors file: its type as such files name it, and its numbers."""
+
+    dtype: str
+    count: int
+
+
+# How safetensors files name the precisions.
+_NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+_SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
+# As many tensors as transformers has in its hands at once while it loads a model.
+_IN_FLIGHT = 4
+
+
 def parameters(path: Path) -> int:
     """The number of parameters in a directory's safetensors files, read off their headers."""
-    total = 0
-    for file in path.glob("*.safetensors"):
-        with file.open("rb") as stream:
-            size = int.from_bytes(stream.read(8), "little")
-            try:
-                header = json.loads(stream.read(size))
-                total += sum(
-                    math.prod(entry["shape"])
-                    for key, entry in header.items()
-                    if key != "__metadata__"
-                )
-            except (ValueError, KeyError, TypeError, MemoryError, OverflowError):
-                raise InputError(
-                    file, None, "is not a safetensors file", "fetch the model again"
-                ) from None
-    return total
+    return sum(tensor.count for file in path.glob("*.safetensors") for tensor in _stored(file))
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors files of a directory that its model is loaded from; none if that is not clear."""
+    whole, index = path / "model.safetensors", path / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        files = [path / name for name in sorted(names)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return files if all(file.is_file() for file in files) else []
+
+
+def are_cast(files: Iterable[Path], dtype: str) -> bool:
+    """Whether weights in these files are of another precision than ``dtype``."""
+    return any(tensor.dtype != _NAMES[dtype] for file in files for tensor in _stored(file))
+
+
+def loading_bytes(path: Path, dtype: str) -> int:
+    """Bytes that loading a model takes for a while, beside the weights in the precision ``dtype``.
+
+    None where files have that precision: what is mapped is what is used. Elsewhere the tensors that are
+    cast at a time, as they are stored: the largest ones, for they might come together
+    (``engine.machine.model_loading``).
+    """
+    stored = (tensor for file in weight_files(path) for tensor in _stored(file))
+    cast = [_SIZES.get(kind, 1) * count for kind, count in stored if kind != _NAMES[dtype]]
+    return sum(sorted(cast)[-_IN_FLIGHT:])
+
+
+def _stored(file: Path) -> list[_Stored]:
+    """The tensors of a safetensors file, by its header."""
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        try:
+            header = json.loads(stream.read(size))
+            return [
+                _Stored(str(entry["dtype"]), math.prod(entry["shape"]))
+                for key, entry in header.items()
+                if key != "__metadata__"
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
+            raise InputError(
+                file, None, "is not a safetensors file", "fetch the model again"
+            ) from None
 
 
 def refuse_missing(loading: dict[str, Any], name: str) -> None:

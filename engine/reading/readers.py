@@ -95,12 +95,15 @@ def specify(
         memory=memory,
         engine=engine,
     )
-    if memory and memory < (least := device.least_memory(spec.parameters, spec.dtype)):
+    least = device.least_memory(
+        spec.parameters, spec.dtype, loading=model_files.loading_bytes(model.path, spec.dtype)
+    )
+    if memory and memory < least:
         raise InputError(
             None,
             None,
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
-            f"give at least {least / 2**20:.0f}MiB",
+            f"give at least {device.as_budget(least)}",
         )
     return spec, made
 

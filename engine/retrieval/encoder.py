@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as functional
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from engine.errors import EncodeError, InputError
-from engine.machine import device, model_code, model_files
+from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.batching import (
     GPU_BATCH_TOKENS,
     MemoryCost,
@@ -132,13 +132,11 @@ def _load(spec: EncoderSpec) -> tuple[Any, Any]:
 
     logging.disable_progress_bar()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=bool(spec.code))
-        model, loading = AutoModel.from_pretrained(
-            spec.path,
-            dtype=getattr(torch, spec.dtype),
-            use_safetensors=True,
-            trust_remote_code=bool(spec.code),
-            output_loading_info=True,
+        runs_code = bool(spec.code)
+        tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=runs_code)
+        config = AutoConfig.from_pretrained(spec.path, trust_remote_code=runs_code)
+        model, loading = model_loading.load_model(
+            "encoder", Path(spec.path), config=config, dtype=spec.dtype, code=spec.code
         )
     except Exception as error:  # a damaged file can make the libraries raise anything
         if model_code.is_need_of_code(error):

@@ -217,13 +217,17 @@ def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> En
         memory=memory,
         threads=threads,
     )
-    least = device.least_memory(model_files.parameters(path), spec.dtype)
+    least = device.least_memory(
+        model_files.parameters(path),
+        spec.dtype,
+        loading=model_files.loading_bytes(path, spec.dtype),
+    )
     if memory and memory < least:
         raise InputError(
             None,
             None,
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}",
-            f"give at least {least / 2**20:.0f}MiB",
+            f"give at least {device.as_budget(least)}",
         )
     return spec
 

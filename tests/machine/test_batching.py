@@ -3,7 +3,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.machine.batching import MemoryCost, cut_batches, is_out_of_memory, run_halving
+from engine.machine.batching import (
+    Allowance,
+    MemoryCost,
+    cut_batches,
+    is_out_of_memory,
+    run_halving,
+)
 
 COST = MemoryCost(per_row=10, per_token=2, per_pair=0.1)
 
@@ -51,3 +57,23 @@ def test_other_errors_are_passed_on():
 
     with pytest.raises(RuntimeError, match="shapes differ"):
         run_halving([1, 2], forward, lambda v, why: v, lambda: None)
+
+
+def test_an_allowance_is_halved_recovers_and_tries_again_ever_more_rarely():
+    allowance = Allowance(800)
+    assert not allowance.went_well()
+    allowance.ran_out()
+    assert allowance.bytes == 400
+    # by hand: patience was 2, and is 4 after the first failure
+    assert [allowance.went_well() for _ in range(4)] == [False, False, False, True]
+    assert allowance.bytes == 800
+    assert not allowance.went_well()
+    allowance.ran_out()
+    allowance.ran_out()
+    assert allowance.bytes == 200
+    assert [allowance.went_well() for _ in range(16)] == [False] * 15 + [True]
+    assert allowance.bytes == 400
+    allowance.ran_out(least=300)
+    assert allowance.bytes == 300
+    allowance.ran_out(least=10_000)
+    assert allowance.bytes == 800  # no more than the whole

@@ -8,12 +8,13 @@ is padded. Outputs equal ``generate``'s (tested in fp32).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
+from engine.machine.model_loading import load_model
 from engine.reading.models import attention
 from engine.reading.models.decoding import Asked, Writer, Written
 from engine.reading.models.packed import PackedModel
@@ -41,14 +42,13 @@ class CausalReader:
         self._alone = _positions_vary(config)
         shares = not (_has_window(config) or self._alone)
         packs = config.model_type in attention.FAMILIES and shares and not runs_code
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            spec.path,
+        model, loading = load_model(
+            "causal",
+            Path(spec.path),
             config=config,
-            dtype=getattr(torch, spec.dtype),
-            local_files_only=True,
-            trust_remote_code=runs_code,
+            dtype=spec.dtype,
+            code=spec.code,
             attn_implementation=attention.ATTENTION if packs else None,
-            output_loading_info=True,
         )
         refuse_missing(loading, spec.name)
         model = model.to(self._device).eval()
@@ -72,7 +72,7 @@ class CausalReader:
             self.stats.token_bytes = int(measured[1])
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        self._memory = device.batch_memory(spec, self._device, weights)
+        self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
@@ -97,7 +97,7 @@ class CausalReader:
         before = self.stats.memory_halvings
         for places in self._model.batches(
             [asked for _, asked in readable],
-            memory=self._memory,
+            memory=self._allowance.bytes,
             max_tokens=1
             if self._alone
             else self._spec.batch_tokens or device.max_batch_tokens(self._device),
@@ -112,8 +112,10 @@ class CausalReader:
                 i, _ = readable[place]
                 outputs[i] = _output(prompts[i], result)
         if self.stats.memory_halvings > before:
-            # Reads of later calls start smaller: what failed once would fail again.
-            self._memory /= 2
+            # Reads of later calls start smaller: what failed once would fail again, for a while.
+            self._allowance.ran_out()
+        elif self._allowance.went_well():
+            self._model.grow()
         self.stats.peak_memory = device.peak_memory(self._device)
         return [output for output in outputs if output is not None]
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from pathlib import Path
 
-import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
+from engine.machine.model_loading import load_model
 from engine.reading.models.decoding import choose, first_tokens, refuse_nan
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.t5 import T5
@@ -50,12 +51,11 @@ class EncoderDecoderReader:
         self._tokenizer = AutoTokenizer.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
-        model, loading = AutoModelForSeq2SeqLM.from_pretrained(
-            spec.path,
-            dtype=getattr(torch, spec.dtype),
-            local_files_only=True,
-            trust_remote_code=bool(spec.code),
-            output_loading_info=True,
+        config = AutoConfig.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
+        )
+        model, loading = load_model(
+            "encoder-decoder", Path(spec.path), config=config, dtype=spec.dtype, code=spec.code
         )
         refuse_missing(loading, spec.name)
         model = model.to(self._device).eval()
@@ -86,7 +86,7 @@ class EncoderDecoderReader:
             self.stats.token_bytes = int(measured[1])
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         # Half is for encodings, a quarter for encoding, a quarter for decoding.
-        self._memory = device.batch_memory(spec, self._device, weights)
+        self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
@@ -100,9 +100,11 @@ class EncoderDecoderReader:
                 reads[first:last], self._read_together, _failed, self._count_halving
             )
             if self.stats.memory_halvings > before:
-                # Reads that come later start smaller: what failed once would fail again.
+                # Reads that come later start smaller: what failed once would fail again, for a while.
                 most = max(sum(map(self._kept_bytes, read)) for read in reads[first:last])
-                self._memory = max(self._memory / 2, 2.0 * most)
+                self._allowance.ran_out(least=2.0 * most)
+            else:
+                self._allowance.went_well()
         self.stats.peak_memory = device.peak_memory(self._device)
         return outputs
 
@@ -118,7 +120,7 @@ class EncoderDecoderReader:
         for position, read in enumerate(reads):
             new = set(read) - held
             more = sum(map(self._kept_bytes, new))
-            if position > first and taken + more > self._memory / 2:
+            if position > first and taken + more > self._allowance.bytes / 2:
                 yield first, position
                 first, held, taken = position, set(), 0
                 new, more = set(read), sum(map(self._kept_bytes, set(read)))
@@ -144,7 +146,7 @@ class EncoderDecoderReader:
         for batch in batching.cut_batches(
             [sum(len(item.tokens) for item in reads[i]) for i in ready],
             cost=self._model.decode_cost,
-            memory=self._memory / 4,
+            memory=self._allowance.bytes / 4,
             max_tokens=self._decoded_tokens,
         ):
             # Neighbours in memory stand next to each other.
@@ -187,7 +189,7 @@ class EncoderDecoderReader:
         for chunk in batching.cut_batches(
             [len(items[i].tokens) for i in places],
             cost=self._encode_cost,
-            memory=self._memory / 4,
+            memory=self._allowance.bytes / 4,
             max_tokens=self._chunk_tokens,
         ):
             failures = batching.run_halving(

@@ -70,7 +70,8 @@ class PackedModel:
         self._head = list(head)
         self._head_cache: Cache | None = None
         self._chunk = _LEAST_CHUNK
-        self._most = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
+        self._whole_chunk = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
+        self._most = self._whole_chunk
         item = torch.empty((), dtype=self._dtype).element_size()
         self._cached_token_bytes = 2 * self._layers * self._groups * self._width * item
         # Until measured: the states in and out, the gate and up projections and their product, and
@@ -95,6 +96,10 @@ class PackedModel:
         """Run smaller chunks from now on: memory ran out."""
         self._most = max(_LEAST_CHUNK, self._most // 2)
         self._chunk = min(self._chunk, self._most)
+
+    def grow(self) -> None:
+        """Run chunks as large as at the beginning again, as far as the memory of a call allows."""
+        self._most = self._whole_chunk
 
     def batches(
         self, asked: Sequence[Asked], *, memory: float, max_tokens: int

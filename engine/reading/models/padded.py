@@ -47,6 +47,9 @@ class PaddedModel:
     def shrink(self) -> None:
         """Batches are halved by who runs them; there is nothing else to make smaller."""
 
+    def grow(self) -> None:
+        """Batches grow with the memory that they may use; there is nothing else to make larger."""
+
     def learn(self, fixed: float, per_token: float) -> None:
         """Take the measured bytes of a probe: of any, and of each of its tokens."""
         self._batch_bytes, self._token_bytes = fixed, per_token

@@ -227,9 +227,19 @@ def test_out_of_memory_ends_in_the_same_outputs(spec, prompts, generated, monkey
             raise torch.OutOfMemoryError("CUDA out of memory")
         return inner(asked)
 
+    whole, chunk = reader._allowance.bytes, reader._model._most
     monkeypatch.setattr(reader._model, "answer", tight)
     assert [r.output for r in reader.read(prompts)] == generated
     assert reader.stats.memory_halvings >= 1
+    assert reader._allowance.bytes < whole
+    assert reader._model._most < chunk
+    # once there is room again, batches and chunks grow to what they were
+    monkeypatch.setattr(reader._model, "answer", inner)
+    for _ in range(64):
+        assert [r.output for r in reader.read(prompts[:1])] == generated[:1]
+        if (reader._allowance.bytes, reader._model._most) == (whole, chunk):
+            break
+    assert (reader._allowance.bytes, reader._model._most) == (whole, chunk)
 
 
 def tiny_models():

@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from engine import tables
 from engine.errors import InputError
-from engine.machine import model_files
+from engine.machine import batching, model_files
 from engine.machine.device import has_bf16_arithmetic
 from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
@@ -283,7 +283,7 @@ def test_inputs_that_reads_share_are_encoded_once(spec):
 def test_encodings_are_held_as_far_as_memory_allows(spec, monkeypatch, tokens):
     reader = EncoderDecoderReader(spec)
     expected = reader.read(READS)
-    reader._memory = 2 * reader._model.kept_per_token * tokens
+    reader._allowance = batching.Allowance(2 * reader._model.kept_per_token * tokens)
     held = []
     make = reader._model.encodings
     monkeypatch.setattr(
@@ -338,10 +338,10 @@ def test_reads_are_halved_where_decoding_or_holding_them_fails(spec, monkeypatch
         return decoding(encodings, reads)
 
     monkeypatch.setattr(reader._model, "decoding", tight)
-    before = reader._memory
+    before = reader._allowance.bytes
     assert reader.read(reads) == expected
     assert reader.stats.memory_halvings >= 1
-    assert reader._memory < before
+    assert reader._allowance.bytes < before
 
     encodings = reader._model.encodings
 

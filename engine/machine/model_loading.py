@@ -1,0 +1,87 @@
+"""Loading a model's weights in no more memory than the weights take.
+
+transformers maps the files of weights and casts each tensor to the precision in use. Where that is not
+the one in the files, the mapped pages stay resident beside what they were cast to until the end: a model
+stored in bf16 takes half as much again while it is loaded in fp32. There, files are read instead of mapped,
+tensor by tensor, so that only the few in flight are there twice. Values are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.machine import model_files
+from engine.machine.device import Dtype
+
+Kind = Literal["causal", "encoder-decoder", "encoder"]
+
+
+def load_model(
+    kind: Kind, path: Path, *, config: Any, dtype: Dtype, code: str, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """A model from its directory, and which weights were missing, unexpected or of another shape.
+
+    Args:
+        kind: decoder-only, encoder-decoder, or one that gives vectors.
+        path: the directory.
+        config: its configuration, loaded.
+        dtype: the precision in use.
+        code: the digest of the model's code, if it may run; empty where it may not.
+        options: of ``from_pretrained``.
+    """
+    import torch
+    import transformers
+
+    auto, mapping = {
+        "causal": ("AutoModelForCausalLM", "MODEL_FOR_CAUSAL_LM_MAPPING"),
+        "encoder-decoder": (
+            "AutoModelForSeq2SeqLM",
+            "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+        ),
+        "encoder": ("AutoModel", "MODEL_MAPPING"),
+    }[kind]
+    options |= {"config": config, "dtype": getattr(torch, dtype), "output_loading_info": True}
+    files = model_files.weight_files(path)
+    known = getattr(transformers, mapping)
+    model_class = known.get(type(config))
+    if (
+        code  # its classes are found by the directory's name
+        or not isinstance(model_class, type)
+        or "text_config" in config.sub_configs
+        or not model_files.are_cast(files, dtype)
+    ):
+        return getattr(transformers, auto).from_pretrained(
+            path,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=bool(code),
+            **options,
+        )
+    return _read(model_class, path, files, options)
+
+
+def _read(
+    model_class: Any, path: Path, files: list[Path], options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    from safetensors import safe_open
+    from transformers import GenerationConfig
+
+    with contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(safe_open(file, framework="pt", device="cpu", backend="pread"))
+            for file in files
+        ]
+        # Slices are read when their turn comes, as transformers does with those of files that it maps.
+        slices = {name: file.get_slice(name) for file in opened for name in file.keys()}  # noqa: SIM118
+        model, loading = model_class.from_pretrained(
+            None, state_dict=slices, trust_remote_code=False, **options
+        )
+    if model.can_generate():  # without a directory, only the configuration's own settings are known
+        try:
+            settings = GenerationConfig.from_pretrained(path, local_files_only=True)
+        except OSError:  # models need not come with such a file
+            settings = GenerationConfig.from_model_config(options["config"])
+        model.generation_config = settings
+    return model, loading

@@ -1,0 +1,186 @@
+"""Models are loaded in no more memory than their weights take, and readers keep to their budgets."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import InputError
+from engine.machine import device, model_files
+from engine.machine.model_loading import load_model
+from engine.reading.readers import specify
+
+MIB = 2**20
+# Reads within a budget in processes forked from one that has imported what readers import, so that each
+# has its own peak. Prints the peak and the outputs of each.
+READING = """
+import json, os, sys
+from dataclasses import replace
+
+from engine.machine import device
+from engine.reading import readers
+from engine.reading.models import causal, encoder_decoder
+
+name, least, *dtypes = sys.argv[1:]
+PASSAGES = [("T%d" % i, "w1 w2 of it " * (3 + 7 * i)) for i in range(10)]
+for dtype in dtypes:
+    spec, prompt = readers.specify(
+        name, augmentation="in-prompt", task="short-answer", dtype=dtype, memory=int(least)
+    )
+    reads = [prompt.render("w3 w4", [passage]) for passage in PASSAGES]
+    reads.append(prompt.render("w3 w4", PASSAGES))
+    child = os.fork()
+    if child == 0:
+        try:
+            reader = readers.load(replace(spec, threads=1))
+            outputs = [output.output for output in reader.read(reads)]
+            peak = device._status_bytes("VmHWM")
+            print(json.dumps([dtype, spec.memory, peak, outputs]), flush=True)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def peaks(name, memory, *dtypes):
+    done = subprocess.run(
+        [sys.executable, "-c", READING, str(name), str(memory), *dtypes],
+        capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def least(name, dtype):
+    """The least budget that is accepted, as the refusal of a smaller one names it."""
+    options = {"augmentation": "in-prompt", "task": "short-answer", "dtype": dtype}
+    with pytest.raises(InputError, match="give at least") as refused:
+        specify(str(name), **options, memory=1)
+    (amount,) = [int(word.removesuffix("MiB")) for word in str(refused.value).split()[-1:]]
+    specify(str(name), **options, memory=amount * MIB)
+    with pytest.raises(InputError):
+        specify(str(name), **options, memory=amount * MIB - MIB)
+    return amount * MIB
+
+
+def test_a_tiny_reader_keeps_to_the_least_budget_in_fp32_and_bf16(tiny_t5):
+    dtypes = ("float32", "bfloat16")
+    memory = max(least(tiny_t5, dtype) for dtype in dtypes)
+    found = peaks(tiny_t5, memory, *dtypes)
+    assert [dtype for dtype, *_ in found] == list(dtypes)
+    for dtype, budget, peak, outputs in found:
+        assert peak <= budget == memory, f"{dtype}: {peak / MIB:.0f} MiB"
+        assert len(outputs) == 11
+
+
+@pytest.mark.slow
+def test_the_bundled_reader_keeps_to_small_budgets_in_fp32_and_bf16(bundled_spec):
+    for dtype, budget in (
+        ("float32", int(1.3 * 2**30)),
+        ("bfloat16", least("bundled", "bfloat16")),
+    ):
+        ((_, memory, peak, outputs),) = peaks("bundled", budget, dtype)
+        print(f"{dtype}: {peak / MIB:.0f} MiB of {memory / MIB:.0f}")
+        assert peak <= memory
+        ((_, _, _, roomy),) = peaks("bundled", 4 * 2**30, dtype)
+        if dtype == "float32" or device.has_bf16_arithmetic():
+            assert outputs == roomy
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A decoder-only model of 34 million parameters, stored in bf16 (64 MiB)."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=1000, hidden_size=512, intermediate_size=2048, num_hidden_layers=8,
+        num_attention_heads=8, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.generation_config.eos_token_id = [7, 9]
+    path = tmp_path_factory.mktemp("stored")
+    model.save_pretrained(path)
+    return path
+
+
+def loaded(path, dtype):
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(path)
+    return load_model("causal", path, config=config, dtype=dtype, code="")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_loaded_model_is_that_of_transformers(stored, dtype):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(stored, dtype=getattr(torch, dtype))
+    model, loading = loaded(stored, dtype)
+    assert not loading["missing_keys"]
+    assert model.config._attn_implementation == reference.config._attn_implementation
+    assert (
+        model.generation_config.eos_token_id == reference.generation_config.eos_token_id == [7, 9]
+    )
+    theirs = dict(reference.state_dict())
+    ours = dict(model.state_dict())
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert all(ours[name].dtype == theirs[name].dtype for name in theirs)
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.inference_mode():
+        assert torch.equal(model(ids).logits, reference.eval()(ids).logits)
+
+
+def test_casting_while_loading_takes_no_second_copy_of_the_weights(stored):
+    def load(tokens):
+        load.model = loaded(stored, "float32")
+
+    rise = device._peak_of(device.prepare(specify_share()), load, 0)
+    if rise is None:
+        pytest.skip("this system does not say what a process takes")
+    weights = sum(p.numel() * p.element_size() for p in load.model[0].parameters())
+    assert weights > 120 * MIB
+    # Files that are mapped while they are cast add 64 MiB; the tensors in flight are 2 MiB each.
+    assert rise < weights + 32 * MIB
+
+
+def specify_share():
+    class Share:
+        threads = 0
+        memory = 0
+
+    return Share()
+
+
+def test_the_least_budget_has_room_for_the_tensors_that_are_cast(stored):
+    # By hand: all matrices of a feed-forward layer have 512 x 2048 numbers, 2 MiB in bf16.
+    assert model_files.loading_bytes(stored, "float32") == 4 * 2 * MIB
+    assert model_files.loading_bytes(stored, "bfloat16") == 0
+    parameters = model_files.parameters(stored)
+    plain = device.least_memory(parameters, "float32")
+    if not device.machine_has_gpu():
+        assert device.least_memory(parameters, "float32", loading=64 * MIB) == plain
+        assert device.least_memory(parameters, "float32", loading=1064 * MIB) == plain + 1000 * MIB
+    assert device.as_budget(MIB + 1) == "2MiB"
+
+
+def test_shards_are_found_by_their_index_and_files_beside_them_are_not_read(stored, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(stored)
+    model.save_pretrained(tmp_path, max_shard_size="20MB")
+    files = model_files.weight_files(tmp_path)
+    assert len(files) > 2
+    (tmp_path / "consolidated.safetensors").write_bytes(b"another form of the same")
+    assert model_files.weight_files(tmp_path) == files
+    assert model_files.are_cast(files, "float32")
+    ours, _ = loaded(tmp_path, "float32")
+    assert len(list(ours.parameters())) == len(list(model.parameters()))
+    files[0].unlink()
+    assert model_files.weight_files(tmp_path) == []
