@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install vllm demo test pytest test-slow lint format clean
+.PHONY: install vllm demo test pytest test-slow lint format audit clean
 
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
@@ -52,5 +52,9 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Known vulnerabilities of the versions in constraints.txt; fails, too, where they cannot be looked up.
+audit:
+	$(PYTHON) .ci/audit $(VENV)-audit
+
 clean:
-	rm -rf $(VENV) demo-out build *.egg-info
+	rm -rf $(VENV) $(VENV)-audit demo-out build *.egg-info
