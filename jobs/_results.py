@@ -78,7 +78,7 @@ def print_results(result: Evaluation, out: Path, study: Study | None = None) -> 
         console.print(table)
     known = _fields()
     for line in [*(with_options(line, known) for line in lines), f"results -> {out}"]:
-        console.line(line)
+        console.print_line(line)
 
 
 def _fields() -> set[str]:

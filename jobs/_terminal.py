@@ -58,7 +58,7 @@ class Terminal(Console):
         # Before the layout: replaced later, characters would be wider than was measured.
         super().print(*map(_without_controls, objects), **options)
 
-    def line(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line as it is, however long."""
         self.print(text, highlight=False, markup=False, soft_wrap=True)
 

@@ -65,7 +65,7 @@ def conformance(
     for comparison in results:
         _print_comparison(console, comparison, tolerance)
     verdict, differs = _verdict(results, tolerance)
-    console.line(verdict)
+    console.print_line(verdict)
     if differs:
         sys.exit(1)
 
@@ -97,23 +97,23 @@ def _comparisons(
 
 
 def _print_comparison(console: Terminal, comparison: Comparison, tolerance: float) -> None:
-    console.line(comparison.title)
+    console.print_line(comparison.title)
     for note in comparison.notes:
-        console.line(f"  {note}")
+        console.print_line(f"  {note}")
     for reference in comparison.references:
         console.print()
         if reference.version is None:
-            console.line(f"{reference.package}: not installed: {reference.install}")
+            console.print_line(f"{reference.package}: not installed: {reference.install}")
             continue
         name = f"{reference.package} {reference.version}"
         if reference.rows:
             console.print(_table(name, reference, comparison.unit, tolerance))
         else:
-            console.line(name)
+            console.print_line(name)
         for rule in reference.rules:
-            console.line(f"  {rule}")
+            console.print_line(f"  {rule}")
         if reference.lacks:
-            console.line(f"  not compared, since it lacks them: {', '.join(reference.lacks)}")
+            console.print_line(f"  not compared, since it lacks them: {', '.join(reference.lacks)}")
     console.print()
 
 

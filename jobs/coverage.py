@@ -88,11 +88,11 @@ def _print(result: Coverage, *, left_out: int, out: Path | None) -> None:
     for table in report.shown_tables(result):
         console.print(table)
     for line in report.lines(result):
-        console.line(line)
+        console.print_line(line)
     if left_out:
-        console.line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
+        console.print_line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
-        console.line(f"results -> {out}")
+        console.print_line(f"results -> {out}")
 
 
 def _write(result: Coverage, summary: dict[str, Any], out: Path) -> None:

@@ -21,10 +21,10 @@ def cache_directory() -> Path:
 
 
 class _Stored(NamedTuple):
-    """A tensor in a safetensors file: its type as such files name it, and its numbers."""
+    """A tensor in a safetensors file: its type as such files name it, and how many numbers it has."""
 
     dtype: str
-    count: int
+    numbers: int
 
 
 # How safetensors files name the precisions.
@@ -36,7 +36,7 @@ _IN_FLIGHT = 4
 
 def parameters(path: Path) -> int:
     """The number of parameters in a directory's safetensors files, read off their headers."""
-    return sum(tensor.count for file in path.glob("*.safetensors") for tensor in _stored(file))
+    return sum(tensor.numbers for file in path.glob("*.safetensors") for tensor in _stored(file))
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -65,7 +65,7 @@ def loading_bytes(path: Path, dtype: str) -> int:
     (``engine.machine.model_loading``).
     """
     stored = (tensor for file in weight_files(path) for tensor in _stored(file))
-    cast = [_SIZES.get(kind, 1) * count for kind, count in stored if kind != _NAMES[dtype]]
+    cast = [_SIZES.get(kind, 1) * numbers for kind, numbers in stored if kind != _NAMES[dtype]]
     return sum(sorted(cast)[-_IN_FLIGHT:])
 
 

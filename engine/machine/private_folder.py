@@ -43,13 +43,13 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
     Args:
         prefix: what its name begins with.
         longest: the most bytes that its path may have (sockets within have short paths).
-        parent: where it is made; None for the system's folder of temporary files, or ``/tmp`` where
-            that one's path is too long.
+        parent: where it is made. Without one, or where its path is too long, this is the system's
+            folder of temporary files; and ``/tmp`` where that one's is.
 
     Raises:
         InputError: there is no folder whose path is short enough, or it cannot be written.
     """
-    parents = [parent] if parent else [tempfile.gettempdir(), "/tmp"]
+    parents = [*filter(None, [parent]), tempfile.gettempdir(), "/tmp"]
     fitting = [
         place for place in parents if len(os.fsencode(place)) + 1 + len(prefix) + 8 <= longest
     ]

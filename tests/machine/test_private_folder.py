@@ -57,8 +57,9 @@ def test_a_path_too_long_for_sockets_is_avoided_or_refused(tmp_path, monkeypatch
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
-    folder = make_folder("erag-test-", longest=38)
-    assert folder.path.parent.as_posix() == "/tmp"
-    folder.remove()
+    for parent in (None, str(long)):
+        folder = make_folder("erag-test-", longest=38, parent=parent)
+        assert folder.path.parent.as_posix() == "/tmp"
+        folder.remove()
     with pytest.raises(InputError, match="too long a path for temporary files"):
-        make_folder("erag-test-", longest=38, parent=str(long))
+        make_folder("erag-test-", longest=20, parent=str(long))
