@@ -13,7 +13,7 @@ from engine.machine.device import Dtype
 from engine.reading.models import vllm_support, weights
 from engine.reading.prompting import chat, controls
 from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
-from engine.reading.prompting.template import Purpose, read_template
+from engine.reading.prompting.template import Purpose, Template, read_template
 from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
 
 # FiD encodes each passage with the question in at most this many tokens (Izacard & Grave 2021).
@@ -59,20 +59,7 @@ def specify(
     if engine == "vllm":
         vllm_support.refuse(model, dtype=dtype or device.best_dtype(), memory=memory)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
-    head, tail = (
-        chat.around_message(model.path, name, template.system, trusted=bool(code))
-        if template.chat
-        else ("", "")
-    )
-    known = controls.controls_of(
-        model.path,
-        model.digest,
-        sentinels=model.architecture == "encoder-decoder",
-        trusted=bool(code),
-    )
-    made = make_prompt(
-        template, task, model.architecture, augmentation, head=head, tail=tail, controls=known
-    )
+    made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
     if template.max_input_tokens:
         _refuse_too_long(model.path, made)
     spec = ReaderSpec(
@@ -95,17 +82,44 @@ def specify(
         memory=memory,
         engine=engine,
     )
-    least = device.least_memory(
-        spec.parameters, spec.dtype, loading=model_files.loading_bytes(model.path, spec.dtype)
+    _refuse_too_little(spec)
+    return spec, made
+
+
+def _make_prompt(
+    template: Template,
+    task: Purpose,
+    model: weights.Weights,
+    augmentation: Augmentation,
+    *,
+    trusted: bool,
+) -> Prompt:
+    """A template as a model is given it: in its chat template, and without its control tokens in data."""
+    head, tail = "", ""
+    if template.chat:
+        head, tail = chat.around_message(model.path, model.name, template.system, trusted=trusted)
+    known = controls.controls_of(
+        model.path,
+        model.digest,
+        sentinels=model.architecture == "encoder-decoder",
+        trusted=trusted,
     )
-    if memory and memory < least:
+    return make_prompt(
+        template, task, model.architecture, augmentation, head=head, tail=tail, controls=known
+    )
+
+
+def _refuse_too_little(spec: ReaderSpec) -> None:
+    """Refuse a budget that the model cannot be loaded in."""
+    loading = model_files.loading_bytes(Path(spec.path), spec.dtype)
+    least = device.least_memory(spec.parameters, spec.dtype, loading=loading)
+    if spec.memory and spec.memory < least:
         raise InputError(
             None,
             None,
-            f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
+            f"`memory` of {spec.memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
             f"give at least {device.as_budget(least)}",
         )
-    return spec, made
 
 
 def _refuse_too_long(path: Path, prompt: Prompt) -> None:

@@ -77,15 +77,26 @@ def test_no_command_line_shows_the_token_and_nobody_else_enters_the_folder():
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def processes_of(folder):
-    """Ids of processes that name a folder in their command line."""
-    found = set()
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+def parents():
+    """The parent of every process, by its id and the time at which it started."""
+    found = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
         try:
-            if os.fsencode(folder) in file.read_bytes():
-                found.add(int(file.parent.name))
-        except OSError:
+            fields = file.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:  # ended meanwhile
             continue
+        if fields[0] != "Z":
+            found[int(file.parent.name), fields[19]] = int(fields[1])
+    return found
+
+
+def below(ancestor):
+    """All processes that one started, directly or not. Some rename themselves, so names would not do."""
+    known, ids, grown = parents(), {ancestor}, True
+    while grown:
+        found = {process for process, parent in known.items() if parent in ids}
+        grown = not {pid for pid, _ in found} <= ids
+        ids |= {pid for pid, _ in found}
     return found
 
 
@@ -100,13 +111,14 @@ def test_nothing_of_ray_stays_behind_a_killed_driver_or_one_that_ends():
         )  # fmt: skip
         with killed:
             folder = killed.stdout.readline().strip()
-            assert len(processes_of(folder)) >= 3
+            started = below(killed.pid)
+            assert len(started) >= 5  # the raylet, the control store, and agents of each
             os.kill(killed.pid, signal.SIGKILL)
         start = time.monotonic()
-        while processes_of(folder) and time.monotonic() < start + 240:
+        while started & parents().keys() and time.monotonic() < start + 240:
             time.sleep(0.2)
         print(f"the last process of Ray ended {time.monotonic() - start:.1f} s after its driver")
-        assert not processes_of(folder)
+        assert not started & parents().keys()
         assert os.path.isdir(folder)
         # The next one removes what the first left, and itself leaves nothing.
         done = subprocess.run(
