@@ -50,6 +50,7 @@ def load_model(
         code  # its classes are found by the directory's name
         or not isinstance(model_class, type)
         or "text_config" in config.sub_configs
+        or getattr(config, "quantization_config", None)  # its tensors are not cast, but unpacked
         or not model_files.are_cast(files, dtype)
     ):
         return getattr(transformers, auto).from_pretrained(
