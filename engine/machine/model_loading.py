@@ -45,7 +45,7 @@ def load_model(
     options |= {"config": config, "dtype": getattr(torch, dtype), "output_loading_info": True}
     files = model_files.weight_files(path)
     known = getattr(transformers, mapping)
-    model_class = known.get(type(config))
+    model_class = known.get(type(config), None)  # its own, which needs the default
     if (
         code  # its classes are found by the directory's name
         or not isinstance(model_class, type)
