@@ -19,7 +19,8 @@ from engine.reading.reads import Executor, ReadingCosts
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
-from engine.sources.io.files import read_parquet, require_output, write_parquet
+from engine.sources.io.files import require_output, write_parquet
+from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run

@@ -17,7 +17,6 @@ from engine.sources.articles.jsonl import (
 )
 from engine.sources.articles.mediawiki import parse_page, raw_pages
 from engine.sources.articles.squad import is_squad, read_squad
-from engine.sources.io.files import open_parquet
 from engine.sources.io.lines import damaged, decode_line, parse_json_object, raw_lines
 from engine.sources.io.locations import (
     DAMAGE,
@@ -29,6 +28,7 @@ from engine.sources.io.locations import (
     open_decompressed,
     require_file,
 )
+from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
 
 Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
@@ -187,10 +187,9 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
 
 def _parquet_rows(path: Location) -> Iterator[list[tuple[int | None, dict[str, Any]]]]:
     known = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *NAME_FIELDS}
-    with open_parquet(path) as file:
-        names = [name for name in file.schema_arrow.names if name in known]
-        for batch in file.iter_batches(_CHUNK_ROWS, columns=names):
-            yield [(None, row) for row in batch.to_pylist()]
+    with open_parquet(path) as table:
+        for batch in table.batches(_CHUNK_ROWS, known):
+            yield [(None, row) for row in batch.iter_rows(named=True)]
 
 
 def _unpacked(path: Location) -> str:

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and reading Parquet files."""
+"""Writing files whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from engine.errors import InputError
-from engine.sources.io.locations import Location, locate, open_binary
+from engine.sources.io.locations import locate
 
 
 @contextlib.contextmanager
@@ -69,44 +67,6 @@ def write_text(text: str, path: str | Path) -> None:
     """Write a text file in UTF-8 atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def read_parquet(path: Location) -> pl.DataFrame:
-    """Read a Parquet file.
-
-    Raises:
-        InputError: it cannot be read as Parquet.
-    """
-    try:
-        with open_binary(path) as stream:
-            return pl.read_parquet(stream)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise _unreadable_parquet(path, error) from None
-
-
-@contextlib.contextmanager
-def open_parquet(path: Location) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for reading in batches, in constant memory.
-
-    Raises:
-        InputError: the file, or a part that the block reads, is not valid Parquet.
-    """
-    path = locate(path)
-    # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
-    try:
-        if isinstance(path, Path):  # given a path, Arrow reads without Python's lock
-            with pq.ParquetFile(path, pre_buffer=False) as file:
-                yield file
-        else:
-            with open_binary(path) as stream, pq.ParquetFile(stream, pre_buffer=False) as file:
-                yield file
-    except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as error:
-        raise _unreadable_parquet(path, error) from None
-
-
-def _unreadable_parquet(path: Location, error: Exception) -> InputError:
-    reason = str(error).split("\n")[0]
-    return InputError(path, None, f"not a readable Parquet file ({reason})", "check it")
 
 
 def is_text(*values: str | None) -> bool:

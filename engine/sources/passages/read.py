@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from engine import tables
 from engine.errors import InputError
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
-from engine.sources.io.files import is_text, open_parquet
+from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_lines
 from engine.sources.io.locations import (
     Location,
@@ -23,6 +22,7 @@ from engine.sources.io.locations import (
     require_file,
     suffix_of,
 )
+from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
 from engine.sources.passages.dpr import dpr_rows
 from engine.tables import DOC_ID
@@ -146,18 +146,13 @@ def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
 
 def _parquet_batches(path: Location) -> Iterator[_Batch]:
     first_row = 0
-    with open_parquet(path) as file:
-        names = file.schema_arrow.names
-        if any(name not in names for name in tables.CORPUS):
-            tables.conform(
-                pl.DataFrame(schema=names), tables.CORPUS, path
-            )  # names the missing column
-        for part in file.iter_batches(BATCH_ROWS, columns=list(tables.CORPUS)):
-            frame = pl.from_arrow(pa.Table.from_batches([part]))
-            assert isinstance(frame, pl.DataFrame)
+    with open_parquet(path) as table:
+        for frame in table.batches(BATCH_ROWS, tables.CORPUS):
             frame = tables.conform(frame, tables.CORPUS, path, first_row=first_row)
             first_row += frame.height
             yield _Batch(path, frame, None)
+        if not first_row:  # no batch named a missing column
+            tables.conform(pl.DataFrame(schema=list(table.names)), tables.CORPUS, path)
 
 
 def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:

@@ -11,7 +11,6 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.articles.squad import is_squad
-from engine.sources.io.files import read_parquet
 from engine.sources.io.lines import raw_lines, read_json_lines
 from engine.sources.io.locations import (
     Location,
@@ -21,6 +20,7 @@ from engine.sources.io.locations import (
     require_file,
     suffix_of,
 )
+from engine.sources.io.parquet import read_parquet
 from engine.sources.queries.kilt import WHAT as KILT
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import plain_rows, table_records
@@ -118,7 +118,7 @@ def layout_of(path: Location) -> Layout:
 def _rows(path: Location, layout: Layout) -> tuple[Iterable[QueryRow], int]:
     """The rows of a file, and how many questions it marks as unanswerable, which are not among them."""
     if layout == "parquet":
-        frame = tables.conform(read_parquet(path), tables.QUERIES, path)
+        frame = tables.conform(read_parquet(path, tables.QUERIES), tables.QUERIES, path)
         return [clean_row(path, None, *row) for row in frame.iter_rows()], 0
     if layout == "squad":
         return squad_rows(path)

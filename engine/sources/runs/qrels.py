@@ -10,9 +10,10 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.io.files import read_parquet, write_parquet, write_text
+from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, require_file, suffix_of
+from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.tables import DOC_ID, LABEL, QUERY_ID
 
@@ -37,7 +38,7 @@ def read_qrels(path: Location) -> pl.DataFrame:
     """
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
-        frame = tables.conform(read_parquet(path), tables.QRELS, path)
+        frame = tables.conform(read_parquet(path, tables.QRELS), tables.QRELS, path)
         duplicates = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
         if not duplicates.is_empty():
             query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)

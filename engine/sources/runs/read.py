@@ -12,9 +12,10 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.masking import MASK, masked
-from engine.sources.io.files import read_parquet, write_parquet, write_text
+from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, name_of, require_file, suffix_of
+from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 
@@ -114,7 +115,7 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
 
 
 def _from_parquet(path: Location) -> pl.DataFrame:
-    frame = read_parquet(path)
+    frame = read_parquet(path, tables.RUNS)
     if RUN not in frame.columns:
         frame = frame.with_columns(pl.lit(_name(path)).alias(RUN))
     frame = tables.conform(frame, tables.RUNS, path)

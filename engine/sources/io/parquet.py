@@ -1,0 +1,132 @@
+"""Reading Parquet files that may be damaged or hostile.
+
+Arrow's reader does the work, since it refuses what is broken: Polars' own reader panics at, or aborts the
+process over, single flipped bits. What Arrow has decoded is validated as a whole before Polars takes it
+over, which trusts that texts are UTF-8 and that offsets are in bounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.errors import InputError
+from engine.sources.io.locations import Location, locate, open_binary
+
+# What Arrow, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
+# Exception; names of columns that are not UTF-8 are decoded by Python.
+_DAMAGE = (
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    OSError,
+    UnicodeError,
+    MemoryError,
+    OverflowError,
+)
+
+
+class ParquetTable:
+    """An open Parquet file.
+
+    Attributes:
+        names: its columns, in their order.
+    """
+
+    def __init__(self, path: Location, file: pq.ParquetFile) -> None:
+        self._path = path
+        self._file = file
+        with _refusing_damage(path):
+            self.names: tuple[str, ...] = tuple(file.schema_arrow.names)
+        if twice := next((name for name in self.names if self.names.count(name) > 1), None):
+            raise InputError(path, None, f"the column {twice!r} is given twice", "keep one of them")
+
+    def batches(self, rows: int, columns: Collection[str]) -> Iterator[pl.DataFrame]:
+        """Yield those of ``columns`` that the file has, in batches of at most ``rows`` rows.
+
+        Raises:
+            InputError: a part of the file is damaged.
+        """
+        wanted = self._wanted(columns)
+        with _refusing_damage(self._path):
+            batches = self._file.iter_batches(rows, columns=wanted)
+        while True:
+            with _refusing_damage(self._path):
+                batch = next(batches, None)
+                frame = None if batch is None else _frame(pa.Table.from_batches([batch]))
+            if frame is None:
+                return
+            yield frame
+
+    def read(self, columns: Collection[str] | None = None) -> pl.DataFrame:
+        """All rows of those of ``columns`` that the file has; by default of all.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        wanted = None if columns is None else self._wanted(columns)
+        with _refusing_damage(self._path):
+            return _frame(self._file.read(columns=wanted))
+
+    def _wanted(self, columns: Collection[str]) -> list[str]:
+        return [name for name in self.names if name in columns]
+
+
+@contextlib.contextmanager
+def open_parquet(path: Location) -> Iterator[ParquetTable]:
+    """Open a Parquet file, whoever wrote it, for reading in batches, in constant memory.
+
+    Raises:
+        InputError: the file is not Parquet, or is damaged.
+    """
+    path = locate(path)
+    with contextlib.ExitStack() as stack:
+        with _refusing_damage(path):
+            # Given a path, Arrow reads without Python's lock.
+            source = path if isinstance(path, Path) else stack.enter_context(open_binary(path))
+            # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
+            file = stack.enter_context(
+                pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+            )
+        yield ParquetTable(path, file)
+
+
+def read_parquet(path: Location, columns: Collection[str] | None = None) -> pl.DataFrame:
+    """Read a Parquet file, whoever wrote it.
+
+    Args:
+        path: the file.
+        columns: the columns to read, of which the file may lack some; by default all.
+
+    Raises:
+        InputError: the file is not Parquet, or is damaged.
+    """
+    with open_parquet(path) as table:
+        return table.read(columns)
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    table.validate(full=True)
+    # Metadata is left out: Polars decodes names and notes in it, and panics where they are not UTF-8.
+    plain = pa.schema([pa.field(field.name, field.type) for field in table.schema])
+    frame = pl.from_arrow(pa.Table.from_arrays(table.columns, schema=plain))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+@contextlib.contextmanager
+def _refusing_damage(path: Location) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file", "give a Parquet file") from None
+    except _DAMAGE as error:
+        reason = str(error).split("\n")[0]
+        raise InputError(
+            path, None, f"not a readable Parquet file ({reason})", "check it, or write it again"
+        ) from None
