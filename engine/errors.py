@@ -6,6 +6,10 @@ from pathlib import Path
 
 from engine.masking import masked
 
+_LONGEST = 1000
+# The largest whole number that tables hold.
+_MOST = 2**63 - 1
+
 
 class InputError(Exception):
     """Some input cannot be used: a file, a line of a file, or a setting.
@@ -33,10 +37,16 @@ class InputError(Exception):
         self.remedy = masked(remedy)
         where = "" if path is None else f"{without}: " if line is None else f"{without}:{line}: "
         # One line, whatever the data held: a message must neither break a log nor hide its end.
-        super().__init__(" ".join(f"{where}{self.problem}; {self.remedy}".split()))
+        # And not a megabyte: whatever a message quotes is cut, the place and the remedy stay readable.
+        text = f"{where}{_shortened(self.problem)}; {_shortened(self.remedy)}"
+        super().__init__(" ".join(text.split()))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[object, ...]]:
         return type(self), (self.path, self.line, self.problem, self.remedy)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 class ReadError(Exception):
@@ -51,7 +61,9 @@ def require_least(field: str, value: float | None, least: int) -> None:
     """Refuse a setting below its least value; None, which stands for a default, passes.
 
     Raises:
-        InputError: `` `field` is value; use least or more``.
+        InputError: `` `field` is value; use least or more``; or it is a whole number of more than 64 bits.
     """
+    if isinstance(value, int) and value > _MOST:
+        raise InputError(None, None, f"`{field}` is too large a number", f"use {_MOST} or less")
     if value is not None and value < least:
         raise InputError(None, None, f"`{field}` is {value}", f"use {least} or more")

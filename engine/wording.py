@@ -1,8 +1,9 @@
-"""Singular and plural forms that depend on a count."""
+"""Words of messages: forms that depend on a count, and values of users' files as they are shown."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 
@@ -22,3 +23,26 @@ def counted(amount: int, what: str) -> str:
 def agreeing(amount: int, what: str) -> str:
     """``what`` in the form for that amount, without the amount."""
     return _FORMS.sub(lambda forms: forms[1 if amount == 1 else 2], what)
+
+
+_LONGEST = 80
+
+
+def quoted(value: object) -> str:
+    """A value of a user's file as a message shows it: in quotes if it is a text, and cut if it is long.
+
+    A text that is not in Unicode's normalization form C looks like another one, which is; it is shown with
+    escapes (``'cafe\\u0301'``), so that two such ids can be told apart.
+    """
+    if isinstance(value, str):
+        value = value[:_LONGEST] + "…" * (len(value) > _LONGEST)
+        return repr(value) if unicodedata.is_normalized("NFC", value) else ascii(value)
+    if isinstance(value, (list, tuple)):
+        # Not the whole: a list may hold what is too long, or too deep, to be shown.
+        inside = ", ".join(quoted(item) for item in value[:3]) + ", …" * (len(value) > 3)
+        return f"[{inside}]" if len(inside) <= 3 * _LONGEST else "a list"
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, int) and abs(value) >= 10**_LONGEST:
+        return "a number of more than 80 digits"
+    return repr(value)

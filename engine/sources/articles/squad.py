@@ -6,15 +6,15 @@ whole, since JSON of this form is not divided into lines (SQuAD 2.0 has 42 MB).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import InputError
 from engine.sources.articles.article import Article
-from engine.sources.io.lines import damaged, raw_lines
-from engine.sources.io.locations import DAMAGE, Location, name_of, open_decompressed
+from engine.sources.io.json_text import parse_json
+from engine.sources.io.lines import raw_lines, read_json_document, start_of
+from engine.sources.io.locations import Location, name_of
 
 _REMEDY = 'write {"data": [{"title": …, "paragraphs": [{"context": …, "qas": […]}]}]}'
 _NAMES = (".json", ".json.gz", ".json.bz2")
@@ -41,13 +41,16 @@ def is_squad(path: Location) -> bool:
     That is so if its first line is an object with a list ``data``; or if the first line is not a
     complete object, and it is only a bracket or the file's name ends in ``.json``.
     """
-    for _, line in raw_lines(path, "JSON"):
-        try:
-            first = json.loads(line)
-        except (ValueError, RecursionError):
-            return line.strip() in (b"{", b"[") or name_of(path).endswith(_NAMES)
-        return isinstance(first, dict) and isinstance(first.get("data"), list)
-    return False
+    try:
+        _, line = next(raw_lines(path, "JSON"), (1, b""))
+    except InputError:
+        # Of the files that can be read, only a document may have a first line this long.
+        return start_of(path, "JSON").startswith(b"{")
+    try:
+        first = parse_json(line)
+    except ValueError:
+        return line.strip() in (b"{", b"[") or (bool(line) and name_of(path).endswith(_NAMES))
+    return isinstance(first, dict) and isinstance(first.get("data"), list)
 
 
 def read_squad(path: Location) -> Iterator[Paragraph]:
@@ -60,7 +63,7 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
     Raises:
         InputError: not such a document; if its JSON is broken, the error names the line.
     """
-    document = _load(path)
+    document = read_json_document(path, "a SQuAD document")
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise InputError(path, None, 'JSON without a list "data"', _REMEDY)
@@ -80,18 +83,3 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
                 raise InputError(path, None, f"{where}.qas is not a list of objects", _REMEDY)
             article = Article(f"{stem}-{number}.{place}", title, context, title or str(number))
             yield Paragraph(article, questions)
-
-
-def _load(path: Location) -> Any:
-    try:
-        with open_decompressed(path) as stream:
-            return json.loads(stream.read())
-    except json.JSONDecodeError as error:
-        problem = f"broken JSON ({error.msg}, column {error.colno})"
-        raise InputError(path, error.lineno, problem, "fetch the file again") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            path, None, f"broken JSON ({str(error)[:60]})", "fetch the file again"
-        ) from None
-    except DAMAGE as error:
-        raise damaged(path, None, error) from None

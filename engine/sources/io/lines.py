@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from engine.errors import InputError
+from engine.sources.io.json_text import DuplicateKeyError, parse_json
 from engine.sources.io.locations import DAMAGE, Location, open_decompressed, require_file
 from engine.sources.io.skipping import SkipBad
 
+# Bytes of the longest line that is read: an endless one would fill the memory.
+LONGEST_LINE = 64 << 20
+# Bytes of the largest file that is read as one document, whatever its lines.
+LARGEST_DOCUMENT = 2 << 30
+# Bytes that tell a layout.
+_START = 1 << 16
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -17,20 +25,81 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
     """Yield (line number from 1, undecoded line) of a file; ``blank`` lines only on request.
 
     Raises:
-        InputError: no such file, or a broken ``.gz`` or ``.bz2``. A file that ends early is broken
-            and never tolerated, since the missing records cannot be counted.
+        InputError: no such file, a line of more than ``LONGEST_LINE`` bytes, or a broken ``.gz`` or
+            ``.bz2``. A file that ends early is broken and never tolerated, since the missing records
+            cannot be counted.
     """
     path = require_file(path, what)
     number = 0
     try:
         with open_decompressed(path) as stream:
-            for number, line in enumerate(stream, 1):
+            read = functools.partial(stream.readline, LONGEST_LINE + 1)
+            for number, line in enumerate(iter(read, b""), 1):
+                if len(line) > LONGEST_LINE:
+                    raise InputError(
+                        path,
+                        number,
+                        f"a line of more than {LONGEST_LINE >> 20} MiB",
+                        f"give {what}",
+                    )
                 if number == 1:
                     line = line.removeprefix(_BOM)
                 if blank or (line and not line.isspace()):
                     yield number, line
     except DAMAGE as error:
         raise damaged(path, number + 1, error) from None
+
+
+def start_of(path: Location, what: str) -> bytes:
+    """The first bytes of a file from the first that is not white space; empty if there are none.
+
+    Raises:
+        InputError: as ``raw_lines``, for a line of white space too.
+    """
+    path = require_file(path, what)
+    try:
+        with open_decompressed(path) as stream:
+            start = stream.read(_START).removeprefix(_BOM).lstrip()
+            for _ in range(LONGEST_LINE // _START):
+                if start or not (block := stream.read(_START)):
+                    break
+                start = block.lstrip()
+            return start
+    except DAMAGE as error:
+        raise damaged(path, 1, error) from None
+
+
+def read_document(path: Location, what: str) -> bytes:
+    """The whole of a file that is not divided into lines.
+
+    Raises:
+        InputError: no such file, one of more than ``LARGEST_DOCUMENT`` bytes, or a broken ``.gz`` or
+            ``.bz2``.
+    """
+    path = require_file(path, what)
+    try:
+        with open_decompressed(path) as stream:
+            content = stream.read(LARGEST_DOCUMENT + 1)
+    except DAMAGE as error:
+        raise damaged(path, None, error) from None
+    if len(content) > LARGEST_DOCUMENT:
+        problem = f"a document of more than {LARGEST_DOCUMENT >> 30} GiB"
+        raise InputError(path, None, problem, f"give {what}, in lines or in parts")
+    return content
+
+
+def read_text(path: Location, what: str) -> str:
+    """The whole of a UTF-8 text file.
+
+    Raises:
+        InputError: as ``read_document``, or it is not UTF-8, with the line.
+    """
+    content = read_document(path, what).removeprefix(_BOM)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(path, line, "not UTF-8 text", "save the file as UTF-8") from None
 
 
 def damaged(path: Location, line: int | None, error: Exception) -> InputError:
@@ -101,14 +170,34 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
     """The JSON object in a line.
 
     Raises:
-        InputError: the line is not a JSON object.
+        InputError: the line is not a JSON object, or an object in it has a key twice.
     """
     remedy = "write one JSON object per line"
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError also for overlong integers
+        value = parse_json(line)
+    except DuplicateKeyError as error:
+        raise InputError(path, number, str(error), "keep one of them") from None
+    except ValueError as error:  # also for overlong integers
         reason = getattr(error, "msg", None) or str(error)[:60]
         raise InputError(path, number, f"broken JSON ({reason})", remedy) from None
     if not isinstance(value, dict):
         raise InputError(path, number, f"a JSON {type(value).__name__}, not an object", remedy)
     return value
+
+
+def read_json_document(path: Location, what: str) -> Any:
+    """The value that a file, as a whole, is in JSON.
+
+    Raises:
+        InputError: as ``read_document``, broken JSON, or a key given twice.
+    """
+    content = read_document(path, what)
+    try:
+        return parse_json(content)
+    except DuplicateKeyError as error:
+        raise InputError(path, None, str(error), "keep one of them") from None
+    except json.JSONDecodeError as error:
+        problem = f"broken JSON ({error.msg}, column {error.colno})"
+        raise InputError(path, error.lineno, problem, f"give {what}") from None
+    except ValueError as error:
+        raise InputError(path, None, f"broken JSON ({str(error)[:60]})", f"give {what}") from None

@@ -13,6 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from engine.errors import InputError
+from engine.sources.io.spool import open_local
+from engine.wording import quoted
 
 Location = str | Path
 """A path, or an address with a scheme."""
@@ -37,6 +39,12 @@ def locate(path: Location) -> Location:
     return Path("/", rest) if scheme[1] == "file" else f"{scheme[1]}://{rest}"
 
 
+def shown(path: Path) -> str:
+    """A path as an error names it; in quotes and cut if no file can have it."""
+    text = str(path)
+    return text if len(text) < 1000 and "\0" not in text else quoted(text)
+
+
 def name_of(path: Location) -> str:
     """The last part of a path or address."""
     return PurePosixPath(str(path)).name
@@ -51,7 +59,8 @@ def is_directory(path: Location) -> bool:
     """Whether a directory (or its equivalent in an object store) exists."""
     path = locate(path)
     if isinstance(path, Path):
-        return path.is_dir()
+        with _path_reported(path):
+            return path.is_dir()
     system, inside = _file_system(path)
     with _reported(path):
         return bool(system.isdir(inside))
@@ -99,7 +108,7 @@ def open_binary(path: Location) -> IO[bytes]:
     """
     path = locate(path)
     if isinstance(path, Path):
-        return path.open("rb")
+        return open_local(path)
     system, inside = _file_system(path)
     with _reported(path):
         return cast(IO[bytes], system.open(inside, "rb"))
@@ -115,15 +124,36 @@ def open_decompressed(path: Location) -> IO[bytes]:
     path = locate(path)
     unpack: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(suffix_of(path))
     if isinstance(path, Path):
-        return cast(IO[bytes], unpack(path, "rb") if unpack else path.open("rb"))
+        # Given a path, it also closes the file.
+        return cast(
+            IO[bytes],
+            unpack(path if path.is_file() else open_local(path), "rb")
+            if unpack
+            else open_local(path),
+        )
     # Drivers' streams search for line ends byte by byte.
     stream: Any = io.BufferedReader(cast(io.RawIOBase, open_binary(path)), _BUFFER)
     return cast(IO[bytes], unpack(stream, "rb") if unpack else stream)
 
 
+@contextmanager
+def _path_reported(path: Path) -> Iterator[None]:
+    """Turn what a path that no file can have makes the system say into an InputError."""
+    try:
+        if "\0" in str(path):
+            raise ValueError("it holds the character U+0000")
+        yield
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            shown(path), None, f"cannot be opened ({reason})", "check the path"
+        ) from None
+
+
 def _exists(path: Location) -> bool:
     if isinstance(path, Path):
-        return path.exists()
+        with _path_reported(path):
+            return path.exists()
     system, inside = _file_system(path)
     with _reported(path):
         return bool(system.exists(inside))

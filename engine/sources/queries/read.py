@@ -11,7 +11,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.articles.squad import is_squad
-from engine.sources.io.lines import raw_lines, read_json_lines
+from engine.sources.io.lines import read_json_lines, start_of
 from engine.sources.io.locations import (
     Location,
     is_directory,
@@ -104,10 +104,9 @@ def layout_of(path: Location) -> Layout:
     """
     if suffix_of(path) == ".parquet":
         return "parquet"
-    for _, line in raw_lines(path, _WHAT):
-        if line.lstrip()[:1] not in (b"{", b"["):
-            return "table"
-        break
+    start = start_of(path, _WHAT)
+    if start and start[:1] not in (b"{", b"["):
+        return "table"
     if is_squad(path):
         return "squad"
     for _, record in read_json_lines(path, _WHAT):

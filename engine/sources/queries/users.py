@@ -10,7 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.io.lines import raw_lines, read_json_lines, read_lines
+from engine.sources.io.lines import read_json_lines, read_lines, start_of
 from engine.sources.io.locations import Location, is_directory, locate, name_of, require_file
 from engine.sources.queries.read import QuerySet, layout_of, read_query_set
 from engine.sources.queries.rows import clean_row
@@ -52,8 +52,7 @@ def _is_text(path: Location) -> bool:
         return False
     # Other layouts are recognized by their content and may have any name; no query starts like
     # this.
-    first = next((line for _, line in raw_lines(path, _WHAT)), b"")
-    return not first.lstrip().startswith(b"{")
+    return not start_of(path, _WHAT).startswith(b"{")
 
 
 def _inputs(path: Location) -> Iterable[tuple[int, Any]]:

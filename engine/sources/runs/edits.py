@@ -6,7 +6,6 @@ documents and lists cost reads.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -19,6 +18,7 @@ from engine.sources.io.files import is_text
 from engine.sources.io.lines import parse_json_object, read_lines
 from engine.sources.io.locations import Location
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
+from engine.wording import quoted
 
 _WHAT = (
     'edits in JSONL: {"query_id": …, "swap": [place, place]}, {"query_id": …, "insert": document, '
@@ -140,7 +140,7 @@ def apply_edits(
             raise InputError(
                 path,
                 edit.line,
-                f"query {edit.query_id!r} is not among the {len(known)} queries",
+                f"query {quoted(edit.query_id)} is not among the {len(known)} queries",
                 "give an id of the queries file, as a string",
             )
         by_run.setdefault(name, []).append(edit)
@@ -169,7 +169,7 @@ def _edited(run: pl.DataFrame, edited: EditedRun, path: Location) -> pl.DataFram
         try:
             _apply(edit.operation, lists[edit.query_id])
         except _ImpossibleError as error:
-            where = f"query {edit.query_id!r} of {edited.original!r}"
+            where = f"query {quoted(edit.query_id)} of {quoted(edited.original)}"
             raise InputError(path, edit.line, f"{error.problem} ({where})", error.remedy) from None
     rows = [
         (query_id, doc_id, rank, float(len(documents) + 1 - rank), edited.name)
@@ -196,14 +196,14 @@ def _apply(operation: Operation, documents: list[str]) -> None:
         first, second = _index(operation.first, documents), _index(operation.second, documents)
         if first == second:
             raise _ImpossibleError(
-                f"swaps document {documents[first]!r} with itself",
+                f"swaps document {quoted(documents[first])} with itself",
                 "name two documents, or leave the line out",
             )
         documents[first], documents[second] = documents[second], documents[first]
     elif isinstance(operation, Insert):
         if operation.doc_id in documents:
             raise _ImpossibleError(
-                f"document {operation.doc_id!r} is already in the list, at rank "
+                f"document {quoted(operation.doc_id)} is already in the list, at rank "
                 f"{documents.index(operation.doc_id) + 1}",
                 "delete it first, or swap it to the new place",
             )
@@ -219,7 +219,7 @@ def _index(place: Place, documents: list[str]) -> int:
         return place - 1
     if place not in documents:
         raise _ImpossibleError(
-            f"document {place!r} is not in the list",
+            f"document {quoted(place)} is not in the list",
             'name a document of the list ("insert" adds a new one)',
         )
     return documents.index(place)
@@ -243,22 +243,24 @@ def _run_of(edit: Edit, names: Sequence[str], path: Location) -> str:
         )
     if edit.run is not None and edit.run not in names:
         raise InputError(
-            path, edit.line, f"no run is called {edit.run!r}", f"name one of {', '.join(names)}"
+            path,
+            edit.line,
+            f"no run is called {quoted(edit.run)}",
+            f"name one of {', '.join(names)}",
         )
     return names[0] if edit.run is None else edit.run
 
 
 def _edit(path: Location, line: int, text: str) -> Edit:
     record = parse_json_object(path, line, text)
-    # json keeps the last of equal keys, so an edit would be lost.
-    if len(json.loads(text, object_pairs_hook=list)) > len(record):
-        raise InputError(path, line, "a key occurs twice", "write one edit per line")
     for key in record:
         if key not in _KEYS:
-            raise InputError(path, line, f"unknown key {key!r}", f"give {_WHAT}")
+            raise InputError(path, line, f"unknown key {quoted(key)}", f"give {_WHAT}")
     for key in ("query_id", "run"):
         if key in record and not _is_id(record[key]):
-            raise InputError(path, line, f'"{key}" is {record[key]!r}', "write it as a string")
+            raise InputError(
+                path, line, f'"{key}" is {quoted(record[key])}', "write it as a string"
+            )
     if "query_id" not in record:
         raise InputError(path, line, "an edit without a query id", 'add "query_id"')
     operations = [name for name in _OPERATIONS if name in record]
@@ -279,13 +281,13 @@ def _operation(path: Location, line: int, record: dict[str, Any]) -> Operation:
         doc_id, rank = record["insert"], record.get("rank")
         if not _is_id(doc_id):
             raise InputError(
-                path, line, f"inserts {doc_id!r}", "write the document's id, as a string"
+                path, line, f"inserts {quoted(doc_id)}", "write the document's id, as a string"
             )
         if not _is_rank(rank):
             raise InputError(
                 path,
                 line,
-                f"inserts {doc_id!r} at {'no rank' if rank is None else f'rank {rank!r}'}",
+                f"inserts {quoted(doc_id)} at {'no rank' if rank is None else f'rank {quoted(rank)}'}",
                 'write "rank" as a whole number, 1 for the best',
             )
         return Insert(doc_id, rank)
@@ -297,10 +299,10 @@ def _operation(path: Location, line: int, record: dict[str, Any]) -> Operation:
     if "swap" in record:
         places = record["swap"]
         if not isinstance(places, list) or len(places) != 2 or not all(map(_is_place, places)):
-            raise InputError(path, line, f"swaps {places!r}", f"give two places; {remedy}")
+            raise InputError(path, line, f"swaps {quoted(places)}", f"give two places; {remedy}")
         return Swap(*places)
     if not _is_place(record["delete"]):
-        raise InputError(path, line, f"deletes {record['delete']!r}", remedy)
+        raise InputError(path, line, f"deletes {quoted(record['delete'])}", remedy)
     return Delete(record["delete"])
 
 

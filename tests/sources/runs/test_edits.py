@@ -186,7 +186,7 @@ def test_bad_edits_are_refused_with_their_line(tmp_path, row, words):
 def test_an_edit_that_could_be_lost_or_misplaced_is_refused(tmp_path):
     path = tmp_path / "edits.jsonl"
     path.write_text('{"query_id": "q1", "delete": 1, "delete": 2}\n')
-    with pytest.raises(InputError, match=r"edits\.jsonl:1: a key occurs twice"):
+    with pytest.raises(InputError, match=r"edits\.jsonl:1: the key 'delete' is given twice"):
         read_edits(path)
     path.write_text("\n")
     with pytest.raises(InputError, match="holds no edits"):
