@@ -1,4 +1,4 @@
-"""What every command shares: running it, reading its options from YAML, and how errors end."""
+"""What every command shares: running it, and how errors end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
-from cyclopts.config import Yaml
+from cyclopts import App, CycloptsError, Parameter
 
 from engine.errors import EncodeError, InputError, ReadError
 from engine.masking import masked
-from engine.sources.io.locations import require_file
+from engine.sources.io.spool import forget_pipes
+from jobs._config import check_numbers, options_from
+from jobs._net import unforeseen
 from jobs._options import fields_of, with_options
 from jobs._terminal import tell
 
@@ -33,27 +33,6 @@ ConfigFile = Annotated[
 ]
 
 
-class _Options(Yaml):
-    """Options of a file, for whatever command is run.
-
-    cyclopts has a form for this, which leaves out options that are named like a command: ``index`` and
-    ``fuse`` of ``erag retrieve``. So they are given as if they stood under the command's name.
-    """
-
-    _commands: tuple[str, ...] = ()
-
-    @property
-    def config(self) -> dict[str, Any]:
-        options: dict[str, Any] = super().config
-        for command in reversed(self._commands):
-            options = {command: options}
-        return options
-
-    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        self._commands = commands
-        super().__call__(app, commands, arguments)
-
-
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     """Run an app and exit: 0 done, 2 bad input (one line on standard error), 1 anything else."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
@@ -62,7 +41,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
     try:
-        app.config = _options_from(_config_of(tokens))
+        app.config = [*options_from(_config_of(tokens)), check_numbers]
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except InputError as error:
         _fail(with_options(str(error), fields_of(app)), BAD_INPUT)
@@ -76,7 +55,10 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except Exception as error:
+        _fail(unforeseen(error), 1)
     finally:
+        forget_pipes()
         _COMMAND.reset(command)
 
 
@@ -103,26 +85,6 @@ def _config_of(tokens: Sequence[str]) -> Path | None:
         if token.startswith("--config="):
             return Path(token.removeprefix("--config="))
     return None
-
-
-def _options_from(path: Path | None) -> list[Yaml]:
-    if path is None:
-        return []
-    require_file(path, "a YAML file of options")
-    try:
-        options = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = getattr(error, "problem", None) or "not UTF-8 text"
-        raise InputError(
-            path,
-            mark.line + 1 if mark else None,
-            f"broken YAML ({reason})",
-            'write "option: value"',
-        ) from None
-    if options is not None and not isinstance(options, dict):
-        raise InputError(path, None, "holds no options", 'write "option: value", one a line')
-    return [_Options(str(path), must_exist=True)]
 
 
 def _fail(error: object, status: int) -> None:

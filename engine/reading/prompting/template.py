@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from engine.errors import InputError
 from engine.sources.io.files import is_text
+from engine.sources.io.lines import read_document
 from engine.sources.io.locations import require_file
+from engine.sources.io.yaml_text import read_settings
 
 Task = Literal["short-answer", "claims", "dialogue"]
 # What else a reader is asked: whether a passage is relevant, and whether it would decline to answer.
@@ -130,11 +130,9 @@ def read_template(name: str, task: Purpose) -> Template:
     known = styles(task)
     path = _SHIPPED / task / f"{name}.txt" if name in known else Path(name)
     require_file(path, f"a prompt template, or one of {', '.join(known)}")
+    data = read_document(path, "a prompt template")
     try:
-        data = path.read_bytes()
         content = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except OSError as error:
-        raise InputError(path, None, f"cannot be read ({error})", "check it") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise InputError(path, line, "not UTF-8 text", "save the file as UTF-8") from None
@@ -189,26 +187,10 @@ def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int
         raise InputError(path, 1, "settings without an end", f'close them with a line "{_FENCE}"')
     end = ends[0]
     front = "\n".join(lines[1:end])
-    try:
-        node = yaml.compose(front, Loader=yaml.SafeLoader)
-        settings = yaml.safe_load(front)
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-        # The mark counts from 0, and line 1 is the fence.
-        line = mark.line + 2 if mark else None
-        raise InputError(path, line, f"broken YAML ({reason})", 'write "key: value"') from None
-    body = "\n".join(lines[end + 1 :])
-    if settings is None:
-        return {}, {}, body, end + 2
-    if not isinstance(node, yaml.MappingNode):
-        raise InputError(path, 2, "settings without keys", 'write "key: value", one a line')
-    places: dict[str, int] = {}
-    for key, _ in node.value:
-        line = key.start_mark.line + 2
-        if places.setdefault(str(key.value), line) != line:
-            raise InputError(path, line, f"the key {key.value!r} a second time", "give it once")
-    return {str(key): value for key, value in settings.items()}, places, body, end + 2
+    settings = read_settings(front, path, first_line=2)  # line 1 is the fence
+    values = {key: setting.value() for key, setting in settings.items()}
+    places = {key: setting.line for key, setting in settings.items()}
+    return values, places, "\n".join(lines[end + 1 :]), end + 2
 
 
 def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[int], int]) -> Text:
