@@ -380,6 +380,12 @@ def conform(
             f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
             f"a table of this kind has the columns {', '.join(schema)}",
         )
+    for name, kind in schema.items():
+        # 1 and 1.0 would become different ids, and what is missing in floats the text "NaN".
+        if kind == pl.String() and frame.schema[name].is_float():
+            raise InputError(
+                path, None, f"the column {name} holds floating-point numbers", "write texts"
+            )
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except pl.exceptions.PolarsError as error:

@@ -27,7 +27,7 @@ from engine.ranking.scores import score_runs
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_lines, read_lines
 from engine.tables import MEASURE, QUERY_ID, VALUE
-from engine.wording import counted
+from engine.wording import counted, quoted
 
 _WHAT = (
     'lists of labels, JSON lines {"query": …, "labels": [best rank first]} or one object '
@@ -104,23 +104,26 @@ def read_lists(path: str | Path) -> Lists:
     result: dict[str, tuple[float, ...]] = {}
     for number, query, labels in _rows(Path(path)):
         if not isinstance(query, str) or not is_text(query):
-            raise InputError(path, number, f"query {query!r} is not a text", f"give {_WHAT}")
+            raise InputError(path, number, f"query {quoted(query)} is not a text", f"give {_WHAT}")
         if query in result:
             raise InputError(
                 path,
                 number,
-                f"query {query!r} stands twice",
+                f"query {quoted(query)} stands twice",
                 "the erag package keys lists by query",
             )
         if not isinstance(labels, list):
             raise InputError(
-                path, number, f"the labels of {query!r} are not a list", f"give {_WHAT}"
+                path, number, f"the labels of {quoted(query)} are not a list", f"give {_WHAT}"
             )
         for label in labels:
             # Also false for NaN; true and false are 1 and 0 to the package too.
             if not isinstance(label, (int, float)) or not 0 <= label <= 1:
                 raise InputError(
-                    path, number, f"label {label!r} of query {query!r}", "use numbers from 0 to 1"
+                    path,
+                    number,
+                    f"label {quoted(label)} of query {quoted(query)}",
+                    "use numbers from 0 to 1",
                 )
         result[query] = tuple(float(label) for label in labels)
     if not any(result.values()):

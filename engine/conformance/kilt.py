@@ -27,6 +27,7 @@ from engine.sources.io.lines import read_json_lines
 from engine.sources.io.locations import require_file, suffix_of
 from engine.sources.queries.read import read_queries
 from engine.tables import ANSWERS, QUERY_ID
+from engine.wording import quoted
 
 _GOLD = 'KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
 _GUESS = 'predictions in KILT JSONL: {"id": …, "output": [{"answer": …}]}'
@@ -138,10 +139,13 @@ def read_items(gold: str | Path, guess: str | Path) -> dict[str, Item]:
     items = {}
     for key, (number, record) in records.items():
         if not answers[key]:
-            raise InputError(gold, number, f"item {key!r} has no answers", "leave it out")
+            raise InputError(gold, number, f"item {quoted(key)} has no answers", "leave it out")
         if key not in guesses:
             raise InputError(
-                gold, number, f"no prediction for item {key!r} in {guess}", "predict every item"
+                gold,
+                number,
+                f"no prediction for item {quoted(key)} in {guess}",
+                "predict every item",
             )
         items[key] = Item(record, tuple(answers[key]), guesses[key])
     return items
@@ -153,22 +157,25 @@ def _read_guesses(path: str | Path, known: Mapping[str, Any], gold: str | Path) 
         key = str(record.get("id", "")).strip()
         outputs = record.get("output")
         if key not in known:
-            raise InputError(path, number, f"item {key!r} is not in {gold}", "leave it out")
+            raise InputError(path, number, f"item {quoted(key)} is not in {gold}", "leave it out")
         if key in guesses:
-            raise InputError(path, number, f"item {key!r} is predicted twice", "keep one")
+            raise InputError(path, number, f"item {quoted(key)} is predicted twice", "keep one")
         one = outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else None
         answer = one.get("answer") if isinstance(one, dict) else None
         if not isinstance(answer, str) or not answer.strip():
             raise InputError(
                 path,
                 number,
-                f"the prediction of item {key!r} is not exactly one output with an answer, as KILT's "
+                f"the prediction of item {quoted(key)} is not exactly one output with an answer, as KILT's "
                 "script wants it",
                 f"give {_GUESS}",
             )
         if not is_text(answer):
             raise InputError(
-                path, number, f"item {key!r} holds half a surrogate pair", "write valid Unicode"
+                path,
+                number,
+                f"item {quoted(key)} holds half a surrogate pair",
+                "write valid Unicode",
             )
         guesses[key] = answer.strip()
     return guesses

@@ -21,6 +21,7 @@ from engine.sources.runs.dictionaries import is_dictionary
 from engine.sources.runs.edits import EditedRun, apply_edits, read_edits
 from engine.sources.runs.read import read_runs
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
+from engine.wording import quoted
 
 _EMPTY_PASSAGES = "empty_passages"
 
@@ -181,8 +182,8 @@ def _refuse_other_queries(
                 path,
                 None,
                 f"lists none of the {queries.height} queries of {files.queries} "
-                f"(it has {all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0]!r}, "
-                f"they have {queries[QUERY_ID][0]!r})",
+                f"(it has {quoted(all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0])}, "
+                f"they have {quoted(queries[QUERY_ID][0])})",
                 "give the queries that the run was made for",
             )
 
@@ -194,7 +195,7 @@ def _refuse_twice(files: InputFiles, runs: pl.DataFrame) -> None:
         raise InputError(
             files.edits,
             None,
-            f"document {twice[DOC_ID][0]!r} comes into the list of query {twice[QUERY_ID][0]!r} twice, "
+            f"document {quoted(twice[DOC_ID][0])} comes into the list of query {quoted(twice[QUERY_ID][0])} twice, "
             "by its id and by its text",
             "name documents as the run does",
         )
@@ -228,7 +229,7 @@ def _refuse_lost(
     raise InputError(
         path,
         line,
-        f"document {doc_id!r} of query {query_id!r}{f' and {more} more' if more else ''} "
+        f"document {quoted(doc_id)} of query {quoted(query_id)}{f' and {more} more' if more else ''} "
         f"not in the corpus {files.corpus}",
         remedy,
     )
@@ -282,7 +283,7 @@ def _of_edits(
             raise InputError(
                 path,
                 None,
-                f"leaves {run.original!r} no document for any of the {query_table.height} queries",
+                f"leaves {quoted(run.original)} no document for any of the {query_table.height} queries",
                 "keep at least one document",
             )
     return known
@@ -327,7 +328,7 @@ def _of_queries(
             path,
             None,
             f"judges none of the {query_table.height} queries of {queries} "
-            f"(it has {table[QUERY_ID][0]!r}, they have {query_table[QUERY_ID][0]!r})",
+            f"(it has {quoted(table[QUERY_ID][0])}, they have {quoted(query_table[QUERY_ID][0])})",
             "give the judgments of these queries",
         )
     return judged

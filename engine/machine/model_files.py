@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterable
@@ -13,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from engine.errors import InputError
 from engine.sources.io.files import write_text
+from engine.sources.io.json_text import parse_json
+from engine.wording import quoted
 
 
 def cache_directory() -> Path:
@@ -45,7 +46,7 @@ def weight_files(path: Path) -> list[Path]:
     if whole.is_file():
         return [whole]
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        names = set(parse_json(index.read_bytes())["weight_map"].values())
         files = [path / name for name in sorted(names)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
@@ -71,19 +72,33 @@ def loading_bytes(path: Path, dtype: str) -> int:
 
 def _stored(file: Path) -> list[_Stored]:
     """The tensors of a safetensors file, by its header."""
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        try:
-            header = json.loads(stream.read(size))
-            return [
-                _Stored(str(entry["dtype"]), math.prod(entry["shape"]))
-                for key, entry in header.items()
-                if key != "__metadata__"
-            ]
-        except (ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError):
-            raise InputError(
-                file, None, "is not a safetensors file", "fetch the model again"
-            ) from None
+    entries = tensors(file).values()
+    if not all(type(size) is int and size >= 0 for entry in entries for size in entry["shape"]):
+        raise _not_safetensors(file)
+    return [_Stored(str(entry.get("dtype")), math.prod(entry["shape"])) for entry in entries]
+
+
+def tensors(file: Path) -> dict[str, dict[str, Any]]:
+    """What the header of a safetensors file says of each tensor, by name; each has a list ``shape``.
+
+    Raises:
+        InputError: it is not such a file, or cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            header = parse_json(stream.read(int.from_bytes(stream.read(8), "little")))
+    except (ValueError, OSError, MemoryError, OverflowError):
+        raise _not_safetensors(file) from None
+    if not isinstance(header, dict):
+        raise _not_safetensors(file)
+    header.pop("__metadata__", None)
+    if not all(isinstance(e, dict) and isinstance(e.get("shape"), list) for e in header.values()):
+        raise _not_safetensors(file)
+    return header
+
+
+def _not_safetensors(file: Path) -> InputError:
+    return InputError(file, None, "is not a safetensors file", "fetch the model again")
 
 
 def refuse_missing(loading: dict[str, Any], name: str) -> None:
@@ -130,7 +145,7 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
 def read_config(path: Path, name: str) -> dict[str, Any]:
     """The ``config.json`` of a model's directory; ``name`` is what the user called it."""
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((path / "config.json").read_bytes())
     except FileNotFoundError:
         raise InputError(
             name, None, "holds no config.json", "give a directory that transformers can load"
@@ -143,6 +158,22 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         raise InputError(
             path / "config.json", None, "is not a JSON object", "fetch the model again"
         )
+    kind, classes = config.get("model_type"), config.get("architectures")
+    for key, fits in (
+        ("model_type", kind is None or isinstance(kind, str)),
+        (
+            "architectures",
+            classes is None
+            or (isinstance(classes, list) and all(isinstance(name, str) for name in classes)),
+        ),
+    ):
+        if not fits:
+            raise InputError(
+                path / "config.json",
+                None,
+                f"{key} is {quoted(config[key])}",
+                "fetch the model again",
+            )
     return config
 
 

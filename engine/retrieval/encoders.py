@@ -12,6 +12,7 @@ from engine.errors import InputError
 from engine.machine import device, model_code, model_files
 from engine.machine.device import Dtype
 from engine.sources import bundled
+from engine.sources.io.json_text import parse_json
 
 Pooling = Literal["mean", "cls"]
 BUNDLED = "bundled"
@@ -293,6 +294,8 @@ def digest(path: Path) -> str:
 def _locate(name: str) -> tuple[Path, str]:
     if name == BUNDLED:
         return bundled.encoder_directory(), name
+    if not name.strip() or "\0" in name:
+        raise InputError(None, None, "`encoder` is empty", "give bundled, a directory, or an id")
     if Path(name).is_dir():
         path = Path(name).resolve()
         return path, str(path)
@@ -376,7 +379,7 @@ def _object(file: Path) -> dict[str, Any]:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:

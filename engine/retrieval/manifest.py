@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from engine.errors import InputError
 from engine.sources.io.files import write_text
+from engine.sources.io.json_text import parse_json
 from engine.sources.io.locations import locate
 
 Kind = Literal["bm25", "dense"]
@@ -20,6 +21,11 @@ FILE = "erag-index.json"
 # Marks a directory in which an index is built for the first time.
 UNFINISHED = "erag-index.unfinished"
 _FORMAT = 2
+# What the settings of an index hold at least, by its kind.
+_SETTINGS: dict[Kind, frozenset[str]] = {
+    "bm25": frozenset({"language", "tokenizer", "tokenizer_version"}),
+    "dense": frozenset({"encoder", "storage", "factory", "shard", "shards"}),
+}
 # File names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the
 # like.
 _OURS: dict[Kind, re.Pattern[str]] = {
@@ -88,7 +94,7 @@ def read(directory: str | Path) -> Manifest:
             "build one with 'erag index bm25' or 'erag index dense'",
         )
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_bytes())
     except (ValueError, OSError) as error:
         raise InputError(path, None, f"cannot be read ({error})", "build the index again") from None
     names = {field.name for field in fields(Manifest)}
@@ -97,11 +103,25 @@ def read(directory: str | Path) -> Manifest:
         or value.get("format") != _FORMAT
         or not names <= value.keys()
         or value["kind"] not in get_args(Kind)
+        or not _is_sound(value)
     ):
         raise InputError(
             path, None, "is not a manifest of this version of the engine", "build the index again"
         )
     return Manifest(**{name: value[name] for name in names})
+
+
+def _is_sound(value: dict[str, Any]) -> bool:
+    """Whether the values of a manifest are of their types, and its settings those of its kind."""
+    passages, settings = value["passages"], value["settings"]
+    return (
+        type(passages) is int
+        and passages >= 1
+        and isinstance(value["corpus"], str)
+        and isinstance(value["versions"], dict)
+        and isinstance(settings, dict)
+        and _SETTINGS[value["kind"]] <= settings.keys()
+    )
 
 
 def is_unfinished(directory: Path) -> bool:
@@ -142,7 +162,7 @@ def require_place(directory: Path, kind: Kind) -> None:
 def _kind_of(directory: Path) -> str | None:
     """The kind of an index of any version; None if its manifest does not state it."""
     try:
-        value = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        value = parse_json((directory / FILE).read_bytes())
     except (ValueError, OSError):
         return None
     return str(value["kind"]) if isinstance(value, dict) and "kind" in value else None

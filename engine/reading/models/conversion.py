@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
+from engine.machine.model_files import tensors
 from engine.reading.protocol import BIASED
+from engine.sources.io.json_text import parse_json
 
 if TYPE_CHECKING:
     import torch
@@ -70,9 +72,10 @@ def convert_gguf(source: Path, target: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(
             source.parent, gguf_file=source.name, trust_remote_code=False
         )
-    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+    except Exception as error:  # whatever a damaged file makes the libraries raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            source, None, f"cannot be converted ({error})", "use a model that transformers reads"
+            source, None, f"cannot be converted ({reason})", "use a model that transformers reads"
         ) from None
     finally:
         logging.set_verbosity(verbosity)
@@ -100,12 +103,10 @@ def checkpoint_files(directory: Path) -> list[Path]:
 
 def _is_wrapped(file: Path) -> bool:
     """Whether a safetensors file's header names wrapped weights; a damaged file is for the loader."""
-    with file.open("rb") as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        try:
-            return any(name.startswith(_WRAPPED) for name in json.loads(stream.read(size)))
-        except (ValueError, TypeError, MemoryError, OverflowError):
-            return False
+    try:
+        return any(name.startswith(_WRAPPED) for name in tensors(file))
+    except InputError:
+        return False
 
 
 def convert_checkpoint(source: Path, target: Path) -> None:
@@ -205,7 +206,7 @@ def _weight_files(source: Path) -> list[Path]:
     if not (index := source / _PICKLE_INDEX).is_file():
         return [source / _PICKLE]
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             index, None, f"is not an index of weights ({error})", "fetch it again"

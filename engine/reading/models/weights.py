@@ -59,6 +59,10 @@ def resolve(name: str) -> Weights:
         InputError: no such model here, or not in a form that is read (safetensors, GGUF, or a T5's
             ``pytorch_model.bin``).
     """
+    if not name.strip() or "\0" in name:
+        raise InputError(
+            None, None, "`reader` is empty", "give bundled, a directory, a .gguf file, or an id"
+        )
     source = name
     if name == BUNDLED:
         path = _from_gguf(bundled.reader_file())

@@ -11,6 +11,7 @@ from engine.sources.articles.read import article_chunks, parse_chunk, source_fil
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
+from engine.wording import quoted
 
 _Place = tuple[Location, int | None]
 
@@ -61,4 +62,6 @@ def _duplicate(page_id: str, place: _Place, first_place: _Place) -> InputError:
         where = f"already occurs in line {first_line}{f' of {first_path}' * (first_path != path)}"
     elif first_path != path:
         where = f"already occurs in {first_path}"
-    return InputError(path, line, f"article id {page_id!r} {where}", "make article ids unique")
+    return InputError(
+        path, line, f"article id {quoted(page_id)} {where}", "make article ids unique"
+    )

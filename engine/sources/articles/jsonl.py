@@ -9,6 +9,7 @@ from engine.errors import InputError
 from engine.sources.articles.article import BACK_MATTER, Article
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
+from engine.wording import quoted
 
 ID_FIELDS = ("id", "_id", "doc_id", "wikipedia_id")
 TITLE_FIELDS = ("title", "wikipedia_title")
@@ -36,10 +37,17 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
         text = kilt_text(text, title)
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
         raise InputError(path, number, "an article without id or text", 'add "id" and "text"')
+    if isinstance(page_id, float):
+        raise InputError(
+            path, number, f"the id {quoted(page_id)}", "write ids as strings or whole numbers"
+        )
     article = Article(str(page_id), title, text, str(_first(record, NAME_FIELDS) or ""))
     if not is_text(article.page_id, article.title, article.text, article.name):
         raise InputError(
-            path, number, f"article {page_id!r} holds half a surrogate pair", "write valid Unicode"
+            path,
+            number,
+            f"article {quoted(page_id)} holds half a surrogate pair",
+            "write valid Unicode",
         )
     return article
 

@@ -12,7 +12,10 @@ from pathlib import Path
 import polars as pl
 
 from engine.errors import InputError
-from engine.sources.io.locations import locate
+from engine.sources.io.locations import locate, shown
+
+# 255 bytes, less what the name of a temporary file has besides.
+_LONGEST_NAME = 209
 
 
 @contextlib.contextmanager
@@ -80,6 +83,25 @@ def is_text(*values: str | None) -> bool:
     return True
 
 
+def refuse_impossible_name(path: Path) -> None:
+    """Refuse a path that no file system takes, or whose temporary files it would not take.
+
+    Raises:
+        InputError: a NUL, a part of more than 255 bytes, a last part of more than 209, or 4,096 in all.
+    """
+    parts = [os.fsencode(part) for part in path.absolute().parts]
+    # A temporary file has the name, a number of 32 digits, dots and .tmp.
+    if len(parts[-1]) > _LONGEST_NAME or any(len(part) > 255 for part in parts):
+        problem = f"a name of more than {_LONGEST_NAME} bytes"
+    elif sum(len(part) + 1 for part in parts) > 4000:
+        problem = "a path of more than 4,000 bytes"
+    elif any(b"\0" in part for part in parts):
+        problem = "a name that holds the character U+0000"
+    else:
+        return
+    raise InputError(shown(path), None, problem, "give another")
+
+
 def require_output(path: str | Path, *, directory: bool) -> None:
     """Check that a file or directory can be written, before any costly work.
 
@@ -89,6 +111,7 @@ def require_output(path: str | Path, *, directory: bool) -> None:
     if locate(path) != Path(path):
         raise InputError(path, None, "results are written to local files", "give a path")
     path = Path(path)
+    refuse_impossible_name(path)
     if not directory and path.suffix in (".gz", ".bz2"):
         raise InputError(
             path, None, "results are written uncompressed", "leave out the last suffix"

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from engine.errors import InputError
 from engine.sources.io.locations import Location, locate, open_binary
+from engine.wording import quoted
 
 # What Arrow, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
 # Exception; names of columns that are not UTF-8 are decoded by Python.
@@ -44,7 +45,9 @@ class ParquetTable:
         with _refusing_damage(path):
             self.names: tuple[str, ...] = tuple(file.schema_arrow.names)
         if twice := next((name for name in self.names if self.names.count(name) > 1), None):
-            raise InputError(path, None, f"the column {twice!r} is given twice", "keep one of them")
+            raise InputError(
+                path, None, f"the column {quoted(twice)} is given twice", "keep one of them"
+            )
 
     def batches(self, rows: int, columns: Collection[str]) -> Iterator[pl.DataFrame]:
         """Yield those of ``columns`` that the file has, in batches of at most ``rows`` rows.

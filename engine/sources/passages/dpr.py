@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from engine.errors import InputError
-from engine.sources.io.lines import read_lines
+from engine.sources.io.lines import LONGEST_LINE, read_lines
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
 
@@ -30,6 +30,7 @@ def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int,
     Raises:
         InputError: another header, or more broken records than tolerated.
     """
+    csv.field_size_limit(LONGEST_LINE)  # of the whole process; by default 128 KiB
     lines = read_lines(path, what, skip=skip, blank=True)
     ahead: deque[tuple[int, str]] = deque()
     header = True

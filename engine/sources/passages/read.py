@@ -26,6 +26,7 @@ from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
 from engine.sources.passages.dpr import dpr_rows
 from engine.tables import DOC_ID
+from engine.wording import quoted
 
 BATCH_ROWS = 20_000
 
@@ -169,18 +170,27 @@ def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
     doc_id = next((record[name] for name in _ID_FIELDS if record.get(name) not in (None, "")), None)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
         raise InputError(path, number, "a passage without an id", "add a doc_id")
+    if isinstance(doc_id, float):
+        raise InputError(
+            path, number, f"the id {quoted(doc_id)}", "write ids as strings or whole numbers"
+        )
     text = next((record[name] for name in _TEXT_FIELDS if name in record), None)
     if not isinstance(text, str):
-        raise InputError(path, number, f"passage {doc_id!r} has no text", 'add a "text" string')
+        raise InputError(
+            path, number, f"passage {quoted(doc_id)} has no text", 'add a "text" string'
+        )
     title = record.get(tables.TITLE) or ""
     if not isinstance(title, str):
         raise InputError(
-            path, number, f"passage {doc_id!r} has a title that is not a string", "fix it"
+            path, number, f"passage {quoted(doc_id)} has a title that is not a string", "fix it"
         )
     article = str(record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
         raise InputError(
-            path, number, f"passage {doc_id!r} holds half a surrogate pair", "write valid Unicode"
+            path,
+            number,
+            f"passage {quoted(doc_id)} holds half a surrogate pair",
+            "write valid Unicode",
         )
     return str(doc_id), title, text, article
 
@@ -203,7 +213,10 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> Non
                 if first[doc_id] is not None:
                     where = f"already occurs in line {first[doc_id]}"
                 raise InputError(
-                    batch.path, line, f"document id {doc_id!r} {where}", "make document ids unique"
+                    batch.path,
+                    line,
+                    f"document id {quoted(doc_id)} {where}",
+                    "make document ids unique",
                 )
             first[doc_id] = line
         upto -= batch.frame.height

@@ -7,7 +7,8 @@ from typing import Any
 
 from engine.errors import InputError
 from engine.sources.io.locations import Location
-from engine.sources.queries.rows import QueryRow, clean_row
+from engine.sources.queries.rows import QueryRow, clean_row, no_text
+from engine.wording import quoted
 
 WHAT = 'queries in KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
 
@@ -26,11 +27,14 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         raise InputError(path, line, "a query without an id", 'add "id"')
     query = record.get("input")
     if not isinstance(query, str):
-        raise InputError(path, line, f"query {query_id!r} has no text", 'add "input"')
+        raise no_text(path, line, query_id, query, "input")
     outputs = record.get("output") or []
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise InputError(
-            path, line, f'"output" of query {query_id!r} is not a list of objects', f"give {WHAT}"
+            path,
+            line,
+            f'"output" of query {quoted(query_id)} is not a list of objects',
+            f"give {WHAT}",
         )
     answers: list[str] = []
     articles: list[str] = []
@@ -40,7 +44,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
             raise InputError(
-                path, line, f"an answer of query {query_id!r} is not a string", "quote it"
+                path, line, f"an answer of query {quoted(query_id)} is not a string", "quote it"
             )
         answers.append(answer or "")
         sources = output.get("provenance") or []
@@ -48,7 +52,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
             raise InputError(
                 path,
                 line,
-                f'"provenance" of query {query_id!r} is not a list of objects',
+                f'"provenance" of query {quoted(query_id)} is not a list of objects',
                 'write [{"wikipedia_id": …}, …]',
             )
         for source in sources:

@@ -17,14 +17,15 @@ list (``["a", "b"]``), else texts separated by ``|``.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from engine.errors import InputError
-from engine.sources.io.lines import read_lines
+from engine.sources.io.json_text import parse_json
+from engine.sources.io.lines import LONGEST_LINE, read_lines
 from engine.sources.io.locations import Location
-from engine.sources.queries.rows import QueryRow, clean_row
+from engine.sources.queries.rows import QueryRow, clean_row, no_text
+from engine.wording import quoted
 
 ID_FIELDS = ("query_id", "id", "_id", "qid")
 QUERY_FIELDS = ("query", "question", "text")
@@ -43,22 +44,25 @@ def plain_rows(
             with answers that are not strings.
     """
     numbered: bool | None = None
+    nameless: int | None = None
     for count, (line, record) in enumerate(records, 1):
         query_id = _first(record, ID_FIELDS)
         if numbered is None:
             numbered = query_id is None
+            # The line at fault where later queries have ids, and this one has a place for it.
+            nameless = line if any(name in record for name in ID_FIELDS) else None
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
-            problem = "a query without an id" if query_id is None else f"the id {query_id!r}"
+            wanting = query_id is None or (numbered and nameless is not None)
             raise InputError(
                 path,
-                line,
-                problem,
+                nameless if numbered and nameless is not None else line,
+                "a query without an id" if wanting else f"the id {quoted(query_id)}",
                 "give every query an id (a string or a whole number), or none of them",
             )
         name = str(count if query_id is None else query_id)
         query = _first(record, QUERY_FIELDS)
         if not isinstance(query, str):
-            raise InputError(path, line, f"query {name!r} has no text", 'add "query"')
+            raise no_text(path, line, name, query, QUERY_FIELDS[0])
         answers, articles = (
             _texts(path, line, name, fields, record) for fields in (ANSWER_FIELDS, ARTICLE_FIELDS)
         )
@@ -80,15 +84,20 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
             yield line
 
     lines = texts()
+    csv.field_size_limit(LONGEST_LINE)  # of the whole process; by default 128 KiB
     header = next(filter(str.strip, lines), "")
     delimiter = "\t" if "\t" in header else ","
     names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
     if not set(names) & set(QUERY_FIELDS):
         raise InputError(
             path,
-            1,
+            len(numbers) or 1,
             f"no header with a column {', '.join(QUERY_FIELDS)}",
             "name the columns in the first line",
+        )
+    if twice := next((name for name in names if name and names.count(name) > 1), None):
+        raise InputError(
+            path, len(numbers), f"the column {quoted(twice)} is given twice", "keep one of them"
         )
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
@@ -113,12 +122,13 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
                 },
             )
     except csv.Error as error:
-        raise InputError(
-            path,
-            numbers[start],
-            f"broken quotes from this line on ({error})",
-            'double the quotes within "…"',
-        ) from None
+        long = "field limit" in str(error)
+        what = (
+            f"a field of more than {LONGEST_LINE >> 20} MiB, or an open quote"
+            if long
+            else (f"broken quotes from this line on ({error})")
+        )
+        raise InputError(path, numbers[start], what, 'double the quotes within "…"') from None
 
 
 def _parsed(path: Location, line: int, name: str, text: str) -> Any:
@@ -129,12 +139,12 @@ def _parsed(path: Location, line: int, name: str, text: str) -> Any:
     if not text.startswith("["):
         return text.split(SEPARATOR)
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         raise InputError(
             path,
             line,
-            f"{name} {text[:40]!r} is not a JSON list",
+            f"{name} {quoted(text)} is not a JSON list",
             f'write ["a", "b"], or a{SEPARATOR}b',
         ) from None
 
@@ -146,7 +156,7 @@ def _texts(
     values = value if isinstance(value, list) else [] if value is None else [value]
     if not all(isinstance(text, str) for text in values):
         raise InputError(
-            path, line, f"{fields[0]} of query {name!r} are not strings", 'write ["a", "b"]'
+            path, line, f"{fields[0]} of query {quoted(name)} are not strings", 'write ["a", "b"]'
         )
     return values
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from engine.errors import InputError
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
+from engine.wording import quoted
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,16 @@ class QueryRow:
     answers: list[str]
     provenance: list[str]
     titles: tuple[str, ...] = ()
+
+
+def no_text(
+    path: Location, line: int | None, query_id: object, value: object, field: str
+) -> InputError:
+    """The error for a query whose ``field`` holds ``value``, which is not a text."""
+    if value is None:
+        return InputError(path, line, f"query {quoted(query_id)} has no text", f'add "{field}"')
+    problem = f"the text of query {quoted(query_id)} is {quoted(value)}"
+    return InputError(path, line, problem, "write it as a string, in quotes")
 
 
 def clean_row(
@@ -43,12 +54,15 @@ def clean_row(
         raise InputError(
             path,
             line,
-            f"query id {query_id!r} is empty or contains white space",
+            f"query id {quoted(query_id)} is empty or contains white space",
             "use another id, since run and qrels files are split at white space",
         )
     if not is_text(query_id, query, *answers, *articles):
         raise InputError(
-            path, line, f"query {query_id!r} holds half a surrogate pair", "write valid Unicode"
+            path,
+            line,
+            f"query {quoted(query_id)} holds half a surrogate pair",
+            "write valid Unicode",
         )
     stripped = (answer.strip() for answer in answers if answer)
     return QueryRow(

@@ -7,7 +7,8 @@ from typing import Any
 from engine.errors import InputError
 from engine.sources.articles.squad import read_squad
 from engine.sources.io.locations import Location
-from engine.sources.queries.rows import QueryRow, clean_row
+from engine.sources.queries.rows import QueryRow, clean_row, no_text
+from engine.wording import quoted
 
 _ID_FIELDS = ("id", "guid")
 
@@ -31,7 +32,7 @@ def squad_rows(path: Location) -> tuple[list[QueryRow], int]:
                 raise InputError(path, None, "a question without an id", 'add "id"')
             text = question.get("question")
             if not isinstance(text, str):
-                raise InputError(path, None, f"query {query_id!r} has no text", 'add "question"')
+                raise no_text(path, None, query_id, text, "question")
             answers = _answers(path, query_id, question)
             if question.get("is_impossible") or not any(answer.strip() for answer in answers):
                 unanswerable += 1
@@ -49,7 +50,7 @@ def _answers(path: Location, query_id: str | int, question: dict[str, Any]) -> l
         raise InputError(
             path,
             None,
-            f"answers of query {query_id!r} are not a list of objects with a text",
+            f"answers of query {quoted(query_id)} are not a list of objects with a text",
             'write [{"text": …}, …]',
         )
     return [text for text in texts if isinstance(text, str)]

@@ -13,6 +13,8 @@ from engine.sources.runs.read import write_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 
 _QRELS, _RUNS = "qrels", "runs"
+# Bytes: file systems take 255, of which a number, the suffix and what temporary files add need some.
+_LONGEST = 204
 _SUFFIXES = (".txt", ".tsv", ".trec", ".parquet")
 
 
@@ -72,12 +74,17 @@ def _with(base: Path, suffix: str) -> Path:
     return base.with_name(base.name + suffix)  # a name may contain dots
 
 
+def _shortened(name: str) -> str:
+    """As much of a name as a file may be called: letters may have up to four bytes each."""
+    return name[:100].encode()[:_LONGEST].decode(errors="ignore")
+
+
 def _file_names(names: list[str]) -> dict[str, str]:
     """A file name for each name; users' names may contain slashes, or no valid character."""
     taken: set[str] = set()
     files: dict[str, str] = {}
     for name in names:
-        file = plain = re.sub(r"[^\w.+-]", "_", name).lstrip(".")[:100] or "_"
+        file = plain = _shortened(re.sub(r"[^\w.+-]", "_", name).lstrip(".")) or "_"
         number = 2
         while file.casefold() in taken:
             file, number = f"{plain}-{number}", number + 1

@@ -8,8 +8,10 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_lines
 from engine.sources.io.locations import Location
+from engine.wording import quoted
 
 _WHAT = 'preferences in JSONL: {"query_id": …, "shown": [two or three document ids], "best": one of them or null}'
 
@@ -31,7 +33,9 @@ def read_preferences(path: Location) -> pl.DataFrame:
 def _row(path: Location, line: int, record: dict[str, Any]) -> tuple[str, list[str], str | None]:
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
-        raise InputError(path, line, "a judgment without a query id", 'add "query_id"')
+        raise InputError(
+            path, line, "a judgment without a query id", 'add "query_id", as valid text'
+        )
     shown = record.get("shown")
     ids = [_identifier(value) for value in shown] if isinstance(shown, list) else []
     passages = [doc_id for doc_id in ids if doc_id is not None]
@@ -39,11 +43,11 @@ def _row(path: Location, line: int, record: dict[str, Any]) -> tuple[str, list[s
         raise InputError(
             path,
             line,
-            f"{shown!r} cannot be the passages shown for query {query_id!r}",
+            f"{quoted(shown)} cannot be the passages shown for query {quoted(query_id)}",
             'write "shown" as a list of two or three document ids',
         )
     if len(set(passages)) < len(passages):
-        raise InputError(path, line, f"shows a passage twice ({shown!r})", "list it once")
+        raise InputError(path, line, f"shows a passage twice ({quoted(shown)})", "list it once")
     if "best" not in record:
         raise InputError(
             path, line, 'a judgment without "best"', "write the best passage's id, or null for none"
@@ -53,7 +57,7 @@ def _row(path: Location, line: int, record: dict[str, Any]) -> tuple[str, list[s
         raise InputError(
             path,
             line,
-            f"the best passage {record['best']!r} was not shown",
+            f"the best passage {quoted(record['best'])} was not shown",
             f"write one of {', '.join(passages)}, or null for none of them",
         )
     return query_id, passages, best
@@ -63,4 +67,4 @@ def _identifier(value: object) -> str | None:
     """An id as text; None if the value cannot be an id."""
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         return None
-    return str(value)
+    return str(value) if is_text(str(value)) else None

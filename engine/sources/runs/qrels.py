@@ -16,6 +16,7 @@ from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.tables import DOC_ID, LABEL, QUERY_ID
+from engine.wording import quoted
 
 _WHAT = (
     'qrels: TREC lines "query 0 document label", BEIR\'s "query-id corpus-id score", Parquet, or JSON '
@@ -43,7 +44,10 @@ def read_qrels(path: Location) -> pl.DataFrame:
         if not duplicates.is_empty():
             query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)
             raise InputError(
-                path, None, f"query {query_id!r} judges {doc_id!r} twice", "keep one judgment"
+                path,
+                None,
+                f"query {quoted(query_id)} judges {quoted(doc_id)} twice",
+                "keep one judgment",
             )
         if not frame[LABEL].is_finite().all():
             raise InputError(path, None, "a label is not a finite number", "write finite numbers")
@@ -87,7 +91,7 @@ def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
             raise InputError(
                 path,
                 None,
-                f"{'BEIR' if beir else 'TREC'} qrels cannot hold {query_id!r}, {doc_id!r}, {label!r}",
+                f"{'BEIR' if beir else 'TREC'} qrels cannot hold {quoted(query_id)}, {quoted(doc_id)}, {quoted(label)}",
                 "write the judgments as .parquet instead",
             )
         number = int(label) if label.is_integer() else label
@@ -101,11 +105,14 @@ def _from_json(path: Location) -> pl.DataFrame:
     rows: list[tuple[str, str, float]] = []
     for query_id, judged in read_dictionary(path, _WHAT).items():
         if isinstance(judged, list):
-            raise InputError(path, None, f"query {query_id!r} has no labels", f"give {_WHAT}")
+            raise InputError(path, None, f"query {quoted(query_id)} has no labels", f"give {_WHAT}")
         for doc_id, label in judged.items():
             if not math.isfinite(label):
                 raise InputError(
-                    path, None, f"label {label} of document {doc_id!r}", "write a finite number"
+                    path,
+                    None,
+                    f"label {label} of document {quoted(doc_id)}",
+                    "write a finite number",
                 )
             rows.append((query_id, doc_id, float(label)))
     return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
@@ -134,13 +141,13 @@ def _from_lines(path: Location) -> pl.DataFrame:
             label = math.nan
         if not math.isfinite(label):
             raise InputError(
-                path, number, f"label {label_text!r} is not a number", "write a number"
+                path, number, f"label {quoted(label_text)} is not a number", "write a number"
             )
         if (query_id, doc_id) in first_lines:
             raise InputError(
                 path,
                 number,
-                f"query {query_id!r} judges document {doc_id!r} twice "
+                f"query {quoted(query_id)} judges document {quoted(doc_id)} twice "
                 f"(see line {first_lines[query_id, doc_id]})",
                 "keep one judgment",
             )

@@ -18,7 +18,10 @@ from engine.sources.io.locations import Location, name_of, require_file, suffix_
 from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
+from engine.wording import quoted
 
+# In single precision, in which runs are ordered: beyond it all scores are equal to infinity.
+_LARGEST_SCORE = float(np.finfo(np.float32).max)
 _WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON {query: {document: score}}'
 
 
@@ -34,7 +37,7 @@ def read_run(path: Location) -> pl.DataFrame:
 
     Raises:
         InputError: the file is unreadable or empty, a line does not have six columns, a score is
-            not a number, a query lists a document or a rank twice, or there are several system
+            not a number that single precision holds, a query lists a document or a rank twice, or there are several system
             names.
     """
     path = require_file(path, _WHAT)
@@ -72,7 +75,7 @@ def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
             raise InputError(
                 path,
                 None,
-                f"the run is called {name!r}, as is {sources[name]}",
+                f"the run is called {quoted(name)}, as is {sources[name]}",
                 "give each run a different name (last column of a TREC run)",
             )
         sources[name] = path
@@ -88,7 +91,8 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
     the next smaller number.
 
     Raises:
-        InputError: an id with white space, which TREC text cannot represent.
+        InputError: an id with white space, or equal scores of which no smaller ones exist: TREC text
+            cannot represent these.
     """
     path = Path(path)
     if suffix_of(path) == ".parquet":
@@ -102,13 +106,20 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
             raise InputError(
                 path,
                 None,
-                f"an id with white space ({query_id!r}, {doc_id!r}, {run!r})",
+                f"an id with white space ({quoted(query_id)}, {quoted(doc_id)}, {quoted(run)})",
                 "write the run as .parquet instead",
             )
         single = np.float32(score)
         if previous is not None and previous[0] == query_id and not single < previous[1]:
             single = np.nextafter(previous[1], np.float32("-inf"))
             score = float(single)
+            if not np.isfinite(single):
+                raise InputError(
+                    path,
+                    None,
+                    f"query {quoted(query_id)} has equal scores at the end of single precision",
+                    "write the run as .parquet instead",
+                )
         previous = (query_id, single)
         lines.append(f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n")
     write_text("".join(lines), path)
@@ -119,6 +130,10 @@ def _from_parquet(path: Location) -> pl.DataFrame:
     if RUN not in frame.columns:
         frame = frame.with_columns(pl.lit(_name(path)).alias(RUN))
     frame = tables.conform(frame, tables.RUNS, path)
+    bad = frame.filter(~(pl.col(SCORE).abs() <= _LARGEST_SCORE) | pl.col(SCORE).is_nan())
+    if not bad.is_empty():
+        query_id, doc_id, score = bad.select(QUERY_ID, DOC_ID, SCORE).row(0)
+        raise _bad_score(path, None, repr(score), query_id, doc_id)
     for columns, what in (([QUERY_ID, DOC_ID], "document"), ([QUERY_ID, RANK], "rank")):
         duplicates = frame.filter(pl.struct(columns).is_duplicated())
         if not duplicates.is_empty():
@@ -126,7 +141,7 @@ def _from_parquet(path: Location) -> pl.DataFrame:
             raise InputError(
                 path,
                 None,
-                f"query {query_id!r} lists the {what} {value!r} twice",
+                f"query {quoted(query_id)} lists the {what} {quoted(value)} twice",
                 f"list every {what} once per query",
             )
     return frame
@@ -149,15 +164,13 @@ def _from_trec(path: Location) -> pl.DataFrame:
             score = float(score_text)
         except ValueError:
             score = math.nan
-        if math.isnan(score):
-            raise InputError(
-                path, number, f"score {score_text!r} is not a number", "write a number"
-            )
+        if not abs(score) <= _LARGEST_SCORE:
+            raise _bad_score(path, number, score_text, query_id, doc_id)
         if (query_id, doc_id) in first_lines:
             raise InputError(
                 path,
                 number,
-                f"query {query_id!r} lists document {doc_id!r} twice "
+                f"query {quoted(query_id)} lists document {quoted(doc_id)} twice "
                 f"(see line {first_lines[query_id, doc_id]})",
                 "list every document once per query",
             )
@@ -177,7 +190,23 @@ def _from_json(path: Location) -> pl.DataFrame:
             else zip(ranking, range(len(ranking), 0, -1), strict=True)
         )
     ]
+    for query_id, doc_id, _, score, _ in rows:
+        if not abs(score) <= _LARGEST_SCORE:
+            raise _bad_score(path, None, repr(score), query_id, doc_id)
     return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+
+
+def _bad_score(
+    path: Location, line: int | None, score: str, query_id: str, doc_id: str
+) -> InputError:
+    """The error for a score that a run could not be exported with and read back in the same order."""
+    problem = f"score {quoted(score)} of document {quoted(doc_id)} of query {quoted(query_id)}"
+    return InputError(
+        path,
+        line,
+        f"{problem} is not a number in single precision",
+        f"write a number from -{_LARGEST_SCORE:.7g} to {_LARGEST_SCORE:.7g}",
+    )
 
 
 def _name(path: Location) -> str:
