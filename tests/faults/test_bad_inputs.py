@@ -1,0 +1,383 @@
+"""Bad inputs, as users give them: each ends in exit status 2 and one line, and nothing is written.
+
+The table is extended by a line: what is wrong, the command, the name and the content of the bad file, and a
+part of what is said about it. In a command, ``{bad}`` is the bad file, ``{out}`` and ``{store}`` are where
+results would go, and ``{queries}``, ``{corpus}``, ``{run}``, ``{other}``, ``{qrels}`` are good files. A file
+without content is not there.
+"""
+
+import gzip
+import io
+import json
+import os
+import struct
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.commands import erag
+
+FUSE = "fuse --run {bad} --run {other} --out {out}/f.trec"
+FUSED = "fuse --run {run} --run {other} --out {out}/f.trec"
+_LABELS = "--no-end-to-end --out {out} --store {store} --annotators"
+EVALUATE = "evaluate --queries {queries} --corpus {corpus} --run {run} " + _LABELS + " containment"
+QUERIES = EVALUATE.replace("{queries}", "{bad}")
+CORPUS = EVALUATE.replace("{corpus}", "{bad}")
+RUN = EVALUATE.replace("{run}", "{bad}")
+QRELS = EVALUATE.replace("containment", "qrels --qrels {bad}")
+PREFERENCES = EVALUATE.replace("containment", "preference --preferences {bad}")
+EDITS = EVALUATE + " --edits {bad}"
+CONFIG = "fuse --config {bad} --run {run} --run {other} --out {out}/f.trec"
+CONFIG_EVALUATE = EVALUATE + " --config {bad}"
+PASSAGES = "passages {bad} --out {out}/c.parquet"
+KILT = "conformance --kilt {queries} {bad}"
+ERAG = "conformance --erag {bad}"
+INDEX = "retrieve --index {bad} --queries {queries} --out {out}/r.trec"
+READER = "evaluate --queries {queries} --corpus {corpus} --run {run} --out {out} --store {store} --reader {bad}"
+PROMPT = READER.replace("{bad}", "bundled --prompt {bad}")
+
+
+def parquet(**columns):
+    """The bytes of a Parquet file."""
+    stream = io.BytesIO()
+    pl.DataFrame(columns).write_parquet(stream)
+    return stream.getvalue()
+
+
+def doubled(**columns):
+    """The bytes of a Parquet file that has its first column twice."""
+    table, stream = pa.table(columns), io.BytesIO()
+    arrays = [table.column(0), *table.columns]
+    pq.write_table(pa.Table.from_arrays(arrays, names=[table.column_names[0], *table.column_names]), stream)  # fmt: skip
+    return stream.getvalue()
+
+
+def run(**changed):
+    columns = {"query_id": ["1", "1"], "doc_id": ["a", "b"], "rank": [1, 2], "score": [2.0, 1.0]}
+    return parquet(**columns | changed)
+
+
+def lines(*records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def safetensors(header):
+    content = json.dumps(header).encode()
+    return struct.pack("<Q", len(content)) + content
+
+
+def manifest(**changed):
+    good = {"kind": "bm25", "passages": 1, "corpus": "c", "versions": {}, "format": 2}
+    good["settings"] = {"language": "en", "tokenizer": None, "tokenizer_version": None}
+    return {"erag-index.json": json.dumps(good | changed)}
+
+
+def model(config, weights=None):
+    files = {"config.json": config if isinstance(config, str) else json.dumps(config)}
+    return files | ({} if weights is None else {"model.safetensors": weights})
+
+
+GOOD = run()
+LONG = "x" * 1_000_000
+DEEP = "[" * 100_000
+CAUSAL = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+HEAD = "query_id,query,answers\n"
+FRONT = "{passages}{query}"
+
+# What is wrong, command, name of the bad file, its content, part of the message.
+TABLE = [
+    # runs
+    ("no such run", FUSE, "r.trec", None, "no such file"),
+    ("an empty run", FUSE, "r.trec", "", "the run is empty"),
+    ("a run of blank lines", FUSE, "r.trec", "\n \n", "the run is empty"),
+    ("five columns", FUSE, "r.trec", "1 Q0 a 1 2\n", ":1: 5 columns, a TREC run has 6"),
+    ("seven columns", FUSE, "r.trec", "1 Q0 a 1 2 x y\n", ":1: 7 columns"),
+    ("the second line is short", FUSE, "r.trec", "1 Q0 a 1 2 x\n1\n", ":2: 1 columns"),
+    ("a score in words", FUSE, "r.trec", "1 Q0 a 1 two x\n", ":1: score 'two'"),
+    ("a score NaN", FUSE, "r.trec", "1 Q0 a 1 nan x\n", ":1: score 'nan'"),
+    ("an infinite score", FUSE, "r.trec", "1 Q0 a 1 inf x\n", ":1: score 'inf'"),
+    ("a score of minus infinity", FUSE, "r.trec", "1 Q0 a 1 -inf x\n", ":1: score '-inf'"),
+    ("a score beyond single precision", FUSE, "r.trec", "1 Q0 a 1 -1e300 x\n", ":1: score '-1e300'"),
+    ("a document twice", FUSE, "r.trec", "1 Q0 a 1 2 x\n1 Q0 a 2 1 x\n", ":2: query '1' lists document 'a' twice"),
+    ("two systems", FUSE, "r.trec", "1 Q0 a 1 2 x\n1 Q0 b 2 1 y\n", "holds several systems"),
+    ("the name of another run", FUSE, "r.trec", "1 Q0 a 1 2 other\n", "the run is called 'other'"),
+    ("Latin-1", FUSE, "r.trec", "1 Q0 \xe9 1 2 x\n".encode("latin-1"), ":1: not UTF-8 text"),
+    ("UTF-16", FUSE, "r.trec", "1 Q0 a 1 2 x\n".encode("utf-16"), ":1: not UTF-8 text"),
+    ("bytes of a program", FUSE, "r.trec", b"\x7fELF\x02\x01\x01\0" * 9, "columns"),
+    ("a document of 1 MB", FUSE, "r.trec", f"1 Q0 {LONG} 1 x x\n", ":1: score 'x'"),
+    ("a score of 1 MB", FUSE, "r.trec", f"1 Q0 a 1 {LONG} x\n", ":1: score 'xxx"),
+    ("gzip cut short", FUSE, "r.trec.gz", gzip.compress(b"1 Q0 a 1 2 x\n")[:-9], "cannot be read"),
+    ("no gzip", FUSE, "r.trec.gz", "1 Q0 a 1 2 x\n", ":1: cannot be read"),
+    ("no bzip2", FUSE, "r.trec.bz2", "1 Q0 a 1 2 x\n", ":1: cannot be read"),
+    ("a directory as run", FUSE, "r", {"x": "1"}, "is a directory"),
+    ("a device without end", FUSE.replace("{bad}", "/dev/zero"), "r", None, "/dev/zero: is a device"),
+    ("a name of 300 letters", FUSE, "r" * 300, None, "File name too long"),
+    ("a name with NUL", FUSE, "r\0", None, "holds the character U+0000"),
+    ("broken JSON", FUSE, "r.json", '{"1": {"a": 1}', ":1: broken JSON"),
+    ("a query twice in JSON", FUSE, "r.json", '{"1": {"a": 1}, "1": {"b": 1}}', "the key '1' is given twice"),
+    ("a document twice in JSON", FUSE, "r.json", '{"1": {"a": 1, "a": 2}}', "the key 'a' is given twice"),
+    ("a list with a document twice", FUSE, "r.json", '{"1": ["a", "a"]}', "lists document 'a' twice"),
+    ("a score in words in JSON", FUSE, "r.json", '{"1": {"a": "x"}}', "'x' of document 'a'"),
+    ("a truth value as score", FUSE, "r.json", '{"1": {"a": true}}', "True of document 'a'"),
+    ("NaN in JSON", FUSE, "r.json", '{"1": {"a": NaN}}', "nan of document 'a'"),
+    ("infinity in JSON", FUSE, "r.json", '{"1": {"a": 1, "b": -Infinity}}', "score '-inf'"),
+    ("a score of 400 digits", FUSE, "r.json", '{"1": {"a": 1%s}}' % ("0" * 400), "is not a number"),
+    ("a score of 9,000 digits", FUSE, "r.json", '{"1": {"a": %s}}' % ("9" * 9000), "broken JSON"),
+    ("JSON of brackets", FUSE, "r.json", '{"1": ' + DEEP, "nested too deep"),
+    ("half a surrogate", FUSE, "r.json", '{"\\ud800": {"a": 1}}', "is not valid text"),
+    ("a query without a list", FUSE, "r.json", '{"1": 5}', "neither a dictionary nor a list"),
+    ("JSON of nothing", FUSE, "r.json", "{}", "the run is empty"),
+    ("no Parquet", FUSE, "r.parquet", "1 Q0 a 1 2 x\n", "not a readable Parquet file"),
+    ("an empty Parquet file", FUSE, "r.parquet", "", "not a readable Parquet file"),
+    ("Parquet cut short", FUSE, "r.parquet", GOOD[:-20], "not a readable Parquet file"),
+    ("Parquet of zeros within", FUSE, "r.parquet", GOOD[:40] + bytes(200) + GOOD[240:], "not a readable Parquet file"),
+    ("Parquet with a column twice", FUSE, "r.parquet", doubled(query_id=["1"], doc_id=["a"]), "'query_id' is given twice"),
+    ("Parquet without scores", FUSE, "r.parquet", parquet(query_id=["1"], doc_id=["a"], rank=[1]), "lacks the column score"),
+    ("Parquet without rows", FUSE, "r.parquet", run(query_id=[], doc_id=[], rank=[], score=[]), "the run is empty"),
+    ("Parquet with a rank in words", FUSE, "r.parquet", run(rank=["1", "x"]), "wrong type"),
+    ("Parquet with a null", FUSE, "r.parquet", run(doc_id=["a", None]), "row 1 has no doc_id"),
+    ("Parquet with a rank twice", FUSE, "r.parquet", run(rank=[1, 1]), "lists the rank 1 twice"),
+    ("Parquet with a document twice", FUSE, "r.parquet", run(doc_id=["a", "a"]), "lists the document 'a' twice"),
+    ("Parquet with a score NaN", FUSE, "r.parquet", run(score=[1.0, float("nan")]), "score 'nan' of document 'b'"),
+    ("Parquet with infinity", FUSE, "r.parquet", run(score=[float("inf"), 1.0]), "score 'inf' of document 'a'"),
+    ("Parquet with -1e300", FUSE, "r.parquet", run(score=[1.0, -1e300]), "score '-1e+300' of document 'b'"),
+    ("Parquet with ids in floats", FUSE, "r.parquet", run(query_id=[1.0, 1.0]), "query_id holds floating-point numbers"),
+    ("a run of other queries", RUN, "r.trec", "9 Q0 a 1 2 x\n", "lists none of the 2 queries"),
+    ("an id that only looks equal", RUN, "r.trec", "e\u0301 Q0 a 1 2 x\n", r"it has 'e\u0301'"),
+    ("a document that the corpus lacks", RUN, "r.trec", "1 Q0 z 1 2 x\n", ":1: document 'z' of query '1' not in the corpus"),
+    # queries
+    ("no such queries", QUERIES, "q.jsonl", None, "no such file"),
+    ("no queries", QUERIES, "q.jsonl", "", "no queries"),
+    ("a query without id", QUERIES, "q.jsonl", lines({"input": "x"}), ":1: a query without an id"),
+    ("an id null", QUERIES, "q.jsonl", lines({"id": None, "input": "x"}), ":1: a query without an id"),
+    ("an id 1.0", QUERIES, "q.jsonl", lines({"id": 1.0, "input": "x"}), ":1: a query without an id"),
+    ("a first id null", QUERIES, "q.jsonl", lines({"id": None, "query": "x", "answers": "a"}, {"id": "2", "query": "y", "answers": "a"}), ":1: a query without an id"),
+    ("a later id null", QUERIES, "q.jsonl", lines({"id": "1", "query": "x", "answers": "a"}, {"id": None, "query": "y", "answers": "a"}), ":2: a query without an id"),
+    ("an id with a space", QUERIES, "q.jsonl", lines({"id": "1 2", "input": "x"}), "contains white space"),
+    ("an id of 1 MB", QUERIES, "q.jsonl", lines({"id": LONG + " ", "input": "x"}), "contains white space"),
+    ("an id twice", QUERIES, "q.jsonl", lines(*[{"id": "1", "input": "x", "output": [{"answer": "a"}]}] * 2), ":2: duplicate query id '1' (see line 1)"),
+    ("a key twice", QUERIES, "q.jsonl", '{"id": "1", "input": "x", "input": "y"}\n', ":1: the key 'input' is given twice"),
+    ("a key twice deep inside", QUERIES, "q.jsonl", '{"id": "1", "input": "x", "output": [{"answer": "a", "answer": "b"}]}\n', ":1: the key 'answer' is given twice"),
+    ("a text that is a number", QUERIES, "q.jsonl", lines({"id": "1", "input": 5}), ":1: the text of query '1' is 5"),
+    ("a plain text that is a number", QUERIES, "q.jsonl", lines({"id": "1", "query": 5}), ":1: the text of query '1' is 5"),
+    ("no text", QUERIES, "q.jsonl", lines({"id": "1", "input": None}), ":1: query '1' has no text"),
+    ("a text of spaces", QUERIES, "q.jsonl", lines({"id": "1", "input": "  "}), ":1: query '1' is empty"),
+    ("no answers", QUERIES, "q.jsonl", lines({"id": "1", "input": "x"}), ":1: query '1' has no answers"),
+    ("answers that are numbers", QUERIES, "q.jsonl", lines({"id": "1", "query": "x", "answers": [5]}), "are not strings"),
+    ("outputs that are texts", QUERIES, "q.jsonl", lines({"id": "1", "input": "x", "output": ["a"]}), "not a list of objects"),
+    ("half a surrogate in a query", QUERIES, "q.jsonl", '{"id": "1", "input": "\\ud83d"}\n', "half a surrogate pair"),
+    ("JSON cut short", QUERIES, "q.jsonl", '{"id": "1", "inp', ":1: broken JSON"),
+    ("a list in a line", QUERIES, "q.jsonl", "[1, 2]\n", ":1: a JSON list, not an object"),
+    ("a line of brackets", QUERIES, "q.jsonl", '{"id": ' + DEEP + "\n", ":1: broken JSON (brackets are nested too deep)"),
+    ("a column of CSV twice", QUERIES, "q.csv", "query_id,query,answers,answers\n1,x,a,b\n", ":1: the column 'answers' is given twice"),
+    ("CSV without a query column", QUERIES, "q.csv", "\n\na,b\n1,x\n", ":3: no header"),
+    ("a row of CSV that is short", QUERIES, "q.csv", HEAD + "1,x\n", ":2: 2 columns, the header has 3"),
+    ("an open quote in CSV", QUERIES, "q.csv", HEAD + '1,"x,a\n', ":2: broken quotes"),
+    ("answers in CSV nested too deep", QUERIES, "q.csv", HEAD + f"1,x,{DEEP}\n", ":2: answers '[[["),
+    ("answers in CSV that are no list", QUERIES, "q.csv", HEAD + '1,x,"[""a"", "\n', ":2: answers '["),
+    ("answers in CSV with half a surrogate", QUERIES, "q.csv", HEAD + '1,x,"[""\\ud800""]"\n', "half a surrogate pair"),
+    ("a long field before an open quote", QUERIES, "q.csv", HEAD + f'1,{LONG},"a\n', ":2: broken quotes"),
+    ("SQuAD without paragraphs", QUERIES, "q.json", '{"data": [{"title": "x"}]}', "data[0] has no paragraphs"),
+    ("SQuAD with a key twice", QUERIES, "q.json", '{"data": [], "data": []}', "the key 'data' is given twice"),
+    ("SQuAD of unanswerable questions", QUERIES, "q.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "question": "y", "answers": []}]}]}]}', "only unanswerable questions (1)"),
+    ("SQuAD with a question that is a number", QUERIES, "q.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "1", "question": 7}]}]}]}', "the text of query '1' is 7"),
+    ("Parquet without answers", QUERIES, "q.parquet", parquet(query_id=["1"], query=["x"]), "lacks the columns answers, provenance"),
+    ("queries in broken Parquet", QUERIES, "q.parquet", b"PAR1" + bytes(50) + b"PAR1", "not a readable Parquet file"),
+    ("a directory without queries", QUERIES, "d", {"x.txt": ""}, "is a directory without queries.jsonl"),
+    # corpora
+    ("no such corpus", CORPUS, "c.jsonl", None, "no such file"),
+    ("an empty corpus", CORPUS, "c.jsonl", "", "the corpus is empty"),
+    ("a passage without id", CORPUS, "c.jsonl", lines({"text": "x"}), ":1: a passage without an id"),
+    ("a passage with id NaN", CORPUS, "c.jsonl", '{"id": NaN, "text": "x"}\n', ":1: the id nan"),
+    ("a passage with id 1.0", CORPUS, "c.jsonl", '{"id": 1.0, "text": "x"}\n', ":1: the id 1.0"),
+    ("a passage with id true", CORPUS, "c.jsonl", lines({"id": True, "text": "x"}), ":1: a passage without an id"),
+    ("a passage without text", CORPUS, "c.jsonl", lines({"id": "a"}), ":1: passage 'a' has no text"),
+    ("a title that is a list", CORPUS, "c.jsonl", lines({"id": "a", "text": "x", "title": ["t"]}), ":1: passage 'a' has a title"),
+    ("a passage twice", CORPUS, "c.jsonl", lines({"id": "a", "text": "x"}, {"id": "a", "text": "y"}), ":2: document id 'a' already occurs in line 1"),
+    ("a passage with a key twice", CORPUS, "c.jsonl", '{"id": "a", "text": "x", "text": "y"}\n', ":1: the key 'text' is given twice"),
+    ("half a surrogate in a passage", CORPUS, "c.jsonl", '{"id": "a", "text": "\\udc00"}\n', ":1: passage 'a' holds half a surrogate pair"),
+    ("the id of 1 MB of a passage", CORPUS, "c.jsonl", lines({"id": LONG}), "has no text"),
+    ("a corpus in broken Parquet", CORPUS, "c.parquet", b"PAR1", "not a readable Parquet file"),
+    ("Parquet without texts", CORPUS, "c.parquet", parquet(doc_id=["a"], title=["t"], article_id=["t"]), "lacks the column text"),
+    ("another header of a TSV", CORPUS, "c.tsv", "a\tb\tc\n", ":1: not the header of DPR's passages"),
+    ("two columns in a TSV", CORPUS, "c.tsv", "id\ttext\ttitle\n1\tx\n", ":2: 2 columns, a passage has 3"),
+    ("an open quote in a TSV", CORPUS, "c.tsv", 'id\ttext\ttitle\n1\t"x\tt\n', ":2: broken quotes"),
+    ("a directory without a corpus", CORPUS, "d", {"x.txt": ""}, "a directory without *.parquet"),
+    # judgments, preferences, edits
+    ("qrels of three columns", QRELS, "q.txt", "1 a 1\n", ":1: 3 columns, TREC qrels have 4"),
+    ("a label in words", QRELS, "q.txt", "1 0 a good\n", ":1: label 'good' is not a number"),
+    ("an infinite label", QRELS, "q.txt", "1 0 a inf\n", ":1: label 'inf' is not a number"),
+    ("a judgment twice", QRELS, "q.txt", "1 0 a 1\n1 0 a 0\n", ":2: query '1' judges document 'a' twice"),
+    ("no judgments", QRELS, "q.txt", "", "holds no judgments"),
+    ("judgments of other queries", QRELS, "q.txt", "9 0 a 1\n", "judges none of the 2 queries"),
+    ("labels in JSON given twice", QRELS, "q.json", '{"1": {"a": 1, "a": 0}}', "the key 'a' is given twice"),
+    ("lists as judgments", QRELS, "q.json", '{"1": ["a"]}', "query '1' has no labels"),
+    ("infinite labels in Parquet", QRELS, "q.parquet", parquet(query_id=["1"], doc_id=["a"], label=[float("inf")]), "not a finite number"),
+    ("judgments in broken Parquet", QRELS, "q.parquet", GOOD[:100], "not a readable Parquet file"),
+    ("no preferences", PREFERENCES, "p.jsonl", "", "holds no judgments"),
+    ("half a surrogate in a preference", PREFERENCES, "p.jsonl", '{"query_id": "1", "shown": ["\\ud800", "b"], "best": "b"}\n', ":1: ['\\ud800', 'b'] cannot be the passages shown"),
+    ("half a surrogate in its query", PREFERENCES, "p.jsonl", '{"query_id": "\\ud800", "shown": ["a", "b"], "best": "b"}\n', ":1: a judgment without a query id"),
+    ("a preference for what was not shown", PREFERENCES, "p.jsonl", lines({"query_id": "1", "shown": ["a", "b"], "best": "c"}), ":1: the best passage 'c' was not shown"),
+    ("a preference with a key twice", PREFERENCES, "p.jsonl", '{"query_id": "1", "shown": ["a", "b"], "best": "a", "best": "b"}\n', ":1: the key 'best' is given twice"),
+    ("one passage shown", PREFERENCES, "p.jsonl", lines({"query_id": "1", "shown": ["a"], "best": "a"}), ":1: ['a'] cannot be the passages shown"),
+    ("a list of 10,000 shown", PREFERENCES, "p.jsonl", lines({"query_id": "1", "shown": [LONG] * 9, "best": "a"}), "cannot be the passages shown"),
+    ("no edits", EDITS, "e.jsonl", "", "holds no edits"),
+    ("an edit with a key twice", EDITS, "e.jsonl", '{"query_id": "1", "delete": 1, "delete": 2}\n', ":1: the key 'delete' is given twice"),
+    ("an edit of an unknown query", EDITS, "e.jsonl", lines({"query_id": "9", "delete": 1}), ":1: query '9' is not among the 2 queries"),
+    ("a rank of 10^30", EDITS, "e.jsonl", lines({"query_id": "1", "delete": 10**30}), ":1: rank 1000000000"),
+    ("a document deleted that is not there", EDITS, "e.jsonl", lines({"query_id": "1", "delete": "z"}), ":1: document 'z' is not in the list"),
+    ("an edit that inserts half a surrogate", EDITS, "e.jsonl", '{"query_id": "1", "insert": "\\ud800", "rank": 1}\n', ":1: inserts '\\ud800'"),
+    ("an unknown key", EDITS, "e.jsonl", lines({"query_id": "1", "remove": 1}), ":1: unknown key 'remove'"),
+    # files of options
+    ("no such options", CONFIG, "o.yaml", None, "no such file"),
+    ("a key twice in options", CONFIG, "o.yaml", "k: 1\n\nk: 2\n", ":3: the key 'k' is given twice (see line 1)"),
+    ("a rounded k", CONFIG, "o.yaml", "k: 2.5\n", "--k is '2.5'; give a whole number"),
+    ("a k of minutes", CONFIG, "o.yaml", "k: 1:30\n", "--k is '1:30'"),
+    ("a k with underscores", CONFIG, "o.yaml", "k: 1_000\n", "--k is '1_000'"),
+    ("a k in words", CONFIG, "o.yaml", "k: yes\n", "--k is 'yes'"),
+    ("a date as seed", CONFIG_EVALUATE, "o.yaml", "seed: 2026-99-99\n", "--seed is '2026-99-99'"),
+    ("half a hexadecimal", CONFIG, "o.yaml", "k: 0x_\n", "--k is '0x_'"),
+    ("bytes", CONFIG, "o.yaml", "name: !!binary aGk=\n", ":1: 'name' has a value with the tag"),
+    ("a program", CONFIG, "o.yaml", "name: !!python/name:os.system\n", ":1: 'name' has a value with the tag"),
+    ("a number as key", CONFIG, "o.yaml", "5: x\n", "[5]"),
+    ("null as key", CONFIG, "o.yaml", "? null\n: x\n", ":1: a key that is not a text"),
+    ("a list as key", CONFIG, "o.yaml", "? [a]\n: x\n", ":1: a key that is not a text"),
+    ("an alias of itself", CONFIG, "o.yaml", "name: &a [*a]\n", ":1: 'name' is neither a value nor a list"),
+    ("a key that is its value", CONFIG, "o.yaml", "&a ? *a\n: x\n", "broken YAML"),
+    ("20,000 brackets", CONFIG, "o.yaml", "name: " + "[" * 20_000, "nested too deep"),
+    ("an object as value", CONFIG, "o.yaml", "name:\n  a: b\n", ":1: 'name' is neither a value nor a list"),
+    ("a list of options", CONFIG, "o.yaml", "- k\n", "holds no keys"),
+    ("an open quote in YAML", CONFIG, "o.yaml", "name: 'x\n", "broken YAML"),
+    ("a tab in YAML", CONFIG, "o.yaml", "k: 1\n\tname: x\n", ":2: broken YAML"),
+    ("NUL in YAML", CONFIG, "o.yaml", "k: 1\nname: \0\n", ":2: broken YAML (the character U+0000 is not allowed)"),
+    ("YAML in Latin-1", CONFIG, "o.yaml", b"k: 1\nname: \xe9\n", ":2: not UTF-8 text"),
+    ("two documents", CONFIG, "o.yaml", "k: 1\n---\nk: 2\n", "broken YAML"),
+    ("an unknown option", CONFIG, "o.yaml", "kk: 1\n", "[kk]"),
+    ("options in a directory", CONFIG, "o", {"x": ""}, "is a directory"),
+    # options of the command line
+    ("k 2.5", FUSED + " --k 2.5", "", None, "--k is '2.5'; give a whole number"),
+    ("k 1e2", FUSED + " --k 1e2", "", None, "--k is '1e2'; give a whole number"),
+    ("k 0", FUSED + " --k 0", "", None, "--k is 0; use 1 or more"),
+    ("k of 20 digits", FUSED + " --k 99999999999999999999", "", None, "--k is too large a number"),
+    ("k of 5,000 digits", FUSED + f" --k {'9' * 5000}", "", None, "--k is '9999"),
+    ("k in Arabic digits", FUSED + " --k ٣", "", None, "--k is '٣'"),
+    ("seed 1.9", EVALUATE + " --seed 1.9", "", None, "--seed is '1.9'; give a whole number"),
+    ("limit 10^20", EVALUATE + " --limit 100000000000000000000", "", None, "--limit is too large a number"),
+    ("confidence with underscores", EVALUATE + " --confidence 0.9_5", "", None, "--confidence is '0.9_5'; give a number"),
+    ("memory of 400 digits", EVALUATE + f" --memory {'9' * 400}", "", None, "is not a size"),
+    ("memory in words", EVALUATE + " --memory much", "", None, "'much' is not a size"),
+    ("certify 1.5", EVALUATE + " --certify 1.5", "", None, "--certify is '1.5'"),
+    ("clusters 2.5", "coverage --queries {queries} --user-queries {queries} --clusters 2.5", "", None, "--clusters is '2.5'"),
+    ("workers 1.5", "passages {corpus} --out {out}/c.parquet --workers 1.5", "", None, "--workers is '1.5'"),
+    ("a tolerance in words", ERAG + " --tolerance small", "l.jsonl", None, "--tolerance is 'small'; give a number"),
+    ("an output of 300 letters", FUSED + "x" * 300, "", None, "a name of more than 209 bytes"),
+    ("an output with NUL", FUSED + "\0", "", None, "holds the character U+0000"),
+    ("a folder of 300 letters", FUSED.replace("{out}", "{out}/" + "x" * 300), "", None, "a name of more than 209 bytes"),
+    ("a store with NUL", EVALUATE.replace("{store}", "{store}\0"), "", None, "holds the character U+0000"),
+    ("an output that is compressed", FUSED + ".gz", "", None, "results are written uncompressed"),
+    ("an address as output", FUSED.replace("{out}", "s3://bucket"), "", None, "results are written to local files"),
+    ("an unknown command", "evaluat", "", None, "evaluat"),
+    ("an unknown annotator", EVALUATE + ",nobody", "", None, "nobody"),
+    # articles
+    ("no articles", PASSAGES, "a.jsonl", "", "no article"),
+    ("an article with a key twice", PASSAGES, "a.jsonl", '{"id": "1", "text": "x", "id": "2"}\n', ":1: the key 'id' is given twice"),
+    ("an article with id 1.0", PASSAGES, "a.jsonl", '{"id": 1.0, "text": "x"}\n', ":1: the id 1.0"),
+    ("an article without text", PASSAGES, "a.jsonl", lines({"id": "1"}), ":1: an article without id or text"),
+    ("a dump cut short", PASSAGES, "a.xml", "<mediawiki><page><title>x</title>", "not well-formed XML"),
+    ("XML that is no dump", PASSAGES, "a.xml", "<html></html>", "holds no <page>"),
+    ("plain text as articles", PASSAGES, "a.txt", "hello\n", ":1: starts with"),
+    ("articles in broken Parquet", PASSAGES, "a.parquet", b"PAR1" + bytes(99), "not a readable Parquet file"),
+    # files to compare with references
+    ("a prediction with a key twice", KILT, "g.jsonl", '{"id": "1", "id": "2", "output": []}\n', ":1: the key 'id' is given twice"),
+    ("a prediction without answer", KILT, "g.jsonl", lines({"id": "1", "output": []}), ":1: the prediction of item '1'"),
+    ("labels that are words", ERAG, "l.jsonl", lines({"query": "1", "labels": ["x"]}), ":1: label 'x' of query '1'"),
+    ("labels of a query twice", ERAG, "l.json", '{"1": [1], "1": [0]}', "query '1' stands twice"),
+    ("labels with a key twice", ERAG, "l.jsonl", '{"query": "1", "labels": [1], "labels": [0]}\n', ":1: the key 'labels' is given twice"),
+    # indexes, readers, prompts
+    ("a directory that is no index", INDEX, "i", {"x": ""}, "is not an index"),
+    ("a manifest of 100,000 brackets", INDEX, "i", {"erag-index.json": DEEP}, "nested too deep"),
+    ("a manifest that is a list", INDEX, "i", {"erag-index.json": "[]"}, "is not a manifest"),
+    ("a manifest with a key twice", INDEX, "i", {"erag-index.json": '{"kind": "bm25", "kind": "dense"}'}, "the key 'kind' is given twice"),
+    ("a manifest of another version", INDEX, "i", manifest(format=1), "is not a manifest of this version"),
+    ("a manifest without settings", INDEX, "i", manifest(settings={}), "is not a manifest of this version"),
+    ("a manifest whose kind is a list", INDEX, "i", manifest(kind=["bm25"]), "is not a manifest of this version"),
+    ("a manifest with passages in words", INDEX, "i", manifest(passages="many"), "is not a manifest of this version"),
+    ("a reader without a name", READER.replace("{bad}", "''"), "", None, "--reader is empty"),
+    ("a reader without config", READER, "m", {"model.safetensors": b""}, "holds no config.json"),
+    ("architectures 5", READER, "m", model({"model_type": "llama", "architectures": 5}), "architectures is 5"),
+    ("a model type that is a list", READER, "m", model({"model_type": ["t5"]}), "model_type is ['t5']"),
+    ("a config of brackets", READER, "m", model(DEEP), "nested too deep"),
+    ("a config with a key twice", READER, "m", model('{"model_type": "t5", "model_type": "llama"}'), "the key 'model_type' is given twice"),
+    ("a config that is a list", READER, "m", model("[]"), "is not a JSON object"),
+    ("a reader without weights", READER, "m", model(CAUSAL), "holds no *.safetensors"),
+    ("safetensors whose header is a list", READER, "m", model(CAUSAL, safetensors([])), "is not a safetensors file"),
+    ("safetensors whose entry is a number", READER, "m", model(CAUSAL, safetensors({"a": 5})), "is not a safetensors file"),
+    ("safetensors with a shape in words", READER, "m", model(CAUSAL, safetensors({"a": {"shape": ["x"]}})), "is not a safetensors file"),
+    ("safetensors of two bytes", READER, "m", model(CAUSAL, b"ab"), "is not a safetensors file"),
+    ("safetensors of 2^63 bytes", READER, "m", model(CAUSAL, struct.pack("<Q", 2**63)), "is not a safetensors file"),
+    ("no such GGUF file", READER, "m.gguf", None, "no such file"),
+    ("a prompt with a key twice", PROMPT, "p.txt", "---\nstop: a\nstop: b\n---\n" + FRONT, ":3: the key 'stop' is given twice"),
+    ("a prompt with an octal number", PROMPT, "p.txt", "---\nmax_new_tokens: 010\n---\n" + FRONT, ":2: 010 is not a plain decimal number"),
+    ("a prompt with a number of minutes", PROMPT, "p.txt", "---\nmax_new_tokens: 1:30\n---\n" + FRONT, ":2: 1:30 is not a plain decimal number"),
+    ("a prompt without a query", PROMPT, "p.txt", "{passages}", "no {query} in the prompt"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """Files that can be used, by their placeholders."""
+    directory = tmp_path_factory.mktemp("good")
+    contents = {
+        "queries": lines(*({"id": i, "input": f"what is {i}", "output": [{"answer": "x"}]} for i in "12")),
+        "corpus": lines({"id": "a", "text": "x"}, {"id": "b", "text": "y"}),
+        "run": "1 Q0 a 1 2 mine\n1 Q0 b 2 1 mine\n2 Q0 a 1 2 mine\n",
+        "other": "1 Q0 b 1 2 other\n",
+        "qrels": "1 0 a 1\n",
+    }  # fmt: skip
+    for name, content in contents.items():
+        (directory / name).write_text(content)
+    return {name: directory / name for name in contents}
+
+
+def written(path, content):
+    """Write what a row of the table has: a file, or a directory of files by name."""
+    if isinstance(content, dict):
+        path.mkdir()
+        for name, inside in content.items():
+            written(path / name, inside)
+    elif content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def listing(directory):
+    return sorted(path.relative_to(directory) for path in directory.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "content", "words"),
+    [pytest.param(*row[1:], id=row[0]) for row in TABLE],
+)
+def test_bad_input_ends_in_one_line_and_writes_nothing(
+    good, tmp_path, capfd, command, name, content, words
+):
+    written(tmp_path / name, content)
+    before = listing(tmp_path)
+    places = {"bad": tmp_path / name, "out": tmp_path / "out", "store": tmp_path / "store"} | good
+    arguments = [word.format(**places) if word != "''" else "" for word in command.split(" ")]
+    assert erag(*arguments) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("erag: ")
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+    assert len(printed.err) < 2500
+    # An option is named as one; every other fault has its file.
+    named = not content or "--" in words or os.fspath(tmp_path / name) in printed.err
+    assert named or isinstance(content, dict)
+    assert listing(tmp_path) == before
+
+
+def test_the_table_has_as_many_rows_as_is_promised():
+    assert len({row[0] for row in TABLE}) == len(TABLE) >= 150
