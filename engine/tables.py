@@ -380,12 +380,9 @@ def conform(
             f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
             f"a table of this kind has the columns {', '.join(schema)}",
         )
-    for name, kind in schema.items():
-        # 1 and 1.0 would become different ids, and what is missing in floats the text "NaN".
-        if kind == pl.String() and frame.schema[name].is_float():
-            raise InputError(
-                path, None, f"the column {name} holds floating-point numbers", "write texts"
-            )
+    # Of ids in floats, 1 would be 1.0, and what is missing the text "NaN".
+    if floats := [n for n in schema if schema[n] == pl.String() and frame.schema[n].is_float()]:
+        raise InputError(path, None, f"{floats[0]} holds floating-point numbers", "write texts")
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except pl.exceptions.PolarsError as error:
@@ -395,9 +392,7 @@ def conform(
     for name in schema:
         if name not in _NULLABLE and frame[name].null_count():
             row = first_row + (frame[name].is_null().arg_max() or 0)
-            raise InputError(
-                path, None, f"row {row} has no {name}", "fill the value in or leave the row out"
-            )
+            raise InputError(path, None, f"row {row} has no {name}", "fill it in, or leave it out")
     return frame
 
 

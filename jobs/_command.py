@@ -17,7 +17,7 @@ from engine.masking import masked
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, options_from
 from jobs._net import unforeseen
-from jobs._options import fields_of, with_options
+from jobs._options import with_options_of
 from jobs._terminal import tell
 
 BAD_INPUT = 2
@@ -44,11 +44,11 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
         app.config = [*options_from(_config_of(tokens)), check_numbers]
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except InputError as error:
-        _fail(with_options(str(error), fields_of(app)), BAD_INPUT)
+        _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:
         _fail(error, BAD_INPUT)
     except (ReadError, EncodeError) as error:
-        _fail(with_options(str(error), fields_of(app)), 1)
+        _fail(with_options_of(app, str(error)), 1)
     except KeyboardInterrupt:
         _fail("interrupted; what was done is kept, and not done again", 1)
     except BrokenPipeError:

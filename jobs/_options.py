@@ -38,6 +38,12 @@ def with_options(text: str, known: Collection[str] | None = None) -> str:
     return _FIELD.sub(written, text)
 
 
+def with_options_of(app: App, text: str) -> str:
+    """``with_options`` for the options of an app and of its commands."""
+    # Every command is loaded for its options: not for a text that names none.
+    return with_options(text, fields_of(app)) if "`" in text else text
+
+
 def fields_of(app: App) -> set[str]:
     """The fields that the options of an app, and of its commands, stand for."""
     arguments = app.assemble_argument_collection() if app.default_command else ()

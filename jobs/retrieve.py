@@ -16,13 +16,13 @@ from engine.retrieval import manifest
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.search import SearchOptions, approximate_recall, search
-from engine.sources.io.files import require_output
+from engine.sources.io.files import is_text, require_output
 from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
-from engine.wording import counted
+from engine.wording import counted, quoted
 from jobs._command import ConfigFile, run_command
 from jobs._terminal import say, warn_of_code
 
@@ -142,11 +142,19 @@ def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output)
         )
     if len(set(names)) < len(names):
         raise InputError(None, None, "two runs of the same name", "give each a different --name")
-    if unusable := [name for name in names if not name or "/" in name or name.startswith(".")]:
-        raise InputError(None, None, f"{unusable[0]!r} cannot name a file", "give another --name")
+    if unusable := [name for name in names if not _names_a_file(name)]:
+        raise InputError(
+            None, None, f"{quoted(unusable[0])} cannot name a file", "give another --name"
+        )
     if output.fuse and _FUSED in names:
         raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
     return list(names)
+
+
+def _names_a_file(name: str) -> bool:
+    """Whether a run can be written under its name: file systems take 255 bytes, temporary files more."""
+    forbidden = not name or name.startswith(".") or {"/", "\0"} & set(name)
+    return not forbidden and is_text(name) and len(name.encode()) <= 200
 
 
 def _refuse_dense_options(options: SearchOptions) -> None:

@@ -293,6 +293,8 @@ def test_tests_mirror_the_tree():
     listed = sorted((ROOT / "tests").rglob("test_*.py"))
     for path in listed:
         folder = path.parent.relative_to(ROOT / "tests")
+        if folder.name == "faults":  # what breaks does not keep to rooms
+            continue
         places = [ROOT / "engine" / folder, ROOT / folder]
         assert any(place.is_dir() for place in places), path
 

@@ -31,7 +31,7 @@ PREFERENCES = EVALUATE.replace("containment", "preference --preferences {bad}")
 EDITS = EVALUATE + " --edits {bad}"
 CONFIG = "fuse --config {bad} --run {run} --run {other} --out {out}/f.trec"
 CONFIG_EVALUATE = EVALUATE + " --config {bad}"
-PASSAGES = "passages {bad} --out {out}/c.parquet"
+PASSAGES = "passages {bad} --out {out}.parquet"
 KILT = "conformance --kilt {queries} {bad}"
 ERAG = "conformance --erag {bad}"
 INDEX = "retrieve --index {bad} --queries {queries} --out {out}/r.trec"
@@ -140,9 +140,9 @@ TABLE = [
     ("Parquet with a null", FUSE, "r.parquet", run(doc_id=["a", None]), "row 1 has no doc_id"),
     ("Parquet with a rank twice", FUSE, "r.parquet", run(rank=[1, 1]), "lists the rank 1 twice"),
     ("Parquet with a document twice", FUSE, "r.parquet", run(doc_id=["a", "a"]), "lists the document 'a' twice"),
-    ("Parquet with a score NaN", FUSE, "r.parquet", run(score=[1.0, float("nan")]), "score 'nan' of document 'b'"),
-    ("Parquet with infinity", FUSE, "r.parquet", run(score=[float("inf"), 1.0]), "score 'inf' of document 'a'"),
-    ("Parquet with -1e300", FUSE, "r.parquet", run(score=[1.0, -1e300]), "score '-1e+300' of document 'b'"),
+    ("Parquet with a score NaN", FUSE, "r.parquet", run(score=[1.0, float("nan")]), "score 'nan' is not a number that single precision holds (document 'b' of query '1')"),
+    ("Parquet with infinity", FUSE, "r.parquet", run(score=[float("inf"), 1.0]), "score 'inf' is not a number"),
+    ("Parquet with -1e300", FUSE, "r.parquet", run(score=[1.0, -1e300]), "score '-1e+300' is not a number"),
     ("Parquet with ids in floats", FUSE, "r.parquet", run(query_id=[1.0, 1.0]), "query_id holds floating-point numbers"),
     ("a run of other queries", RUN, "r.trec", "9 Q0 a 1 2 x\n", "lists none of the 2 queries"),
     ("an id that only looks equal", RUN, "r.trec", "e\u0301 Q0 a 1 2 x\n", r"it has 'e\u0301'"),

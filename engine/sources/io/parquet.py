@@ -90,8 +90,9 @@ def open_parquet(path: Location) -> Iterator[ParquetTable]:
     path = locate(path)
     with contextlib.ExitStack() as stack:
         with _refusing_damage(path):
-            # Given a path, Arrow reads without Python's lock.
-            source = path if isinstance(path, Path) else stack.enter_context(open_binary(path))
+            # Given a path, Arrow reads without Python's lock; a pipe is no file that it can seek in.
+            is_file = isinstance(path, Path) and path.is_file()
+            source = path if is_file else stack.enter_context(open_binary(path))
             # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
             file = stack.enter_context(
                 pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)

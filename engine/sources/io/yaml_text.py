@@ -84,7 +84,7 @@ def read_settings(text: str, path: Location, *, first_line: int = 1) -> dict[str
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.reader.ReaderError as error:
         line = first_line + text.count("\n", 0, error.position)
-        problem = f"broken YAML (the character U+{ord(error.character):04X} is not allowed)"
+        problem = f"broken YAML (the character U+{error.character:04X} is not allowed)"
         raise InputError(path, line, problem, "remove it") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark

@@ -111,7 +111,8 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
             )
         single = np.float32(score)
         if previous is not None and previous[0] == query_id and not single < previous[1]:
-            single = np.nextafter(previous[1], np.float32("-inf"))
+            with np.errstate(over="ignore"):
+                single = np.nextafter(previous[1], np.float32("-inf"))
             score = float(single)
             if not np.isfinite(single):
                 raise InputError(
@@ -200,11 +201,11 @@ def _bad_score(
     path: Location, line: int | None, score: str, query_id: str, doc_id: str
 ) -> InputError:
     """The error for a score that a run could not be exported with and read back in the same order."""
-    problem = f"score {quoted(score)} of document {quoted(doc_id)} of query {quoted(query_id)}"
     return InputError(
         path,
         line,
-        f"{problem} is not a number in single precision",
+        f"score {quoted(score)} is not a number that single precision holds "
+        f"(document {quoted(doc_id)} of query {quoted(query_id)})",
         f"write a number from -{_LARGEST_SCORE:.7g} to {_LARGEST_SCORE:.7g}",
     )
 

@@ -44,9 +44,11 @@ def survives(path):
     try:
         read_parquet(path).rows()
     except InputError as error:
-        assert str(error).startswith(f"{path}: ")
-        return False
-    return True
+        refused = error
+    else:
+        return True
+    assert str(refused).startswith(f"{path}: ")
+    return False
 
 
 def flipped(content, places, bits):

@@ -114,3 +114,13 @@ def test_names_of_runs_cannot_lead_to_other_directories(tmp_path):
         "runs/a_b-2.trec",
         "runs/A_B-3.trec",
     ]
+
+
+def test_names_of_many_bytes_are_cut_to_what_file_systems_take(tmp_path):
+    names = ["검" * 100, "검" * 100 + "색", "x" * 150, "é" * 150]
+    runs = pl.concat(make_run([("q1", "a", 1)], name) for name in names)
+    written = write_exports(pl.DataFrame(schema=tables.LABELS), runs, tmp_path)
+    assert [read_run(path)["run"][0] for path in written] == names
+    stems = [path.stem for path in written]
+    assert stems == ["검" * 68, "검" * 68 + "-2", "x" * 100, "é" * 100]
+    assert max(len(stem.encode()) for stem in stems) <= 209

@@ -1,0 +1,93 @@
+"""Options as they are converted: numbers as they are written, on the command line and in files."""
+
+import pytest
+
+from jobs import _net, cli
+from jobs._command import run_app
+from tests.commands import erag
+
+
+@pytest.fixture
+def fused(tmp_path, capsys):
+    """A function that fuses two runs of 40 documents; the number of results, or the message."""
+    for name in ("one", "two"):
+        rows = (f"1 Q0 d{i} {i} {-i} {name}\n" for i in range(40))
+        (tmp_path / name).write_text("".join(rows))
+
+    def fuse(*options, yaml=None):
+        given = ["--run", tmp_path / "one", "--run", tmp_path / "two", "--out", tmp_path / "out"]
+        if yaml is not None:
+            (tmp_path / "o.yaml").write_text(yaml)
+            options = ["--config", tmp_path / "o.yaml", *options]
+        status = erag("fuse", *given, *options)
+        printed = capsys.readouterr()
+        return int(printed.out.split()[0]) if status == 0 else printed.err
+
+    return fuse
+
+
+@pytest.mark.parametrize(
+    ("text", "results"),
+    [("12", 12), ("+12", 12), ("010", 10), ("30.0", 30), ("0x10", 16), ("0b11", 3), ("0o17", 15)],
+)
+def test_whole_numbers_are_what_they_look_like_wherever_they_stand(fused, text, results):
+    assert fused("--k", text) == results
+    assert fused(yaml=f"k: {text}\n") == results
+    assert fused(yaml=f"k: '{text}'\n") == results
+
+
+@pytest.mark.parametrize("text", ["2.5", "1e1", "1_0", "1:30", "ten", "٣", "12.", "yes"])
+def test_other_numbers_are_refused_wherever_they_stand(fused, text):
+    if text == "12.":  # a whole number after all
+        assert fused("--k", text) == fused(yaml=f"k: {text}\n") == 12
+        return
+    assert fused("--k", text) == f"erag: --k is '{text}'; give a whole number, in decimal digits\n"
+    in_file = fused(yaml=f"k: {text}\n")
+    assert in_file.endswith(f"o.yaml: --k is '{text}'; give a whole number, in decimal digits\n")
+
+
+def test_the_command_line_wins_over_the_file_and_texts_are_as_written(fused, tmp_path):
+    assert fused("--k", 5, yaml="k: 7\nname: no\n") == 5
+    assert (tmp_path / "out").read_text().split()[5] == "no"
+    assert fused(yaml="k: 3\nname: 2026-01-01\n") == 3
+    assert (tmp_path / "out").read_text().split()[5] == "2026-01-01"
+    assert fused(yaml="name: 1.50\nconstant: 60\n") == 40
+    assert (tmp_path / "out").read_text().split()[5] == "1.50"
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [("on", True), ("off", False), ("yes", True), ("No", False), ("true", True), ("false", False)],
+)
+def test_switches_take_the_words_of_yaml(tmp_path, capsys, text, on):
+    (tmp_path / "o.yaml").write_text(f"end-to-end: {text}\n")
+    given = ["evaluate", "--queries", "q", "--corpus", "c", "--run", "r", "--out", tmp_path / "o"]
+    more = ["--annotators", "containment", "--end-to-end-k", 10, "--reader", "", "--certify"]
+    assert erag(*given, *more, "--config", tmp_path / "o.yaml") == 2
+    # Without the reading of whole lists nothing is read, so that nothing can be repeated.
+    assert ("nothing is read" in capsys.readouterr().err) == (not on)
+
+
+def test_an_unforeseen_error_prints_one_line_and_leaves_a_log(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(_net.tempfile, "tempdir", str(tmp_path))
+
+    def break_down(*arguments, **options):
+        raise KeyError("a\nb")
+
+    monkeypatch.setattr("jobs._command.options_from", break_down)
+    with pytest.raises(SystemExit) as stop:
+        run_app(cli.app, ["fuse"])
+    assert stop.value.code == 1
+    (log,) = tmp_path.iterdir()
+    printed = capsys.readouterr().err
+    assert printed.startswith("erag: an unforeseen error (KeyError: ")
+    assert printed.endswith(f"in {log}\n")
+    assert printed.count("\n") == 1
+    assert "in break_down" in log.read_text()
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_where_no_log_can_be_written_the_traceback_is_printed(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(_net.tempfile, "tempdir", str(tmp_path / "missing"))
+    assert "the traceback is above" in _net.unforeseen(ValueError("x"))
+    assert "ValueError: x" in capsys.readouterr().err
