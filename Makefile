@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install vllm demo test pytest test-slow lint format audit clean
+.PHONY: install vllm demo test pytest test-slow test-faults lint format audit clean
 
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
@@ -38,10 +38,14 @@ test: $(VENV)/.installed-test
 	$(MAKE) --no-print-directory --jobs 2 lint pytest
 
 pytest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow and not faults" --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
+
+# Kills actors and drivers, and prints how many reads that lost, doubled and repeated.
+test-faults: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m faults
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -79,7 +79,7 @@ def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) 
         run = search(folder, needed, k=DEPTH)
     lists = run.select("query_id", pl.concat_list("doc_id").alias("doc_ids"))
     wanted = wanted_reads(lists, queries, corpus, prompt=prompt, fingerprint=spec.fingerprint)
-    reads = missing_reads(wanted, load_store(Path("/nonexistent"), "none")).head(count)
+    reads = missing_reads(wanted, load_store(Path("/nonexistent"), "none").reads).head(count)
     if reads.height < count:
         raise SystemExit(f"the data has {reads.height} reads; use --reads {reads.height} or fewer")
     return reads

@@ -53,6 +53,10 @@ class ReadError(Exception):
     """Some reads failed; all others are in the store."""
 
 
+class WriteError(Exception):
+    """A file cannot be written, since the disk is full or the system refuses; what was whole stays whole."""
+
+
 class EncodeError(Exception):
     """Some vectors could not be computed; the others are kept, but the index is unfinished."""
 

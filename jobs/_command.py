@@ -12,12 +12,14 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
-from engine.errors import EncodeError, InputError, ReadError
+from engine.errors import EncodeError, InputError, ReadError, WriteError
 from engine.masking import masked
+from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, options_from
 from jobs._net import unforeseen
 from jobs._options import with_options_of
+from jobs._signals import StoppedError, stoppable, without_output
 from jobs._terminal import tell
 
 BAD_INPUT = 2
@@ -34,7 +36,11 @@ ConfigFile = Annotated[
 
 
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
-    """Run an app and exit: 0 done, 2 bad input (one line on standard error), 1 anything else."""
+    """Run an app and exit.
+
+    The status is 0 if it is done, 2 for bad input, 130 after Ctrl-C, 143 after SIGTERM, and 1 for anything
+    else; but for 0, one line on standard error says why.
+    """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     command = _COMMAND.set(shlex.join([*app.name[0].split(), *map(masked, tokens)]))
     # Nothing a command needs comes from the network, and nothing may be asked there.
@@ -42,20 +48,25 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
     try:
         app.config = [*options_from(_config_of(tokens)), check_numbers]
-        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        app.suppress_keyboard_interrupt = False  # cyclopts would end without a word
+        with stoppable():
+            app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+            sys.stdout.flush()
     except InputError as error:
         _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:
         _fail(error, BAD_INPUT)
-    except (ReadError, EncodeError) as error:
+    except (ReadError, EncodeError, WriteError) as error:
         _fail(with_options_of(app, str(error)), 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; what was done is kept, and not done again", 1)
+    except StoppedError as stop:
+        _fail(stop, stop.status)
     except BrokenPipeError:
         # The reader of our output went away (head, less): nothing to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        without_output()
         sys.exit(1)
     except Exception as error:
+        if is_full(error):
+            _fail_for_space(error)
         _fail(unforeseen(error), 1)
     finally:
         forget_pipes()
@@ -85,6 +96,17 @@ def _config_of(tokens: Sequence[str]) -> Path | None:
         if token.startswith("--config="):
             return Path(token.removeprefix("--config="))
     return None
+
+
+def _fail_for_space(error: Exception) -> None:
+    """End after an error that says, in the words of whatever library, that a disk is full."""
+    try:
+        sys.stdout.flush()
+    except (
+        OSError
+    ):  # it is standard output that cannot be written; Python would try again at its end
+        without_output()
+    _fail(f"no space is left on the disk ({error}); free some, and run the same command again", 1)
 
 
 def _fail(error: object, status: int) -> None:

@@ -27,6 +27,10 @@ from jobs._sizes import convert_bytes
 
 # Reads that --certify repeats where it is given no number.
 _CERTIFIED = 64
+# Options that name a model or a prompt template: a folder or file where there is one, else a name.
+MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
+# Options that name folders to write into.
+_WRITTEN = ("out", "store")
 _NAMES = ("Inputs", "Reader", "Labels", "Measures", "Statistics", "Running")
 INPUTS, READER, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
@@ -156,6 +160,16 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
                 f"add {users} to `annotators`, or leave `{name}` out",
             )
     return take(InputFiles, options, run=tuple(options["run"]), tables=given)
+
+
+def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The files that options name, by field: all that are paths, and not to be written."""
+
+    def is_path(value: Any) -> bool:
+        values = value if isinstance(value, list | tuple) else [value]
+        return any(isinstance(one, Path) for one in values)
+
+    return {n: value for n, value in options.items() if is_path(value) and n not in _WRITTEN}
 
 
 def _augmentations(text: str) -> tuple[Augmentation, ...]:

@@ -17,12 +17,16 @@ from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import require_output, write_parquet, write_text
 from engine.sources.io.locations import locate
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from engine.sources.io.replacing import replaced_together
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
 from engine.wording import counted
 from jobs._command import ConfigFile, command_line, run_command
 from jobs._progress import shown_progress
 from jobs._terminal import standard_output, warn_of_code
+
+_CLUSTERS, _ASSIGNMENTS, _SUMMARY = "coverage.parquet", "assignments.parquet", "summary.json"
 
 
 def coverage(
@@ -62,6 +66,8 @@ def coverage(
     require_least("seed", seed, 0)
     if out is not None:
         require_output(out, directory=True)
+        given = {"queries": queries, "user_queries": user_queries, "config": config}
+        refuse_overlap(Inputs(given, {"encoder": encoder.encoder}), Outputs(_files(out)))
     warn_of_code(encoder.trust_remote_code)
     spec = specify(encoder, threads=threads or 0)
     evaluation = read_query_set(queries, need_answers=False)
@@ -95,12 +101,16 @@ def _print(result: Coverage, *, left_out: int, out: Path | None) -> None:
         console.print_line(f"results -> {out}")
 
 
+def _files(out: Path) -> list[Path]:
+    return [out / name for name in (_CLUSTERS, _ASSIGNMENTS, _SUMMARY)]
+
+
 def _write(result: Coverage, summary: dict[str, Any], out: Path) -> None:
-    # Removed first and written last: if there is a summary, everything that it describes exists.
-    (out / "summary.json").unlink(missing_ok=True)
-    write_parquet(result.clusters, out / "coverage.parquet")
-    write_parquet(result.assignments, out / "assignments.parquet")
-    write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", out / "summary.json")
+    with replaced_together(out, last=_SUMMARY) as directory:
+        write_parquet(result.clusters, directory / _CLUSTERS)
+        write_parquet(result.assignments, directory / _ASSIGNMENTS)
+        text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+        write_text(text, directory / _SUMMARY)
 
 
 if __name__ == "__main__":

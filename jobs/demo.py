@@ -20,6 +20,7 @@ from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
 from engine.sources.io.files import require_output, write_parquet
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.queries.read import read_queries
@@ -27,6 +28,8 @@ from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command
 from jobs._progress import shown_progress
+from jobs._results import outputs
+from jobs._signals import keeps
 from jobs._terminal import say
 from jobs.evaluate import evaluate_and_report, name_files
 
@@ -98,6 +101,10 @@ def demo(
     start = time.perf_counter()
     settings = SETTINGS[task].but(actors=actors)
     require_output(out, directory=True)
+    if config is not None:
+        refuse_overlap(Inputs({"config": config}, {}), _outputs(out, settings))
+    store = out / "store"
+    keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
 
     source = wikipedia_dump()
     corpus = passages(read_source(source))
@@ -120,7 +127,6 @@ def demo(
     say(f"retrieved: {K} passages for each of {queries.height} questions with BM25")
 
     files = InputFiles(queries=queries_path, corpus=corpus_path, run=(run_path,))
-    store = out / "store"
     if some:
         # fp32 is the default where nothing is faster: there, how fast reads are is measured.
         if chosen is None and best_dtype() == "float32":
@@ -136,6 +142,13 @@ def demo(
     conditions = vary(settings, Sweep())
     evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store)
     say(f"{time.perf_counter() - start:.0f} s in all")
+
+
+def _outputs(out: Path, settings: Settings) -> Outputs:
+    """What the demo writes under ``out``."""
+    of_evaluation = outputs(out, settings)
+    made = [out / f"{name}.parquet" for name in ("corpus", "queries", "run")]
+    return Outputs([*of_evaluation.files, *made], [*of_evaluation.folders, out / "index"])
 
 
 def time_reads(

@@ -16,11 +16,20 @@ from engine.masking import masked
 from engine.report.audit import Origin, input_files
 from engine.sources.io.files import require_output
 from engine.sources.io.locations import Location, locate
+from engine.sources.io.outputs import Inputs, refuse_overlap
 from jobs._command import command_line, run_command
-from jobs._evaluation_options import files_of, parameters, settings_of, sweep_of
+from jobs._evaluation_options import (
+    MODEL_FIELDS,
+    files_of,
+    given_files,
+    parameters,
+    settings_of,
+    sweep_of,
+)
 from jobs._options import with_signature
 from jobs._progress import shown_progress
-from jobs._results import print_results, write_results
+from jobs._results import outputs, print_results, write_results
+from jobs._signals import keeps
 from jobs._terminal import warn_of_code
 
 
@@ -42,6 +51,8 @@ def evaluate_command() -> Callable[..., None]:
         out, store = options["out"], options["store"] or cache_directory() / "reads"
         for directory in (out, store):
             require_output(directory, directory=True)
+        models = {name: options[name] for name in MODEL_FIELDS}
+        refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
         inputs = read_inputs(files, k=max(condition.k for condition in conditions))
         evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store)
 
@@ -66,6 +77,7 @@ def evaluate_and_report(
         files: where the inputs came from, for the summary.
     """
     done = None
+    keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(files))
     with shown_progress() as on_progress:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from engine.errors import InputError, require_least
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
 from engine.sources.io.files import require_output
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
 from engine.wording import counted
@@ -46,6 +47,7 @@ def fuse(
     if len(run) < 2:
         raise InputError(None, None, "only one --run", "give at least two")
     require_output(out, directory=False)
+    refuse_overlap(Inputs({"run": run, "config": config}, {}), Outputs([out]))
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)
     write_run(fused, out)
     queries = counted(fused[QUERY_ID].n_unique(), "[query|queries]")

@@ -16,11 +16,13 @@ from engine.retrieval.dense import IndexOptions
 from engine.retrieval.encoders import PassageEncoderOptions, specify
 from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.files import require_output
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus
 from engine.wording import counted
 from jobs._command import ConfigFile, run_app
 from jobs._progress import shown_progress
+from jobs._signals import keeps
 from jobs._sizes import convert_bytes
 from jobs._terminal import say, warn_of_code
 
@@ -60,6 +62,7 @@ def bm25(
     require_output(out, directory=True)
     require_least("threads", threads, 1)
     require_least("skip_bad", skip_bad, 0)
+    refuse_overlap(Inputs({"corpus": corpus, "config": config}, {}), Outputs(folders=[out]))
     skipped = SkipBad(skip_bad)
     index = lexical.build_index(
         scan_corpus(corpus, skip_bad=skipped, distinct=True),
@@ -98,6 +101,10 @@ def dense(
     """
     require_output(out, directory=True)
     require_least("skip_bad", skip_bad, 0)
+    refuse_overlap(
+        Inputs({"corpus": corpus, "config": config}, {"encoder": encoder.encoder}),
+        Outputs(folders=[out]),
+    )
     warn_of_code(encoder.trust_remote_code)
     spec = specify(encoder, memory=memory)
     skipped = SkipBad(skip_bad)
@@ -107,6 +114,7 @@ def dense(
         skipped = SkipBad(skip_bad)  # bad records are counted anew each time the corpus is read
         return scan_corpus(corpus, skip_bad=skipped, distinct=True)
 
+    keeps(f"encoded shards are kept in {out}; run the same command again to go on from there")
     with shown_progress("encoding", "shards") as on_progress:
         index = vectors.build_index(scan, out, spec, options, on_progress=on_progress)
     indexed = counted(index.passages, "passage[|s]")

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from engine.errors import InputError, require_least
 from engine.sources.io.files import require_output
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.cut import ArticleId
 from engine.sources.passages.splitting import Cutting
@@ -58,6 +59,7 @@ def passages(
             "give a name that ends in .parquet, or a directory",
         )
     require_output(out, directory=out.suffix != ".parquet")
+    refuse_overlap(Inputs({"source": source, "config": config}, {}), Outputs([out]))
     skip = SkipBad(skip_bad)
     written = write_passages(
         source, out, cutting=cutting, article_id=article_id, workers=workers, skip_bad=skip

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import polars as pl
 from cyclopts import Parameter
@@ -14,10 +14,12 @@ from cyclopts import Parameter
 from engine.errors import InputError, require_least
 from engine.retrieval import manifest
 from engine.retrieval.fusion import reciprocal_rank
-from engine.retrieval.manifest import Manifest
+from engine.retrieval.manifest import Kind, Manifest
 from engine.retrieval.search import SearchOptions, approximate_recall, search
 from engine.sources.io.files import is_text, require_output
 from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from engine.sources.io.replacing import replaced_together
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
@@ -61,6 +63,17 @@ class Output:
             )
         require_output(self.out, directory=self.is_directory(indexes))
 
+    def files(self, index: Sequence[Path]) -> list[Path]:
+        """Every file that may be written; which of them depends on the indexes and their ids."""
+        if not self.is_directory(len(index)):
+            return [self.out]
+        names = self.name or [*get_args(Kind), *(path.resolve().name for path in index)]
+        return [
+            self.out / f"{name}{suffix}"
+            for name in (*names, *([_FUSED] if self.fuse else []))
+            for suffix in (".trec", ".parquet")
+        ]
+
     def is_directory(self, indexes: int) -> bool:
         return indexes > 1 and self.out.suffix not in _FILES
 
@@ -94,6 +107,9 @@ def retrieve(
     require_least("limit", limit, 1)
     require_least("skip_bad", skip_bad, 0)
     output.check(len(index))
+    models = {"index": index, "encoder": options.encoder}
+    given = {"queries": queries, "corpus": corpus, "config": config}
+    refuse_overlap(Inputs(given, models), Outputs(output.files(index)))
     warn_of_code(options.trust_remote_code)
     if output.fuse:
         _refuse_twice(index)
@@ -196,14 +212,19 @@ def _write_all(
     runs: dict[str, pl.DataFrame], queries: pl.DataFrame, output: Output, *, k: int
 ) -> None:
     to_directory = output.is_directory(len(runs))
-    if to_directory or len(runs) == 1:
-        for name, run in runs.items():
-            path = _file(output.out, name, run) if to_directory else output.out
-            _write(run, queries, name, path)
+    written = dict(runs) if to_directory or len(runs) == 1 else {}
     if output.fuse:
-        fused = reciprocal_rank(pl.concat(runs.values()), k=k, name=_FUSED)
-        path = _file(output.out, _FUSED, fused) if to_directory else output.out
-        _write(fused, queries, _FUSED, path)
+        written[_FUSED] = reciprocal_rank(pl.concat(runs.values()), k=k, name=_FUSED)
+    if to_directory:
+        with replaced_together(output.out) as directory:
+            for name, run in written.items():
+                write_run(run, _file(directory, name, run))
+    else:
+        for run in written.values():
+            write_run(run, output.out)
+    for name, run in written.items():
+        path = _file(output.out, name, run) if to_directory else output.out
+        _print_run(run, queries, name, path)
 
 
 def _file(directory: Path, system: str, run: pl.DataFrame) -> Path:
@@ -212,8 +233,7 @@ def _file(directory: Path, system: str, run: pl.DataFrame) -> Path:
     return directory / f"{system}{'.parquet' if has_spaces else '.trec'}"
 
 
-def _write(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> None:
-    write_run(run, path)
+def _print_run(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) -> None:
     assert run.is_empty() or run[RUN][0] == name
     results = (
         f"{counted(run.height, 'result[|s]')} for {counted(queries.height, '[query|queries]')}"

@@ -42,6 +42,7 @@ GROUPS = {
         "tests/machine/test_cluster.py",
         "tests/reading/test_pipeline.py",
         "tests/retrieval/test_dense.py",
+        "tests/faults/test_kills.py",
         "tests/jobs/test_commands.py::test_several_runs_on_ray",
     ),
     "bundled reader": (

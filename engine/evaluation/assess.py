@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import polars as pl
@@ -21,7 +21,7 @@ from engine.notes import Note, count_note
 from engine.ranking.measures import comparable
 from engine.ranking.scores import Relevant
 from engine.reading.certify import Certificate
-from engine.reading.reads import UNNAMED
+from engine.reading.reads import UNNAMED, ReadingCosts
 from engine.scoring.metrics import score_outputs
 from engine.statistics.comparison import PERMUTATION
 from engine.statistics.table import Statistics, analyse
@@ -297,7 +297,16 @@ def _read_notes(readings: Mapping[str, Reading], settings: Settings) -> Iterator
         sum(reading.costs.memory_halvings for reading in readings.values()),
         "[batch was|batches were] halved because memory ran out",
     )
+    yield damaged_files(reading.costs for reading in readings.values())
     yield _own_executor(readings)
+
+
+def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
+    """Which files of the read store were damaged, and where they are now."""
+    paths = tuple(dict.fromkeys(path for of_one in costs for path in of_one.damaged_files))
+    first = f", {paths[0]}{' first' if len(paths) > 1 else ''}" if paths else ""
+    what = f"damaged [file|files] of the read store [was|were] set aside and not used{first}"
+    return count_note("damaged_store_files", len(paths), what, about=paths)
 
 
 def _own_executor(readings: Mapping[str, Reading]) -> Note:

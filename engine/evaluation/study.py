@@ -16,7 +16,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.assess import Evaluation, assess
+from engine.evaluation.assess import Evaluation, assess, damaged_files
 from engine.evaluation.evaluate import certify_readings
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import Prepared, prepare
@@ -245,6 +245,7 @@ def _notes(
     settings = next(iter(evaluations.values())).settings
     failed = sum(reading.costs.failed for reading in readings)
     yield count_note("failed_reads_of_study", failed, "read[|s] of the study failed")
+    yield damaged_files(reading.costs for reading in readings)
     if not settings.reader.end_to_end:
         return
     cutoffs = {condition.k for condition in evaluations}

@@ -8,8 +8,10 @@ import logging
 import os
 import re
 import secrets
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +65,7 @@ def start_ray(plan_bytes: int = 0) -> None:
             "_temp_dir": str(folder / "r"),
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
-    with _replayed_on_failure():
+    with _replayed_on_failure(), _own_handler():
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
     if address == "local" and os.environ.get(_MODE) != "token":
         stop_ray()
@@ -110,6 +112,20 @@ def _replayed_on_failure() -> Iterator[None]:
         finally:
             os.dup2(original, 2)
             os.close(original)
+
+
+@contextlib.contextmanager
+def _own_handler() -> Iterator[None]:
+    """Keep the program's own handler of SIGTERM, where it has one.
+
+    Ray sets one in Python and one below it, which prints a native stack and aborts.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def stop_ray() -> None:

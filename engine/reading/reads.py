@@ -96,6 +96,8 @@ class ReadingCosts:
         padding_share: of the padded tokens.
         memory_halvings: batches halved because memory ran out.
         workers: peak memory in bytes of each actor.
+        damaged_files: paths of files of the store that the disk damaged, now set aside; reads in them
+            that were wanted were done again.
     """
 
     wanted: int = 0
@@ -112,6 +114,7 @@ class ReadingCosts:
     padding_share: float = 0.0
     memory_halvings: int = 0
     workers: dict[str, int] = field(default_factory=dict)
+    damaged_files: list[str] = field(default_factory=list)
 
 
 def get_reads(
@@ -142,17 +145,19 @@ def get_reads(
 
     Raises:
         ReadError: reads were lost on the way.
+        WriteError: the store cannot be written; the units before are in it.
         ValueError: ``spec`` is of another executor, or of the reader.
     """
     start = time.perf_counter()
     if read_by(spec, executor) != spec:
         raise ValueError("reads that were planned for another executor")
     kept = is_kept(executor)
-    known = store.load(directory, spec.fingerprint) if kept else tables.empty(tables.READS)
-    stored = known.join(wanted, on=READ_KEY, how="semi")
+    known = store.load(directory, spec.fingerprint) if kept else store.NOTHING
+    stored = known.reads.join(wanted, on=READ_KEY, how="semi")
     plan = missing_reads(wanted, stored)
     distinct = stored.height + plan.height
     costs = ReadingCosts(wanted=distinct, reused=stored.height)
+    costs.damaged_files = [str(path) for path in known.damaged]
     on_progress(stored.height, distinct)
     frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,7 +12,9 @@ from engine.errors import InputError
 from engine.retrieval import lucene, manifest, morphemes
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.morphemes import Tokenizer
+from engine.sources.io.files import reported_writing
 from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.io.temporary import abandoned, temporary_directory
 from engine.tables import DOC_ID, QUERY, TEXT, TITLE
 
 # The languages for which Anserini 1.6 has a Lucene analyzer (io.anserini.analysis.AnalyzerMap).
@@ -22,6 +22,9 @@ LANGUAGES = (
     *("ar", "bn", "da", "de", "en", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja"),
     *("ko", "nl", "no", "pl", "pt", "ru", "sv", "te", "th", "tr", "uk", "zh"),
 )
+
+# In the folder in which an index is built: the new one, and the old one once it has moved away.
+_NEW, _OLD = "new", "old"
 
 
 def build_index(
@@ -47,8 +50,10 @@ def build_index(
     Raises:
         InputError: ``directory`` holds something other than an index of this engine, there is no
             Java 21, the language is unknown, or the corpus cannot be read.
+        WriteError: the disk is full; an existing index stays.
     """
     directory = Path(directory).resolve()
+    _restore(directory)
     manifest.require_place(directory, "bm25")
     if language not in LANGUAGES:
         raise InputError(
@@ -57,12 +62,12 @@ def build_index(
     kiwi = morphemes.Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
     batches = [corpus] if isinstance(corpus, pl.DataFrame) else corpus
-    work = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
-    work.mkdir(parents=True)
-    try:
+    with reported_writing(directory), temporary_directory(directory) as work:
+        new = work / _NEW
+        new.mkdir()
         lucene.index(
             _contents(batches, fingerprint, kiwi),
-            work,
+            new,
             lucene.Analysis(language, pretokenized=tokenizer is not None),
             threads=threads or os.cpu_count() or 1,
         )
@@ -77,25 +82,29 @@ def build_index(
             },
             versions=manifest.versions("pyserini"),
         )
-        manifest.write(index, work)
+        manifest.write(index, new)
         _move_into_place(work, directory)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return index
 
 
 def _move_into_place(work: Path, directory: Path) -> None:
-    """Move a finished index to its place; a kill leaves the old one, none, or the new one."""
-    old = work.with_suffix(".old")
-    if directory.exists():
-        os.replace(directory, old)
+    """Move a finished index to its place, and the old one to where the new one was made."""
+    old = work / _OLD
     try:
-        os.replace(work, directory)
-    except OSError:
-        if old.exists():
+        if directory.exists():
+            os.replace(directory, old)
+        os.replace(work / _NEW, directory)
+    except BaseException:
+        if old.exists() and not directory.exists():
             os.replace(old, directory)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+
+
+def _restore(directory: Path) -> None:
+    """Move an index back that a process was replacing when it was killed, between the two moves."""
+    for work in abandoned(directory.parent, of=directory):
+        if (work / _OLD).is_dir() and not directory.exists():
+            (work / _OLD).rename(directory)
 
 
 def search(

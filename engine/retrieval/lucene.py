@@ -12,6 +12,7 @@ than a few of them; queries and results are passed as Parquet files, settings as
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import subprocess
@@ -39,6 +40,8 @@ _CORPUS = pa.schema({DOC_ID: pa.large_string(), CONTENTS: pa.large_string()})
 # Passages sent at a time.
 _BATCH = 10_000
 _ENGLISH = "en"
+# What Java says of a full disk, in an error that another one may follow.
+_FULL = "No space left on device"
 
 
 @dataclass(frozen=True)
@@ -135,15 +138,17 @@ def _run(task: str, feed: Callable[[IO[bytes]], None], **settings: Any) -> None:
             # If the process has failed, its message says more than the broken pipe.
             with contextlib.suppress(BrokenPipeError), process.stdin as stream:
                 feed(stream)
-        except BaseException:
-            process.kill()
-            raise
-        finally:
             status = process.wait()
+        except BaseException:  # an interruption among them, also while it is waited for
+            process.kill()
+            process.wait()
+            raise
         messages.seek(0)
         lines = messages.read().decode(errors="replace").strip().splitlines() or ["no message"]
     if status:
         errors = [line for line in lines if re.match(r"[\w.$]*(Error|Exception)\b", line.strip())]
+        if full := [line for line in lines if _FULL in line]:
+            raise OSError(errno.ENOSPC, full[-1].strip())
         raise RuntimeError(
             f"Lucene failed ({task}, status {status}): {(errors or lines)[-1].strip()}"
         )

@@ -30,7 +30,9 @@ _SETTINGS: dict[Kind, frozenset[str]] = {
 # like.
 _OURS: dict[Kind, re.Pattern[str]] = {
     "bm25": re.compile(r"erag-index\.json|segments_\w+|_\w+\.\w+|write\.lock"),
-    "dense": re.compile(r"erag-index\.(json|unfinished)|shards|\w+\.faiss|\..*\.tmp\..*"),
+    "dense": re.compile(
+        r"erag-index\.(json|unfinished)|shards|\w+\.faiss|\..*\.tmp\..*|\..*\.erag(\..*)?"
+    ),
 }
 
 

@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.floating]
 TYPES: dict[Storage, npt.DTypeLike] = {"fp32": np.float32, "fp16": np.float16}
 VECTOR = "vector"
 FOLDER = "shards"
-# A shard's file, or the remains of one from a killed build.
+# A shard's file, or the remains of one from a killed build of an earlier version.
 _NAME = re.compile(r"[0-9a-f]{40}\.parquet|\.[0-9a-f]{40}\.[0-9a-f]+\.tmp\.parquet")
 # Passages per shard: some seconds on one laptop core, some megabytes of vectors.
 SHARD = 2048

@@ -127,8 +127,8 @@ def test_the_columns_of_reads_are_the_fields_of_an_output():
 def test_another_reader_does_not_share_reads(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     other = replace(SPEC, dtype="bfloat16")
-    assert store.load(tmp_path, other.fingerprint).is_empty()
-    assert store.load(tmp_path, SPEC.fingerprint).height == 1
+    assert store.load(tmp_path, other.fingerprint).reads.is_empty()
+    assert store.load(tmp_path, SPEC.fingerprint).reads.height == 1
     # what only decides speed does not matter
     fast = replace(SPEC, memory=5, threads=3, path="/x", parameters=7)
     assert fast.fingerprint == SPEC.fingerprint
@@ -206,10 +206,12 @@ def test_progress_counts_distinct_reads(tmp_path):
     assert seen == [(1, 2), (2, 2)]
 
 
-def test_a_broken_store_file_is_named(tmp_path):
+def test_a_broken_store_file_of_an_earlier_version_is_named(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     (file,) = (tmp_path / SPEC.fingerprint).glob("*.parquet")
-    file.write_bytes(file.read_bytes()[:50])
+    old = file.rename(file.with_name(f"{file.name[:32]}.parquet"))
+    assert store.load(tmp_path, SPEC.fingerprint).reads.height == 1
+    old.write_bytes(old.read_bytes()[:50])
     with pytest.raises(InputError, match="broken file in the read store"):
         ask(["a"], tmp_path, ScriptedReader(str.upper))
 
@@ -238,12 +240,14 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
         [sys.executable, "-c", script, str(tmp_path)], cwd=os.getcwd(), capture_output=True
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    # a file that a killed process was writing is not taken for a finished one
-    (tmp_path / SPEC.fingerprint / ".x.123.tmp.parquet").write_bytes(b"half")
+    # a file that a killed process was writing is not taken for a finished one, and does not stay
+    abandoned = tmp_path / SPEC.fingerprint / f".x.{'0' * 32}.erag.parquet"
+    abandoned.write_bytes(b"half")
     reader = ScriptedReader(str.upper)
     found, costs = ask(list("abcdefgh"), tmp_path, reader)
     assert (costs.reused, costs.done, len(reader.asked)) == (3, 5, 5)
     assert found["output"].to_list() == list("ABCDEFGH")
+    assert not abandoned.exists()
 
 
 def test_units_are_small_enough_for_every_actor():

@@ -115,10 +115,28 @@ def test_only_indexes_are_searched_and_replaced(tmp_path, queries, bundled_corpu
 def test_an_index_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "kept").write_text("x")
+    (tmp_path / "work").mkdir()
     with pytest.raises(FileNotFoundError):  # there is nothing to move
-        bm25._move_into_place(tmp_path / "work.tmp", tmp_path / "old")
-    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+        bm25._move_into_place(tmp_path / "work", tmp_path / "old")
     assert (tmp_path / "old" / "kept").read_text() == "x"
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_the_next_build_clears_up_after_a_killed_one(tmp_path, monkeypatch, bundled_corpus):
+    """As killed between the two moves: the old index has left its place, and the new one has not come."""
+
+    def fail(*_, **__):
+        raise RuntimeError("not this time")
+
+    work = tmp_path / f".index.{'0' * 32}.erag"
+    for name in ("new", "old"):
+        (work / name).mkdir(parents=True)
+        (work / name / manifest.FILE).write_text(json.dumps({"kind": "bm25", "of": name}))
+    monkeypatch.setattr(bm25.lucene, "index", fail)
+    with pytest.raises(RuntimeError, match="not this time"):
+        bm25.build_index(bundled_corpus.head(5), tmp_path / "index")
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    assert json.loads((tmp_path / "index" / manifest.FILE).read_text())["of"] == "old"
 
 
 def test_the_driver_has_no_jvm(index):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,8 @@ from engine.machine.model_files import (
 from engine.reading.models import conversion
 from engine.reading.protocol import BIASED
 from engine.sources import bundled
+from engine.sources.io.files import reported_writing
+from engine.sources.io.temporary import temporary_directory
 
 BUNDLED = "bundled"
 # FiD and in-prompt encoder-decoder reading are written for, and tested on, the T5 family.
@@ -56,6 +56,7 @@ def resolve(name: str) -> Weights:
             checkpoints are converted once; ``path`` is then a directory of the cache.
 
     Raises:
+        WriteError: the disk is full, so that nothing was converted.
         InputError: no such model here, or not in a form that is read (safetensors, GGUF, or a T5's
             ``pytorch_model.bin``).
     """
@@ -118,17 +119,13 @@ def _converted(key: str, convert: Callable[[Path], None]) -> Path:
     target = cache_directory() / "readers" / key[:32]
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
-    try:
+    with reported_writing(target), temporary_directory(target) as work:
         convert(work)
         try:
             os.replace(work, target)
         except OSError:
             if not target.is_dir():  # else another process was first: its result is the same
                 raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return target
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
-import uuid
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.errors import InputError, WriteError
 from engine.sources.io.locations import locate, shown
+from engine.sources.io.temporary import temporary_directory, temporary_file
 
-# 255 bytes, less what the name of a temporary file has besides.
-_LONGEST_NAME = 209
+# The most bytes that file systems take.
+_LONGEST_NAME = 255
 
 
 @contextlib.contextmanager
@@ -23,18 +24,15 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that becomes ``path`` when the block succeeds.
 
     Even if the process is killed, ``path`` holds the old content or the new, never a part of it.
+
+    Raises:
+        WriteError: the disk is full, or the place cannot be written.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays last, since writers choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{uuid.uuid4().hex}.tmp{path.suffix}")
-    try:
+    with reported_writing(path), temporary_file(path) as temporary:
         yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
+        flush(temporary)
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -43,21 +41,76 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 
     Raises:
         InputError: ``path`` is not empty, so it cannot be replaced in one step.
+        WriteError: the disk is full, or the place cannot be written.
     """
     path = Path(path)
     if path.exists() and any(path.iterdir()):
         raise InputError(path, None, "is a directory with content", "give a new directory")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    temporary.mkdir()
-    try:
+    with reported_writing(path), temporary_directory(path) as temporary:
         yield temporary
         for file in temporary.iterdir():
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
+            flush(file)
         os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def flush(path: Path) -> None:
+    """Have a file's content written to the disk, as far as the system lets us."""
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def reported_writing(path: Path) -> Iterator[None]:
+    """Turn what a full disk or an unwritable place makes libraries raise into a WriteError.
+
+    Args:
+        path: what is being written, for the message.
+
+    Raises:
+        WriteError: no space is left, or the operating system refused a file at ``path`` or beside it.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = isinstance(error, OSError) and error.filename and _is_beside(error.filename, path)
+        if not is_full(error) and not ours:
+            raise
+        raise cannot_write(path, error) from error
+
+
+def _is_beside(name: object, path: Path) -> bool:
+    if not isinstance(name, str | bytes | Path):
+        return False
+    return Path(os.fsdecode(name)).absolute().is_relative_to(path.absolute().parent)
+
+
+# What the operating system calls a full disk, in libraries that have no errno.
+_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or what it came from, says that a disk is full."""
+    known: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in known:
+        known.add(id(cause))
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if not isinstance(cause, InputError) and _FULL.search(str(cause)):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def cannot_write(path: str | Path, error: BaseException) -> WriteError:
+    """The error for a file that cannot be written."""
+    if is_full(error):
+        return WriteError(
+            f"{path}: cannot be written: no space is left on the disk; free some, and run the same "
+            "command again"
+        )
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return WriteError(f"{path}: cannot be written ({reason}); check the place, and run again")
 
 
 def write_parquet(frame: pl.DataFrame, path: str | Path) -> None:
@@ -84,14 +137,13 @@ def is_text(*values: str | None) -> bool:
 
 
 def refuse_impossible_name(path: Path) -> None:
-    """Refuse a path that no file system takes, or whose temporary files it would not take.
+    """Refuse a path that no file system takes.
 
     Raises:
-        InputError: a NUL, a part of more than 255 bytes, a last part of more than 209, or 4,096 in all.
+        InputError: a NUL, a part of more than 255 bytes, or more than 4,000 in all.
     """
     parts = [os.fsencode(part) for part in path.absolute().parts]
-    # A temporary file has the name, a number of 32 digits, dots and .tmp.
-    if len(parts[-1]) > _LONGEST_NAME or any(len(part) > 255 for part in parts):
+    if any(len(part) > _LONGEST_NAME for part in parts):
         problem = f"a name of more than {_LONGEST_NAME} bytes"
     elif sum(len(part) + 1 for part in parts) > 4000:
         problem = "a path of more than 4,000 bytes"

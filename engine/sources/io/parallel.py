@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -52,7 +53,13 @@ def map_ordered(
         return
     # Spawned, since a fork of a process with threads (Polars, Arrow) may hang.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context)
+    # Ctrl-C goes to all processes of a terminal; this one sees to the others.
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=context,
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
     try:
         pending: deque[Future[_Result]] = deque()
         for item in itertools.chain(first, stream):

@@ -88,9 +88,9 @@ def read_settings(text: str, path: Location, *, first_line: int = 1) -> dict[str
         raise InputError(path, line, problem, "remove it") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        line = None if mark is None else first_line + mark.line
+        place = None if mark is None else first_line + mark.line
         problem = f"broken YAML ({error.problem or error.context})"
-        raise InputError(path, line, problem, _REMEDY) from None
+        raise InputError(path, place, problem, _REMEDY) from None
     except RecursionError:
         raise InputError(
             path, None, "broken YAML (brackets are nested too deep)", _REMEDY

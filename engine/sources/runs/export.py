@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 
 from engine.errors import InputError
+from engine.sources.io.files import write_text
 from engine.sources.runs.qrels import write_qrels
 from engine.sources.runs.read import write_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 
 _QRELS, _RUNS = "qrels", "runs"
-# Bytes: file systems take 255, of which a number, the suffix and what temporary files add need some.
+# Bytes: file systems take 255, of which a number and the suffix need some.
 _LONGEST = 204
-_SUFFIXES = (".txt", ".tsv", ".trec", ".parquet")
+# Names the files of an export, so that the next one knows which of them it may remove.
+_LISTED = "exported.json"
 
 
 def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> list[Path]:
@@ -24,18 +28,16 @@ def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> 
     Qrels are TREC text (``.txt``) if all of an annotator's labels are whole numbers. Others are
     BEIR's TSV (``.tsv``) and Parquet, since tools that read TREC qrels truncate 0.5 to 0. Runs are
     TREC text (``.trec``). If an id contains white space, which TREC text cannot represent, only
-    Parquet is written. Files of an earlier export in the two folders are removed first: a file of
-    the same name in another format could be mistaken for a new one.
+    Parquet is written. A list of the files is written beside the two folders, for ``exported_files``.
 
     Args:
         labels: the labels table.
         runs: the run table, cut off as evaluated.
-        directory: a folder that only the engine writes to.
+        directory: an earlier export in it is removed first: a file of the same name in another format
+            could be mistaken for a new one. Other files stay.
     """
-    for folder in (_QRELS, _RUNS):
-        for file in sorted((directory / folder).glob("*")):
-            if file.suffix in _SUFFIXES:
-                file.unlink()
+    for path in list(exported_files(directory)):
+        path.unlink(missing_ok=True)
     written: list[Path] = []
     annotators = labels[ANNOTATOR].unique(maintain_order=True).to_list()
     for annotator, name in _file_names(annotators).items():
@@ -43,7 +45,29 @@ def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> 
         written += _write_judgments(judgments, directory / _QRELS / name)
     for run, name in _file_names(runs[RUN].unique(maintain_order=True).to_list()).items():
         written.append(_write_list(runs.filter(pl.col(RUN) == run), directory / _RUNS / name))
+    names = [path.relative_to(directory).as_posix() for path in written]
+    write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", directory / _LISTED)
     return written
+
+
+def exported_files(directory: Path) -> Iterator[Path]:
+    """The files of an earlier export in ``directory``, and its list of them.
+
+    A file that the list does not name is the user's own, and is not among them: nor is any of an export
+    by an engine that made no list.
+    """
+    listed = directory / _LISTED
+    try:
+        names = json.loads(listed.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return
+    yield listed
+    for name in names if isinstance(names, list) else []:
+        # Whoever may have changed the list: nothing elsewhere is removed for it.
+        if isinstance(name, str) and re.fullmatch(
+            rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*", name
+        ):
+            yield directory / name
 
 
 def _write_judgments(judgments: pl.DataFrame, base: Path) -> list[Path]:

@@ -1,0 +1,75 @@
+"""Replacing the files of a result all together: never new ones beside old ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from engine.sources.io.files import reported_writing
+from engine.sources.io.temporary import temporary_directory
+
+
+@contextlib.contextmanager
+def replaced_together(
+    directory: Path, old: Callable[[], Iterable[Path]] = lambda: (), *, last: str = ""
+) -> Iterator[Path]:
+    """Give an empty folder whose files become those of ``directory`` when the block succeeds.
+
+    Everything is written first; until then the old files are whole and in their places. Then they are
+    moved away and the new ones in, which takes a few renames. An error or an interruption at any moment
+    leaves the old files or the new; a killed process, or a machine that stops, in the middle of the
+    renames can leave a part of the old ones alone or of the new ones alone, never both.
+
+    Args:
+        directory: made if it does not exist; its other files stay as they are.
+        old: gives the files of an earlier result, which go; called when everything is written.
+        last: the file that is the first to go and the last to come: where it is, all are.
+
+    Raises:
+        WriteError: the disk is full, or the place cannot be written.
+    """
+    with reported_writing(directory), temporary_directory(directory / "results") as work:
+        new, aside = work / "new", work / "old"
+        new.mkdir()
+        aside.mkdir()
+        yield new
+        files = sorted(_files(new), key=lambda path: (str(path) == last, path))
+        with contextlib.ExitStack() as undo:
+            earlier = [path.relative_to(directory) for path in old()]
+            for path in sorted({*files, *earlier}, key=lambda path: (str(path) != last, path)):
+                if (directory / path).is_symlink() or (directory / path).is_file():
+                    _move(directory / path, aside / path, undo)
+            for path in files:
+                _move(new / path, directory / path, undo)
+            undo.pop_all()
+        for path in _files(aside):
+            _remove_if_empty((directory / path).parent, directory)
+
+
+def _files(directory: Path) -> list[Path]:
+    """The files anywhere in a folder, relative to it."""
+    return [p.relative_to(directory) for p in directory.rglob("*") if not p.is_dir()]
+
+
+def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Before the rename: an interruption between the two would otherwise lose track of the file.
+    undo.callback(_move_back, target, source)
+    os.replace(source, target)
+
+
+def _move_back(moved: Path, original: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # it had not been moved yet
+        os.replace(moved, original)
+
+
+def _remove_if_empty(folder: Path, root: Path) -> None:
+    """Remove folders in which nothing is left, up to the root, which stays."""
+    while folder != root:
+        try:
+            folder.rmdir()
+        except OSError:  # it holds something, or is gone
+            return
+        folder = folder.parent

@@ -1,0 +1,142 @@
+"""Temporary files and folders that no killed process leaves behind for ever.
+
+Each lies beside what it will become, and the process that made it holds a lock on it, which ends with
+the process however it ends. So whoever writes into the same folder next can tell what is abandoned
+from what another process is writing right now, and removes the former.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Fits into the patterns by which index directories and shards know what is theirs.
+NAME = re.compile(r"\..*\.[0-9a-f]{32}\.erag(\.\w+)?")
+# Characters of the final name that a temporary name keeps: all of a long one would exceed 255 bytes.
+_KEPT = 20
+
+
+@contextlib.contextmanager
+def temporary_file(target: Path) -> Iterator[Path]:
+    """Give the path of an empty file beside ``target``; it is removed where the block leaves it there.
+
+    The suffix stays last, since writers choose the format by it. The folder is made.
+    """
+    with _held(target, suffix=target.suffix, make=_make_file) as path:
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def temporary_directory(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside ``target``; it is removed where the block leaves it there."""
+    with _held(target, suffix="", make=_make_directory) as path:
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
+    """The temporary files and folders in a folder whose processes are gone, each locked for its turn.
+
+    ``of`` leaves only those that were to become this file or folder, or one of a name that begins alike.
+
+    What cannot be locked, as on some network file systems, is taken for used.
+    """
+    begin = "." if of is None else _begin(of)
+    if not directory.is_dir():
+        return
+    for path in sorted(directory.iterdir()):
+        if NAME.fullmatch(path.name) and path.name.startswith(begin):
+            try:
+                number = os.open(path, os.O_RDONLY)
+            except OSError:
+                continue
+            try:
+                if _lock(number):
+                    yield path
+            finally:
+                os.close(number)
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Remove the temporary files and folders in a folder whose processes are gone."""
+    for path in abandoned(directory):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+# Once a process: a folder may have many files, of which each would be looked at for each new one.
+@functools.cache
+def _remove_abandoned_once(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        remove_abandoned(directory)
+
+
+@contextlib.contextmanager
+def _held(target: Path, *, suffix: str, make: Callable[[Path], None]) -> Iterator[Path]:
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned_once(target.parent)
+    path, number = _make(target, suffix, make)
+    try:
+        yield path
+    finally:
+        os.close(number)
+
+
+def _begin(target: Path) -> str:
+    return f".{target.stem[:_KEPT]}."
+
+
+def _make(target: Path, suffix: str, make: Callable[[Path], None]) -> tuple[Path, int]:
+    """Make a temporary file or folder; its path, and the number of the open file that locks it."""
+    while True:
+        path = target.with_name(f"{_begin(target)}{uuid.uuid4().hex}.erag{suffix}")
+        make(path)
+        # Before it is locked, another process may take it for abandoned: then a new one is made.
+        try:
+            number = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        if _lock(number) is not False and _is_there(path, number):
+            return path, number
+        os.close(number)
+
+
+def _is_there(path: Path, number: int) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(number).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _make_file(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
+
+def _make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def _lock(number: int) -> bool | None:
+    """Lock an open file until it is closed; False if another process has, None if that is impossible."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True

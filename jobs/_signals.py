@@ -1,0 +1,150 @@
+"""Ctrl-C and SIGTERM: a command says what is kept, ends within seconds, and leaves no process behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType
+
+_STOPPING = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
+# Most seconds for a command's own end, actors and all; then its processes are killed.
+_PATIENCE = 7.0
+_NOTHING = "every file is as it was, or whole; run the same command again"
+# What is kept, in a list of one: a thread that was started before has another context.
+_KEPT: ContextVar[list[str]] = ContextVar("kept")
+
+
+class StoppedError(Exception):
+    """A command was stopped by a signal; the text says what is kept, and how to go on.
+
+    Attributes:
+        status: the exit status, 128 and the signal's number.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.status = 128 + number
+        super().__init__(_line(number, _KEPT.get()))
+
+
+def _line(number: int, kept: list[str]) -> str:
+    return f"{_STOPPING[signal.Signals(number)]}; {kept[0]}"
+
+
+def keeps(what: str) -> None:
+    """Say what of the running command is kept where it is stopped, and how it goes on."""
+    if (kept := _KEPT.get(None)) is not None:  # else Python called the command's function
+        kept[0] = what
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[None]:
+    """Run a command's work such that SIGINT and SIGTERM end it in one way, whatever library is at work.
+
+    The block is left by a ``KeyboardInterrupt``, as libraries expect it. Some turn that into an error of
+    their own, some native code does not return in time: the former counts as what it was, and where the
+    process has not ended by itself some seconds later, it is ended with its children.
+
+    Raises:
+        StoppedError: a signal came, or a KeyboardInterrupt left the block.
+    """
+    token = _KEPT.set([_NOTHING])
+    try:
+        # Elsewhere, Python lets nobody handle signals.
+        in_main = threading.current_thread() is threading.main_thread()
+        watch = _Watch() if in_main else None
+        held: contextlib.AbstractContextManager[object] = watch or contextlib.nullcontext()
+        with held:
+            try:
+                yield
+            except BaseException as error:
+                number = watch.received if watch else None
+                if number is None and not isinstance(error, KeyboardInterrupt):
+                    raise
+                if watch:
+                    watch.left = True
+                raise StoppedError(number or signal.SIGINT) from error
+    finally:
+        _KEPT.reset(token)
+
+
+class _Watch:
+    """Handles the signals while it is open.
+
+    Attributes:
+        received: the number of the first signal that came.
+        left: whether the block has been left after it, so that someone else says what is kept.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.left = False
+
+    def __enter__(self) -> _Watch:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        # Written to by the interpreter's own handler, at once, whatever the main thread is at.
+        self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        # What was told to ignore a signal, as a shell tells its background jobs, goes on ignoring it.
+        heeded = [one for one in _STOPPING if signal.getsignal(one) is not signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, self._stop) for number in heeded}
+        arguments = (self._read, self, _KEPT.get())
+        threading.Thread(target=_end_in_time, args=arguments, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        if self.received is None:
+            for number, handler in self._handlers.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            os.close(self._write)  # ends the thread
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        for one in _STOPPING:  # a second Ctrl-C must not break into the cleaning up
+            signal.signal(one, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+
+def _end_in_time(read: int, watch: _Watch, kept: list[str]) -> None:
+    """Wait for a signal's number in a pipe, then for the process to end; end it where it does not."""
+    while content := os.read(read, 64):
+        for number in content:
+            if number in set(_STOPPING):
+                time.sleep(_PATIENCE)
+                if not watch.left:
+                    with contextlib.suppress(OSError):
+                        os.write(2, f"erag: {_line(number, kept)}\n".encode())
+                for child in children(os.getpid()):
+                    with contextlib.suppress(OSError):
+                        os.kill(child, signal.SIGKILL)
+                os._exit(128 + number)
+    os.close(read)
+
+
+def children(process: int) -> list[int]:
+    """The processes below a process, as far as ``/proc`` tells; none where there is no ``/proc``."""
+    parents: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name in parentheses can hold spaces and parentheses.
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            parents.setdefault(parent, []).append(int(status.parent.name))
+    found: list[int] = []
+    waiting = [process]
+    while waiting:
+        below = parents.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def without_output() -> None:
+    """Send what standard output still holds nowhere, where it cannot be written any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,149 @@
+"""No command writes over, or clears away, what it was given to read."""
+
+import json
+import os
+
+import pytest
+
+from engine.errors import InputError
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from engine.sources.runs.export import exported_files, write_exports
+from jobs import cli
+from tests.commands import erag
+from tests.conftest import make_labels, make_run
+
+# Per command: its options, and in which file or folder of them ``--out`` would write. ``{x}`` is a path
+# in the test's folder, which holds whatever content the test gives it.
+EVALUATE = "evaluate --queries {q} --corpus {c} --run {r} --no-end-to-end --out {OUT}"
+COLLISIONS = {
+    "evaluate --run, in its exports": (EVALUATE, {"r": "OUT/exported/runs/mine.trec"}),
+    "evaluate --run, its table": (EVALUATE, {"r": "OUT/downstream.parquet"}),
+    "evaluate --queries": (EVALUATE, {"q": "OUT/query_scores.parquet"}),
+    "evaluate --corpus": (EVALUATE, {"c": "OUT/reads.parquet"}),
+    "evaluate --corpus, a folder": (EVALUATE, {"c/labels.parquet": "OUT/labels.parquet"}),
+    "evaluate --qrels, in its exports": (
+        EVALUATE + " --annotators qrels --qrels {x}", {"x": "OUT/exported/qrels/x.txt"},
+    ),
+    "evaluate --qrels, its table": (
+        EVALUATE + " --annotators qrels --qrels {x}", {"x": "OUT/labels.parquet"},
+    ),
+    "evaluate --preferences": (
+        EVALUATE + " --annotators preference --preferences {x}", {"x": "OUT/summary.json"},
+    ),
+    "evaluate --edits": (EVALUATE + " --edits {x}", {"x": "OUT/conditions/k1/edits.jsonl"}),
+    "evaluate --config": (EVALUATE + " --config {x}", {"x": "OUT/summary.json"}),
+    "evaluate --reader": (EVALUATE + " --reader {OUT}", {"x": "OUT/config.json"}),
+    "evaluate --erag-reader": (EVALUATE + " --erag-reader {OUT}", {"x": "OUT/config.json"}),
+    "evaluate --prompt": (EVALUATE + " --prompt {x}", {"x": "OUT/exported/prompt.txt"}),
+    "fuse --run": ("fuse --run {OUT} --run {r} --out {OUT}", {"r": "r.trec", "x": "OUT"}),
+    "fuse --run, a link to it": ("fuse --run {link} --run {r} --out {OUT}", {"r": "r", "x": "OUT"}),
+    "fuse --config": ("fuse --run {r} {r} --config {OUT} --out {OUT}", {"r": "r", "x": "OUT"}),
+    "passages SOURCE": ("passages {OUT} --out {OUT}", {"x": "OUT.parquet"}),
+    "passages, a folder": ("passages {s} --out {OUT}", {"s/x.parquet": "OUT.parquet"}),
+    "index bm25 --corpus": ("index bm25 --corpus {c} --out {OUT}", {"c": "OUT/_0.parquet"}),
+    "index dense --corpus": ("index dense --corpus {c} --out {OUT}", {"c": "OUT/c.parquet"}),
+    "index dense --encoder": (
+        "index dense --corpus {c} --encoder {OUT} --out {OUT}", {"c": "c", "x": "OUT/config.json"},
+    ),
+    "retrieve --queries": ("retrieve --index {i} --queries {OUT} --out {OUT}", {"x": "OUT"}),
+    "retrieve --index": (
+        "retrieve --index {OUT} {i} --queries {q} --out {OUT}", {"q": "q", "x": "OUT/segments_1"},
+    ),
+    "retrieve --corpus": (
+        "retrieve --index {i} --queries {q} --corpus {OUT} --out {OUT}", {"q": "q", "x": "OUT"},
+    ),
+    "coverage --queries": (
+        "coverage --queries {q} --user-queries {r} --out {OUT}", {"q": "OUT/coverage.parquet", "r": "r"},
+    ),
+    "coverage --user-queries": (
+        "coverage --queries {r} --user-queries {q} --out {OUT}",
+        {"q": "OUT/assignments.parquet", "r": "r"},
+    ),
+    "demo --config": ("demo --config {x} --out {OUT}", {"x": "OUT/corpus.parquet"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLLISIONS)
+def test_outputs_over_inputs_are_refused_before_anything_is_read(name, tmp_path, capsys):
+    words, files = COLLISIONS[name]
+    # ``OUT`` is the file where the command writes one, else the folder.
+    single = next((file for file in files.values() if file in ("OUT", "OUT.parquet")), "OUT")
+    places = {"OUT": tmp_path / single, "link": tmp_path / "link"}
+    for name in ("q", "c", "r", "x", "i", "s"):
+        places[name] = tmp_path / files.get(name, name)
+    for key, file in files.items():
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{passages} {query}" if "prompt" in file else "{}")
+        if "/" in key:  # a file of a folder that is given: the same one, by a link
+            (tmp_path / key).parent.mkdir(exist_ok=True)
+            (tmp_path / key).symlink_to(path)
+    (tmp_path / "link").symlink_to(places["OUT"])
+    before = {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert erag(*words.format(**places).split()) == 2
+    error = capsys.readouterr().err
+    assert "write to another place, --out" in error, error
+    assert error.count("\n") == 1
+    assert {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+# Options that name what is written, or what is read where nothing is written.
+WRITTEN = {"out", "store", "name"}
+NOT_WRITING = {"conformance", "doctor"}
+
+
+def commands(app, *names):
+    for name in app:
+        if not name.startswith("-"):
+            found = app[name]
+            if found.default_command:
+                yield (*names, name), found
+            else:
+                yield from commands(found, *names, name)
+
+
+def test_every_option_that_is_a_path_is_in_the_table():
+    tested = " ".join(COLLISIONS)
+    for names, command in commands(cli.app):
+        for argument in command.assemble_argument_collection():
+            option = next(iter(argument.names), "").removeprefix("--")
+            if "Path" not in str(argument.hint) or option in WRITTEN or names[0] in NOT_WRITING:
+                continue
+            title = f"{' '.join(names)} --{option}"
+            assert title in tested or option == "config", f"{title} is not tested above"
+
+
+def test_one_file_by_two_names_is_found(tmp_path):
+    (tmp_path / "in").mkdir()
+    file, link = tmp_path / "in" / "a", tmp_path / "in" / "hard"
+    file.write_text("x")
+    os.link(file, link)
+    (tmp_path / "soft").symlink_to(tmp_path / "in")
+    for given in (
+        file,
+        link,
+        tmp_path / "soft" / "a",
+        tmp_path / "in" / ".." / "in" / "a",
+        str(file),
+    ):
+        with pytest.raises(InputError, match="is given as `run`, and .* will be written"):
+            refuse_overlap(Inputs({"run": given}, {}), Outputs([file]))
+    refuse_overlap(Inputs({"run": ["s3://bucket/a", tmp_path / "b", "c"]}, {}), Outputs([file]))
+    refuse_overlap(
+        Inputs({"run": None}, {"reader": "org/name"}), Outputs([file], [tmp_path / "in"])
+    )
+
+
+def test_exports_remove_what_an_earlier_export_wrote_and_nothing_else(tmp_path):
+    run = make_run([("1", "x", 1)])
+    write_exports(make_labels([("1", "x", 0.5)], "a"), run, tmp_path)
+    own = tmp_path / "qrels" / "own.txt"
+    own.write_text("1 0 x 1\n")
+    listed = {path.name for path in exported_files(tmp_path)}
+    assert listed == {"exported.json", "a.tsv", "a.parquet", "sys.trec"}
+    write_exports(make_labels([("1", "x", 1.0)], "b"), run, tmp_path)
+    assert sorted(p.name for p in (tmp_path / "qrels").iterdir()) == ["b.txt", "own.txt"]
+    # whatever stands in the list, nothing elsewhere is removed
+    names = ["../a", "/etc/passwd", "qrels/../../a", "qrels/..", 5, "qrels/b.txt"]
+    (tmp_path / "exported.json").write_text(json.dumps(names))
+    assert [p.name for p in exported_files(tmp_path)] == ["exported.json", "b.txt"]

@@ -1,0 +1,180 @@
+"""Ctrl-C and SIGTERM: one line that says what is kept, the right status, and no process left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from engine.retrieval import lucene
+from jobs._signals import children
+from tests.faults.test_kills import is_alive
+
+# Background jobs of a shell, of which the tests may be one, ignore Ctrl-C.
+HEEDED = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+"""
+# A command that reads with a reader that takes its time.
+READING = """
+import sys, time
+from pathlib import Path
+from cyclopts import App
+from jobs._command import run_app
+from jobs._signals import keeps
+from tests.faults import driver
+
+app = App(name="read")
+driver.SECONDS_PER_READ = 0.2
+
+@app.default
+def read(store: Path, ray: bool = False):
+    keeps(f"finished reads are kept in {store}")
+    if ray:
+        from engine.machine import cluster
+        cluster.start_ray()
+    print("reading", flush=True)
+    driver.get(store, str(store) + ".log", count=400, ray=ray)
+
+run_app(app, sys.argv[1:])
+"""
+# Native code that does not come back, below which a process runs.
+STUCK = """
+import signal, subprocess, sys, threading, time
+from cyclopts import App
+from jobs import _signals
+from jobs._command import run_app
+
+app = App(name="stuck")
+_signals._PATIENCE = 0.5
+
+@app.default
+def stuck():
+    below = subprocess.Popen(["sleep", "600"])
+    print("reading", flush=True)
+    while True:
+        try:
+            time.sleep(600)
+        except KeyboardInterrupt:
+            pass
+
+run_app(app, [])
+"""
+# A command that writes a file.
+WRITING = """
+import sys, time
+from pathlib import Path
+from cyclopts import App
+from engine.sources.io import files
+from jobs._command import run_app
+
+app = App(name="write")
+
+def flush(path):
+    print("reading", flush=True)
+    time.sleep(600)
+
+files.flush = flush
+
+@app.default
+def write(out: Path):
+    files.write_text("new", out)
+
+run_app(app, sys.argv[1:])
+"""
+
+
+def stopped(script, number, *arguments, group=False, after=0.5):
+    """Start a command, signal it while it works; its status, what it said, and the seconds it took."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEEDED + script, *map(str, arguments)],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "reading\n", process.stderr.read()
+    time.sleep(after)
+    below = children(process.pid)
+    start = time.monotonic()
+    if group:  # as a terminal does
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid, number)
+    said = process.communicate(timeout=60)[1]
+    took = time.monotonic() - start
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, below)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [one for one in below if is_alive(one)]
+    return process.returncode, said, took, below
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_reading_in_this_process_stops_and_goes_on(tmp_path, number, status):
+    store = tmp_path / "store"
+    code, said, _, _ = stopped(READING, number, store)
+    assert code == status
+    what = {130: "interrupted", 143: "terminated"}[status]
+    assert said == f"erag: {what}; finished reads are kept in {store}\n"
+
+
+def test_a_command_that_writes_leaves_the_old_file(tmp_path):
+    (tmp_path / "out").write_text("old")
+    code, said, _, _ = stopped(WRITING, signal.SIGTERM, tmp_path / "out")
+    assert code == 143
+    assert said == (
+        "erag: terminated; every file is as it was, or whole; run the same command again\n"
+    )
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_command_that_does_not_end_is_ended_with_its_children():
+    code, said, _, below = stopped(STUCK, signal.SIGINT)
+    assert code == 130
+    assert said.count("\n") == 1
+    assert "interrupted; every file is as it was" in said
+    assert below
+
+
+@pytest.mark.parametrize("moment", ["feeding", "waiting"])
+def test_lucene_does_not_outlive_a_search_or_a_build(monkeypatch, moment):
+    started = []
+
+    class Process(subprocess.Popen):
+        def __init__(self, command, **streams):
+            super().__init__(["sleep", "600"], **streams)
+            started.append(self)
+
+        def wait(self, *arguments):
+            if moment == "waiting" and not started[1:]:
+                started.append("interrupted")
+                raise KeyboardInterrupt
+            return super().wait(*arguments)
+
+    def feed(stream):
+        if moment == "feeding":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(lucene.subprocess, "Popen", Process)
+    with pytest.raises(KeyboardInterrupt):
+        lucene._run("search", feed)
+    assert started[0].returncode == -signal.SIGKILL
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_reading_on_ray_stops_within_seconds(tmp_path, number, status, group):
+    code, said, took, below = stopped(
+        READING, number, tmp_path / "store", "--ray", group=group, after=15
+    )
+    assert below
+    assert took < 10
+    if group and number == signal.SIGTERM and code == 1:
+        # Ray's own processes got it too, and Ray ends a driver whose node has gone, at once and silently.
+        assert said == ""
+    else:
+        assert (code, said.count("\n")) == (status, 1), said
