@@ -83,6 +83,7 @@ def parameters() -> list[inspect.Parameter]:
         ),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
         option("out", Path, RUNNING, "Directory for the results."),
+        option("full", bool, RUNNING, "Print all tables and notes.", False),
         option(
             "store",
             Path | None,

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from rich.table import Table
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Study
 from engine.labels.registry import ANNOTATORS
-from engine.report import printed, summary
+from engine.report import answer, printed, summary
 from engine.report import study as study_report
 from engine.report.audit import Origin
 from engine.sources.io.files import write_parquet, write_text
@@ -113,19 +114,27 @@ def _write(
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
 
 
-def print_results(result: Evaluation, out: Path, study: Study | None = None) -> None:
-    """Print the tables and what stands around them."""
+def print_results(
+    result: Evaluation, out: Path, study: Study | None = None, *, full: bool = False
+) -> None:
+    """Print the answer; with ``full`` all tables and what stands around them."""
     console = standard_output()
+    parts = _all_parts(result, out, study) if full else answer.shown(result, out, study)
+    known = _fields()
+    for part in parts:
+        if isinstance(part, str):
+            console.print_line(with_options(part, known))
+        else:
+            console.print(part)
+
+
+def _all_parts(result: Evaluation, out: Path, study: Study | None) -> list[Table | str]:
     lines = printed.lines(result)
     tables = printed.shown_tables(result)
     if study is not None:
         tables += study_report.shown(study)
         lines += study_report.lines(study)
-    for table in tables:
-        console.print(table)
-    known = _fields()
-    for line in [*(with_options(line, known) for line in lines), f"results -> {out}"]:
-        console.print_line(line)
+    return [*tables, *lines, f"results -> {out}"]
 
 
 def _fields() -> set[str]:

@@ -78,6 +78,7 @@ def demo(
     all: bool = False,
     out: Path = Path("demo-out"),
     actors: int | None = None,
+    full: bool = False,
     config: ConfigFile = None,
 ) -> None:
     """Evaluate BM25 on 106 Wikipedia articles with a small language model; nothing is downloaded.
@@ -97,6 +98,8 @@ def demo(
         Directory for the corpus, the index, the run, the read store and the results.
     actors
         Processes that host the reader; 0 reads in this one.
+    full
+        Print all tables and notes.
     """
     start = time.perf_counter()
     settings = SETTINGS[task].but(actors=actors)
@@ -140,7 +143,7 @@ def demo(
         files = replace(files, queries=chosen_path)
     inputs = read_inputs(files, k=K)
     conditions = vary(settings, Sweep())
-    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store)
+    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store, full=full)
     say(f"{time.perf_counter() - start:.0f} s in all")
 
 

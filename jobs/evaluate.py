@@ -54,7 +54,9 @@ def evaluate_command() -> Callable[..., None]:
         models = {name: options[name] for name in MODEL_FIELDS}
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
         inputs = read_inputs(files, k=max(condition.k for condition in conditions))
-        evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store)
+        evaluate_and_report(
+            inputs, conditions, name_files(files), out=out, store=store, full=options["full"]
+        )
 
     return with_signature(evaluate, parameters())
 
@@ -69,12 +71,14 @@ def evaluate_and_report(
     *,
     out: Path,
     store: Path,
+    full: bool = False,
 ) -> Evaluation:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
 
     Args:
         conditions: as ``study.vary`` gives them; several make a study.
         files: where the inputs came from, for the summary.
+        full: whether to print all tables.
     """
     done = None
     keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
@@ -88,7 +92,7 @@ def evaluate_and_report(
             done = study(inputs, conditions, store=store, on_progress=on_progress)
             result = done.evaluations[done.main]
     write_results(result, inputs, files, out, done, origin)
-    print_results(result, out, done)
+    print_results(result, out, done, full=full)
     return result
 
 

@@ -43,6 +43,13 @@ def table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
     return result
 
 
+def plain_table(names: Sequence[str], values: Sequence[str]) -> Table:
+    """The same without title and lines, for short tables that stand among text."""
+    result = table("", names, values)
+    result.title, result.box, result.padding = None, None, (0, 3, 0, 0)
+    return result
+
+
 def add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
     """Add (names, values). Names are shown where they change: repeated words hide the numbers."""
     before: Sequence[str] = ()
@@ -96,7 +103,11 @@ def reads_line(what: str, costs: ReadingCosts) -> str:
     """What some reads cost."""
     rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
     peak = f", peak {max(costs.workers.values()) / _MIB:.0f} MiB per actor" if costs.workers else ""
-    return f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}{peak}"
+    failed = f", {costs.failed} failed" if costs.failed else ""
+    return (
+        f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}"
+        f"{failed}{peak}"
+    )
 
 
 def p_value(value: float) -> str:

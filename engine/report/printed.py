@@ -215,13 +215,9 @@ def lines(evaluation: Evaluation) -> list[str]:
     )
     return [
         f"{', '.join(sizes)}; judged: {evaluation.relevant}",
-        *_end_to_end(evaluation),
+        *end_to_end(evaluation),
         *_readers(evaluation),
-        *(edits.line(reads) for reads in evaluation.edited),
-        *(
-            certificate.line(repeated, evaluation.readings[role].ask.role)
-            for role, repeated in evaluation.certificates.items()
-        ),
+        *asked_for(evaluation),
         *(f"note: {note.text}" for note in evaluation.notes if note.is_shown),
         *_empty_cells(evaluation.undefined),
         *_cell_notes(
@@ -234,7 +230,14 @@ def lines(evaluation: Evaluation) -> list[str]:
     ]
 
 
-def _end_to_end(evaluation: Evaluation) -> Iterator[str]:
+def asked_for(evaluation: Evaluation) -> Iterator[str]:
+    """What was asked for beside the figures: the reads of edited runs, certificates."""
+    yield from (edits.line(reads) for reads in evaluation.edited)
+    for role, repeated in evaluation.certificates.items():
+        yield certificate.line(repeated, evaluation.readings[role].ask.role)
+
+
+def end_to_end(evaluation: Evaluation) -> Iterator[str]:
     """The end-to-end score of every run."""
     for row in evaluation.end_to_end.iter_rows(named=True):
         partial = row[tables.N] != evaluation.queries

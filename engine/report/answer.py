@@ -1,0 +1,227 @@
+"""An evaluation's answer in at most 25 lines: which run, how sure that is, what it cost, where the rest is.
+
+``printed`` has all tables and lines; this is what stands on the screen when the job has ended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+from rich.table import Table
+
+from engine import tables
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.study import Study
+from engine.reading.reads import ReadingCosts
+from engine.report import layout, printed, verdict
+from engine.tables import ANNOTATOR, BEST, MEASURE, METHOD, NOTE, RUN, VALUE
+from engine.wording import counted
+
+MOST_LINES = 25
+# Rows of the leaderboard: the ten best, fewer where other lines need the room, but never fewer than three.
+_MOST_RUNS, _FEWEST_RUNS = 10, 3
+_MOST_ANNOTATORS = 8
+# Measures beside the end-to-end score: the first annotator's and a rival's; without that score, more.
+_MEASURES, _MEASURES_ALONE = 2, 4
+
+
+def shown(evaluation: Evaluation, out: Path, study: Study | None = None) -> list[Table | str]:
+    """What to print, in order: tables and lines, together at most ``MOST_LINES`` lines.
+
+    Args:
+        out: where the results are.
+        study: of which ``evaluation`` is the first.
+    """
+    end_to_end = not evaluation.downstream.is_empty()
+    below: list[Table | str] = []
+    if end_to_end:
+        agreement, methods = _agreement(evaluation)
+        below += ["", agreement, *methods, *_undefined(evaluation)]
+    below += ["", *_of_study(study), *_costs(evaluation, study), *printed.asked_for(evaluation)]
+    below += _notes(evaluation, study)
+    below.append(f"results -> {out} (`full` prints all tables and notes)")
+    above = verdict.sentences(evaluation)
+    if end_to_end and evaluation.means[RUN].n_unique() == 1:
+        return [*above, *printed.end_to_end(evaluation), *below]
+    # A head, and a line for the runs that are left out.
+    room = MOST_LINES - len(above) - sum(map(_height, below)) - 3
+    rows = max(_FEWEST_RUNS, min(_MOST_RUNS, room))
+    return [*above, *([""] if above else []), _leaderboard(evaluation, rows), *below]
+
+
+def _height(part: Table | str) -> int:
+    return 1 if isinstance(part, str) else 1 + part.row_count
+
+
+def _leaderboard(evaluation: Evaluation, rows: int) -> Table:
+    """The best runs, the best one first: their scores, and what each lacks to the one to choose."""
+    choice = evaluation.statistics.choice
+    columns = _measures(evaluation)
+    end_to_end = dict(evaluation.end_to_end.select(RUN, VALUE).iter_rows())
+    means = {
+        (run, annotator, measure): value
+        for run, annotator, measure, value in evaluation.means.select(
+            RUN, ANNOTATOR, MEASURE, VALUE
+        ).iter_rows()
+    }
+    numbers = dict(
+        (evaluation.end_to_end if end_to_end else evaluation.means)
+        .group_by(RUN)
+        .agg(pl.col(tables.N).max())
+        .iter_rows()
+    )
+    partial = any(n != evaluation.queries for n in numbers.values())
+    names = sorted(numbers, key=str)
+    if end_to_end:
+        names.sort(key=lambda run: -end_to_end.get(run, -math.inf))
+    elif columns:
+        names.sort(key=lambda run: -means.get((run, *columns[0]), -math.inf))
+    leads = {} if choice is None else {lead.over: lead for lead in choice.leads}
+    ahead = choice.best if choice is not None and leads else None
+    listed = names[:rows]
+    if ahead is not None and ahead not in listed:
+        listed.append(ahead)
+    level = layout.level(evaluation.settings.bootstrap)
+    heads = [f"end to end {evaluation.settings.reader.metric}"] if end_to_end else []
+    heads += [f"{annotator} {measure}" for annotator, measure in columns]
+    heads += [f"lead over {ahead}{level}"] if ahead is not None else []
+    result = layout.plain_table(["run"], heads + (["n"] if partial else []))
+    for run in listed:
+        values = [_value(end_to_end.get(run))] if end_to_end else []
+        values += [_value(means.get((run, *column))) for column in columns]
+        if ahead is not None:
+            lead = leads.get(run)
+            values.append("" if lead is None else _less(lead.difference, lead.low, lead.high))
+        values += [str(numbers[run])] if partial else []
+        layout.add_rows(result, [((run,), values)])
+    if rest := len(names) - len(listed):
+        layout.add_rows(result, [((f"and {counted(rest, 'more run[|s]')}",), [""] * len(heads))])
+    return result
+
+
+def _measures(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """The measures of the leaderboard: of each annotator the one that agrees best, or the first one.
+
+    None where the labels of one run say nothing of another's (``relevant`` is list), unless there is
+    nothing else to show.
+    """
+    end_to_end = not evaluation.downstream.is_empty()
+    if end_to_end and evaluation.relevant == "list":
+        return []
+    choice = evaluation.statistics.choice
+    best = {o.annotator: o.measure for o in choice.opinions} if choice is not None else {}
+    scored = evaluation.means.group_by(ANNOTATOR, maintain_order=True).agg(pl.col(MEASURE).first())
+    order = evaluation.settings.labels.names()
+    first = {name: best.get(name, measure) for name, measure in scored.iter_rows()}
+    named = [(name, first[name]) for name in order if name in first]
+    return named[: _MEASURES if end_to_end else _MEASURES_ALONE]
+
+
+def _agreement(evaluation: Evaluation) -> tuple[Table, list[str]]:
+    """How well each annotator's best measure agrees with the end-to-end score of one run.
+
+    And, where there are intervals, the line that says what the letters behind them mean.
+    """
+    choice = evaluation.statistics.choice
+    correlations = evaluation.statistics.correlations
+    run = choice.best if choice is not None else evaluation.means[RUN].sort()[0]
+    of_run = correlations.filter(pl.col(RUN) == run)
+    several = evaluation.means[RUN].n_unique() > 1
+    settings = evaluation.settings
+    level = layout.level(settings.bootstrap)
+    result = layout.plain_table(
+        [f"agreement with the reader{f' on {run}' if several else ''}"],
+        ["measure", f"Kendall's tau{level}", f"Spearman's rho{level}", "of possible tau"],
+    )
+    names = settings.labels.names()
+    methods = []
+    for name in names[:_MOST_ANNOTATORS]:
+        cells = of_run.filter(pl.col(ANNOTATOR) == name, pl.col(tables.N) > 0)
+        best = cells.filter(pl.col(BEST))
+        if best.is_empty():
+            layout.add_rows(result, [((name,), ["", "undefined", "undefined", ""])])
+            continue
+        cell = best.row(0, named=True)
+        methods.append(cell[METHOD])
+        values = [cell[MEASURE], layout.interval(cell, "tau"), layout.interval(cell, "rho")]
+        reached = cell[tables.TAU_REACHED]
+        share = "" if reached is None or math.isnan(reached) else f"{reached:.0%}"
+        layout.add_rows(result, [((name,), [*values, share])])
+    if rest := len(names[_MOST_ANNOTATORS:]):
+        more = counted(rest, "more annotator[|s]")
+        layout.add_rows(result, [((f"and {more}",), ["", "", "", ""])])
+    line = layout.methods_line(methods).strip()
+    return result, [line] if line else []
+
+
+def _undefined(evaluation: Evaluation) -> list[str]:
+    """Why correlations are undefined, once for all of them: the most frequent reason."""
+    undefined = evaluation.statistics.correlations.filter(
+        pl.col("tau").is_nan(), pl.col(NOTE) != "", pl.col(tables.N) > 0
+    )
+    if undefined.is_empty():
+        return []
+    reason = undefined[NOTE].mode(maintain_order=True)[0]
+    return [f"{counted(undefined.height, 'correlation[|s]')} {reason}"]
+
+
+def _of_study(study: Study | None) -> list[str]:
+    if study is None:
+        return []
+    conditions = counted(len(study.evaluations), "condition[|s]")
+    return [f"a study of {conditions}; above is the first, conditions.parquet has all"]
+
+
+def _costs(evaluation: Evaluation, study: Study | None) -> list[str]:
+    """What all reads cost together, and how many each role asked for."""
+    if study is not None:
+        asked: dict[str, list[ReadingCosts]] = {}
+        for (_, _, role), costs in study.costs.items():
+            asked.setdefault(role, []).append(costs)
+        roles = {role: _together(costs) for role, costs in asked.items()}
+    else:
+        roles = {name: reading.costs for name, reading in evaluation.readings.items()}
+    roles = {name: costs for name, costs in roles.items() if costs.wanted}
+    if not roles:
+        return []
+    line = layout.reads_line("reads", _together(list(roles.values())))
+    if len(roles) > 1:
+        line += f" ({', '.join(f'{name} {costs.wanted}' for name, costs in roles.items())})"
+    return [line]
+
+
+def _together(costs: Sequence[ReadingCosts]) -> ReadingCosts:
+    workers = [peak for one in costs for peak in one.workers.values()]
+    return ReadingCosts(
+        wanted=sum(one.wanted for one in costs),
+        reused=sum(one.reused for one in costs),
+        done=sum(one.done for one in costs),
+        failed=sum(one.failed for one in costs),
+        seconds=sum(one.seconds for one in costs if one.done),
+        workers={"": max(workers)} if workers else {},
+    )
+
+
+def _notes(evaluation: Evaluation, study: Study | None) -> list[str]:
+    """All notes in a line: how many there are, and what they are about."""
+    shown = [note for note in (*evaluation.notes, *(study.notes if study else ())) if note.is_shown]
+    others = sum(line.startswith("note: ") for line in printed.lines(evaluation)) - sum(
+        note.is_shown for note in evaluation.notes
+    )
+    about = list(dict.fromkeys(note.code.replace("_", " ") for note in shown))
+    about += [counted(others, "remark[|s] on cells")] if others else []
+    return [f"notes: {', '.join(about)}"] if about else []
+
+
+def _value(mean: float | None) -> str:
+    return "" if mean is None else f"{mean:.3f}"
+
+
+def _less(difference: float, low: float, high: float) -> str:
+    """A lead of the best run over this one, as the lead of this one over the best."""
+    if math.isnan(low):
+        return f"{-difference:+.3f}"
+    return f"{-difference:+.3f} [{-high:+.3f}, {-low:+.3f}]"

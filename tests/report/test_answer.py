@@ -1,0 +1,107 @@
+"""The answer that ends an evaluation: what it says, and that it fits on a screen."""
+
+import random
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.report import answer, printed, verdict
+from tests.conftest import ScriptedReader, make_run
+from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES, N
+
+
+def evaluated(tmp_path, runs=GOOD, **options):
+    options = {"k": 2, "end_to_end_k": 1, "measures": "P@1 P@2", "resamples": 500} | options
+    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=runs, tables={}, cut_runs=())
+    reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
+    return evaluate(inputs, Settings.of(**options), store=tmp_path, executor=reader)
+
+
+def shown(result, tmp_path):
+    console = Console(width=160)
+    with console.capture() as captured:
+        for part in answer.shown(result, tmp_path):
+            console.print(part, soft_wrap=isinstance(part, str), markup=False, highlight=False)
+    return captured.get().splitlines()
+
+
+def many_runs(count):
+    """Runs that put the better passage first as often as chance has it."""
+    chance = random.Random(1)
+    runs = []
+    for number in range(count):
+        orders = ["de" if chance.random() < number / count else "ed" for _ in range(N)]
+        rows = [(f"q{i:02}", f"{orders[i][r]}{i}", r + 1) for i in range(N) for r in (0, 1)]
+        runs.append(make_run(rows, f"run{number:02}"))
+    return pl.concat(runs)
+
+
+def test_one_run_gets_its_score_and_a_line_for_each_annotator(tmp_path):
+    text = shown(evaluated(tmp_path, annotators=("erag", "provenance")), tmp_path)
+    assert text[0] == "end-to-end score of sys (em, 1 passage): 0.350"
+    head = next(i for i, line in enumerate(text) if line.startswith("agreement with the reader"))
+    erag, provenance = (line.split() for line in text[head + 1 : head + 3])
+    assert erag[:3] == ["erag", "P@1", "1.00"]
+    assert erag[-1] == "100%"
+    assert provenance[0] == "provenance"
+    assert text[head + 3] == "intervals: i by inverting a test"
+    assert text[-1].startswith(f"results -> {tmp_path}")
+
+
+def test_several_runs_get_the_verdict_and_a_leaderboard(tmp_path):
+    runs = pl.concat([POOR, GOOD])
+    result = evaluated(tmp_path, runs, annotators=("erag", "containment"), relevant="pool")
+    text = shown(result, tmp_path)
+    assert text[: len(verdict.sentences(result))] == verdict.sentences(result)
+    head = next(i for i, line in enumerate(text) if line.startswith("run "))
+    assert "end to end em" in text[head]
+    assert "erag P@1" in text[head]
+    assert "lead over sys [95%]" in text[head]
+    best, other = (line.split() for line in text[head + 1 : head + 3])
+    assert best == ["sys", "0.350", "0.350", "0.350"]
+    (lead,) = result.statistics.choice.leads
+    assert other[:4] == ["poor", "0.000", "0.000", "0.000"]
+    assert " ".join(other[4:]) == f"-0.350 [{-lead.high:+.3f}, {-lead.low:+.3f}]"
+    # Of one run all labels are 0: why its figures are undefined is said once.
+    assert sum("undefined" in line for line in text) == 1
+
+
+def test_labels_that_do_not_compare_runs_are_no_columns(tmp_path):
+    runs = pl.concat([POOR, GOOD])
+    text = shown(evaluated(tmp_path, runs, annotators=("erag",), relevant="list"), tmp_path)
+    (head,) = (line for line in text if line.startswith("run "))
+    assert "erag" not in head
+
+
+def test_without_the_end_to_end_score_the_labels_are_all_there_is(tmp_path):
+    runs = pl.concat([POOR, GOOD])
+    options = {"annotators": ("containment", "provenance"), "relevant": "pool"}
+    text = shown(evaluated(tmp_path, runs, end_to_end=False, **options), tmp_path)
+    (head,) = (line for line in text if line.startswith("run "))
+    assert head.split()[1:5] == ["containment", "P@1", "provenance", "P@1"]
+    assert not any("agreement" in line for line in text)
+
+
+@pytest.mark.parametrize("annotators", [("erag",), ("erag", "containment", "provenance", "judge")])
+def test_any_number_of_runs_fits_on_a_screen(tmp_path, annotators):
+    result = evaluated(
+        tmp_path, many_runs(14), annotators=annotators, relevant="pool", resamples=200
+    )
+    text = shown(result, tmp_path)
+    assert len(text) <= answer.MOST_LINES
+    rows = [line.split()[0] for line in text if line.startswith("run") and line[3].isdigit()]
+    ranked = result.end_to_end.sort("value", "run", descending=[True, False])["run"].to_list()
+    assert rows == ranked[: len(rows)]
+    assert len(rows) >= 7
+    assert f"and {14 - len(rows)} more runs" in " ".join(text)
+
+
+def test_notes_are_one_line_that_names_what_they_are_about(tmp_path):
+    result = evaluated(tmp_path, annotators=("erag", "containment"))
+    (line,) = (line for line in shown(result, tmp_path) if line.startswith("notes: "))
+    assert "own executor" in line
+    assert sum(text.startswith("note: ") for text in printed.lines(result)) >= 1
