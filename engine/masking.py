@@ -9,7 +9,8 @@ _USER = re.compile(r"(?<=:)(/+)(?:[^/\s@:]*:\S*@|[^/\s]*@)")
 # Signatures and tokens of addresses that carry their own permission. What is masked stays as it is, with
 # a line number that was put behind it.
 _QUERY = re.compile(r"[?#](?!\*\*\*)\S+")
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]+:/\S+")
+# A scheme is short; without a limit, a megabyte of letters would be looked through once from each of them.
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]{1,30}:/\S+")
 MASK = "***"
 
 
@@ -22,6 +23,8 @@ def masked(text: str) -> str:
     """
 
     def without(address: re.Match[str]) -> str:
-        return _QUERY.sub(f"?{MASK}", _USER.sub(rf"\1{MASK}@", address[0], count=1))
+        # No user stands behind the last @; looked for there, each place would be compared to the end.
+        before, at, after = address[0].rpartition("@")
+        return _QUERY.sub(f"?{MASK}", _USER.sub(rf"\1{MASK}@", before + at, count=1) + after)
 
     return _ADDRESS.sub(without, text)

@@ -7,6 +7,8 @@ import sys
 import tempfile
 import traceback
 
+from engine.masking import masked
+
 
 def unforeseen(error: Exception) -> str:
     """One line about an error that nothing caught, with the place of a log that has the traceback.
@@ -14,7 +16,7 @@ def unforeseen(error: Exception) -> str:
     The log is a file of its own in the folder of temporary files, which only the user can read: a
     traceback may quote data. Where it cannot be written, the traceback goes to standard error.
     """
-    trace = "".join(traceback.format_exception(error))
+    trace = masked("".join(traceback.format_exception(error)))
     what = f"{type(error).__name__}: {error}"[:300]
     try:
         number, path = tempfile.mkstemp(prefix="erag-error-", suffix=".log")

@@ -1,6 +1,7 @@
 """Credentials of addresses, wherever they could be shown."""
 
 import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,12 @@ def test_an_error_shows_no_credentials_wherever_they_are_in_it():
     assert InputError(Path("s3:/key:secret@bucket/x"), None, "a", "b").path == Path(
         "s3:/***@bucket/x"
     )
+
+
+@pytest.mark.parametrize("piece", ["x", "a:/b:c", "s3://", "?#", ":/x/", "@:/a:", "a.b+c-"])
+def test_a_megabyte_is_masked_at_once(piece):
+    # Quadratic, each took minutes.
+    text = "s3://x/@" + piece * (10**6 // len(piece))
+    start = time.process_time()
+    masked(text)
+    assert time.process_time() - start < 5
