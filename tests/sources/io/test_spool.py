@@ -1,5 +1,6 @@
 """Pipes: read once, as far as asked, and given again from the beginning."""
 
+import contextlib
 import os
 import threading
 
@@ -35,7 +36,7 @@ def piped():
         end, other = os.pipe()
 
         def feed():
-            with os.fdopen(other, "wb") as stream:
+            with contextlib.suppress(BrokenPipeError), os.fdopen(other, "wb") as stream:
                 stream.write(content)
 
         ends.append(end)
@@ -44,10 +45,11 @@ def piped():
         return f"/proc/self/fd/{end}"
 
     yield path
-    for thread in threads:
-        thread.join()
+    spool.forget_pipes()
     for end in ends:
         os.close(end)
+    for thread in threads:
+        thread.join()
 
 
 # More than what a pipe holds at once, and than what a look at the beginning takes.
