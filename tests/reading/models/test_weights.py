@@ -8,6 +8,7 @@ from engine.errors import InputError, ReadError
 from engine.machine import model_files
 from engine.reading import readers
 from engine.reading.models import weights
+from engine.sources import bundled
 
 
 def test_names_of_models_that_are_not_here_are_refused(tmp_path):
@@ -115,3 +116,21 @@ def test_fid_needs_an_encoder_decoder(tiny_t5):
         250,
         True,
     )
+
+
+@pytest.mark.parametrize("length", [0, 20, 1_000, 200_000])
+def test_a_gguf_file_that_was_cut_is_refused_in_one_line(tmp_path, monkeypatch, length):
+    monkeypatch.setenv("ERAG_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "m.gguf"
+    with bundled.reader_file().open("rb") as stream:
+        path.write_bytes(stream.read(length))
+    with pytest.raises(InputError, match="cannot be converted") as caught:
+        weights.resolve(str(path))
+    assert str(caught.value).startswith(f"{path}: ")
+    assert not list((tmp_path / "cache" / "readers").iterdir())
+
+
+def test_a_reader_without_a_name_is_refused():
+    for name in ("", " ", "\0"):
+        with pytest.raises(InputError, match="`reader` is empty"):
+            weights.resolve(name)
