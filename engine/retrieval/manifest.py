@@ -23,7 +23,7 @@ UNFINISHED = "erag-index.unfinished"
 _FORMAT = 2
 # What the settings of an index hold at least, by its kind.
 _SETTINGS: dict[Kind, frozenset[str]] = {
-    "bm25": frozenset({"language", "tokenizer", "tokenizer_version"}),
+    "bm25": frozenset({"language", "tokenizer"}),
     "dense": frozenset({"encoder", "storage", "factory", "shard", "shards"}),
 }
 # File names in an index directory, by kind; Lucene's are segments_1, _0.cfs, write.lock and the
