@@ -173,6 +173,8 @@ TABLE = [
     ("a line of brackets", QUERIES, "q.jsonl", '{"id": ' + DEEP + "\n", ":1: broken JSON (brackets are nested too deep)"),
     ("a column of CSV twice", QUERIES, "q.csv", "query_id,query,answers,answers\n1,x,a,b\n", ":1: the column 'answers' is given twice"),
     ("CSV without a query column", QUERIES, "q.csv", "\n\na,b\n1,x\n", ":3: no header"),
+    ("a carriage return in the header of CSV", QUERIES, "q.csv", "query,\ranswers\nx,a\n", ":1: a carriage return within a line"),
+    ("a carriage return in a row of CSV", QUERIES, "q.csv", "query,answers\nx,\ra\n", ":2: a carriage return within a line"),
     ("a row of CSV that is short", QUERIES, "q.csv", HEAD + "1,x\n", ":2: 2 columns, the header has 3"),
     ("an open quote in CSV", QUERIES, "q.csv", HEAD + '1,"x,a\n', ":2: broken quotes"),
     ("answers in CSV nested too deep", QUERIES, "q.csv", HEAD + f"1,x,{DEEP}\n", ":2: answers '[[["),

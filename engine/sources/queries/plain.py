@@ -87,7 +87,11 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
     csv.field_size_limit(LONGEST_LINE)  # of the whole process; by default 128 KiB
     header = next(filter(str.strip, lines), "")
     delimiter = "\t" if "\t" in header else ","
-    names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter), [])]
+    try:
+        fields = next(csv.reader([header], delimiter=delimiter), [])
+    except csv.Error as error:
+        raise _broken(path, len(numbers), error) from None
+    names = [name.strip() for name in fields]
     if not set(names) & set(QUERY_FIELDS):
         raise InputError(
             path,
@@ -122,13 +126,20 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
                 },
             )
     except csv.Error as error:
-        long = "field limit" in str(error)
-        what = (
-            f"a field of more than {LONGEST_LINE >> 20} MiB, or an open quote"
-            if long
-            else (f"broken quotes from this line on ({error})")
+        raise _broken(path, numbers[start], error) from None
+
+
+def _broken(path: Location, line: int, error: csv.Error) -> InputError:
+    """The error for a row that the csv module refuses."""
+    if "field limit" in str(error):
+        problem = f"a field of more than {LONGEST_LINE >> 20} MiB, or an open quote"
+    elif "new-line character" in str(error):
+        return InputError(
+            path, line, "a carriage return within a line", "end lines with line feeds"
         )
-        raise InputError(path, numbers[start], what, 'double the quotes within "…"') from None
+    else:
+        problem = f"broken quotes from this line on ({error})"
+    return InputError(path, line, problem, 'double the quotes within "…"')
 
 
 def _parsed(path: Location, line: int, name: str, text: str) -> Any:
