@@ -205,7 +205,7 @@ def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path,
     preferences.write_text('{"query_id": "1", "shown": ["a", "c"], "best": "a"}\n')
     more = ["--k", 2, "--no-end-to-end", "--measures", "P@2", "--resamples", 100]
     more += ["--store", tmp_path / "store", "--annotators"]
-    named = [*more, "dual,preference", "--preferences", preferences]
+    named = [*more, "dual,preference", "--preferences", preferences, "--full"]
     assert evaluate_files(files, *named, "--preference-labels", "bradley-terry") == 0
     printed = capsys.readouterr().out
     assert "P(Doc ∩ Word)" in printed

@@ -161,7 +161,7 @@ def run(arguments):
 
 def test_it_runs_from_its_option_to_the_printed_tables(register, arguments, tmp_path, capsys):
     clicks = ["--click-log", str(tmp_path / "clicks.jsonl"), "--least-clicks", "2"]
-    assert run([*arguments, "--annotators", "popular,erag", *clicks]) == 0
+    assert run([*arguments, "--annotators", "popular,erag", *clicks, "--full"]) == 0
     printed = capsys.readouterr().out
     assert "popular" in printed
     assert "Clicks on listed" in printed

@@ -56,7 +56,7 @@ def test_two_runs_with_judgments_are_compared(files, tiny_t5, tmp_path, capsys):
     qrels.write_text("1 0 a 1\n2 0 b 1\n")
     more = ["--run", other, "--store", tmp_path / "store", "--actors", 0, "--reader", tiny_t5]
     more += ["--k", 2, "--annotators", "erag,qrels", "--qrels", qrels, "--interval", "bca"]
-    more += ["--resamples", 200, "--measures", "P@1 Judged@2 nDCG(dcg='exp-log2')@2"]
+    more += ["--resamples", 200, "--measures", "P@1 Judged@2 nDCG(dcg='exp-log2')@2", "--full"]
     assert evaluate(files, *more) == 0
     printed = capsys.readouterr().out
     assert "judged: pool" in printed
@@ -294,7 +294,8 @@ def test_prompts_come_from_files_that_a_yaml_file_may_name(files, tiny_t5, tmp_p
 
 def test_other_commands_refuse_bad_outputs_and_options(files, tmp_path, capsys):
     queries, corpus, run = files["queries"], files["corpus"], files["run"]
-    retrieve = ["retrieve", "--index", tmp_path, "--queries", queries, "--out"]
+    (tmp_path / "empty").mkdir()
+    retrieve = ["retrieve", "--index", tmp_path / "empty", "--queries", queries, "--out"]
     for arguments, words in (
         (["passages", corpus, "--out", tmp_path / "c.jsonl"], "written as Parquet"),
         (["passages", corpus, "--out", tmp_path / "x.parquet", "--words", 0], "--words is 0"),
@@ -318,7 +319,7 @@ def test_several_runs_on_ray_with_names_that_look_like_markup(
     other = tmp_path / "other.trec"
     other.write_text("1 Q0 b 1 2 s[/b]\n")
     more = ["--run", other, "--reader", tiny_t5, "--augmentation", "fid", "--k", 2]
-    more += ["--store", tmp_path / "s", "--annotators", "erag,provenance", "--actors", 2]
+    more += ["--store", tmp_path / "s", "--annotators", "erag,provenance", "--actors", 2, "--full"]
     assert evaluate(files, *more) == 0
     printed = capsys.readouterr().out
     assert "s[/b]" in printed

@@ -15,7 +15,7 @@ def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):
     config = tmp_path / "c.yaml"
     config.write_text(
         f"reader: bundled\nk-sweep: 1,2\nactors: 0\nresamples: 100\ndtype: float32\n"
-        f"annotators: erag,utility\nhelpful: containment\nstore: {tmp_path / 's'}\n"
+        f"annotators: erag,utility\nhelpful: containment\nfull: true\nstore: {tmp_path / 's'}\n"
     )
     assert evaluate(files, "--config", config) == 0
     out = files["out"]

@@ -63,8 +63,17 @@ def _each(
         values = [value] if isinstance(value, str | Path) else list(value or ())
         for one in values:
             place = locate(one)
-            if isinstance(place, Path):
+            # What does not exist, or cannot, is refused by whoever reads it.
+            if isinstance(place, Path) and _exists(place):
                 yield field, place
+
+
+def _exists(path: Path) -> bool:
+    try:
+        os.lstat(path)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _files_of(given: Path) -> Iterator[Path]:
