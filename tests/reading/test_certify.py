@@ -10,6 +10,7 @@ from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.reading import store
 from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
@@ -245,8 +246,11 @@ def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augment
     )
     assert again.readings["reader"].costs.done == 0
     assert again.certificates == {"reader": found}
-    for file in (tmp_path / first.readings["reader"].spec.fingerprint).glob("*.parquet"):
-        pl.read_parquet(file).with_columns(output=pl.lit("w1")).write_parquet(file)
+    fingerprint = first.readings["reader"].spec.fingerprint
+    for file in (tmp_path / fingerprint).glob("*.parquet"):
+        changed = pl.read_parquet(file).with_columns(output=pl.lit("w1"))
+        file.unlink()
+        store.add(tmp_path, fingerprint, changed)
     third = evaluate(inputs, settings, store=tmp_path).certificates["reader"]
     assert third.changed_outputs == 24 - (first.reads["output"] == "w1").sum()
     assert third.changed_labels > 0

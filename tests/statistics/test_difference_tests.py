@@ -201,7 +201,7 @@ def test_as_many_permutations_as_resamples_unless_each_is_long():
 
 def test_size_where_resamples_reject_a_quarter():
     case = Case(19, 0.1, "Success", "P@10", "none")
-    cell = difference_size.study(case, 400)
+    cell = difference_size.study(difference_size.Cell(case, 400))
     assert cell["fails"] == []
     assert cell["tested"] > 50
     bootstrap = cell["tau"]["bootstrap"]["rejected"][0] / cell["resampled"]
