@@ -118,6 +118,7 @@ def test_a_killed_actor_loses_and_doubles_nothing(tmp_path):
     assert (found.lost, found.doubled) == (0, 0)
 
 
+@pytest.mark.faults
 @pytest.mark.usefixtures("ray_session")
 def test_two_evaluations_into_one_store_at_once_do_each_other_no_harm(tmp_path):
     undisturbed = driver.get(tmp_path / "other", str(tmp_path / "other.log"), count=COUNT)

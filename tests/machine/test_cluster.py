@@ -40,8 +40,9 @@ time.sleep(float(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("mode", ["disabled", pytest.param("token", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["disabled", "token"])
 def test_a_stranger_who_knows_the_port_runs_nothing(mode, tmp_path):
     import ray
 
