@@ -102,9 +102,8 @@ def _fail_for_space(error: Exception) -> None:
     """End after an error that says, in the words of whatever library, that a disk is full."""
     try:
         sys.stdout.flush()
-    except (
-        OSError
-    ):  # it is standard output that cannot be written; Python would try again at its end
+    except OSError:
+        # It is standard output that cannot be written; Python would try again at its end.
         without_output()
     _fail(f"no space is left on the disk ({error}); free some, and run the same command again", 1)
 

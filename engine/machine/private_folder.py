@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InputError
-
-_LOCK = "owner.lock"
+from engine.sources.io.temporary import hold, left_behind
 
 
 @dataclass(frozen=True)
 class PrivateFolder:
     """A folder with mode 700; ``remove`` it when it is no longer used.
 
-    As long as its process lives it holds a lock in the folder, which the system takes back whatever ends
+    As long as its process lives it holds a lock on the folder, which the system takes back whatever ends
     the process. So a folder whose lock is free was left by a process that was killed.
 
     Attributes:
@@ -64,7 +63,7 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
     try:
         while True:
             path = Path(tempfile.mkdtemp(prefix=prefix, dir=fitting[0]))
-            if (lock := _lock(path)) is not None:
+            if (lock := hold(path)) is not None:
                 return PrivateFolder(path, lock)
             # Another process took it for abandoned between two calls of this one.
     except OSError as error:
@@ -74,23 +73,13 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    for path in parent.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):
-            if path.is_symlink() or path.lstat().st_uid != os.getuid():
-                continue
-            if (path / _LOCK).is_file() and (lock := _lock(path)) is not None:
-                PrivateFolder(path, lock).remove()
+    for path in left_behind(filter(_is_ours, parent.glob(f"{prefix}*"))):
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def _lock(path: Path) -> int | None:
-    """The descriptor of a folder's lock; None where another process holds it, or the folder is gone."""
+def _is_ours(path: Path) -> bool:
     try:
-        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        status = path.lstat()
+    except OSError:  # gone meanwhile
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()

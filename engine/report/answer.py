@@ -98,7 +98,9 @@ def _leaderboard(evaluation: Evaluation, rows: int) -> Table:
         values += [str(numbers[run])] if partial else []
         layout.add_rows(result, [((run,), values)])
     if rest := len(names) - len(listed):
-        layout.add_rows(result, [((f"and {counted(rest, 'more run[|s]')}",), [""] * len(heads))])
+        layout.add_rows(
+            result, [((f"and {counted(rest, 'more run[|s]')}",), [""] * len(result.columns[1:]))]
+        )
     return result
 
 
@@ -132,9 +134,11 @@ def _agreement(evaluation: Evaluation) -> tuple[Table, list[str]]:
     several = evaluation.means[RUN].n_unique() > 1
     settings = evaluation.settings
     level = layout.level(settings.bootstrap)
+    partial = any(n not in (0, evaluation.queries) for n in of_run[tables.N])
+    heads = ["measure", f"Kendall's tau{level}", f"Spearman's rho{level}", "of possible tau"]
     result = layout.plain_table(
         [f"agreement with the reader{f' on {run}' if several else ''}"],
-        ["measure", f"Kendall's tau{level}", f"Spearman's rho{level}", "of possible tau"],
+        heads + (["n"] if partial else []),
     )
     names = settings.labels.names()
     methods = []
@@ -142,30 +146,36 @@ def _agreement(evaluation: Evaluation) -> tuple[Table, list[str]]:
         cells = of_run.filter(pl.col(ANNOTATOR) == name, pl.col(tables.N) > 0)
         best = cells.filter(pl.col(BEST))
         if best.is_empty():
-            layout.add_rows(result, [((name,), ["", "undefined", "undefined", ""])])
+            values = ["", "undefined", "undefined", ""] + ([""] if partial else [])
+            layout.add_rows(result, [((name,), values)])
             continue
         cell = best.row(0, named=True)
         methods.append(cell[METHOD])
         values = [cell[MEASURE], layout.interval(cell, "tau"), layout.interval(cell, "rho")]
         reached = cell[tables.TAU_REACHED]
         share = "" if reached is None or math.isnan(reached) else f"{reached:.0%}"
-        layout.add_rows(result, [((name,), [*values, share])])
+        values += [share, *([str(cell[tables.N])] if partial else [])]
+        layout.add_rows(result, [((name,), values)])
     if rest := len(names[_MOST_ANNOTATORS:]):
         more = counted(rest, "more annotator[|s]")
-        layout.add_rows(result, [((f"and {more}",), ["", "", "", ""])])
+        layout.add_rows(result, [((f"and {more}",), [""] * len(result.columns[1:]))])
     line = layout.methods_line(methods).strip()
     return result, [line] if line else []
 
 
 def _undefined(evaluation: Evaluation) -> list[str]:
-    """Why correlations are undefined, once for all of them: the most frequent reason."""
+    """How many correlations are undefined for the most frequent reason, and how many for others."""
     undefined = evaluation.statistics.correlations.filter(
         pl.col("tau").is_nan(), pl.col(NOTE) != "", pl.col(tables.N) > 0
     )
     if undefined.is_empty():
         return []
-    reason = undefined[NOTE].mode(maintain_order=True)[0]
-    return [f"{counted(undefined.height, 'correlation[|s]')} {reason}"]
+    reason, of_it = max(
+        undefined.group_by(NOTE, maintain_order=True).len().iter_rows(), key=lambda row: int(row[1])
+    )
+    others = undefined.height - of_it
+    more = f", {counted(others, 'more')} for other reasons" if others else ""
+    return [f"{counted(of_it, 'correlation[|s]')} {reason}{more}"]
 
 
 def _of_study(study: Study | None) -> list[str]:
@@ -208,11 +218,9 @@ def _together(costs: Sequence[ReadingCosts]) -> ReadingCosts:
 def _notes(evaluation: Evaluation, study: Study | None) -> list[str]:
     """All notes in a line: how many there are, and what they are about."""
     shown = [note for note in (*evaluation.notes, *(study.notes if study else ())) if note.is_shown]
-    others = sum(line.startswith("note: ") for line in printed.lines(evaluation)) - sum(
-        note.is_shown for note in evaluation.notes
-    )
     about = list(dict.fromkeys(note.code.replace("_", " ") for note in shown))
-    about += [counted(others, "remark[|s] on cells")] if others else []
+    if others := len(printed.remarks(evaluation)):
+        about.append(counted(others, "remark[|s] on cells"))
     return [f"notes: {', '.join(about)}"] if about else []
 
 

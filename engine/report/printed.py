@@ -219,14 +219,21 @@ def lines(evaluation: Evaluation) -> list[str]:
         *_readers(evaluation),
         *asked_for(evaluation),
         *(f"note: {note.text}" for note in evaluation.notes if note.is_shown),
+        *(f"note: {remark}" for remark in remarks(evaluation)),
+        *(f"verdict: {sentence}" for sentence in verdict.sentences(evaluation)),
+    ]
+
+
+def remarks(evaluation: Evaluation) -> list[str]:
+    """Why cells are empty, undefined, or without an interval or a p-value; each reason once."""
+    statistics = evaluation.statistics
+    return [
         *_empty_cells(evaluation.undefined),
         *_cell_notes(
-            evaluation.statistics.correlations.filter(pl.col(tables.N) > 0),
-            "{of_run}{annotator} {measure}",
+            statistics.correlations.filter(pl.col(tables.N) > 0), "{of_run}{annotator} {measure}"
         ),
-        *_cell_notes(evaluation.statistics.systems, "order of runs by {annotator} {measure}"),
-        *_untested(evaluation.statistics.comparisons),
-        *(f"verdict: {sentence}" for sentence in verdict.sentences(evaluation)),
+        *_cell_notes(statistics.systems, "order of runs by {annotator} {measure}"),
+        *_untested(statistics.comparisons),
     ]
 
 
@@ -270,7 +277,7 @@ def _empty_cells(undefined: pl.DataFrame) -> Iterator[str]:
     for (annotator, _), cells in undefined.group_by(
         [ANNOTATOR, pl.col(tables.NOTE).str.split(",").list.first()], maintain_order=True
     ):
-        yield f"note: {', '.join(cells[MEASURE])} of {annotator}: {cells[tables.NOTE][0]}"
+        yield f"{', '.join(cells[MEASURE])} of {annotator}: {cells[tables.NOTE][0]}"
 
 
 def _untested(comparisons: pl.DataFrame) -> list[str]:
@@ -295,6 +302,6 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
         name = names.format_map(row | {"of_run": f"{row[RUN]} " if several else ""})
         cells.setdefault(row["note"], []).append(name)
     return [
-        f"note: {', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"
+        f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"
         for note, named in cells.items()
     ]

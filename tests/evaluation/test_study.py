@@ -14,6 +14,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Sweep, study, vary
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
+from engine.report import answer
 from engine.report import study as report
 from engine.report.printed import lines
 from engine.report.summary import summarize
@@ -104,6 +105,10 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
     titles = [str(table.title) for table in report.shown(done)]
     assert titles[0].startswith("Kendall's tau with the end-to-end score, by reader")
     assert titles[1].startswith("eRAG's labels by one reader")
+    parts = answer.shown(next(iter(done.evaluations.values())), tmp_path, done)
+    assert "a study of 2 conditions; above is the first, conditions.parquet has all" in parts
+    (reads,) = (part for part in parts if str(part).startswith("reads: "))
+    assert reads.startswith(f"reads: {sum(cost.wanted for cost in done.costs.values())} wanted, ")
     out = tmp_path / "out"
     write_results(next(iter(done.evaluations.values())), inputs(), {}, out, done)
     written = json.loads((out / "summary.json").read_text())

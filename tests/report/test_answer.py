@@ -107,3 +107,28 @@ def test_notes_are_one_line_that_names_what_they_are_about(tmp_path):
     (line,) = (line for line in shown(result, tmp_path) if line.startswith("notes: "))
     assert "own executor" in line
     assert sum(text.startswith("note: ") for text in printed.lines(result)) >= 1
+
+
+def test_why_figures_are_undefined_is_counted_by_reason(tmp_path):
+    # Of poor, the score is 0 for every query, and so are some measures but not all.
+    runs = pl.concat([POOR, GOOD])
+    options = {"annotators": ("erag", "provenance"), "relevant": "pool"}
+    result = evaluated(tmp_path, runs, **options)
+    notes = result.statistics.correlations.filter(pl.col("tau").is_nan())["note"].to_list()
+    most = max(set(notes), key=notes.count)
+    assert len(set(notes)) > 1
+    (line,) = (line for line in shown(result, tmp_path) if "correlation" in line)
+    assert line.startswith(f"{notes.count(most)} correlation")
+    assert line.endswith(f", {len(notes) - notes.count(most)} more for other reasons")
+    assert any(reason in line for reason in notes if notes.count(reason) == notes.count(most))
+
+
+def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
+    runs = pl.concat([GOOD.filter(pl.col("query_id") >= "q10"), POOR])
+    result = evaluated(tmp_path, runs, annotators=("erag",), missing="skip", relevant="pool")
+    text = shown(result, tmp_path)
+    rows = {line.split()[0]: line.split()[-1] for line in text if line}
+    assert (rows["run"], rows["sys"], rows["poor"]) == ("n", "30", "40")
+    assert (rows["agreement"], rows["erag"]) == ("n", "30")
+    whole = shown(evaluated(tmp_path / "whole", annotators=("erag",)), tmp_path)
+    assert not any(line.split()[-1:] == ["n"] for line in whole)

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 # Fits into the patterns by which index directories and shards know what is theirs.
@@ -50,23 +50,28 @@ def abandoned(directory: Path, *, of: Path | None = None) -> Iterator[Path]:
     """The temporary files and folders in a folder whose processes are gone, each locked for its turn.
 
     ``of`` leaves only those that were to become this file or folder, or one of a name that begins alike.
+    """
+    begin = "." if of is None else _begin(of)
+    if directory.is_dir():
+        names = (path for path in sorted(directory.iterdir()) if path.name.startswith(begin))
+        yield from left_behind(path for path in names if NAME.fullmatch(path.name))
+
+
+def left_behind(paths: Iterable[Path]) -> Iterator[Path]:
+    """Those of some files and folders that no process holds, each locked for its turn.
 
     What cannot be locked, as on some network file systems, is taken for used.
     """
-    begin = "." if of is None else _begin(of)
-    if not directory.is_dir():
-        return
-    for path in sorted(directory.iterdir()):
-        if NAME.fullmatch(path.name) and path.name.startswith(begin):
-            try:
-                number = os.open(path, os.O_RDONLY)
-            except OSError:
-                continue
-            try:
-                if _lock(number):
-                    yield path
-            finally:
-                os.close(number)
+    for path in paths:
+        try:
+            number = os.open(path, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            if _lock(number):
+                yield path
+        finally:
+            os.close(number)
 
 
 def remove_abandoned(directory: Path) -> None:
@@ -106,14 +111,24 @@ def _make(target: Path, suffix: str, make: Callable[[Path], None]) -> tuple[Path
     while True:
         path = target.with_name(f"{_begin(target)}{uuid.uuid4().hex}.erag{suffix}")
         make(path)
-        # Before it is locked, another process may take it for abandoned: then a new one is made.
-        try:
-            number = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        if _lock(number) is not False and _is_there(path, number):
+        if (number := hold(path)) is not None:
             return path, number
-        os.close(number)
+
+
+def hold(path: Path) -> int | None:
+    """Hold a file or folder that was just made, until the number that is returned is closed.
+
+    Where the file system does not lock, it counts as held. None where another process has taken it for
+    abandoned before it was locked: make another.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    if _lock(number) is not False and _is_there(path, number):
+        return number
+    os.close(number)
+    return None
 
 
 def _is_there(path: Path, number: int) -> bool:

@@ -36,9 +36,9 @@ def read_run(path: Location) -> pl.DataFrame:
     without gaps. A run without a name is named after its file.
 
     Raises:
-        InputError: the file is unreadable or empty, a line does not have six columns, a score is
-            not a number that single precision holds, a query lists a document or a rank twice, or there are several system
-            names.
+        InputError: the file is unreadable or empty, a line does not have six columns, a score is not a
+            number that single precision holds, a query lists a document or a rank twice, or there are
+            several system names.
     """
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
