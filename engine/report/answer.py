@@ -45,7 +45,7 @@ def shown(evaluation: Evaluation, out: Path, study: Study | None = None) -> list
     below.append(f"results -> {out} (`full` prints all tables and notes)")
     above = verdict.sentences(evaluation)
     if end_to_end and evaluation.means[RUN].n_unique() == 1:
-        return [*above, *printed.end_to_end(evaluation), *below]
+        return [printed.sizes(evaluation), *printed.end_to_end(evaluation), *below]
     # A head, and a line for the runs that are left out.
     room = MOST_LINES - len(above) - sum(map(_height, below)) - 3
     rows = max(_FEWEST_RUNS, min(_MOST_RUNS, room))

@@ -209,12 +209,8 @@ def _systems(evaluation: Evaluation) -> Table:
 
 def lines(evaluation: Evaluation) -> list[str]:
     """The lines below the tables: scores, reads, everything that deserves a warning, the verdict."""
-    sizes = (
-        counted(evaluation.queries, "[query|queries]"),
-        counted(evaluation.passages, "passage[|s]"),
-    )
     return [
-        f"{', '.join(sizes)}; judged: {evaluation.relevant}",
+        sizes(evaluation),
         *end_to_end(evaluation),
         *_readers(evaluation),
         *asked_for(evaluation),
@@ -222,6 +218,13 @@ def lines(evaluation: Evaluation) -> list[str]:
         *(f"note: {remark}" for remark in remarks(evaluation)),
         *(f"verdict: {sentence}" for sentence in verdict.sentences(evaluation)),
     ]
+
+
+def sizes(evaluation: Evaluation) -> str:
+    """What was evaluated, and what counted as judged."""
+    queries = counted(evaluation.queries, "[query|queries]")
+    passages = counted(evaluation.passages, "passage[|s]")
+    return f"{queries}, {passages}; judged: {evaluation.relevant}"
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
