@@ -61,8 +61,8 @@ def is_directory(path: Location) -> bool:
     if isinstance(path, Path):
         with _path_reported(path):
             return path.is_dir()
-    system, inside = _file_system(path)
-    with _reported(path):
+    system, inside = file_system(path)
+    with reported(path):
         return bool(system.isdir(inside))
 
 
@@ -87,8 +87,8 @@ def list_files(directory: Location) -> list[Location]:
     if isinstance(directory, Path):
         files = [p for p in directory.iterdir() if p.is_file()]
     else:
-        system, inside = _file_system(directory)
-        with _reported(directory):
+        system, inside = file_system(directory)
+        with reported(directory):
             entries = system.ls(inside, detail=True)
         scheme = directory.split("://", 1)[0]
         files = [
@@ -109,8 +109,8 @@ def open_binary(path: Location) -> IO[bytes]:
     path = locate(path)
     if isinstance(path, Path):
         return open_local(path)
-    system, inside = _file_system(path)
-    with _reported(path):
+    system, inside = file_system(path)
+    with reported(path):
         return cast(IO[bytes], system.open(inside, "rb"))
 
 
@@ -154,16 +154,21 @@ def _exists(path: Location) -> bool:
     if isinstance(path, Path):
         with _path_reported(path):
             return path.exists()
-    system, inside = _file_system(path)
-    with _reported(path):
+    system, inside = file_system(path)
+    with reported(path):
         return bool(system.exists(inside))
 
 
-def _file_system(address: str) -> tuple[Any, str]:
+def file_system(address: str) -> tuple[Any, str]:
+    """The driver of an address, and what the driver calls the place.
+
+    Raises:
+        InputError: the driver is not installed, or the address cannot be opened.
+    """
     import fsspec
 
     try:
-        with _reported(address, unless=(ImportError, ValueError)):
+        with reported(address, unless=(ImportError, ValueError)):
             system, inside = fsspec.core.url_to_fs(address)
     except ImportError as error:  # its message names the package: "Install s3fs to access S3"
         scheme = address.split("://", 1)[0]
@@ -181,7 +186,7 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _reported(address: str, *, unless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def reported(address: str, *, unless: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn whatever a driver raises into an InputError, ``unless`` it is of these types."""
     try:
         yield
