@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.wording import counted
 
@@ -20,6 +20,9 @@ class Note:
         about: the runs or annotators concerned, where it is about particular ones.
         printed: whether it matters to this evaluation; a note on what no annotator in use needs does
             not.
+        what: how ``text`` is made of ``amount``, where it is (see ``count_note``): the notes of parts of
+            an evaluation are told again with the sum of their amounts.
+        throughout: it holds of the whole only where it holds of every part; else the amounts add up.
     """
 
     code: str
@@ -27,6 +30,8 @@ class Note:
     text: str
     about: tuple[str, ...] = ()
     printed: bool = True
+    what: str = ""
+    throughout: bool = False
 
     @property
     def is_shown(self) -> bool:
@@ -34,7 +39,49 @@ class Note:
 
 
 def count_note(
-    code: str, amount: int, what: str, *, about: Iterable[str] = (), printed: bool = True
+    code: str,
+    amount: int,
+    what: str,
+    *,
+    about: Iterable[str] = (),
+    printed: bool = True,
+    throughout: bool = False,
 ) -> Note:
-    """A note whose text is the amount and what it counts, in the forms of ``wording.counted``."""
-    return Note(code, amount, counted(amount, what), tuple(about), printed)
+    """A note whose text is the amount and what it counts, in the forms of ``wording.counted``.
+
+    ``{}`` in ``what`` stands for what the note is about.
+    """
+    names = tuple(about)
+    text = counted(amount, what).replace("{}", ", ".join(names))
+    return Note(code, amount, text, names, printed, what, throughout)
+
+
+def merge_notes(parts: Iterable[Iterable[Note]]) -> tuple[Note, ...]:
+    """The notes of the parts of an evaluation as notes of the whole, in the order of the parts'.
+
+    Notes of the same code about the same things become one. Of a note without ``what`` the first text
+    stands.
+    """
+    groups: dict[tuple[str, tuple[str, ...]], list[Note]] = {}
+    for notes in parts:
+        for note in notes:
+            groups.setdefault((note.code, note.about), []).append(note)
+    return tuple(map(_merge, groups.values()))
+
+
+def _merge(notes: list[Note]) -> Note:
+    first = notes[0]
+    amounts = [note.amount for note in notes]
+    amount = 0 if first.throughout and not all(amounts) else sum(amounts)
+    printed = any(note.printed for note in notes)
+    if first.what:
+        return count_note(
+            first.code,
+            amount,
+            first.what,
+            about=first.about,
+            printed=printed,
+            throughout=first.throughout,
+        )
+    told = next((note for note in notes if note.amount), first)
+    return replace(told, amount=amount, printed=printed)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from engine import tables
 from engine.errors import InputError, require_least
 from engine.evaluation.titles import match_titles, without_titles
 from engine.labels.annotator import InputTable
@@ -66,6 +67,8 @@ class EvaluationInputs:
         queries: the queries table.
         corpus: the passages that some run lists within the cutoff.
         runs: the run table, cut at the cutoff, of the queries evaluated.
+        names: of all runs, in order, where these are the inputs of some queries of an evaluation, for
+            which a run may list nothing; empty for the runs that occur.
         k: the cutoff that the runs were cut at, passages per query; None for runs that were never cut.
         tables: what annotators need, by the name of their input: judgments of the queries evaluated.
         cut_runs: names of runs that list more passages than the cutoff keeps.
@@ -87,6 +90,20 @@ class EvaluationInputs:
     notes: tuple[Note, ...] = ()
     queries_file: Location | None = None
     unmatchable: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def run_names(self) -> tuple[str, ...]:
+        """The names of all runs, in order."""
+        return self.names or tuple(self.runs[RUN].unique(maintain_order=True))
+
+
+NO_INPUTS = EvaluationInputs(
+    queries=tables.empty(tables.QUERIES),
+    corpus=tables.empty(tables.CORPUS),
+    runs=tables.empty(tables.RUNS),
+)
+"""Stands for the inputs of an evaluation that no process holds as a whole."""
 
 
 def input_tables() -> dict[str, InputTable]:

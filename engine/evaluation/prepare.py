@@ -66,21 +66,25 @@ class Scored:
 
     Attributes:
         undefined: ``tables.UNDEFINED``.
+        judged: how many queries have scores, those of failed reads included.
         real_valued: whether some label lies between whole numbers.
         above_one: whether some label exceeds 1 besides.
     """
 
     scores: pl.DataFrame
     undefined: pl.DataFrame
+    judged: int
     real_valued: bool
     above_one: bool
 
 
-def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
+def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False) -> Prepared:
     """Label what needs no reads, and plan the reads.
 
     Args:
         inputs: read at the cutoff of the settings, or at a larger one: they are cut at it.
+        part: whether they are of some of the queries, so that nothing is refused that only all of them
+            together may lack.
 
     Raises:
         InputError: the inputs were read at a smaller cutoff, an annotator lacks what it needs, the metric
@@ -88,12 +92,12 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
             labels, or a run lists nothing for a query where ``missing`` is ``error``.
     """
     inputs = cut_inputs(inputs, settings.ranking.k)
-    _refuse_lacking_inputs(inputs, settings)
+    _refuse_lacking_inputs(inputs, settings, part=part)
     refuse_unscorable(inputs, settings)
     query_ids = inputs.queries[QUERY_ID].to_list()
     if settings.ranking.missing == "error":
         refuse_missing_results(inputs.runs, query_ids)
-    relevant = settings.judged(inputs.runs[RUN].n_unique())
+    relevant = settings.judged(len(inputs.run_names))
     pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
     asking = settings.asks()
     in_use = settings.annotators_in_use()
@@ -109,6 +113,8 @@ def prepare(inputs: EvaluationInputs, settings: Settings) -> Prepared:
         for annotator in listed
         if annotator.name in labelled
     }
+    if not part:
+        refuse_unjudged({name: of.judged for name, of in scored.items()})
     # What the ranking measures refuse whatever the labels are, they refuse now.
     score_runs(
         inputs.runs,
@@ -169,7 +175,7 @@ def score(
 
     Raises:
         InputError: none of the measures has a meaning on the labels, a measure needs a threshold
-            because some label exceeds 1, a label is out of range, or no query is judged.
+            because some label exceeds 1, or a label is out of range.
     """
     measures, labels = settings.measures(), labelled.labels
     utilities = annotator.scale(settings).utilities
@@ -192,25 +198,46 @@ def score(
     defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
     unjudged, missing = set(labelled.unjudged), settings.ranking.missing
     query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
-    if not query_ids:
-        raise InputError(
-            None,
-            None,
-            f"no query is judged by {annotator.name} (a label below 0 means not judged)",
-            "give judgments of the queries that are evaluated",
-        )
     if utilities:
-        scores = score_utility(inputs.runs, labels, query_ids, defined, missing=missing)
+        scores = score_utility(
+            inputs.runs, labels, query_ids, defined, missing=missing, names=inputs.run_names
+        )
     else:
         scores = score_runs(
-            inputs.runs, labels, query_ids, defined, relevant=relevant, missing=missing
+            inputs.runs,
+            labels,
+            query_ids,
+            defined,
+            relevant=relevant,
+            missing=missing,
+            names=inputs.run_names,
         )
     return Scored(
         scores,
         pl.DataFrame(undefined, schema=tables.UNDEFINED),
+        judged=len(query_ids),
         real_valued=real_valued,
         above_one=above_one,
     )
+
+
+def refuse_unjudged(judged: Mapping[str, int]) -> None:
+    """Refuse an annotator that judged nothing.
+
+    Args:
+        judged: of how many queries each annotator judged something.
+
+    Raises:
+        InputError: naming it.
+    """
+    for name, queries in judged.items():
+        if not queries:
+            raise InputError(
+                None,
+                None,
+                f"no query is judged by {name} (a label below 0 means not judged)",
+                "give judgments of the queries that are evaluated",
+            )
 
 
 def _refuse_without_threshold(
@@ -262,8 +289,7 @@ def lists_to_read(inputs: EvaluationInputs, settings: Settings) -> pl.DataFrame:
         .agg(pl.col(DOC_ID).alias(DOC_IDS))
     )
     lists = (
-        runs.select(RUN)
-        .unique(maintain_order=True)
+        pl.DataFrame({RUN: inputs.run_names}, {RUN: pl.String})
         .join(queries.select(QUERY_ID), how="cross", maintain_order="left_right")
         .join(listed, on=[RUN, QUERY_ID], how="left", maintain_order="left")
         .with_columns(pl.col(DOC_IDS).fill_null([]))
@@ -291,9 +317,9 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
                 )
 
 
-def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings) -> None:
+def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings, *, part: bool) -> None:
     refuse_lacking_tables(settings, inputs.tables.keys())
-    without_any = inputs.queries[PROVENANCE].list.len().sum() == 0
+    without_any = not part and inputs.queries[PROVENANCE].list.len().sum() == 0
     for annotator in settings.labels.listed():
         for needed in settings.needed_by(annotator):
             if not needed.needs_provenance:

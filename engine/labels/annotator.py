@@ -141,6 +141,8 @@ class FurtherTable:
 
     Attributes:
         in_summary: whether ``summary.json`` holds its rows, too.
+        of_all_queries: whether its rows are figures over all queries, so that it cannot be made of some
+            of them at a time.
         schema: its columns and their types.
         display: how it is printed, from the table and the suffix of the names of figures that have
             intervals (`` [95%]``); None for a table that is not printed.
@@ -149,6 +151,7 @@ class FurtherTable:
     name: str
     schema: tables.Schema
     in_summary: bool = False
+    of_all_queries: bool = False
     display: Callable[[pl.DataFrame, str], Display] | None = None
 
 
@@ -214,7 +217,7 @@ def _no_query_notes(queries: pl.DataFrame) -> Iterable[Note]:
     return ()
 
 
-def _no_score_notes(material: Material, scores: pl.DataFrame) -> Iterable[Note]:
+def _no_score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterable[Note]:
     return ()
 
 
@@ -244,7 +247,7 @@ class Annotator:
             can be held against the score of another.
         further_tables: what it leaves beside labels and traces.
         query_notes: notes on the queries, for evaluations whose labels rest on this annotator.
-        score_notes: notes on the scores that its labels give.
+        score_notes: notes on the scores that its labels give, of all queries.
     """
 
     name: str
@@ -263,4 +266,4 @@ class Annotator:
     is_the_readers: bool = False
     further_tables: tuple[FurtherTable, ...] = ()
     query_notes: Callable[[pl.DataFrame], Iterable[Note]] = _no_query_notes
-    score_notes: Callable[[Material, pl.DataFrame], Iterable[Note]] = _no_score_notes
+    score_notes: Callable[[EvaluationSettings, pl.DataFrame], Iterable[Note]] = _no_score_notes

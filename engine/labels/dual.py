@@ -139,7 +139,9 @@ def _shown_value(row: dict[str, Any]) -> str:
     return f"{row[VALUE]:.2f}{bounds}"
 
 
-_PROBABILITIES = FurtherTable(name="dual", schema=tables.DUAL, in_summary=True, display=display)
+_PROBABILITIES = FurtherTable(
+    name="dual", schema=tables.DUAL, in_summary=True, of_all_queries=True, display=display
+)
 _BOTH = FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
 
 ANNOTATOR = Annotator(

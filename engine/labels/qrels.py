@@ -10,7 +10,6 @@ from engine.labels.traces import trace_given
 from engine.notes import Note, count_note
 from engine.sources.runs.qrels import read_qrels
 from engine.tables import DOC_ID, LABEL, QUERY_ID
-from engine.wording import agreeing, counted
 
 NAME = "qrels"
 
@@ -51,12 +50,13 @@ def _label(material: Material) -> Labelled:
 
 def _beyond_lists(material: Material) -> Note:
     beyond = material.tables[INPUT.name].join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
-    text = (
-        counted(beyond.height, "[judgment is of a passage|judgments are of passages]")
-        + f" that no run lists, and {agreeing(beyond.height, '[does|do]')} not count where `relevant` "
-        f"is {material.relevant}; `annotators` {NAME} alone counts them"
+    return count_note(
+        "judgments_beyond_lists",
+        beyond.height,
+        "[judgment is of a passage|judgments are of passages] that no run lists, and [does|do] not "
+        f"count where `relevant` is {material.relevant}; `annotators` {NAME} alone counts them",
+        printed=material.relevant != "qrels",
     )
-    return Note("judgments_beyond_lists", beyond.height, text, printed=material.relevant != "qrels")
 
 
 ANNOTATOR = Annotator(name=NAME, label=_label, needs_input=INPUT, judges_everything=True)

@@ -127,8 +127,7 @@ def _label(material: Material) -> Labelled:
     return Labelled(labels, trace_utility(labels, material.reads, helpful.traces))
 
 
-def _score_notes(material: Material, scores: pl.DataFrame) -> Iterator[Note]:
-    settings = material.settings
+def _score_notes(settings: EvaluationSettings, scores: pl.DataFrame) -> Iterator[Note]:
     listed = scores.filter(pl.col(VALUE) > 0)
     if settings.ranking.missing == "zero" and listed.height < scores.height:
         yield Note(

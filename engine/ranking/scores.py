@@ -85,6 +85,7 @@ def score_runs(
     relevant: Relevant,
     missing: Missing = "zero",
     threads: int | None = None,
+    names: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Score every (run, annotator, measure, query).
 
@@ -97,6 +98,7 @@ def score_runs(
         missing: queries that a run lists nothing for score ``zero``, are left out of that run's
             scores (``skip``), or are an error.
         threads: None for all cores; the result does not depend on it.
+        names: of all runs, in order, where ``runs`` may lack one that lists nothing for these queries.
 
     Returns:
         the query_scores table, by annotator, run, measure and query.
@@ -124,12 +126,12 @@ def score_runs(
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
         raise InputError(None, None, f"query {twice!r} is given twice", "give every query once")
     ids = pl.Enum(query_ids)
-    names = runs[RUN].unique(maintain_order=True)
+    of_runs = pl.Series(RUN, list(names) or runs[RUN].unique(maintain_order=True), pl.String)
     run_keys = runs.select(
         runs[QUERY_ID].cast(ids, strict=False).to_physical().alias(_QUERY),
-        runs[RUN].cast(pl.Enum(names)).to_physical(),
+        runs[RUN].cast(pl.Enum(of_runs)).to_physical(),
     )
-    filled = _lists_with_results(run_keys, len(names), len(query_ids))
+    filled = _lists_with_results(run_keys, len(of_runs), len(query_ids))
     if missing == "error":
         refuse_missing_results(runs, query_ids)
     listed = runs.select(DOC_ID, RANK).hstack(run_keys)
@@ -142,9 +144,9 @@ def score_runs(
             pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
         ).select(_QUERY, DOC_ID, LABEL)
         values = _score_annotator(
-            listed, judged.collect(), annotator, query_ids, names, measures, relevant, threads
+            listed, judged.collect(), annotator, query_ids, of_runs, measures, relevant, threads
         )
-        parts.append(_to_table(values, annotator, names, query_ids, measures, filled, missing))
+        parts.append(_to_table(values, annotator, of_runs, query_ids, measures, filled, missing))
     return pl.concat(parts) if parts else tables.empty(tables.QUERY_SCORES)
 
 

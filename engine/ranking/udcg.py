@@ -25,6 +25,7 @@ def score_utility(
     measures: Sequence[Measure],
     *,
     missing: Missing = "zero",
+    names: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Query scores table of one annotator's labels, by run, measure and query.
 
@@ -34,19 +35,17 @@ def score_utility(
         query_ids: the queries of the evaluation; rows of others are left out.
         measures: all of the kind ``UDCG``.
         missing: as in ``scores.score_runs``; ``error`` is refused there and counts as ``zero`` here.
+        names: of all runs, as in ``scores.score_runs``.
     """
     place = pl.col(RANK).rank("ordinal").over(RUN, QUERY_ID)
     listed = runs.join(
         labels.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL), on=[QUERY_ID, DOC_ID], how="left"
     ).select(RUN, QUERY_ID, pl.col(LABEL).fill_null(0.0), place.alias("_place"))
-    grid = (
-        runs.select(RUN)
-        .unique(maintain_order=True)
-        .join(
-            pl.DataFrame({QUERY_ID: query_ids}, {QUERY_ID: pl.String}),
-            how="cross",
-            maintain_order="left_right",
-        )
+    of_runs = list(names) or runs[RUN].unique(maintain_order=True).to_list()
+    grid = pl.DataFrame({RUN: of_runs}, {RUN: pl.String}).join(
+        pl.DataFrame({QUERY_ID: query_ids}, {QUERY_ID: pl.String}),
+        how="cross",
+        maintain_order="left_right",
     )
     parts = [tables.empty(tables.QUERY_SCORES)]
     for measure in measures:
@@ -64,5 +63,5 @@ def score_utility(
                 (1.0 / (1.0 + (-pl.col(LABEL)).exp())).fill_null(0.0).alias(VALUE),
             ).select(list(tables.QUERY_SCORES))
         )
-    order = {name: place for place, name in enumerate(grid[RUN].unique(maintain_order=True))}
+    order = {name: place for place, name in enumerate(of_runs)}
     return pl.concat(parts).sort(pl.col(RUN).replace_strict(order, default=0), maintain_order=True)

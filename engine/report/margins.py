@@ -50,7 +50,7 @@ def shown(evaluation: Evaluation) -> Table | None:
         + ["Kendall's tau", "limit", "reached"]
         + (["n"] if partial else []),
     )
-    annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
+    annotators = evaluation.settings.labels.names()
     rows = []
     for row in best.sort(
         RUN, pl.col(ANNOTATOR).replace_strict({name: i for i, name in enumerate(annotators)})

@@ -88,7 +88,7 @@ def _means_and_correlations(evaluation: Evaluation) -> Table:
         columns += [f"Kendall's tau{level}", f"Spearman's rho{level}", *(["n"] if partial else [])]
     result = layout.table(title, (["run"] if several else []) + ["annotator", "measure"], columns)
     means = {(row[RUN], row[ANNOTATOR], row[MEASURE]): row for row in scores.to_dicts()}
-    annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
+    annotators = evaluation.settings.labels.names()
     named = [str(measure) for measure in settings.measures()]
     rows = []
     starred = False
@@ -143,7 +143,7 @@ def _differences(
         + (["n"] if partial else []),
     )
     rows = []
-    annotators = evaluation.labels[ANNOTATOR].unique(maintain_order=True).to_list()
+    annotators = evaluation.settings.labels.names()
     order = {name: place for place, name in enumerate(annotators)}
     by = [
         pl.col(key).replace_strict(order, return_dtype=pl.Int64)

@@ -1,0 +1,261 @@
+"""What inputs and reads say of queries: labels, scores, and what qualifies them; of all, or of some.
+
+Everything here is made query by query, so that parts of an evaluation can be judged apart, on several
+machines, and merged. What is said of all queries together (statistics, verdict) is in ``assess``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from engine import tables
+from engine.evaluation.prepare import Prepared, Scored, checked, material_for, score
+from engine.evaluation.read import Reading, alone, failed_queries
+from engine.evaluation.references import note_unscorable
+from engine.labels.annotator import READER, Annotator, Labelled
+from engine.labels.registry import ANNOTATORS
+from engine.notes import Note, count_note, merge_notes
+from engine.scoring.metrics import score_outputs
+from engine.tables import (
+    ANNOTATOR,
+    FAILURE,
+    MEASURE,
+    OUTPUT,
+    QUERY_ID,
+    RUN,
+    TRUNCATED,
+    VALUE,
+    K,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Labels and scores of some queries, or of all.
+
+    Attributes:
+        queries, passages: how many were evaluated. In parts that were merged, a passage counts in each
+            part that lists it.
+        labels, traces, reads, further: tables of all listed passages; empty in what was merged.
+        query_scores, undefined, downstream: see ``engine.tables``.
+        judged: of how many queries each annotator judged something.
+        real_valued: annotators of whose labels some lie between whole numbers.
+        above_one: those of them of whose labels some exceed 1 besides.
+        truncated: reads whose input was cut.
+        left_out: queries that failed reads leave out of some figure.
+        cut_runs: runs that list more passages than the cutoff keeps.
+        notes: on inputs and labels.
+    """
+
+    queries: int
+    passages: int
+    labels: pl.DataFrame
+    traces: pl.DataFrame
+    reads: pl.DataFrame
+    further: Mapping[str, pl.DataFrame]
+    query_scores: pl.DataFrame
+    undefined: pl.DataFrame
+    downstream: pl.DataFrame
+    judged: Mapping[str, int] = field(default_factory=dict)
+    real_valued: tuple[str, ...] = ()
+    above_one: tuple[str, ...] = ()
+    truncated: int = 0
+    left_out: int = 0
+    cut_runs: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+
+def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
+    """Label and score what was prepared.
+
+    Args:
+        readings: by role, of everything that ``prepared.requests`` ask; of more, if it was read too.
+
+    Raises:
+        InputError: labels that reads gave have none of the measures.
+    """
+    inputs, settings = prepared.inputs, prepared.settings
+    listed = settings.labels.listed()
+    labelled, left_out = _label(prepared, readings)
+    scored = {
+        annotator.name: prepared.scored.get(annotator.name)
+        or _score_labels(annotator, labelled, left_out, prepared)
+        for annotator in listed
+    }
+    names = [annotator.name for annotator in listed]
+    read = [reading.reads.drop(FAILURE) for reading in readings.values()]
+    return Judged(
+        queries=inputs.queries.height,
+        passages=inputs.corpus.height,
+        labels=pl.concat([labelled[name].labels for name in names]),
+        traces=pl.concat([labelled[name].traces for name in names], how="diagonal"),
+        reads=pl.concat([tables.empty(tables.READS), *read]),
+        further={
+            name: table for made in listed for name, table in labelled[made.name].tables.items()
+        },
+        query_scores=pl.concat([scored[name].scores for name in names]),
+        undefined=pl.concat([scored[name].undefined for name in names]),
+        downstream=_downstream(prepared, readings),
+        judged={name: scored[name].judged for name in names},
+        real_valued=tuple(name for name in names if scored[name].real_valued),
+        above_one=tuple(name for name in names if scored[name].above_one),
+        truncated=sum(int(reading.reads[TRUNCATED].sum()) for reading in readings.values()),
+        left_out=len({query for name in names for query in left_out[name]}),
+        cut_runs=inputs.cut_runs,
+        notes=tuple(_notes(prepared, labelled)),
+    )
+
+
+def merge(parts: Sequence[Judged], runs: Sequence[str]) -> Judged:
+    """What was judged in parts, as a whole; a measure that one part cannot have, the whole cannot.
+
+    Args:
+        parts: at least one, of different queries.
+        runs: the names of the runs, in order.
+    """
+    first = parts[0]
+    undefined = pl.concat([part.undefined for part in parts])
+    undefined = undefined.unique([ANNOTATOR, MEASURE], keep="first", maintain_order=True)
+    scores = pl.concat([part.query_scores for part in parts])
+    annotators = list(first.judged)
+    order = {
+        ANNOTATOR: annotators,
+        RUN: list(runs),
+        MEASURE: scores[MEASURE].unique(maintain_order=True).to_list(),
+    }
+    scores = scores.join(
+        undefined, on=[ANNOTATOR, MEASURE], how="anti", maintain_order="left"
+    ).sort(
+        [pl.col(name).replace_strict(_places(names), default=0) for name, names in order.items()],
+        maintain_order=True,
+    )
+    downstream = pl.concat([part.downstream for part in parts])
+
+    def having(names: str) -> tuple[str, ...]:
+        found = {name for part in parts for name in getattr(part, names)}
+        return tuple(name for name in [*annotators, *runs] if name in found)
+
+    return Judged(
+        queries=sum(part.queries for part in parts),
+        passages=sum(part.passages for part in parts),
+        labels=first.labels.clear(),
+        traces=first.traces.clear(),
+        reads=first.reads.clear(),
+        further={name: table.clear() for name, table in first.further.items()},
+        query_scores=scores,
+        undefined=undefined,
+        downstream=downstream.sort(
+            pl.col(RUN).replace_strict(_places(list(runs)), default=0), maintain_order=True
+        ),
+        judged={name: sum(part.judged[name] for part in parts) for name in annotators},
+        real_valued=having("real_valued"),
+        above_one=having("above_one"),
+        truncated=sum(part.truncated for part in parts),
+        left_out=sum(part.left_out for part in parts),
+        cut_runs=having("cut_runs"),
+        notes=merge_notes(part.notes for part in parts),
+    )
+
+
+def _places(names: Sequence[str]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+def _label(
+    prepared: Prepared, readings: Mapping[str, Reading]
+) -> tuple[dict[str, Labelled], dict[str, list[str]]]:
+    """What every annotator in use made, and the queries that failed reads leave out of its labels."""
+    settings = prepared.settings
+    asks = settings.asks()
+    labelled = dict(prepared.labelled)
+    left_out: dict[str, list[str]] = {}
+    singles = alone(prepared.pairs)
+    for annotator in settings.annotators_in_use():
+        lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
+        ask = asks.get(annotator.name)
+        reads = _no_reads()
+        if ask is not None and ask.role.name in readings:
+            reads = readings[ask.role.name].of(singles)
+            lost += failed_queries(reads)
+        skipped = settings.running.failed_reads == "skip"
+        left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
+        if annotator.name not in labelled:
+            material = material_for(
+                annotator,
+                prepared.inputs,
+                settings,
+                prepared.relevant,
+                prepared.pairs,
+                labelled,
+            )
+            made = annotator.label(replace(material, reads=reads))
+            labelled[annotator.name] = checked(annotator, made)
+    return labelled, left_out
+
+
+def _no_reads() -> pl.DataFrame:
+    return tables.empty({**tables.READS, FAILURE: pl.String()})
+
+
+def _score_labels(
+    annotator: Annotator,
+    labelled: Mapping[str, Labelled],
+    left_out: Mapping[str, list[str]],
+    prepared: Prepared,
+) -> Scored:
+    made = labelled[annotator.name]
+    scored = score(annotator, made, prepared.inputs, prepared.settings, prepared.relevant)
+    kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
+    return replace(scored, scores=scored.scores.filter(kept))
+
+
+def _downstream(prepared: Prepared, readings: Mapping[str, Reading]) -> pl.DataFrame:
+    """The downstream table of whole lists, less those that ``failed_reads`` leaves out."""
+    settings, lists = prepared.settings, prepared.lists
+    if not settings.reader.end_to_end or READER.name not in readings:
+        return tables.empty(tables.DOWNSTREAM)
+    whole = readings[READER.name].of(lists)
+    scored = score_outputs(whole, prepared.inputs.queries, settings.reader.metric)
+    scores = lists.select(RUN, QUERY_ID).with_columns(
+        pl.lit(settings.reader.end_to_end_k or settings.ranking.k, pl.Int64).alias(K),
+        scored[OUTPUT],
+        scored[VALUE],
+    )
+    if settings.running.failed_reads == "skip":
+        return scores.filter(scored[FAILURE].is_null())
+    return scores
+
+
+def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Note]:
+    """What qualifies labels and scores, in the order in which it is printed."""
+    inputs, settings = prepared.inputs, prepared.settings
+    yield from inputs.notes
+    yield note_unscorable(inputs, settings)
+    in_use = {annotator.name for annotator in settings.annotators_in_use()}
+    for annotator in ANNOTATORS.values():
+        for note in annotator.query_notes(inputs.queries):
+            yield replace(note, printed=note.printed and annotator.name in in_use)
+    for annotator in settings.annotators_in_use():
+        yield from labelled[annotator.name].notes
+    yield from _empty_lists(prepared)
+
+
+def _empty_lists(prepared: Prepared) -> Iterator[Note]:
+    """How many queries each run lists nothing for, and what that means."""
+    runs, total = prepared.inputs.runs, prepared.inputs.queries.height
+    with_results = dict(runs.group_by(RUN).agg(pl.col(QUERY_ID).n_unique()).iter_rows())
+    consequence = (
+        "and [is|are] left out of it"
+        if prepared.settings.ranking.missing == "skip"
+        else "and [scores|score] 0 on every measure"
+    )
+    for run in prepared.inputs.run_names:
+        yield count_note(
+            "queries_without_results",
+            total - with_results.get(run, 0),
+            f"[query has|queries have] no results in {{}} {consequence}",
+            about=(run,),
+        )
