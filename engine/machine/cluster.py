@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 import ray.data
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.errors import InputError, ReadError
 from engine.machine.batching import machine_memory
@@ -171,6 +172,21 @@ def end_at_exit() -> None:
     """
     if ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None:
         atexit.register(os._exit, 0)
+
+
+def beside_driver() -> dict[str, Any]:
+    """The options of ``ray.remote`` for an actor that the driver cannot do without.
+
+    It stands on the driver's node: with that node the driver ends too, and no other node's end takes it
+    away. Where its process alone ends, it starts again, empty, and calls under way are sent to it again.
+    """
+    here = ray.get_runtime_context().get_node_id()
+    return {
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False),
+    }
 
 
 def pool_of(actors: int) -> dict[str, Any]:

@@ -11,7 +11,6 @@ read at a time, and a read during which an actor died twice is reported as faile
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
@@ -29,33 +28,11 @@ from engine.machine import cluster
 from engine.machine.device import is_fatal
 from engine.reading import readers
 from engine.reading.execute import UnitResult, run_unit
+from engine.reading.ledger import Attempt, Attempts, start_ledger
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput, field_types
 
 _WHOLE_ATTEMPTS = 2  # a third attempt goes read by read
-_STRIKES = 2  # deaths during a read before the read counts as their cause
-
-
-class Ledger:
-    """Counts how often units and reads were begun; lives as long as the driver."""
-
-    def __init__(self) -> None:
-        cluster.end_at_exit()
-        self._begun: collections.Counter[int] = collections.Counter()
-        self._strikes: collections.Counter[int] = collections.Counter()
-
-    def begin(self, unit: int) -> int:
-        """Record the beginning of a unit; returns how often it was begun so far."""
-        self._begun[unit] += 1
-        return self._begun[unit]
-
-    def enter(self, row: int) -> bool:
-        """Record the beginning of a single read; False if processes died in it too often."""
-        self._strikes[row] += 1
-        return self._strikes[row] <= _STRIKES
-
-    def leave(self, row: int) -> None:
-        del self._strikes[row]
 
 
 class ReaderActor:
@@ -63,20 +40,26 @@ class ReaderActor:
 
     def __init__(self, spec: ReaderSpec, inputs: ray.ObjectRef, ledger: Any) -> None:
         cluster.end_at_exit()
-        self._reader: Reader = readers.load(spec)
+        self._reader: Reader = self.load(spec)
         # Arrow in shared memory: however long the plan, an actor copies only the unit it is at.
         self._inputs: pa.ChunkedArray = ray.get(inputs)
-        self._ledger = ledger
+        self._attempts = Attempts(ledger)
         self._worker = f"node {ray.get_runtime_context().get_node_id()[:8]} process {os.getpid()}"
+        self._attempts.started()
+
+    def load(self, spec: ReaderSpec) -> Reader:
+        """The reader that this actor hosts."""
+        return readers.load(spec)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
         unit = Unit(row["number"], row["offset"], row["length"])
         try:
-            if ray.get(self._ledger.begin.remote(unit.number)) <= _WHOLE_ATTEMPTS:
+            attempt = self._attempts.new()
+            if self._attempts.begin(unit.number, attempt) <= _WHOLE_ATTEMPTS:
                 result = run_unit(self._reader, unit, self._texts(unit), worker=self._worker)
             else:
-                result = self._one_by_one(unit)
+                result = self._one_by_one(unit, attempt)
         except Exception as error:
             if is_fatal(error):
                 # Ray retries a unit whose process died, on a fresh one; an exception would end the job.
@@ -87,16 +70,16 @@ class ReaderActor:
     def _texts(self, unit: Unit) -> list[list[str]]:
         return self._inputs.slice(unit.offset, unit.length).to_pylist()
 
-    def _one_by_one(self, unit: Unit) -> UnitResult:
+    def _one_by_one(self, unit: Unit, attempt: Attempt) -> UnitResult:
         outputs: list[ReadOutput] = []
         seconds = 0.0
         for row in range(unit.offset, unit.offset + unit.length):
-            if not ray.get(self._ledger.enter.remote(row)):
+            if not self._attempts.enter(row, attempt):
                 outputs.append(ReadOutput.failed("the reader's process died in this read"))
                 continue
             single = Unit(unit.number, row, 1)
             result = run_unit(self._reader, single, self._texts(single), worker=self._worker)
-            ray.get(self._ledger.leave.remote(row))
+            self._attempts.leave(row)
             outputs += result.outputs
             seconds += result.seconds
         return UnitResult(unit, outputs, self._worker, seconds, asdict(self._reader.stats))
@@ -139,7 +122,7 @@ def read_on_ray(
         InputError: more GPU actors than the cluster has GPUs.
     """
     hosting = cluster.pool_of(actors)
-    ledger = ray.remote(num_cpus=0)(Ledger).remote()
+    ledger = start_ledger()
     inputs = ray.put(plan.select(INPUTS).to_arrow().column(0))
     rows = [asdict(unit) for unit in units]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(

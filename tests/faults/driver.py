@@ -59,13 +59,8 @@ def on_ray(log, victim):
     made = reader(log, victim)
 
     class Actor(pipeline.ReaderActor):
-        def __init__(self, spec, inputs, ledger):
-            import ray
-
-            self._reader = made()
-            self._inputs = ray.get(inputs)
-            self._ledger = ledger
-            self._worker = f"process {os.getpid()}"
+        def load(self, spec):
+            return made()
 
     def run(plan, units, spec):
         return pipeline.read_on_ray(plan, units, spec, actors=2, actor_class=Actor)

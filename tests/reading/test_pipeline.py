@@ -75,13 +75,8 @@ def actor_class(on_text):
             return [ReadOutput(on_text(text), 1, 1, False) for (text,) in inputs]
 
     class Actor(pipeline.ReaderActor):
-        def __init__(self, spec, inputs, ledger):
-            import ray
-
-            self._reader = Reader()
-            self._inputs = ray.get(inputs)
-            self._ledger = ledger
-            self._worker = f"process {os.getpid()}"
+        def load(self, spec):
+            return Reader()
 
     return Actor
 
@@ -152,7 +147,7 @@ def test_a_read_that_raises_fails_alone():
 
 def test_an_actor_that_cannot_start_ends_in_one_line():
     class Broken(pipeline.ReaderActor):
-        def __init__(self, spec, inputs, ledger):
+        def load(self, spec):
             raise ValueError("weights are broken")
 
     plan, units = plan_of(["t0"])

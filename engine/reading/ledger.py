@@ -1,0 +1,139 @@
+"""The ledger of attempts: how often units and reads were begun, so that none is begun for ever.
+
+Ray hands a unit whose process died out again, without end. The ledger is an actor that counts; a
+``ReaderActor`` asks it through ``Attempts``. It stands on the driver's node, so that no other node's end
+takes it away, and restarts where its process ends alone. Its counts are then lost and start anew: a
+read that kills its process costs two deaths of its unit and two of its own more, each time that the
+ledger is lost. No unit fails for want of the ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import ray
+import ray.exceptions
+
+from engine.machine import cluster
+
+_STRIKES = 2  # deaths during a read before the read counts as their cause
+# An attempt that ended with its whole node says little of the read: nodes are taken away while they work.
+# It says something, since a read can bring its machine down.
+_LOST_WITH_NODE = 0.25
+
+
+class Attempt(NamedTuple):
+    """One beginning of a unit: where, and a name of its own, by which a repeated message counts once."""
+
+    name: str
+    node: str
+
+
+class Start(NamedTuple):
+    """An actor's process that has loaded its reader."""
+
+    actor: str
+    node: str
+    again: bool
+
+
+class Tally(NamedTuple):
+    """What the ledger saw since it started; ``ledger`` differs from one start to the next."""
+
+    ledger: str
+    starts: list[Start]
+    repeated_units: int
+
+
+class Ledger:
+    """The actor. Every message may come twice, as Ray's retries may have it, and counts once."""
+
+    def __init__(self) -> None:
+        cluster.end_at_exit()
+        self._name = uuid.uuid4().hex
+        self._begun: defaultdict[int, set[Attempt]] = defaultdict(set)
+        self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
+        self._repeated: set[int] = set()
+        self._starts: list[Start] = []
+
+    def begin(self, unit: int, attempt: Attempt) -> int:
+        """Record the beginning of a unit; returns how often it was begun so far, this one included."""
+        earlier = self._begun[unit] - {attempt}
+        self._begun[unit].add(attempt)
+        if earlier:
+            self._repeated.add(unit)
+        return int(1 + _weight(earlier))
+
+    def enter(self, row: int, attempt: Attempt) -> bool:
+        """Record the beginning of a single read; False if processes died in it too often."""
+        earlier = self._entered[row] - {attempt}
+        self._entered[row].add(attempt)
+        return _weight(earlier) < _STRIKES
+
+    def leave(self, row: int) -> None:
+        """Record that a read ended with its process alive."""
+        self._entered.pop(row, None)
+
+    def started(self, start: Start) -> None:
+        """Record that an actor has loaded its reader."""
+        self._starts.append(start)
+
+    def tally(self) -> Tally:
+        return Tally(self._name, list(self._starts), len(self._repeated))
+
+
+def _weight(attempts: set[Attempt]) -> float:
+    """Attempts, those that ended with their node counted in part."""
+    if not attempts:
+        return 0.0
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    return sum(1.0 if attempt.node in alive else _LOST_WITH_NODE for attempt in attempts)
+
+
+def start_ledger() -> Any:
+    """Start the ledger beside the driver; its handle. End it with ``ray.kill``."""
+    return ray.remote(**cluster.beside_driver())(Ledger).remote()
+
+
+class Attempts:
+    """What an actor knows of the ledger; its calls never fail for want of it.
+
+    Ray sends a call again to a ledger that restarts. Where there is none at all (the driver is about to
+    end), everything counts as begun for the first time.
+    """
+
+    def __init__(self, ledger: Any) -> None:
+        self._ledger = ledger
+        self._node: str = ray.get_runtime_context().get_node_id()
+
+    def started(self) -> None:
+        """Announce that this process has loaded its reader."""
+        context = ray.get_runtime_context()
+        start = Start(
+            context.get_actor_id() or "", self._node, context.was_current_actor_reconstructed
+        )
+        self._ledger.started.remote(start)
+
+    def new(self) -> Attempt:
+        """An attempt at a unit, on this node."""
+        return Attempt(uuid.uuid4().hex, self._node)
+
+    def begin(self, unit: int, attempt: Attempt) -> int:
+        """How often a unit was begun, this attempt included."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            return int(ray.get(self._ledger.begin.remote(unit, attempt)))
+        return 1
+
+    def enter(self, row: int, attempt: Attempt) -> bool:
+        """Whether a read may be tried on its own: too many processes have died in it if not."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            return bool(ray.get(self._ledger.enter.remote(row, attempt)))
+        return True
+
+    def leave(self, row: int) -> None:
+        """Record that a read ended with this process alive."""
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.get(self._ledger.leave.remote(row))

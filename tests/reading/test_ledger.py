@@ -1,0 +1,83 @@
+"""The ledger counts what was begun, once however often it is told, and can be lost."""
+
+import time
+
+import pytest
+import ray
+
+from engine.machine import cluster
+from engine.reading import ledger
+from engine.reading.ledger import Attempt, Attempts, Ledger, Start
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+
+def here(name):
+    return Attempt(name, ray.get_runtime_context().get_node_id())
+
+
+def test_beginnings_are_counted_and_a_repeated_message_is_not():
+    book = Ledger()
+    assert book.begin(7, here("a")) == 1
+    assert book.begin(7, here("a")) == 1
+    assert book.begin(7, here("b")) == 2
+    assert book.begin(7, here("c")) == 3
+    assert book.begin(8, here("d")) == 1
+    assert book.tally().repeated_units == 1
+
+
+def test_a_read_may_be_entered_until_two_processes_died_in_it():
+    book = Ledger()
+    assert [book.enter(3, here(name)) for name in "aabc"] == [True, True, True, False]
+    assert book.enter(4, here("a"))
+    book.leave(4)
+    assert book.enter(4, here("b"))
+    assert book.enter(4, here("c"))
+
+
+def test_attempts_that_ended_with_their_node_count_a_quarter():
+    book = Ledger()
+    for number in range(8):
+        # Seven attempts lost with their nodes weigh one and three quarters.
+        assert book.enter(3, Attempt(f"{number}", "a node that is gone"))
+        assert book.begin(5, Attempt(f"{number}", "a node that is gone")) == 1 + number // 4
+    assert not book.enter(3, here("ninth"))
+
+
+def test_a_lost_ledger_starts_again_and_no_call_fails():
+    started = ledger.start_ledger()
+    attempts = Attempts(started)
+    try:
+        first = attempts.new()
+        assert attempts.begin(1, first) == 1
+        assert attempts.begin(1, attempts.new()) == 2
+        before = ray.get(started.tally.remote())
+        ray.kill(started, no_restart=False)
+        assert attempts.begin(1, attempts.new()) == 1  # counts begin anew
+        after = ray.get(started.tally.remote())
+        assert after.ledger != before.ledger
+        assert (before.repeated_units, after.repeated_units) == (1, 0)
+    finally:
+        ray.kill(started)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:  # until its end is known here
+        try:
+            ray.get(started.tally.remote())
+        except ray.exceptions.RayActorError:
+            break
+    assert attempts.begin(1, first) == 1
+    assert attempts.enter(1, first)
+    attempts.leave(1)
+
+
+def test_actors_announce_themselves_once_loaded():
+    book = Ledger()
+    book.started(Start("actor", "node", False))
+    book.started(Start("actor", "node", True))
+    assert [start.again for start in book.tally().starts] == [False, True]
+
+
+def test_what_the_driver_needs_stands_on_its_node():
+    options = cluster.beside_driver()
+    assert options["scheduling_strategy"].node_id == ray.get_runtime_context().get_node_id()
+    assert options["scheduling_strategy"].soft is False
