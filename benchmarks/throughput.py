@@ -51,7 +51,7 @@ from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, w
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import input_sizes, unit_tokens
-from engine.reading.store import load as load_store
+from engine.reading.store import NOTHING
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
@@ -79,7 +79,7 @@ def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) 
         run = search(folder, needed, k=DEPTH)
     lists = run.select("query_id", pl.concat_list("doc_id").alias("doc_ids"))
     wanted = wanted_reads(lists, queries, corpus, prompt=prompt, fingerprint=spec.fingerprint)
-    reads = missing_reads(wanted, load_store(Path("/nonexistent"), "none").reads).head(count)
+    reads = missing_reads(wanted, NOTHING.reads).head(count)
     if reads.height < count:
         raise SystemExit(f"the data has {reads.height} reads; use --reads {reads.height} or fewer")
     return reads

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
@@ -17,13 +16,14 @@ from engine.evaluation.read import Reading, by_role, read, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.reading.certify import Certificate, Sample, certify
 from engine.reading.reads import Executor, Progress
+from engine.sources.io.locations import Location
 
 
 def evaluate(
     inputs: EvaluationInputs,
     settings: Settings,
     *,
-    store: Path,
+    store: Location,
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
 ) -> Evaluation:
@@ -33,7 +33,7 @@ def evaluate(
         inputs: queries, passages and runs (``evaluation.inputs.read_inputs``), read at the ``k`` of the
             settings or at a larger one.
         settings: what to do.
-        store: directory of the read store.
+        store: the read store, a path or an address.
         on_progress: called with the distinct reads done and wanted.
         executor: a program of the user's that does the reads instead of the readers, given their
             prompts (docs/guide/python.md). The store keeps its reads under its name if it is a

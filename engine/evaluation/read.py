@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
@@ -27,6 +26,7 @@ from engine.reading.reads import (
 )
 from engine.reading.settings import FailedReads, RunningSettings
 from engine.scoring.metrics import score_outputs
+from engine.sources.io.locations import Location
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY, VALUE
 
 # What identifies a read within a reading: the query, and its passages in their order.
@@ -209,7 +209,7 @@ def read(
     corpus: pl.DataFrame,
     running: RunningSettings,
     *,
-    store: Path,
+    store: Location,
     on_progress: Progress,
     executor: Executor | None = None,
 ) -> list[Reading]:
@@ -219,7 +219,7 @@ def read(
         jobs: each of another identity; all prompts are made before any reader is loaded.
         queries, corpus: the tables that the jobs' ids point into.
         running: the number of actors, and whether a failed read is an error.
-        store: directory of the read store.
+        store: the read store, a path or an address.
         on_progress: called with the distinct reads done and wanted, of all jobs together.
         executor: does the reads instead of the readers, as in ``get_reads``; the one that the jobs
             were specified with.

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
 import polars as pl
 
@@ -27,6 +26,7 @@ from engine.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.protocol import Augmentation
 from engine.reading.reads import Executor, Progress, ReadingCosts
+from engine.sources.io.locations import Location
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
 from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, READER, RUN, RUN_B, K
@@ -161,7 +161,7 @@ def study(
     inputs: EvaluationInputs,
     conditions: Mapping[Condition, Settings],
     *,
-    store: Path,
+    store: Location,
     on_progress: Progress = lambda done, total: None,
     executor: Executor | None = None,
 ) -> Study:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -18,6 +17,8 @@ from engine.reading import store
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import Location
 from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
 _COLUMN_TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean(), float: pl.Float64()}
@@ -120,7 +121,7 @@ class ReadingCosts:
 def get_reads(
     wanted: pl.DataFrame,
     spec: ReaderSpec,
-    directory: Path,
+    directory: Location,
     *,
     actors: int | None,
     on_progress: Progress = lambda done, total: None,
@@ -131,7 +132,7 @@ def get_reads(
     Args:
         wanted: as ``plan.wanted_reads`` gives them.
         spec: the reader, or what ``read_by`` makes of it for the executor.
-        directory: the read store.
+        directory: the read store, a path or an address.
         actors: actors on Ray; None for as many as the cluster has room for, 0 for none (the reads
             are done in this process).
         on_progress: called with the distinct reads done and wanted, first with what was reused.
@@ -152,12 +153,12 @@ def get_reads(
     if read_by(spec, executor) != spec:
         raise ValueError("reads that were planned for another executor")
     kept = is_kept(executor)
-    known = store.load(directory, spec.fingerprint) if kept else store.NOTHING
+    place = folder_at(directory)
+    known = _known(place, spec) if kept else store.NOTHING
     stored = known.reads.join(wanted, on=READ_KEY, how="semi")
     plan = missing_reads(wanted, stored)
     distinct = stored.height + plan.height
-    costs = ReadingCosts(wanted=distinct, reused=stored.height)
-    costs.damaged_files = [str(path) for path in known.damaged]
+    costs = ReadingCosts(wanted=distinct, reused=stored.height, damaged_files=[*known.damaged])
     on_progress(stored.height, distinct)
     frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:
@@ -172,7 +173,7 @@ def get_reads(
             done = _reads_table(plan.slice(unit.offset, unit.length), result.outputs)
             if kept:
                 whole = done.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
-                store.add(directory, spec.fingerprint, whole)
+                store.add(place, spec.fingerprint, whole)
             frames.append(done)
             workers[result.worker] = result.stats
             costs.done += done.height
@@ -197,6 +198,13 @@ def get_reads(
         outputs, on=READ_KEY, how="left", maintain_order="left"
     )
     return reads.select([*tables.READS, FAILURE]), costs
+
+
+def _known(place: Folder, spec: ReaderSpec) -> store.Stored:
+    """All that the store has of a reader, from few files."""
+    damaged = store.tidy(place, spec.fingerprint)
+    known = store.load(place, spec.fingerprint)
+    return known._replace(damaged=[*damaged, *known.damaged])
 
 
 def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:

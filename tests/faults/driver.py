@@ -15,7 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import patch
 
-from engine.reading import reads, store
+import polars as pl
+
+from engine.reading import reads
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReaderStats, ReadOutput
@@ -128,7 +130,7 @@ def keys_of(directory):
     return [
         key
         for path in (Path(directory) / SPEC.fingerprint).glob("[!.]*.parquet")
-        for key in (store._read(path))["read_key"]
+        for key in pl.read_parquet(path)["read_key"]
     ]
 
 

@@ -4,6 +4,9 @@ import polars as pl
 import pytest
 
 from engine.reading import store
+from engine.reading.store_files import table_of
+from engine.sources.io import folders
+from engine.sources.io.folders import folder_at
 from tests.conftest import ScriptedReader
 from tests.reading.test_reads import SPEC, ask
 
@@ -17,17 +20,16 @@ def test_every_flipped_bit_of_a_store_file_is_noticed(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     file = stored_file(tmp_path)
     whole = file.read_bytes()
+    folder = folder_at(file.parent)
     undetected = []
     for place in range(len(whole)):
         flipped = bytearray(whole)
         flipped[place] ^= 1 << place % 8
-        file.write_bytes(flipped)
-        if store._read(file) is not None:
+        if table_of(folder, file.name, bytes(flipped)) is not None:
             undetected.append(place)
     assert undetected == []
     assert len(whole) > 1000
-    file.write_bytes(whole)
-    assert store.load(tmp_path, SPEC.fingerprint).reads.height == 1
+    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "zeroed", "lengthened"])
@@ -62,16 +64,16 @@ def test_a_damaged_file_that_cannot_be_moved_is_not_used_either(tmp_path, monkey
     def refuse(*_):
         raise PermissionError
 
-    monkeypatch.setattr(store.os, "replace", refuse)
-    stored = store.load(tmp_path, SPEC.fingerprint)
-    assert (stored.reads.height, stored.damaged) == (0, [file])
+    monkeypatch.setattr(folders.os, "replace", refuse)
+    stored = store.load(folder_at(tmp_path), SPEC.fingerprint)
+    assert (stored.reads.height, stored.damaged) == (0, [str(file)])
 
 
 def test_the_same_reads_with_other_outputs_are_files_of_their_own(tmp_path):
     # As where two jobs do a read at once, in a precision in which outputs depend on the batch.
     ask(["a"], tmp_path, ScriptedReader(str.upper))
-    first = store.load(tmp_path, SPEC.fingerprint).reads
-    store.add(tmp_path, SPEC.fingerprint, first)
-    store.add(tmp_path, SPEC.fingerprint, first.with_columns(output=pl.lit("other")))
+    first = store.load(folder_at(tmp_path), SPEC.fingerprint).reads
+    store.add(folder_at(tmp_path), SPEC.fingerprint, first)
+    store.add(folder_at(tmp_path), SPEC.fingerprint, first.with_columns(output=pl.lit("other")))
     assert len(list((tmp_path / SPEC.fingerprint).iterdir())) == 2
-    assert store.load(tmp_path, SPEC.fingerprint).reads.height == 1
+    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1

@@ -15,6 +15,7 @@ from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
 from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import make_run
 
@@ -250,7 +251,7 @@ def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augment
     for file in (tmp_path / fingerprint).glob("*.parquet"):
         changed = pl.read_parquet(file).with_columns(output=pl.lit("w1"))
         file.unlink()
-        store.add(tmp_path, fingerprint, changed)
+        store.add(folder_at(tmp_path), fingerprint, changed)
     third = evaluate(inputs, settings, store=tmp_path).certificates["reader"]
     assert third.changed_outputs == 24 - (first.reads["output"] == "w1").sum()
     assert third.changed_labels > 0

@@ -27,6 +27,7 @@ from engine.reading.reads import (
     read_by,
     unit_tokens,
 )
+from engine.sources.io.folders import folder_at
 from tests.conftest import ScriptedReader
 
 SPEC = ReaderSpec(
@@ -127,8 +128,8 @@ def test_the_columns_of_reads_are_the_fields_of_an_output():
 def test_another_reader_does_not_share_reads(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     other = replace(SPEC, dtype="bfloat16")
-    assert store.load(tmp_path, other.fingerprint).reads.is_empty()
-    assert store.load(tmp_path, SPEC.fingerprint).reads.height == 1
+    assert store.load(folder_at(tmp_path), other.fingerprint).reads.is_empty()
+    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
     # what only decides speed does not matter
     fast = replace(SPEC, memory=5, threads=3, path="/x", parameters=7)
     assert fast.fingerprint == SPEC.fingerprint
@@ -210,7 +211,7 @@ def test_a_broken_store_file_of_an_earlier_version_is_named(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     (file,) = (tmp_path / SPEC.fingerprint).glob("*.parquet")
     old = file.rename(file.with_name(f"{file.name[:32]}.parquet"))
-    assert store.load(tmp_path, SPEC.fingerprint).reads.height == 1
+    assert store.load(folder_at(tmp_path), SPEC.fingerprint).reads.height == 1
     old.write_bytes(old.read_bytes()[:50])
     with pytest.raises(InputError, match="broken file in the read store"):
         ask(["a"], tmp_path, ScriptedReader(str.upper))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -93,10 +94,7 @@ def open_parquet(path: Location) -> Iterator[ParquetTable]:
             # Given a path, Arrow reads without Python's lock; a pipe is no file that it can seek in.
             is_file = isinstance(path, Path) and path.is_file()
             source = path if is_file else stack.enter_context(open_binary(path))
-            # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
-            file = stack.enter_context(
-                pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
-            )
+            file = stack.enter_context(_opened(source))
         yield ParquetTable(path, file)
 
 
@@ -112,6 +110,27 @@ def read_parquet(path: Location, columns: Collection[str] | None = None) -> pl.D
     """
     with open_parquet(path) as table:
         return table.read(columns)
+
+
+def parse_parquet(content: bytes, path: Location) -> pl.DataFrame:
+    """All of a Parquet file, whoever wrote it, of which the bytes are here.
+
+    Args:
+        content: its bytes.
+        path: where they come from, for messages.
+
+    Raises:
+        InputError: as ``read_parquet``.
+    """
+    with _refusing_damage(path):
+        file = _opened(pa.BufferReader(content))
+    with file:
+        return ParquetTable(path, file).read()
+
+
+def _opened(source: Any) -> pq.ParquetFile:
+    # With pre-buffering, Arrow's default, the whole file stays in memory until its last batch.
+    return pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:
