@@ -18,18 +18,9 @@ import ray
 import ray.exceptions
 
 from engine.machine import cluster
+from engine.machine.attempts import Attempt, weight
 
 _STRIKES = 2  # deaths during a read before the read counts as their cause
-# An attempt that ended with its whole node says little of the read: nodes are taken away while they work.
-# It says something, since a read can bring its machine down.
-_LOST_WITH_NODE = 0.25
-
-
-class Attempt(NamedTuple):
-    """One beginning of a unit: where, and a name of its own, by which a repeated message counts once."""
-
-    name: str
-    node: str
 
 
 class Start(NamedTuple):
@@ -65,13 +56,13 @@ class Ledger:
         self._begun[unit].add(attempt)
         if earlier:
             self._repeated.add(unit)
-        return int(1 + _weight(earlier))
+        return int(1 + weight(earlier))
 
     def enter(self, row: int, attempt: Attempt) -> bool:
         """Record the beginning of a single read; False if processes died in it too often."""
         earlier = self._entered[row] - {attempt}
         self._entered[row].add(attempt)
-        return _weight(earlier) < _STRIKES
+        return weight(earlier) < _STRIKES
 
     def leave(self, row: int) -> None:
         """Record that a read ended with its process alive."""
@@ -83,14 +74,6 @@ class Ledger:
 
     def tally(self) -> Tally:
         return Tally(self._name, list(self._starts), len(self._repeated))
-
-
-def _weight(attempts: set[Attempt]) -> float:
-    """Attempts, those that ended with their node counted in part."""
-    if not attempts:
-        return 0.0
-    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    return sum(1.0 if attempt.node in alive else _LOST_WITH_NODE for attempt in attempts)
 
 
 def start_ledger() -> Any:
@@ -107,19 +90,16 @@ class Attempts:
 
     def __init__(self, ledger: Any) -> None:
         self._ledger = ledger
-        self._node: str = ray.get_runtime_context().get_node_id()
 
     def started(self) -> None:
         """Announce that this process has loaded its reader."""
         context = ray.get_runtime_context()
         start = Start(
-            context.get_actor_id() or "", self._node, context.was_current_actor_reconstructed
+            context.get_actor_id() or "",
+            context.get_node_id(),
+            context.was_current_actor_reconstructed,
         )
         self._ledger.started.remote(start)
-
-    def new(self) -> Attempt:
-        """An attempt at a unit, on this node."""
-        return Attempt(uuid.uuid4().hex, self._node)
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """How often a unit was begun, this attempt included."""

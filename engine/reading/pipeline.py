@@ -25,10 +25,11 @@ import ray.exceptions
 
 from engine.errors import ReadError
 from engine.machine import cluster
+from engine.machine.attempts import Attempt, new_attempt
 from engine.machine.device import is_fatal
 from engine.reading import readers
 from engine.reading.execute import UnitResult, run_unit
-from engine.reading.ledger import Attempt, Attempts, start_ledger
+from engine.reading.ledger import Attempts, start_ledger
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput, field_types
 
@@ -55,7 +56,7 @@ class ReaderActor:
         (row,) = batch.to_pylist()
         unit = Unit(row["number"], row["offset"], row["length"])
         try:
-            attempt = self._attempts.new()
+            attempt = new_attempt()
             if self._attempts.begin(unit.number, attempt) <= _WHOLE_ATTEMPTS:
                 result = run_unit(self._reader, unit, self._texts(unit), worker=self._worker)
             else:

@@ -1,10 +1,13 @@
 """Encoding shards on Ray Data: actors that host the encoder, tickets as the rows of a dataset.
 
 A corpus is streamed and may be larger than any memory, but a dataset's rows must be known at its
-start. So a row is only a ticket: it stands for one shard, whichever comes next. The driver reads
-the corpus and hands shards to a desk, which holds a few at a time; an actor that receives a ticket
-fetches a shard for it from the desk. A ticket that comes again because its actor died gets the same
-shard. One ticket is one block, one task and, when its vectors arrive at the driver, one file.
+start. So a row is only a ticket: it stands for the shard of its number. The driver reads the corpus
+and hands shards to a desk, a few at a time; an actor that receives a ticket fetches its shard there,
+and a ticket that comes again because its actor died gets it again. One ticket is one block, one task
+and, when its vectors arrive at the driver, one file.
+
+The desk stands on the driver's node and restarts where its process ends alone. It holds references;
+the shards under way are the driver's, which hands them out again when a new desk asks.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,8 +25,9 @@ import pyarrow as pa
 import ray
 import ray.exceptions
 
-from engine.errors import EncodeError, InputError
-from engine.machine.cluster import cause, end_at_exit, map_rows
+from engine.errors import EncodeError
+from engine.machine.attempts import Attempt, new_attempt, weight
+from engine.machine.cluster import beside_driver, cause, end_at_exit, map_rows
 from engine.machine.device import is_fatal
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
@@ -32,8 +36,14 @@ from engine.retrieval.shards import TYPES, Shard, Storage
 _ATTEMPTS = 3  # at a shard, before it counts as the cause of its actors' deaths
 
 
+# A shard in the object store, within a list so that Ray hands the reference on and not the shard.
+_Reference = list[Any]
+
+
 class Desk:
     """Where the driver leaves shards and actors take them; a Ray actor with a single event loop.
+
+    Every call may come twice, since Ray sends calls under way again to a desk that restarts.
 
     Args:
         room: maximum of waiting shards; the driver waits while there are that many.
@@ -42,48 +52,78 @@ class Desk:
     def __init__(self, room: int) -> None:
         end_at_exit()
         self._room = room
-        self._waiting: deque[Shard] = deque()
-        self._taken: dict[int, Shard] = {}
-        self._attempts: dict[int, int] = {}
-        self._closed = False
+        self._here: dict[int, _Reference | None] = {}
+        self._taken: set[int] = set()
+        self._asked: set[int] = set()
+        self._attempts: defaultdict[int, set[Attempt]] = defaultdict(set)
+        self._given = 0
+        self._ended = False
         self._changed = asyncio.Condition()
 
-    async def offer(self, shard: Shard) -> None:
+    async def needs(self, given: int, ended: bool) -> list[int]:
+        """Wait until the driver has something to do.
+
+        Args:
+            given: how many shards the driver has handed over so far.
+            ended: whether there are no more.
+
+        Returns:
+            the shards below ``given`` that an actor asks for and a lost desk had; else nothing, and
+            there is room for the next, or an actor waits for it.
+        """
+
+        def lacking() -> list[int]:
+            return sorted(n for n in self._asked if n < given and n not in self._here)
+
+        def wanted() -> bool:
+            waiting = len(self._here.keys() - self._taken)
+            return not ended and (waiting < self._room or any(n >= given for n in self._asked))
+
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._waiting) < self._room)
-            self._waiting.append(shard)
+            self._given, self._ended = given, ended
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: lacking() or wanted())
+            return lacking()
+
+    async def offer(self, number: int, shard: _Reference | None) -> None:
+        """Leave the shard of a number; None if it is done and forgotten."""
+        async with self._changed:
+            self._here[number] = shard
             self._changed.notify_all()
 
-    async def close(self) -> None:
-        """Announce that no more shards will come; actors that wait for one get None."""
-        async with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    async def take(self, ticket: int) -> Shard | None:
-        """The shard of a ticket; None if none is left, since the corpus changed after the count.
+    async def take(self, ticket: int, attempt: Attempt) -> _Reference | None:
+        """The shard of a ticket; None if there is none, since the corpus changed after the count.
 
         Raises:
             EncodeError: the shard was handed out too often.
         """
         async with self._changed:
-            if ticket not in self._taken:
-                await self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return None
-                self._taken[ticket] = self._waiting.popleft()
-                self._changed.notify_all()
-            self._attempts[ticket] = self._attempts.get(ticket, 0) + 1
-            if self._attempts[ticket] > _ATTEMPTS:
+            self._asked.add(ticket)
+            self._changed.notify_all()
+            await self._changed.wait_for(
+                lambda: ticket in self._here or (self._ended and ticket >= self._given)
+            )
+            self._asked.discard(ticket)
+            shard = self._here.get(ticket)
+            if shard is None:
+                return None
+            self._taken.add(ticket)
+            self._changed.notify_all()
+            earlier = self._attempts[ticket] - {attempt}
+            self._attempts[ticket].add(attempt)
+            if weight(earlier) >= _ATTEMPTS:
+                first = ray.get(shard[0]).doc_ids[0]
                 raise EncodeError(
                     f"the encoder's process died {_ATTEMPTS} times in the shard that begins with "
-                    f"document {self._taken[ticket].doc_ids[0]!r}"
+                    f"document {first!r}"
                 )
-            return self._taken[ticket]
+            return shard
 
     async def forget(self, ticket: int) -> None:
         """Drop the shard of a ticket whose vectors are stored."""
-        self._taken.pop(ticket, None)
+        self._here.pop(ticket, None)
+        self._taken.discard(ticket)
+        self._attempts.pop(ticket, None)
 
 
 class EncoderActor:
@@ -99,9 +139,10 @@ class EncoderActor:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
-        shard: Shard | None = ray.get(self._desk.take.remote(row["ticket"]))
-        if shard is None:
+        found = ray.get(self._desk.take.remote(row["ticket"], new_attempt()))
+        if found is None:
             return _RESULT.empty_table()
+        shard: Shard = ray.get(found[0])
         try:
             vectors = self._encoder.encode(shard.texts)
         except Exception as error:
@@ -148,7 +189,8 @@ def execute(
         InputError: more actors than GPUs, or the corpus cannot be read.
         EncodeError: encoding failed.
     """
-    desk = ray.remote(num_cpus=0, max_concurrency=1000)(Desk).remote(2 * actors + 2)
+    options = beside_driver() | {"max_concurrency": 1000}
+    desk = ray.remote(**options)(Desk).remote(2 * actors + 2)
     feeder = _Feeder(shards, desk)
     tickets = [{"ticket": ticket} for ticket in range(count)]
     arguments = {"spec": spec, "storage": storage, "desk": desk}
@@ -157,7 +199,7 @@ def execute(
         for row in map_rows(tickets, actor_class, arguments, actors=actors):
             vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
             yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
-            desk.forget.remote(row["ticket"])
+            feeder.forget(row["ticket"])
         if feeder.error is not None:
             raise feeder.error
     except ray.exceptions.RayError as error:
@@ -169,20 +211,41 @@ def execute(
 
 
 class _Feeder(threading.Thread):
-    """Reads the corpus in parallel with the driver's loop and hands its shards to the desk."""
+    """Reads the corpus in parallel with the driver's loop and hands its shards to the desk.
+
+    It holds what is under way, a few shards for each actor, so that nothing is lost with a desk.
+    """
 
     def __init__(self, shards: Callable[[], Iterator[Shard]], desk: Any) -> None:
         super().__init__(daemon=True)
         self._shards = shards
         self._desk = desk
-        self.error: InputError | None = None
+        self._under_way: dict[int, _Reference] = {}
+        self.error: Exception | None = None
+
+    def forget(self, ticket: int) -> None:
+        """Drop a shard whose vectors are stored."""
+        self._under_way.pop(ticket, None)
+        self._desk.forget.remote(ticket)
 
     def run(self) -> None:
-        # The desk is gone if the driver ended early: nothing waits for shards any more.
+        shards = self._shards()
+        given, ended = 0, False
+        # Ends when the driver ends the desk: until then a new desk may ask for what the old one had.
         with contextlib.suppress(ray.exceptions.RayError):
-            try:
-                for shard in self._shards():
-                    ray.get(self._desk.offer.remote(shard))
-            except InputError as error:
-                self.error = error
-            ray.get(self._desk.close.remote())
+            while True:
+                lost = ray.get(self._desk.needs.remote(given, ended))
+                for number in lost:
+                    ray.get(self._desk.offer.remote(number, self._under_way.get(number)))
+                if lost:
+                    continue
+                try:
+                    shard = next(shards, None)
+                except Exception as error:
+                    self.error, shard = error, None
+                if shard is None:
+                    ended = True
+                    continue
+                self._under_way[given] = [ray.put(shard)]
+                ray.get(self._desk.offer.remote(given, self._under_way[given]))
+                given += 1

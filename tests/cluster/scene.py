@@ -33,7 +33,7 @@ from ray.cluster_utils import Cluster
 
 from engine.reading import pipeline
 from engine.reading.execute import UnitResult
-from engine.reading.plan import INPUTS, Unit, cut_units
+from engine.reading.plan import INPUTS, cut_units
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 
 SPEC = ReaderSpec(

@@ -6,8 +6,9 @@ import pytest
 import ray
 
 from engine.machine import cluster
+from engine.machine.attempts import Attempt, new_attempt
 from engine.reading import ledger
-from engine.reading.ledger import Attempt, Attempts, Ledger, Start
+from engine.reading.ledger import Attempts, Ledger, Start
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -48,12 +49,12 @@ def test_a_lost_ledger_starts_again_and_no_call_fails():
     started = ledger.start_ledger()
     attempts = Attempts(started)
     try:
-        first = attempts.new()
+        first = new_attempt()
         assert attempts.begin(1, first) == 1
-        assert attempts.begin(1, attempts.new()) == 2
+        assert attempts.begin(1, new_attempt()) == 2
         before = ray.get(started.tally.remote())
         ray.kill(started, no_restart=False)
-        assert attempts.begin(1, attempts.new()) == 1  # counts begin anew
+        assert attempts.begin(1, new_attempt()) == 1  # counts begin anew
         after = ray.get(started.tally.remote())
         assert after.ledger != before.ledger
         assert (before.repeated_units, after.repeated_units) == (1, 0)

@@ -9,9 +9,11 @@ import shutil
 import numpy as np
 import polars as pl
 import pytest
+import ray
 
 from engine import tables
 from engine.errors import EncodeError, InputError
+from engine.machine.attempts import new_attempt
 from engine.retrieval import approximate, dense, distribute, encode, manifest
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.shards import cut
@@ -332,22 +334,60 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
     assert dense.search(tmp_path / "i", queries, k=K).equals(dense.search(index, queries, k=K))
 
 
-def test_a_shard_that_kills_every_actor_ends_the_build(corpus, spec):
+def test_a_shard_that_kills_every_actor_ends_the_build(ray_session, corpus, spec):
     """Ray hands a ticket out again and again; the desk counts, and says which shard it is."""
     desk = distribute.Desk(room=2)
-    first, second = cut(corpus.iter_slices(50), spec, "fp32", size=150)
+    shards = [[ray.put(shard)] for shard in cut(corpus.iter_slices(50), spec, "fp32", size=150)]
 
     async def story():
-        await desk.offer(first)
-        await desk.offer(second)
-        await desk.close()
-        assert [(await desk.take(8)).key for _ in range(3)] == [first.key] * 3
-        assert (await desk.take(9)).key == second.key
+        assert await desk.needs(0, False) == []
+        await desk.offer(0, shards[0])
+        await desk.offer(1, shards[1])
+        for _ in range(3):
+            assert await desk.take(0, new_attempt()) == shards[0]
+        same = new_attempt()
+        for _ in range(5):  # a message that Ray repeats is one attempt
+            assert await desk.take(1, same) == shards[1]
         with pytest.raises(EncodeError, match="died 3 times in the shard.*'d0'"):
-            await desk.take(8)
-        assert await desk.take(10) is None
+            await desk.take(0, new_attempt())
+        told = asyncio.ensure_future(desk.needs(2, True))
+        assert await desk.take(2, new_attempt()) is None
+        told.cancel()
 
     asyncio.run(story())
+
+
+def test_the_driver_waits_while_the_desk_is_full_unless_an_actor_waits(ray_session):
+    desk = distribute.Desk(room=1)
+
+    async def story():
+        await desk.offer(0, [ray.put("zero")])
+        waiting = asyncio.ensure_future(desk.needs(1, False))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        taking = asyncio.ensure_future(desk.take(1, new_attempt()))  # whatever the order of tickets
+        assert await waiting == []
+        await desk.offer(1, [ray.put("one")])
+        assert ray.get((await taking)[0]) == "one"
+
+    asyncio.run(story())
+
+
+class DeskKiller(distribute.EncoderActor):
+    """Kills the desk's process after its second shard; Ray starts it again, empty."""
+
+    def __call__(self, batch):
+        encoded = super().__call__(batch)
+        if batch.column("ticket")[0].as_py() == 1:
+            ray.kill(self._desk, no_restart=False)
+        return encoded
+
+
+def test_a_lost_desk_loses_no_shard(ray_session, corpus, queries, spec, tmp_path):
+    made = build(corpus, tmp_path / "i", spec, shard=32, executor=on_ray(DeskKiller))
+    assert made == build(corpus, tmp_path / "undisturbed", spec, shard=32)
+    found, expected = (dense.search(tmp_path / name, queries, k=K) for name in ("i", "undisturbed"))
+    assert found.equals(expected)
 
 
 def test_an_error_in_the_second_pass_over_the_corpus_is_reported(
