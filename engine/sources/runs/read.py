@@ -22,7 +22,8 @@ from engine.wording import quoted
 
 # In single precision, in which runs are ordered: beyond it all scores are equal to infinity.
 _LARGEST_SCORE = float(np.finfo(np.float32).max)
-_WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON {query: {document: score}}'
+_RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
+WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON {query: {document: score}}'
 
 
 def read_run(path: Location) -> pl.DataFrame:
@@ -40,24 +41,13 @@ def read_run(path: Location) -> pl.DataFrame:
             number that single precision holds, a query lists a document or a rank twice, or there are
             several system names.
     """
-    path = require_file(path, _WHAT)
+    path = require_file(path, WHAT)
     if suffix_of(path) == ".parquet":
         frame = _from_parquet(path)
     else:
-        frame = _from_json(path) if is_dictionary(path, _WHAT) else _from_trec(path)
-    if frame.is_empty():
-        raise InputError(path, None, "the run is empty", f"give {_WHAT}")
-    names = frame[RUN].unique()
-    if len(names) > 1:
-        raise InputError(
-            path,
-            None,
-            f"holds several systems ({', '.join(sorted(names)[:3])} …)",
-            "write one file per run",
-        )
-    return frame.sort(QUERY_ID, RANK).with_columns(
-        pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
-    )
+        frame = _from_json(path) if is_dictionary(path, WHAT) else _from_trec(path)
+    require_one_name(path, frame[RUN].unique().to_list())
+    return by_rank(frame)
 
 
 def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
@@ -70,17 +60,42 @@ def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
     sources: dict[str, Location] = {}
     for path in paths:
         frame = read_run(path)
-        name = frame[RUN][0]
-        if name in sources:
-            raise InputError(
-                path,
-                None,
-                f"the run is called {quoted(name)}, as is {sources[name]}",
-                "give each run a different name (last column of a TREC run)",
-            )
-        sources[name] = path
+        require_new_name(path, frame[RUN][0], sources)
         frames.append(frame)
     return pl.concat(frames)
+
+
+def require_one_name(path: Location, names: Sequence[str]) -> None:
+    """Refuse a run by its distinct system names, in any order: none, or several.
+
+    Raises:
+        InputError: the run is empty, or holds several systems.
+    """
+    if not names:
+        raise InputError(path, None, "the run is empty", f"give {WHAT}")
+    if len(names) > 1:
+        raise InputError(
+            path,
+            None,
+            f"holds several systems ({', '.join(sorted(names)[:3])} …)",
+            "write one file per run",
+        )
+
+
+def require_new_name(path: Location, name: str, sources: dict[str, Location]) -> None:
+    """Note in ``sources`` which file a run's name comes from.
+
+    Raises:
+        InputError: another file has that name.
+    """
+    if name in sources:
+        raise InputError(
+            path,
+            None,
+            f"the run is called {quoted(name)}, as is {sources[name]}",
+            "give each run a different name (last column of a TREC run)",
+        )
+    sources[name] = path
 
 
 def write_run(frame: pl.DataFrame, path: Location) -> None:
@@ -127,64 +142,100 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
 
 
 def _from_parquet(path: Location) -> pl.DataFrame:
-    frame = read_parquet(path, tables.RUNS)
+    frame = conform_rows(read_parquet(path, tables.RUNS), path)
+    for column, what in ((DOC_ID, "document"), (RANK, "rank")):
+        duplicates = frame.filter(pl.struct(QUERY_ID, column).is_duplicated())
+        if not duplicates.is_empty():
+            query_id, value = duplicates.select(QUERY_ID, column).row(0)
+            raise twice_in_parquet(path, query_id, value, what)
+    return frame
+
+
+def conform_rows(frame: pl.DataFrame, path: Location, *, first_row: int = 0) -> pl.DataFrame:
+    """Rows of a Parquet run, or of a part of one that begins at ``first_row``, as the run table.
+
+    Raises:
+        InputError: a column is missing, has another type or holds nulls, or a score is out of range.
+    """
     if RUN not in frame.columns:
-        frame = frame.with_columns(pl.lit(_name(path)).alias(RUN))
-    frame = tables.conform(frame, tables.RUNS, path)
-    bad = frame.filter(~(pl.col(SCORE).abs() <= _LARGEST_SCORE) | pl.col(SCORE).is_nan())
+        frame = frame.with_columns(pl.lit(file_name(path)).alias(RUN))
+    frame = tables.conform(frame, tables.RUNS, path, first_row=first_row)
+    bad = frame.filter(beyond_single(pl.col(SCORE)))
     if not bad.is_empty():
         query_id, doc_id, score = bad.select(QUERY_ID, DOC_ID, SCORE).row(0)
         raise _bad_score(path, None, repr(score), query_id, doc_id)
-    for columns, what in (([QUERY_ID, DOC_ID], "document"), ([QUERY_ID, RANK], "rank")):
-        duplicates = frame.filter(pl.struct(columns).is_duplicated())
-        if not duplicates.is_empty():
-            query_id, value = duplicates.select(columns).row(0)
-            raise InputError(
-                path,
-                None,
-                f"query {quoted(query_id)} lists the {what} {quoted(value)} twice",
-                f"list every {what} once per query",
-            )
     return frame
+
+
+def beyond_single(score: pl.Expr) -> pl.Expr:
+    """Whether a score is not a number that single precision holds."""
+    return ~(score.abs() <= _LARGEST_SCORE) | score.is_nan()
+
+
+def twice_in_parquet(path: Location, query_id: str, value: object, what: str) -> InputError:
+    """The error for a document or rank that a Parquet run lists twice for a query."""
+    return InputError(
+        path,
+        None,
+        f"query {quoted(query_id)} lists the {what} {quoted(value)} twice",
+        f"list every {what} once per query",
+    )
+
+
+def twice_in_trec(
+    path: Location, line: int, query_id: str, doc_id: str, first_line: int
+) -> InputError:
+    """The error for a document that a line of a TREC run lists again."""
+    return InputError(
+        path,
+        line,
+        f"query {quoted(query_id)} lists document {quoted(doc_id)} twice (see line {first_line})",
+        "list every document once per query",
+    )
 
 
 def _from_trec(path: Location) -> pl.DataFrame:
     rows: list[tuple[str, str, int, float, str]] = []
     first_lines: dict[tuple[str, str], int] = {}
-    for number, line in read_lines(path, _WHAT):
-        columns = line.split()
-        if len(columns) != 6:
-            raise InputError(
-                path,
-                number,
-                f"{len(columns)} columns, a TREC run has 6",
-                'write "query Q0 document rank score name"',
-            )
-        query_id, _, doc_id, _, score_text, name = columns
-        try:
-            score = float(score_text)
-        except ValueError:
-            score = math.nan
-        if not abs(score) <= _LARGEST_SCORE:
-            raise _bad_score(path, number, score_text, query_id, doc_id)
+    for number, line in read_lines(path, WHAT):
+        query_id, doc_id, score, name = trec_row(path, number, line)
         if (query_id, doc_id) in first_lines:
-            raise InputError(
-                path,
-                number,
-                f"query {quoted(query_id)} lists document {quoted(doc_id)} twice "
-                f"(see line {first_lines[query_id, doc_id]})",
-                "list every document once per query",
-            )
+            raise twice_in_trec(path, number, query_id, doc_id, first_lines[query_id, doc_id])
         first_lines[query_id, doc_id] = number
         rows.append((query_id, doc_id, 0, score, name))
-    return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+    return by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+
+
+def trec_row(path: Location, number: int, line: str) -> tuple[str, str, float, str]:
+    """Query id, document id, score and system name of a line that is not blank.
+
+    Raises:
+        InputError: the line does not have six columns, or its score is not a number that single
+            precision holds.
+    """
+    columns = line.split()
+    if len(columns) != 6:
+        raise InputError(
+            path,
+            number,
+            f"{len(columns)} columns, a TREC run has 6",
+            'write "query Q0 document rank score name"',
+        )
+    query_id, _, doc_id, _, score_text, name = columns
+    try:
+        score = float(score_text)
+    except ValueError:
+        score = math.nan
+    if not abs(score) <= _LARGEST_SCORE:
+        raise _bad_score(path, number, score_text, query_id, doc_id)
+    return query_id, doc_id, score, name
 
 
 def _from_json(path: Location) -> pl.DataFrame:
-    name = _name(path)
+    name = file_name(path)
     rows = [
         (query_id, doc_id, 0, float(score), name)
-        for query_id, ranking in read_dictionary(path, _WHAT).items()
+        for query_id, ranking in read_dictionary(path, WHAT).items()
         for doc_id, score in (
             ranking.items()
             if isinstance(ranking, dict)
@@ -194,7 +245,7 @@ def _from_json(path: Location) -> pl.DataFrame:
     for query_id, doc_id, _, score, _ in rows:
         if not abs(score) <= _LARGEST_SCORE:
             raise _bad_score(path, None, repr(score), query_id, doc_id)
-    return _by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
+    return by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
 
 
 def _bad_score(
@@ -210,16 +261,26 @@ def _bad_score(
     )
 
 
-def _name(path: Location) -> str:
+def file_name(path: Location) -> str:
+    """The name of a run whose file does not give one."""
     # What follows an address's "?" may be a signature, which must not get into tables.
     name = name_of(masked(str(path))).removesuffix(f"?{MASK}")
     return PurePosixPath(name.removesuffix(".gz").removesuffix(".bz2")).stem
 
 
-def _by_score(frame: pl.DataFrame) -> pl.DataFrame:
+def by_score(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows ordered by query, and within by score as trec_eval does, with the ranks that this gives.
+
+    Needs ``query_id`` (of any type), ``doc_id`` and ``score``; gives ``rank``, from 1.
+    """
     return frame.sort(
         QUERY_ID,
         pl.col(SCORE).cast(pl.Float32),
         DOC_ID,
         descending=[False, True, True],
-    ).with_columns(pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK))
+    ).with_columns(_RANKS)
+
+
+def by_rank(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows ordered by query and rank, with the ranks closed up: 1, 2, … without gaps."""
+    return frame.sort(QUERY_ID, RANK).with_columns(_RANKS)
