@@ -18,7 +18,7 @@ LONGEST_LINE = 64 << 20
 LARGEST_DOCUMENT = 2 << 30
 # Bytes that tell a layout.
 _START = 1 << 16
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 
 def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tuple[int, bytes]]:
@@ -43,7 +43,7 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
                         f"give {what}",
                     )
                 if number == 1:
-                    line = line.removeprefix(_BOM)
+                    line = line.removeprefix(BOM)
                 if blank or (line and not line.isspace()):
                     yield number, line
     except DAMAGE as error:
@@ -59,7 +59,7 @@ def start_of(path: Location, what: str) -> bytes:
     path = require_file(path, what)
     try:
         with open_decompressed(path) as stream:
-            start = stream.read(_START).removeprefix(_BOM).lstrip()
+            start = stream.read(_START).removeprefix(BOM).lstrip()
             for _ in range(LONGEST_LINE // _START):
                 if start or not (block := stream.read(_START)):
                     break
@@ -94,7 +94,7 @@ def read_text(path: Location, what: str) -> str:
     Raises:
         InputError: as ``read_document``, or it is not UTF-8, with the line.
     """
-    content = read_document(path, what).removeprefix(_BOM)
+    content = read_document(path, what).removeprefix(BOM)
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -38,6 +38,7 @@ class ParquetTable:
 
     Attributes:
         names: its columns, in their order.
+        rows: how many it says that it has.
     """
 
     def __init__(self, path: Location, file: pq.ParquetFile) -> None:
@@ -45,6 +46,7 @@ class ParquetTable:
         self._file = file
         with _refusing_damage(path):
             self.names: tuple[str, ...] = tuple(file.schema_arrow.names)
+            self.rows: int = file.metadata.num_rows
         if twice := next((name for name in self.names if self.names.count(name) > 1), None):
             raise InputError(
                 path, None, f"the column {quoted(twice)} is given twice", "keep one of them"

@@ -1,0 +1,91 @@
+"""Tables larger than memory, scattered over files by the part that each row belongs to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from engine.sources.io.files import reported_writing
+from engine.tables import Schema, empty
+
+_PART = "_part"
+_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class Scatter:
+    """Files in a folder of one process, one per part that has rows; each batch of rows is appended.
+
+    The folder must exist. Files are neither flushed nor safe from a killed process: they are an
+    intermediate step, in a folder that is removed.
+    """
+
+    def __init__(self, folder: Path, schema: Schema) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._open: dict[int, pa.RecordBatchFileWriter] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Scatter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, rows: pl.DataFrame, parts: pl.Series) -> None:
+        """Append each row to the file of its part, in their order.
+
+        Raises:
+            WriteError: the disk is full, or the folder cannot be written.
+        """
+        if rows.is_empty():
+            return
+        ordered = rows.select(list(self._schema)).with_columns(parts.alias(_PART))
+        ordered = ordered.sort(_PART, maintain_order=True)
+        numbers = ordered[_PART].to_numpy()
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        table = ordered.drop(_PART).to_arrow(compat_level=pl.CompatLevel.oldest())
+        for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+            with reported_writing(self._folder):
+                self._writer(int(numbers[start]), table.schema).write_table(
+                    table.slice(start, end - start)
+                )
+
+    def _writer(self, part: int, schema: pa.Schema) -> pa.RecordBatchFileWriter:
+        if part not in self._open:
+            stream = self._stack.enter_context(_file(self._folder, part).open("wb"))
+            self._open[part] = self._stack.enter_context(
+                pa.ipc.new_file(stream, schema, options=_OPTIONS)
+            )
+        return self._open[part]
+
+    def close(self) -> None:
+        """Finish all files; they can be read from then on."""
+        with reported_writing(self._folder):
+            self._stack.close()
+        self._open.clear()
+
+
+def read_part(folder: Path, part: int, schema: Schema) -> pl.DataFrame:
+    """The rows of a part, in the order in which they were added."""
+    return pl.concat([empty(schema), *scan_part(folder, part)])
+
+
+def scan_part(folder: Path, part: int) -> Iterator[pl.DataFrame]:
+    """Yield the batches of a part; none if it has no rows."""
+    path = _file(folder, part)
+    if not path.exists():
+        return
+    with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as reader:
+        for number in range(reader.num_record_batches):
+            frame = pl.from_arrow(reader.get_batch(number))
+            assert isinstance(frame, pl.DataFrame)
+            yield frame
+
+
+def _file(folder: Path, part: int) -> Path:
+    return folder / f"{part:05d}.arrow"
