@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -109,6 +110,35 @@ class Folder:
         with _writing(self.at):
             system, inside = file_system(self.at)
             system.pipe_file(f"{inside}/{name}", content)
+
+    def upload(self, name: str, file: Path) -> None:
+        """Write a file of any size, a copy of one on this machine, whole or not at all.
+
+        Raises:
+            WriteError: the disk is full, or the place cannot be written.
+            InputError: the address cannot be written.
+        """
+        if isinstance(self.at, Path):
+            with atomic_path(self.at / name) as temporary:
+                shutil.copyfile(file, temporary)
+            return
+        system, inside = file_system(self.at)
+        with _writing(self.at):
+            system.put_file(str(file), f"{inside}/{name}")
+
+    def download(self, name: str, file: Path) -> None:
+        """Copy a file of any size to one on this machine, which is replaced.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            InputError: the address cannot be read.
+        """
+        if isinstance(self.at, Path):
+            shutil.copyfile(self.at / name, file)
+            return
+        system, inside = file_system(self.at)
+        with reported(self.at, unless=(FileNotFoundError,)):
+            system.get_file(f"{inside}/{name}", str(file))
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; those that are not there are none of its business.

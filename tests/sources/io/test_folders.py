@@ -31,3 +31,13 @@ def test_what_is_written_is_read_listed_replaced_and_deleted(folder):
     assert folder.names() == ["two"]
     with pytest.raises(FileNotFoundError):
         folder.read("one")
+
+
+def test_files_are_copied_into_a_folder_and_out_of_it(folder, tmp_path):
+    (tmp_path / "large").write_bytes(b"content")
+    folder.upload("copy", tmp_path / "large")
+    assert folder.read("copy") == b"content"
+    folder.download("copy", tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == b"content"
+    with pytest.raises(FileNotFoundError):
+        folder.download("never there", tmp_path / "back")

@@ -1,0 +1,250 @@
+"""An index by id of a corpus of any size, for workers that need some thousand passages of it at a time.
+
+It is an SQLite file: passages as rows in the order of the corpus, and a unique index of their ids. It is
+written once and then only read, by any number of processes; beside it lies a manifest, written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.files import flush, reported_writing
+from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.io.folders import Folder
+from engine.sources.io.locations import Location
+from engine.sources.io.skipping import SkipBad
+from engine.sources.io.temporary import temporary_file
+from engine.sources.passages.read import scan_corpus
+from engine.tables import DOC_ID, TEXT
+
+# Raise it when the file's layout changes; files of other versions are then built anew.
+_VERSION = 1
+_ROW = "row"
+_COLUMNS = ", ".join(tables.CORPUS)
+_TABLE = f"""
+PRAGMA page_size = 8192;
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA cache_size = -65536;
+PRAGMA temp_store = FILE;
+CREATE TABLE passages ({_ROW} INTEGER PRIMARY KEY, {", ".join(f"{c} TEXT NOT NULL" for c in tables.CORPUS)});
+CREATE TABLE empty ({_ROW} INTEGER PRIMARY KEY);
+"""
+# Ids that are looked up by one statement: SQLite takes some 30,000, and gets no faster beyond these.
+_AT_ONCE = 1000
+_BATCH = 20_000
+
+
+@dataclass(frozen=True)
+class PassageIndex:
+    """An index of a corpus; small, and the same for every process that uses it.
+
+    Attributes:
+        folder: where the index lies: a path that all workers see, or an address, from which each node
+            fetches the file once.
+        name: of the file in the folder.
+        passages: the number of passages.
+        skipped: the bad records of the corpus that were left out.
+        fingerprint: of the passages (``fingerprint.Fingerprint``).
+    """
+
+    folder: Folder
+    name: str
+    passages: int
+    skipped: int
+    fingerprint: str
+
+    def find(self, ids: Iterable[str]) -> pl.DataFrame:
+        """The corpus table of those of some ids that there are, in the order of the corpus.
+
+        Raises:
+            InputError: the index is gone or damaged, or its address cannot be read.
+        """
+        rows: list[tuple[int, str, str, str, str]] = []
+        with _opened(self) as connection:
+            for part in _parts(ids):
+                rows += connection.execute(_select(f"{_ROW}, {_COLUMNS}", part), part)
+        rows.sort()
+        return pl.DataFrame([row[1:] for row in rows], schema=tables.CORPUS, orient="row")
+
+    def rows_of(self, ids: pl.Series) -> pl.Series:
+        """The places in the corpus of some ids, from 0, in their order; null for those it lacks.
+
+        Raises:
+            InputError: as ``find``.
+        """
+        places: dict[str, int] = {}
+        with _opened(self) as connection:
+            for part in _parts(ids):
+                places.update(connection.execute(_select(f"{DOC_ID}, {_ROW}", part), part))
+        return pl.Series([places.get(doc_id) for doc_id in ids], dtype=pl.Int64)
+
+    def empty_rows(self) -> npt.NDArray[np.int64]:
+        """The places of the passages without text, ascending.
+
+        Raises:
+            InputError: as ``find``.
+        """
+        with _opened(self) as connection:
+            found = connection.execute(f"SELECT {_ROW} FROM empty ORDER BY {_ROW}")
+            return np.fromiter((row for (row,) in found), dtype=np.int64)
+
+    def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
+        """Yield some columns of all passages in batches, in the order of the corpus.
+
+        Raises:
+            InputError: as ``find``.
+        """
+        schema = {name: tables.CORPUS[name] for name in columns}
+        with _opened(self) as connection:
+            found = connection.execute(f"SELECT {', '.join(columns)} FROM passages ORDER BY {_ROW}")
+            while rows := found.fetchmany(_BATCH):
+                yield pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def index_corpus(corpus: Location, folder: Folder, key: str, *, skip_bad: int = 0) -> PassageIndex:
+    """The index of a corpus, built unless ``folder`` has it.
+
+    Building reads the corpus once, in constant memory, and takes a file of about the size of its texts
+    plus 30 bytes and two ids a passage; at an address, a temporary file of that size here.
+
+    Args:
+        corpus: in any layout of ``scan_corpus``.
+        folder: where indexes are kept.
+        key: what the index is known by: another one for each corpus and each state of it.
+        skip_bad: bad records of the corpus to tolerate.
+
+    Raises:
+        InputError: as ``read_corpus`` of the whole corpus; or an address that cannot be read or written.
+        WriteError: the disk is full, or the folder cannot be written.
+    """
+    known = _known(folder, key)
+    if known is not None and known.skipped <= skip_bad:
+        return known
+    if known is not None:
+        _refuse_as_reading(corpus, skip_bad)
+    name = f"{key}-{_VERSION}.sqlite"  # another version is another file, also where copies are kept
+    target = folder.at / name if isinstance(folder.at, Path) else _kept_here(name)
+    skip = SkipBad(skip_bad)
+    with reported_writing(target), temporary_file(target) as temporary:
+        try:
+            fingerprint = _build(temporary, corpus, skip)
+        except (InputError, sqlite3.IntegrityError):
+            # Which is the first fault, of bad records and ids given twice, is for the reader to say: it
+            # compares ids as it goes, which takes 16 bytes each.
+            _refuse_as_reading(corpus, skip_bad)
+            raise
+        flush(temporary)
+        os.replace(temporary, target)
+    if not isinstance(folder.at, Path):
+        folder.upload(name, target)
+    index = PassageIndex(folder, name, fingerprint.passages, skip.count, fingerprint.hexdigest())
+    manifest = {"version": _VERSION, **{k: v for k, v in asdict(index).items() if k != "folder"}}
+    folder.write(f"{key}.json", json.dumps(manifest).encode())
+    return index
+
+
+def _known(folder: Folder, key: str) -> PassageIndex | None:
+    try:
+        manifest = json.loads(folder.read(f"{key}.json"))
+        if manifest.pop("version") != _VERSION or manifest["name"] not in folder.names():
+            return None
+        return PassageIndex(folder=folder, **manifest)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None  # none yet, or one that is not ours to understand
+
+
+def _refuse_as_reading(corpus: Location, skip_bad: int) -> None:
+    """Read a corpus that has some fault, to have it named as for every other command."""
+    for _ in scan_corpus(corpus, skip_bad=skip_bad, distinct=True):
+        pass
+
+
+def _build(path: Path, corpus: Location, skip: SkipBad) -> Fingerprint:
+    fingerprint = Fingerprint()
+    marks = ", ".join("?" * (len(tables.CORPUS) + 1))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(_TABLE + "BEGIN;")
+        for batch in scan_corpus(corpus, skip_bad=skip):
+            first = fingerprint.passages
+            rows = batch.with_row_index(_ROW, first)
+            connection.executemany(f"INSERT INTO passages VALUES ({marks})", rows.iter_rows())
+            empty = rows.filter(pl.col(TEXT).str.strip_chars() == "")
+            connection.executemany("INSERT INTO empty VALUES (?)", empty.select(_ROW).iter_rows())
+            fingerprint.update(batch)
+        connection.execute("COMMIT")
+        connection.execute(f"CREATE UNIQUE INDEX ids ON passages ({DOC_ID})")
+    return fingerprint
+
+
+@contextlib.contextmanager
+def _opened(index: PassageIndex) -> Iterator[sqlite3.Connection]:
+    at = index.folder.at
+    path = at / index.name if isinstance(at, Path) else _fetched(index)
+    # Immutable: it is never written again, so nothing is locked, not even on a network file system.
+    address = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise InputError(
+            path,
+            None,
+            f"the index of passages cannot be read ({error})",
+            "delete it, and run again",
+        ) from None
+
+
+def _fetched(index: PassageIndex) -> Path:
+    """The file of an index at an address, on this machine: fetched by the first process that asks."""
+    path = _kept_here(index.name)
+    with (path.parent / f"{index.name}.lock").open("w") as lock, reported_writing(path):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            with temporary_file(path) as temporary:
+                try:
+                    index.folder.download(index.name, temporary)
+                except FileNotFoundError:
+                    raise InputError(
+                        f"{index.folder}/{index.name}", None, "no such file", "run again"
+                    ) from None
+                os.replace(temporary, path)
+    return path
+
+
+def _kept_here(name: str) -> Path:
+    """Where a copy of an index lies on this machine: a folder that nobody else may enter."""
+    folder = Path(tempfile.gettempdir()) / f"erag-passages-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
+        raise InputError(
+            folder, None, "belongs to somebody else, or is open to others", "set TMPDIR to another"
+        )
+    return folder / name
+
+
+def _select(columns: str, ids: list[str]) -> str:
+    return f"SELECT {columns} FROM passages WHERE {DOC_ID} IN ({', '.join('?' * len(ids))})"
+
+
+def _parts(ids: Iterable[str]) -> Iterator[list[str]]:
+    # In order, so that one page of the index serves neighbours.
+    ordered = sorted(set(ids))
+    for start in range(0, len(ordered), _AT_ONCE):
+        yield ordered[start : start + _AT_ONCE]

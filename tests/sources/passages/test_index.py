@@ -1,0 +1,165 @@
+import json
+import multiprocessing
+import pickle
+import sqlite3
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError
+from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.io.folders import folder_at
+from engine.sources.passages import index as index_module
+from engine.sources.passages.index import index_corpus
+from engine.sources.passages.read import read_corpus
+
+PASSAGES = [
+    {"id": "b", "text": "first", "title": "T"},
+    {"id": "a", "text": " \n"},
+    {"id": "a\0", "text": "nul\0inside", "title": "漢"},
+    {"id": 7, "text": "seven", "wikipedia_id": "W"},
+    {"id": "A", "text": ""},
+]
+
+
+def write(path, records):
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return path
+
+
+@pytest.fixture(params=["path", "address"])
+def folder(request, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return folder_at(tmp_path / "work" if request.param == "path" else f"memory://{tmp_path.name}")
+
+
+def test_listed_passages_come_in_the_order_of_the_corpus(folder, tmp_path):
+    corpus = write(tmp_path / "c.jsonl", PASSAGES)
+    index = index_corpus(corpus, folder, "k")
+    whole = read_corpus(corpus)
+    assert index.find([*whole["doc_id"], "none", ""]).equals(whole)
+    assert index.find(["7", "a\0", "b", "b"])["doc_id"].to_list() == ["b", "a\0", "7"]
+    assert index.find([]).schema == whole.schema
+    assert pl.concat(index.scan()).equals(whole)
+    assert pl.concat(index.scan(["title", "doc_id"])).equals(whole.select("title", "doc_id"))
+    assert index.rows_of(pl.Series(["A", "x", "b", "A"])).to_list() == [4, None, 0, 4]
+    assert index.empty_rows().tolist() == [1, 4]
+    fingerprint = Fingerprint()
+    fingerprint.update(whole)
+    assert (index.passages, index.skipped) == (5, 0)
+    assert index.fingerprint == fingerprint.hexdigest()
+
+
+def test_more_ids_than_one_statement_takes_are_found(folder, tmp_path):
+    corpus = write(tmp_path / "c.jsonl", [{"id": i, "text": f"t{i}"} for i in range(5000)])
+    index = index_corpus(corpus, folder, "k")
+    ids = [str(i) for i in range(0, 6000, 2)]
+    assert index.find(reversed(ids))["doc_id"].to_list() == ids[:2500]
+    assert index.rows_of(pl.Series(ids)).to_list() == [*range(0, 5000, 2), *[None] * 500]
+
+
+def test_an_index_is_built_once_and_known_by_its_key(folder, tmp_path, monkeypatch):
+    corpus = write(tmp_path / "c.jsonl", PASSAGES)
+    first = index_corpus(corpus, folder, "k")
+    with monkeypatch.context() as patch:
+        patch.setattr(index_module, "scan_corpus", lambda *a, **b: pytest.fail("read again"))
+        assert index_corpus(corpus, folder, "k") == first
+    write(corpus, PASSAGES[:1])
+    assert index_corpus(corpus, folder, "another").passages == 1
+    # Without its manifest, which comes last, a file counts as unfinished.
+    folder.delete(["k.json"])
+    assert index_corpus(corpus, folder, "k").passages == 1
+
+
+@pytest.mark.parametrize(
+    ("records", "skip_bad"),
+    [
+        ([*PASSAGES, {"id": "b", "text": "again"}], 0),
+        ([*PASSAGES, {"id": "b", "text": "again"}, {"id": "c"}], 0),
+        ([*PASSAGES, {"id": "c"}, {"id": "b", "text": "again"}], 0),
+        ([{"id": "c"}, *PASSAGES, {"id": "d"}], 1),
+        ([], 0),
+    ],
+)
+def test_faults_of_the_corpus_are_those_of_reading_it(folder, tmp_path, records, skip_bad):
+    corpus = write(tmp_path / "c.jsonl", records)
+    errors = []
+    for read in (
+        lambda: read_corpus(corpus, wanted=["b"], skip_bad=skip_bad),
+        lambda: index_corpus(corpus, folder, "k", skip_bad=skip_bad),
+    ):
+        with pytest.raises(InputError) as caught:
+            read()
+        error = caught.value
+        errors.append((str(error.path), error.line, error.problem, error.remedy))
+    assert errors[0] == errors[1]
+    assert folder.names() == []
+
+
+def test_bad_records_are_counted_and_tolerated_no_more_than_asked(folder, tmp_path):
+    corpus = write(tmp_path / "c.jsonl", [{"id": "c"}, *PASSAGES])
+    assert index_corpus(corpus, folder, "k", skip_bad=3).skipped == 1
+    assert index_corpus(corpus, folder, "k", skip_bad=1).skipped == 1
+    with pytest.raises(InputError, match=r"c\.jsonl:1: passage 'c' has no text"):
+        index_corpus(corpus, folder, "k")
+
+
+def test_what_a_killed_builder_leaves_is_no_index(tmp_path):
+    corpus = write(tmp_path / "c.jsonl", PASSAGES)
+    folder = folder_at(tmp_path / "work")
+    folder.at.mkdir()
+    (folder.at / "k-1.sqlite").write_bytes(b"SQLite format 3\0 and no more")
+    assert index_corpus(corpus, folder, "k").find(["b"]).height == 1
+    (folder.at / "k.json").write_text("{")
+    assert index_corpus(corpus, folder, "k").find(["b"]).height == 1
+    assert folder.names() == ["k-1.sqlite", "k.json"]
+
+
+def test_a_damaged_or_lost_index_is_one_line(tmp_path):
+    folder = folder_at(tmp_path / "work")
+    index = index_corpus(write(tmp_path / "c.jsonl", PASSAGES), folder, "k")
+    path = folder.at / index.name
+    path.write_bytes(path.read_bytes()[:100] + b"\xff" * 9000)
+    with pytest.raises(InputError, match="index of passages cannot be read .*; delete it"):
+        index.find(["b"])
+    path.unlink()
+    with pytest.raises(InputError, match="index of passages cannot be read"):
+        index.find(["b"])
+
+
+def test_a_machine_fetches_an_index_from_an_address_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = folder_at(f"memory://{tmp_path.name}")
+    index = index_corpus(write(tmp_path / "c.jsonl", PASSAGES), folder, "k")
+    (kept,) = tmp_path.glob("erag-passages-*")
+    assert kept.stat().st_mode & 0o777 == 0o700
+    (kept / index.name).unlink()  # as on another machine
+    assert index.find(["b"]).height == 1
+    folder.delete([index.name])
+    assert pickle.loads(pickle.dumps(index)).find(["a"]).height == 1
+    (kept / index.name).unlink()
+    with pytest.raises(InputError, match="no such file"):
+        index.find(["b"])
+    kept.chmod(0o755)
+    with pytest.raises(InputError, match="open to others"):
+        index.find(["b"])
+
+
+def _count(index):
+    return index.find(["b", "7"]).height
+
+
+def test_several_processes_read_one_index(tmp_path):
+    index = index_corpus(write(tmp_path / "c.jsonl", PASSAGES), folder_at(tmp_path / "work"), "k")
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.map(_count, [index] * 4) == [2] * 4
+
+
+def test_passages_are_found_through_the_index_of_ids(tmp_path):
+    """A lookup that reads the whole table would take minutes for millions of passages."""
+    folder = folder_at(tmp_path / "work")
+    index = index_corpus(write(tmp_path / "c.jsonl", PASSAGES), folder, "k")
+    with sqlite3.connect(folder.at / index.name) as connection:
+        select = index_module._select("*", ["b", "a"])
+        plan = connection.execute("EXPLAIN QUERY PLAN " + select, ["b", "a"]).fetchall()
+    assert "SEARCH passages USING INDEX ids" in str(plan)
