@@ -9,16 +9,15 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError, require_least
+from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
 from engine.evaluation.titles import match_titles, without_titles
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
 from engine.notes import Note, count_note
-from engine.sources.io.lines import read_lines
-from engine.sources.io.locations import Location, suffix_of
+from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import read_corpus, scan_corpus
 from engine.sources.queries.read import read_query_set
-from engine.sources.runs.dictionaries import is_dictionary
 from engine.sources.runs.edits import EditedRun, apply_edits, read_edits
 from engine.sources.runs.read import read_runs
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
@@ -150,38 +149,20 @@ def read_inputs(
     cut, passages = _named_by_id(cut, passages, files.corpus, files.skip_bad)
     _refuse_twice(files, cut)
     _refuse_lost(files, cut, passages, all_runs[RUN].unique(maintain_order=True).to_list(), edited)
-    known_tables = input_tables() | {table.name: table for table in further_tables}
     ignored = all_runs.filter(~pl.col(QUERY_ID).is_in(all_ids))[QUERY_ID].n_unique()
     return EvaluationInputs(
         queries=match_titles(queries, query_set.titles, passages),
         corpus=passages,
         runs=cut,
         k=k,
-        tables={
-            name: _of_queries(path, known_tables[name].read(path), queries, files.queries)
-            for name, path in files.tables.items()
-        },
+        tables=read_tables(files, queries, further_tables),
         cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
         edited=edited,
-        notes=(
-            count_note(
-                "skipped_records",
-                skip.count,
-                "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
-            ),
-            count_note(
-                "unanswerable_queries",
-                query_set.unanswerable,
-                "[question is|questions are] marked as unanswerable in the queries file and [was|were] "
-                "left out",
-            ),
-            _empty_passages(passages),
-            count_note(
-                "ignored_queries",
-                ignored,
-                "[query of the runs is|queries of the runs are] not in the queries file and [was|were] "
-                "left out",
-            ),
+        notes=input_notes(
+            skipped=skip.count,
+            unanswerable=query_set.unanswerable,
+            empty=_count_empty(passages),
+            ignored=ignored,
         ),
         queries_file=files.queries,
         unmatchable=without_titles(queries, query_set.titles, passages),
@@ -195,13 +176,12 @@ def _refuse_other_queries(
     names = all_runs[RUN].unique(maintain_order=True)
     for path, name in zip(files.run, names, strict=True):
         if runs.filter(pl.col(RUN) == name).is_empty():
-            raise InputError(
+            raise lists_none(
                 path,
-                None,
-                f"lists none of the {queries.height} queries of {files.queries} "
-                f"(it has {quoted(all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0])}, "
-                f"they have {quoted(queries[QUERY_ID][0])})",
-                "give the queries that the run was made for",
+                all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0],
+                queries=files.queries,
+                count=queries.height,
+                first=queries[QUERY_ID][0],
             )
 
 
@@ -209,13 +189,7 @@ def _refuse_twice(files: InputFiles, runs: pl.DataFrame) -> None:
     """Refuse edits that bring a document into a list by its id and by its text."""
     twice = runs.filter(pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated())
     if files.edits is not None and not twice.is_empty():
-        raise InputError(
-            files.edits,
-            None,
-            f"document {quoted(twice[DOC_ID][0])} comes into the list of query {quoted(twice[QUERY_ID][0])} twice, "
-            "by its id and by its text",
-            "name documents as the run does",
-        )
+        raise comes_twice(files.edits, twice[QUERY_ID][0], twice[DOC_ID][0])
 
 
 def _refuse_lost(
@@ -233,22 +207,13 @@ def _refuse_lost(
     lost = runs.join(passages, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
     if lost.is_empty():
         return
-    name, query_id, doc_id = lost.select(RUN, QUERY_ID, DOC_ID).row(0)
-    edited_run = next((run for run in edited if run.name == name), None)
-    line = edited_run.line_of(query_id, doc_id) if edited_run else None
-    if files.edits is not None and line is not None:
-        path, remedy = files.edits, "insert passages of the corpus"
-    else:
-        path = files.run[order.index(edited_run.original if edited_run else name)]
-        line = _line_of(path, query_id, doc_id)
-        remedy = "give the corpus that the run was made from"
-    more = lost[DOC_ID].n_unique() - 1
-    raise InputError(
-        path,
-        line,
-        f"document {quoted(doc_id)} of query {quoted(query_id)}{f' and {more} more' if more else ''} "
-        f"not in the corpus {files.corpus}",
-        remedy,
+    raise not_in_corpus(
+        lost.select(RUN, QUERY_ID, DOC_ID).row(0),
+        lost[DOC_ID].n_unique() - 1,
+        corpus=files.corpus,
+        files=dict(zip(order, files.run, strict=True)),
+        edits=files.edits,
+        edited=edited,
     )
 
 
@@ -280,15 +245,64 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
         k=k,
         cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
         notes=tuple(
-            _empty_passages(corpus) if note.code == _EMPTY_PASSAGES else note
+            _empty_note(_count_empty(corpus)) if note.code == _EMPTY_PASSAGES else note
             for note in inputs.notes
         ),
     )
 
 
-def _empty_passages(passages: pl.DataFrame) -> Note:
-    empty = int((passages[TEXT].str.strip_chars() == "").sum())
+def input_notes(*, skipped: int, unanswerable: int, empty: int, ignored: int) -> tuple[Note, ...]:
+    """What was left out or is empty.
+
+    Args:
+        skipped: bad records of the corpus.
+        unanswerable: questions that the queries file marks so.
+        empty: listed passages without text.
+        ignored: queries of the runs that are not in the queries file.
+    """
+    return (
+        count_note(
+            "skipped_records",
+            skipped,
+            "bad [record|records] of the corpus [was|were] left out (`skip_bad`)",
+        ),
+        count_note(
+            "unanswerable_queries",
+            unanswerable,
+            "[question is|questions are] marked as unanswerable in the queries file and [was|were] "
+            "left out",
+        ),
+        _empty_note(empty),
+        count_note(
+            "ignored_queries",
+            ignored,
+            "[query of the runs is|queries of the runs are] not in the queries file and [was|were] "
+            "left out",
+        ),
+    )
+
+
+def _empty_note(empty: int) -> Note:
     return count_note(_EMPTY_PASSAGES, empty, "listed [passage has|passages have] no text")
+
+
+def _count_empty(passages: pl.DataFrame) -> int:
+    return int((passages[TEXT].str.strip_chars() == "").sum())
+
+
+def read_tables(
+    files: InputFiles, queries: pl.DataFrame, further_tables: Sequence[InputTable] = ()
+) -> dict[str, pl.DataFrame]:
+    """What annotators need beside runs and corpus, of the queries evaluated, by the name of the input.
+
+    Raises:
+        InputError: a file cannot be used, or judges none of the queries.
+    """
+    known = input_tables() | {table.name: table for table in further_tables}
+    return {
+        name: _of_queries(path, known[name].read(path), queries, files.queries)
+        for name, path in files.tables.items()
+    }
 
 
 def _of_edits(
@@ -297,12 +311,7 @@ def _of_edits(
     known = runs.filter(pl.col(QUERY_ID).is_in(query_table[QUERY_ID].to_list()))
     for run in edited:
         if known.filter(pl.col(RUN) == run.name).is_empty():
-            raise InputError(
-                path,
-                None,
-                f"leaves {quoted(run.original)} no document for any of the {query_table.height} queries",
-                "keep at least one document",
-            )
+            raise leaves_nothing(path, run.original, query_table.height)
     return known
 
 
@@ -349,14 +358,3 @@ def _of_queries(
             "give the judgments of these queries",
         )
     return judged
-
-
-def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
-    """Where a TREC file lists a document; only looked up to word an error."""
-    if suffix_of(path) == ".parquet" or is_dictionary(path, "a run"):
-        return None
-    for number, line in read_lines(path, "a run"):
-        columns = line.split()
-        if columns[0] == query_id and columns[2] == doc_id:
-            return number
-    return None
