@@ -23,6 +23,10 @@ $(VENV)/.installed-test: $(VENV)/.installed references.txt
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test]'
 	touch $@
 
+$(VENV)/.installed-cluster: $(VENV)/.installed-test
+	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[cluster]'
+	touch $@
+
 # For --engine vllm on a machine without a GPU.
 vllm: $(VENV)/.installed-vllm
 
@@ -43,8 +47,9 @@ pytest: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
 
-# Kills actors and drivers, and prints how many reads that lost, doubled and repeated.
-test-faults: $(VENV)/.installed-test
+# Kills actors and drivers, and prints how many reads that lost, doubled and repeated. Jobs are submitted
+# to a head here, which the other tests do without: its dashboard makes every Ray start more slowly.
+test-faults: $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest -m faults
 
 lint: $(VENV)/.installed-test
