@@ -54,6 +54,8 @@ class Evaluation:
         seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
         edited: what the edited runs cost, where there are such.
+        shards: the folder of the tables of passages (labels, traces, reads), in as many files as there
+            are shards, where they are not here; empty where they are.
     """
 
     settings: Settings
@@ -76,6 +78,7 @@ class Evaluation:
     seconds: float = 0.0
     certificates: Mapping[str, Certificate] = field(default_factory=dict)
     edited: tuple[EditedReads, ...] = ()
+    shards: str = ""
 
     def further_table(self, name: str) -> pl.DataFrame:
         """A further table of an annotator; empty where the annotator was not asked for."""
@@ -199,8 +202,12 @@ def _notes(
 
 
 def _means(table: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Means of ``value`` over queries, and over how many."""
-    return table.group_by(by, maintain_order=True).agg(pl.col(VALUE).mean(), pl.len().alias(N))
+    """Means of ``value`` over queries, and over how many.
+
+    Sorted, so that they are the same to the last bit in whatever order the queries come.
+    """
+    mean = pl.col(VALUE).sort().mean()
+    return table.group_by(by, maintain_order=True).agg(mean, pl.len().alias(N))
 
 
 def _real_valued(judged: Judged) -> Iterator[Note]:

@@ -250,7 +250,7 @@ def read(
             executor=executor,
         )
         _refuse_failures(reads, running.failed_reads, stored=is_kept(executor))
-        _refuse_written(reads, job.spec)
+        refuse_written(reads, job.spec)
         readings.append(Reading(job.ask, job.spec, job.prompt, frame, reads, costs))
         before += costs.wanted
     return readings
@@ -277,17 +277,24 @@ def _shifted(on_progress: Progress, before: int, total: int) -> Progress:
 
 
 def _refuse_failures(reads: pl.DataFrame, failed_reads: FailedReads, *, stored: bool) -> None:
-    failed = reads[FAILURE].is_not_null()
-    if failed.any() and failed_reads == "error":
-        query_id, reason = reads.filter(failed).select(QUERY_ID, FAILURE).row(0)
-        raise ReadError(
-            f"{failed.sum()} of {reads.height} reads failed (query {query_id!r}: {reason}); "
-            f"the others are {'' if stored else 'not '}in the store; run again, count failed reads as 0 with `failed_reads` zero, "
-            "or leave their queries out with `failed_reads` skip"
-        )
+    failed = reads.filter(pl.col(FAILURE).is_not_null())
+    if failed.height and failed_reads == "error":
+        query_id, reason = failed.select(QUERY_ID, FAILURE).row(0)
+        raise reads_failed(failed.height, reads.height, query_id, reason, stored=stored)
 
 
-def _refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
+def reads_failed(
+    failed: int, reads: int, query_id: str, reason: str, *, stored: bool = True
+) -> ReadError:
+    """The error for failed reads, with the first of them."""
+    return ReadError(
+        f"{failed} of {reads} reads failed (query {query_id!r}: {reason}); "
+        f"the others are {'' if stored else 'not '}in the store; run again, count failed reads as 0 "
+        "with `failed_reads` zero, or leave their queries out with `failed_reads` skip"
+    )
+
+
+def refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
     """Without its probability, what had to be a choice would silently count as no (NaN: as yes)."""
     unsure = reads[CONFIDENCE].is_null() | reads[CONFIDENCE].is_nan().fill_null(False)
     written = reads[FAILURE].is_null() & unsure

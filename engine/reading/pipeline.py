@@ -25,15 +25,13 @@ import ray.exceptions
 
 from engine.errors import ReadError
 from engine.machine import cluster
-from engine.machine.attempts import Attempt, new_attempt
 from engine.machine.device import is_fatal
 from engine.reading import readers
-from engine.reading.execute import UnitResult, run_unit
+from engine.reading.execute import UnitResult
+from engine.reading.guard import read_guarded
 from engine.reading.ledger import Attempts, start_ledger
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput, field_types
-
-_WHOLE_ATTEMPTS = 2  # a third attempt goes read by read
 
 
 class ReaderActor:
@@ -56,34 +54,19 @@ class ReaderActor:
         (row,) = batch.to_pylist()
         unit = Unit(row["number"], row["offset"], row["length"])
         try:
-            attempt = new_attempt()
-            if self._attempts.begin(unit.number, attempt) <= _WHOLE_ATTEMPTS:
-                result = run_unit(self._reader, unit, self._texts(unit), worker=self._worker)
-            else:
-                result = self._one_by_one(unit, attempt)
+            result = read_guarded(
+                self._reader,
+                unit,
+                self._inputs.slice(unit.offset, unit.length).to_pylist(),
+                worker=self._worker,
+                attempts=self._attempts,
+            )
         except Exception as error:
             if is_fatal(error):
                 # Ray retries a unit whose process died, on a fresh one; an exception would end the job.
                 os._exit(1)
             raise
         return pa.Table.from_pylist([asdict(result)], schema=_RESULT)
-
-    def _texts(self, unit: Unit) -> list[list[str]]:
-        return self._inputs.slice(unit.offset, unit.length).to_pylist()
-
-    def _one_by_one(self, unit: Unit, attempt: Attempt) -> UnitResult:
-        outputs: list[ReadOutput] = []
-        seconds = 0.0
-        for row in range(unit.offset, unit.offset + unit.length):
-            if not self._attempts.enter(row, attempt):
-                outputs.append(ReadOutput.failed("the reader's process died in this read"))
-                continue
-            single = Unit(unit.number, row, 1)
-            result = run_unit(self._reader, single, self._texts(single), worker=self._worker)
-            self._attempts.leave(row)
-            outputs += result.outputs
-            seconds += result.seconds
-        return UnitResult(unit, outputs, self._worker, seconds, asdict(self._reader.stats))
 
 
 _ARROW = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), float: pa.float64()}

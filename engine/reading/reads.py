@@ -170,7 +170,7 @@ def get_reads(
         workers: dict[str, dict[str, Any]] = {}
         for result in run(plan, units, spec):
             unit = result.unit
-            done = _reads_table(plan.slice(unit.offset, unit.length), result.outputs)
+            done = reads_table(plan.slice(unit.offset, unit.length), result.outputs)
             if kept:
                 whole = done.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
                 store.add(place, spec.fingerprint, whole)
@@ -249,7 +249,7 @@ def executor_for(
     return on_ray, pool, cluster.has_gpus()
 
 
-def _reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
+def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
     """The reads table of planned reads and their outputs, with the column ``failure``."""
     return (
         planned.select(READ_KEY, QUERY_ID, DOC_IDS)

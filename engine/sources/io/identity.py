@@ -21,7 +21,18 @@ from engine.sources.io.locations import (
 # Bytes up to which a file is read whole; of a larger one, this much of its beginning.
 READ = 16 << 20
 # What stores say of a file that changes when the file does, as far as they say it.
-_MARKS = ("size", "ETag", "etag", "md5Hash", "crc32c", "LastModified", "last_modified", "updated", "mtime", "created")
+_MARKS = (
+    "size",
+    "ETag",
+    "etag",
+    "md5Hash",
+    "crc32c",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "mtime",
+    "created",
+)
 
 
 def identity(place: Location) -> str:

@@ -27,7 +27,9 @@ def test_a_large_file_is_known_by_beginning_size_and_time(tmp_path, monkeypatch,
     assert identity(path) == first
     if change == "name":
         path = path.rename(tmp_path / "b")
-    path.write_bytes({"beginning": b"x123456789", "size": b"01234567890"}.get(change, b"0123456789"))
+    path.write_bytes(
+        {"beginning": b"x123456789", "size": b"01234567890"}.get(change, b"0123456789")
+    )
     os.utime(path, ns=(1000, 2000 if change == "time" else 1000))
     assert identity(path) != first
 

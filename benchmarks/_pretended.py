@@ -1,0 +1,150 @@
+"""Readers that read nothing, for what the engine itself costs: made-up questions, passages and runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.evaluation.inputs import InputFiles
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.stream import Host
+
+# Words of a passage, as in the Wikipedia corpora of open-domain question answering.
+_WORDS = 100
+_QUESTION_WORDS = 9
+_VOCABULARY = 20_000
+
+
+class Pretended:
+    """A reader that answers by a hash, after the time that a given speed would take."""
+
+    def __init__(self, reads_per_second: float, log: Path | None = None) -> None:
+        self.stats = ReaderStats()
+        self._seconds = 1 / reads_per_second if reads_per_second else 0.0
+        self._log = log
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("")
+
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+        start = time.perf_counter()
+        tokens = [sum(map(len, texts)) // 4 for texts in inputs]
+        self.stats.prompt_tokens += sum(tokens)
+        self.stats.padded_tokens += sum(tokens)
+        outputs = [
+            ReadOutput(_answer(texts), count, 1, False)
+            for texts, count in zip(inputs, tokens, strict=True)
+        ]
+        left = self._seconds * len(inputs) - (time.perf_counter() - start)
+        if left > 0:
+            time.sleep(left)
+        if self._log is not None:
+            with self._log.open("a") as stream:
+                stream.write(f"{time.time() - self._seconds * len(inputs)} {time.time()}\n")
+        return outputs
+
+
+class FreeHost(Host):
+    """Hosts a reader that costs nothing."""
+
+    def load(self, spec: ReaderSpec) -> Pretended:
+        return Pretended(0.0)
+
+
+class SlowHost(Host):
+    """Hosts a reader that sleeps as long as one would take that does 20 reads a second.
+
+    When it read, it writes into a folder beside the store, a file for each actor.
+    """
+
+    READS_PER_SECOND = 20.0
+
+    def load(self, spec: ReaderSpec) -> Pretended:
+        log = Path(str(self.place)).parent / "log" / str(os.getpid())
+        return Pretended(self.READS_PER_SECOND, log)
+
+
+def _answer(texts: Sequence[str]) -> str:
+    return f"w{hashlib.blake2b(''.join(texts).encode(), digest_size=2).hexdigest()}"
+
+
+def make_inputs(folder: Path, *, queries: int, k: int, passages: int) -> InputFiles:
+    """Write questions, passages and a run of ``k`` passages for each question; the same for the same numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng([queries, k, passages])
+    vocabulary = np.array([f"word{number}" for number in range(_VOCABULARY)])
+
+    def texts(count: int, words: int) -> list[str]:
+        return [
+            " ".join(row) for row in vocabulary[draw.integers(_VOCABULARY, size=(count, words))]
+        ]
+
+    places = InputFiles(
+        queries=folder / "queries.jsonl",
+        corpus=folder / "corpus.parquet",
+        run=(folder / "run.parquet",),
+    )
+    with Path(places.queries).open("w") as stream:
+        for number, text in enumerate(texts(queries, _QUESTION_WORDS)):
+            answer = f"w{number % 65536:04x}"
+            stream.write(
+                json.dumps({"id": f"q{number}", "question": text, "answers": [answer]}) + "\n"
+            )
+    parts = [
+        pl.DataFrame(
+            {
+                "doc_id": [f"d{number}" for number in range(start, min(start + 20_000, passages))],
+                "title": [
+                    f"Title {number % 997}"
+                    for number in range(start, min(start + 20_000, passages))
+                ],
+                "text": texts(min(20_000, passages - start), _WORDS),
+                "article_id": [
+                    f"A{number // 5}" for number in range(start, min(start + 20_000, passages))
+                ],
+            },
+            schema=tables.CORPUS,
+        )
+        for start in range(0, passages, 20_000)
+    ]
+    pl.concat(parts).write_parquet(places.corpus, row_group_size=20_000)
+    _write_run(Path(places.run[0]), draw, queries=queries, k=k, passages=passages)
+    return places
+
+
+def _write_run(
+    path: Path, draw: np.random.Generator, *, queries: int, k: int, passages: int
+) -> None:
+    """A run in row groups, so that no more than one of them is in memory."""
+    import pyarrow.parquet as parquet
+
+    writer: parquet.ParquetWriter | None = None
+    ranks = np.arange(1, k + 1)
+    for start in range(0, queries, 2_000):
+        count = min(2_000, queries - start)
+        firsts = draw.integers(passages, size=count)
+        # No passage twice in a list: steps that have no divisor in common with the number of passages.
+        docs = (firsts[:, None] + ranks[None, :] * 7919) % passages
+        frame = pl.DataFrame(
+            {
+                "query_id": np.repeat([f"q{n}" for n in range(start, start + count)], k),
+                "doc_id": [f"d{number}" for number in docs.reshape(-1)],
+                "rank": np.tile(ranks, count),
+                "score": np.tile(1.0 / ranks, count),
+                "run": ["made"] * (count * k),
+            },
+            schema=tables.RUNS,
+        )
+        table = frame.to_arrow()
+        writer = writer or parquet.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    if writer is not None:
+        writer.close()

@@ -1,0 +1,233 @@
+"""How an evaluation in shards grows: with its reads, with its actors, and when it is resumed.
+
+    python -m benchmarks.scaling --reads 100000 1000000 10000000
+    python -m benchmarks.scaling --actors 1 4 16 64
+
+The readers read nothing: one costs nothing, so that everything measured is the engine's, and one sleeps
+as long as a reader of 20 reads a second takes. Prompts, keys, commits, labels, scores and statistics are
+real. Each row is measured in a process of its own; memory is the driver's peak resident size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks._harness import make_parser, write_report
+
+K = 100
+# Passages of the whole list that is read at the end of it.
+_WHOLE = 10
+_PASSAGES = 200_000
+_NODES = 8
+
+
+def main() -> None:
+    arguments = _arguments()
+    figures: dict[str, list[dict[str, Any]]] = {"reads": [], "actors": []}
+    folder = Path(tempfile.mkdtemp(prefix="erag-scaling-", dir=arguments.folder))
+    try:
+        for reads in arguments.reads:
+            row = _by_reads(folder / str(reads), reads, arguments.resamples)
+            figures["reads"].append(row)
+            print(json.dumps(row), flush=True)
+            shutil.rmtree(folder / str(reads), ignore_errors=True)
+        for actors in arguments.actors:
+            row = _fresh(_by_actors, str(folder / f"actors-{actors}"), actors, arguments.seconds)
+            figures["actors"].append(row)
+            print(json.dumps(row), flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    write_report(arguments, ["ray", "polars", "pyarrow"], figures)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = make_parser(__doc__)
+    parser.add_argument("--reads", type=int, nargs="*", default=[], help="reads of single passages")
+    parser.add_argument("--actors", type=int, nargs="*", default=[], help="pretended GPUs")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="of reading, for each number of actors"
+    )
+    parser.add_argument("--resamples", type=int, default=0, help="of the statistics at the end")
+    parser.add_argument("--folder", type=Path, help="where files are made; by default temporary")
+    return parser.parse_args()
+
+
+def _by_reads(folder: Path, reads: int, resamples: int) -> dict[str, Any]:
+    """A number of reads: done, taken up by manifests, and taken up by keys."""
+    place = str(folder)
+    made = _fresh(_make, place, reads // K)
+    done = _fresh(_evaluate, place, reads // K, resamples)
+    manifests = _fresh(_evaluate, place, reads // K, resamples)
+    for found in (folder / "out").iterdir():
+        if found.name != "inputs":
+            shutil.rmtree(found)
+    keys = _fresh(_evaluate, place, reads // K, resamples)
+    size = sum(file.stat().st_size for file in (folder / "store").rglob("*") if file.is_file())
+    return {
+        "reads": reads,
+        "lists": reads // K,
+        **made,
+        **done,
+        "store_bytes_a_read": round(size / (reads + reads // K), 1),
+        "resumed_seconds": manifests["seconds"],
+        "resumed_peak_mib": manifests["driver_peak_mib"],
+        "without_manifests_seconds": keys["seconds"],
+        "reads_done_again": manifests["done"] + keys["done"],
+    }
+
+
+def _fresh(function: Any, *arguments: Any) -> dict[str, Any]:
+    """Call a function in a process of its own, since a peak is a process's."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        result: dict[str, Any] = pool.apply(function, arguments)
+        return result
+
+
+def _make(place: str, queries: int) -> dict[str, Any]:
+    from benchmarks._pretended import make_inputs
+
+    make_inputs(Path(place, "files"), queries=queries, k=K, passages=_PASSAGES)
+    return {}
+
+
+def _evaluate(place: str, queries: int, resamples: int) -> dict[str, Any]:
+    """Partition and evaluate with a reader that costs nothing, on this machine's CPUs."""
+    from benchmarks._pretended import FreeHost
+    from engine.machine import cluster
+
+    start, clock = time.perf_counter(), time.process_time()
+    told: list[float] = []
+    result, partitioned = _run(Path(place), FreeHost, actors=None, resamples=resamples, told=told)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - clock
+    cluster.stop_ray()
+    costs = result.readings["reader"].costs
+    return {
+        "seconds": round(seconds, 1),
+        "partition_seconds": round(partitioned, 1),
+        "first_read_seconds": round(told[0] - start, 1) if told else None,
+        "driver_microseconds_a_read": round(1e6 * cpu / costs.wanted, 1),
+        "driver_peak_mib": _peak_mib(),
+        "done": costs.done,
+    }
+
+
+def _run(
+    place: Path, host: Any, *, actors: int | None, resamples: int, told: list[float], k: int = K
+) -> tuple[Any, float]:
+    from engine.evaluation.inputs import InputFiles
+    from engine.evaluation.partition import partition
+    from engine.evaluation.settings import Settings
+    from engine.evaluation.stream import evaluate_shards
+    from engine.sources.io.folders import folder_at
+
+    files = InputFiles(
+        queries=place / "files" / "queries.jsonl",
+        corpus=place / "files" / "corpus.parquet",
+        run=(place / "files" / "run.parquet",),
+    )
+    settings = Settings.of(
+        k=k,
+        end_to_end_k=min(k, _WHOLE),
+        annotators=("erag",),
+        measures=f"nDCG@{min(k, 10)} P@{min(k, 10)}",
+        resamples=resamples,
+        dtype="float32",
+        actors=actors,
+    )
+
+    def on_progress(done: int, total: int) -> None:
+        told.append(time.perf_counter())
+
+    start = time.perf_counter()
+    made = partition(files, folder_at(place / "out" / "inputs"), k=k)
+    partitioned = time.perf_counter() - start
+    result = evaluate_shards(
+        made,
+        settings,
+        place=folder_at(place / "store"),
+        folder=folder_at(place / "out"),
+        on_progress=on_progress,
+        host=host,
+    )
+    return result, partitioned
+
+
+def _peak_mib() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+@contextlib.contextmanager
+def _fake_gpus(actors: int) -> Iterator[None]:
+    """A cluster of this machine's processes that says it has a GPU for each actor."""
+    from ray.cluster_utils import Cluster
+
+    nodes = min(_NODES, actors)
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False},
+    )
+    for number in range(nodes):
+        share = actors // nodes + (number < actors % nodes)
+        cluster.add_node(num_cpus=2, num_gpus=share, object_store_memory=100 * 2**20)
+    os.environ["RAY_ADDRESS"] = cluster.address
+    try:
+        yield
+    finally:
+        os.environ.pop("RAY_ADDRESS")
+        cluster.shutdown()
+
+
+def _by_actors(place: str, actors: int, seconds: float) -> dict[str, Any]:
+    """The share of the time in which the actors read, from when all of them do until the last ends."""
+    from benchmarks._pretended import SlowHost, make_inputs
+    from engine.machine import cluster
+
+    speed = SlowHost.READS_PER_SECOND
+    k = 20
+    queries = max(10, round(actors * speed * seconds / (k + 1)))
+    make_inputs(Path(place, "files"), queries=queries, k=k, passages=20_000)
+    with _fake_gpus(actors):
+        start, started = time.perf_counter(), time.time()
+        told: list[float] = []
+        result, _ = _run(Path(place), SlowHost, actors=actors, resamples=0, told=told, k=k)
+        total = time.perf_counter() - start
+        cluster.stop_ray()
+    costs = result.readings["reader"].costs
+    spans = [
+        [tuple(map(float, line.split())) for line in log.read_text().splitlines()]
+        for log in sorted(Path(place, "log").iterdir())
+    ]
+    spans = [of_one for of_one in spans if of_one]
+    begun = max(of_one[0][0] for of_one in spans)
+    ended = max(last for of_one in spans for _, last in of_one)
+    busy = sum(max(0.0, last - max(first, begun)) for of_one in spans for first, last in of_one)
+    units = sum(map(len, spans))
+    return {
+        "actors": actors,
+        "actors_that_read": len(spans),
+        "reads": costs.done,
+        "units": units,
+        "unit_seconds": round(costs.reader_seconds / units, 2),
+        # From the start of the job until the last actor reads.
+        "start_seconds": round(begun - started, 1),
+        "reading_seconds": round(ended - begun, 1),
+        "efficiency": round(busy / actors / (ended - begun), 3),
+        "units_a_second": round(units / (ended - min(of_one[0][0] for of_one in spans)), 2),
+        "total_seconds": round(total, 1),
+        "driver_peak_mib": _peak_mib(),
+    }
+
+
+if __name__ == "__main__":
+    main()

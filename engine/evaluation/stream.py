@@ -1,0 +1,277 @@
+"""An evaluation too large for one process: shard by shard, planned, read and judged on workers.
+
+The figures are those of ``evaluate.evaluate``. The driver holds counts, and in the end the scores by
+query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through
+files. A shard that is done stays done: an evaluation that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+import ray
+
+from engine import tables
+from engine.evaluation.assess import Evaluation, conclude
+from engine.evaluation.judge import merge
+from engine.evaluation.partition import Partition
+from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs
+from engine.evaluation.settings import Settings
+from engine.evaluation.shard_work import (
+    Finished,
+    Work,
+    asked,
+    clear_plans,
+    finished,
+    judge_shard,
+    planner_for,
+    settings_digest,
+    unfinished,
+)
+from engine.machine import cluster, device
+from engine.reading.plan import WANTED
+from engine.reading.reads import Progress, ReadingCosts
+from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here, read_on_ray
+from engine.sources.io.folders import Folder
+from engine.tables import FAILURE
+
+
+def evaluate_shards(
+    partition: Partition,
+    settings: Settings,
+    *,
+    place: Folder,
+    folder: Folder,
+    on_progress: Progress = lambda done, total: None,
+    host: type[Host] = Host,
+) -> Evaluation:
+    """Evaluate what was partitioned.
+
+    Args:
+        partition: cut at the ``k`` of the settings.
+        settings: what to do, with the engine's own annotators.
+        place: the read store.
+        folder: for the tables of passages, which the evaluation that is returned lacks: they are in a
+            folder of this evaluation's own inside, ``Evaluation.shards``.
+        on_progress: called with the distinct reads done and wanted. Until all shards are planned, the
+            latter is an estimate from above.
+        host: what hosts the readers.
+
+    Raises:
+        InputError: as ``evaluate.evaluate``, when the shard that it is about is reached.
+        ReadError: reads failed and ``failed_reads`` is ``error``.
+    """
+    start = time.perf_counter()
+    jobs = specify_jobs(asked(settings), settings)
+    own = folder / settings_digest(settings, jobs)[:16]
+    work = Work(partition, settings, tuple(jobs), own, place)
+    left = unfinished(work)
+    passes = [_Pass(job) for job in jobs]
+    if left:
+        _do(work, left, passes, on_progress, host)
+        clear_plans(work)
+    done = [finished(work, shard.number) for shard in partition.shards]
+    judged = merge([one.judged for one in done], partition.runs)
+    evaluation = conclude(
+        replace(judged, notes=(*partition.notes, *judged.notes)),
+        {one.job.ask.role.name: _reading(one, done) for one in passes},
+        settings,
+        settings.judged(len(partition.runs)),
+        runs=partition.runs,
+    )
+    return replace(evaluation, shards=str(own), seconds=time.perf_counter() - start)
+
+
+@dataclass
+class _Pass:
+    """The reads of one role while they are done.
+
+    Attributes:
+        costs: of the reads done now.
+        failures: by shard, the reads that failed.
+        left: by shard, the units that are not done yet, of shards that were begun.
+    """
+
+    job: Job
+    costs: ReadingCosts = field(default_factory=ReadingCosts)
+    failures: dict[int, dict[str, Failure]] = field(default_factory=lambda: defaultdict(dict))
+    left: Counter[int] = field(default_factory=Counter)
+    stats: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, unit: UnitDone) -> bool:
+        """Count a unit; whether its shard is now read."""
+        costs = self.costs
+        if unit.shard not in self.left:
+            self.left[unit.shard] = max(1, unit.units)
+            costs.reused += unit.reused
+        self.left[unit.shard] -= 1
+        self.failures[unit.shard].update(unit.failures)
+        costs.done += unit.reads
+        costs.prompt_tokens += unit.prompt_tokens
+        costs.output_tokens += unit.output_tokens
+        costs.reader_seconds += unit.seconds
+        if unit.worker:
+            self.stats[unit.worker] = unit.stats
+        return self.left[unit.shard] == 0
+
+
+def _do(
+    work: Work,
+    shards: Sequence[int],
+    passes: Sequence[_Pass],
+    on_progress: Progress,
+    host: type[Host],
+) -> None:
+    """Read and judge shards: role after role, and judge with the last one."""
+    executor: _Here | _OnRay
+    executor = (_Here if work.settings.running.actors == 0 else _OnRay)(work, host)
+    progress = _Progress(work, shards, len(passes), on_progress)
+    refused = work.settings.running.failed_reads == "error"
+    for number, one in enumerate(passes):
+        start = time.perf_counter()
+        for unit in executor.read(shards, one.job):
+            is_read = one.add(unit)
+            if is_read and one is passes[-1]:
+                failures = _failures(passes, unit.shard)
+                if not (failures and refused):
+                    executor.judge(unit.shard, failures)
+            progress.add(number, unit)
+        one.costs.seconds = time.perf_counter() - start
+    for one in passes:
+        _refuse_failures(one, work)
+    if not passes:
+        for shard in shards:
+            executor.judge(shard, {})
+    executor.finish()
+
+
+def _failures(passes: Sequence[_Pass], shard: int) -> dict[str, Failure]:
+    """The failed reads of a shard, of all roles; keys of different readers differ."""
+    return {key: failure for one in passes for key, failure in one.failures[shard].items()}
+
+
+def _refuse_failures(one: _Pass, work: Work) -> None:
+    """Refuse failed reads where they are an error: after all others were done and stored."""
+    failures = [failure for of_shard in one.failures.values() for failure in of_shard.values()]
+    if failures and work.settings.running.failed_reads == "error":
+        total = one.costs.done + one.costs.reused
+        raise reads_failed(len(failures), total, *failures[0])
+
+
+def _reading(one: _Pass, done: Sequence[Finished]) -> Reading:
+    """What a role read and what that cost, without the reads themselves."""
+    role, costs = one.job.ask.role.name, one.costs
+    of_role = [shard.reads[role] for shard in done]
+    costs.wanted = sum(wanted for wanted, _ in of_role)
+    costs.failed = sum(failed for _, failed in of_role)
+    costs.reused = costs.wanted - costs.done
+    costs.computed_tokens = sum(stats["prompt_tokens"] for stats in one.stats.values())
+    costs.padded_tokens = sum(stats["padded_tokens"] for stats in one.stats.values())
+    costs.memory_halvings = sum(stats["memory_halvings"] for stats in one.stats.values())
+    costs.workers = {name: stats["peak_memory"] for name, stats in one.stats.items()}
+    if costs.done:
+        costs.reads_per_second = costs.done / costs.seconds
+    if costs.padded_tokens:
+        costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens
+    nothing = tables.empty(WANTED)
+    reads = tables.empty({**tables.READS, FAILURE: pl.String()})
+    return Reading(one.job.ask, one.job.spec, one.job.prompt, nothing, reads, costs)
+
+
+class _Progress:
+    """Reads done, and wanted as far as it is known: of shards that are not planned yet, an estimate."""
+
+    def __init__(self, work: Work, shards: Sequence[int], jobs: int, report: Progress) -> None:
+        known = work.partition.shards
+        # Every listed passage, and every list; at most, since equal reads are one.
+        whole = len(work.partition.runs) if work.settings.reader.end_to_end else 0
+        self._expected = {
+            shard: known[shard].pairs + whole * known[shard].queries for shard in shards
+        }
+        self._total = jobs * sum(self._expected.values())
+        self._begun: set[tuple[int, int]] = set()
+        self._done = 0
+        self._report = report
+
+    def add(self, job: int, unit: UnitDone) -> None:
+        if (job, unit.shard) not in self._begun:
+            self._begun.add((job, unit.shard))
+            self._total += unit.wanted - self._expected[unit.shard]
+            self._done += unit.reused
+        self._done += unit.reads
+        self._report(self._done, max(self._total, self._done))
+
+
+class _Here:
+    """Does everything in this process."""
+
+    def __init__(self, work: Work, host: type[Host]) -> None:
+        self._host = host
+        self._work = replace(work, gpu=device.machine_has_gpu())
+
+    def read(self, shards: Sequence[int], job: Job) -> Iterator[UnitDone]:
+        planner = planner_for(self._work, job)
+        return read_here(shards, planner, job.spec, self._work.store, host_class=self._host)
+
+    def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
+        judge_shard(self._work, shard, failures)
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+
+class _OnRay:
+    """Plans, reads and judges on Ray's workers."""
+
+    def __init__(self, work: Work, host: type[Host]) -> None:
+        cluster.start_ray()
+        self._host = host
+        self._gpu = cluster.has_gpus()
+        running, parameters = work.settings.running, [job.spec for job in work.jobs]
+        weights = max((device.weight_bytes(s.parameters, s.dtype) for s in parameters), default=0)
+        needed = running.memory or device.default_actor_memory(weights)
+        self._actors = running.actors or cluster.default_actors(needed)
+        self._work = replace(work, actors=self._actors, gpu=self._gpu)
+        self._shared = ray.put(self._work)
+        self._judging: list[ray.ObjectRef] = []
+        # So many shards are judged at a time that planning and reading go on beside them.
+        self._most = max(2, int(ray.cluster_resources().get("CPU", 1)))
+
+    def read(self, shards: Sequence[int], job: Job) -> Iterator[UnitDone]:
+        return read_on_ray(
+            shards,
+            planner_for(self._work, job),
+            job.spec,
+            self._work.store,
+            pool=cluster.pool_of(self._actors),
+            planning=self._most,
+            host_class=self._host,
+        )
+
+    def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
+        if len(self._judging) >= self._most:
+            self._wait(len(self._judging) - self._most + 1)
+        self._judging.append(_judge_remote.remote(self._shared, shard, failures))
+
+    def finish(self) -> None:
+        self._wait(len(self._judging))
+
+    def _wait(self, some: int) -> None:
+        if some:
+            done, self._judging = ray.wait(self._judging, num_returns=some)
+            for told in ray.get(done):
+                if told is not None:
+                    raise told
+
+
+@ray.remote(num_cpus=0.1, max_retries=-1)
+def _judge_remote(work: Work, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
+    try:
+        judge_shard(work, shard, failures)
+    except TOLD as error:
+        return error
+    return None

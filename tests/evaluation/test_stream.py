@@ -1,0 +1,338 @@
+"""An evaluation in shards gives the figures of one that is held by one process."""
+
+import hashlib
+import random
+import shutil
+from dataclasses import replace
+from typing import ClassVar
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from engine import tables
+from engine.errors import ReadError
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.partition import of_inputs
+from engine.evaluation.settings import Settings
+from engine.evaluation.stream import evaluate_shards
+from engine.reading import readers
+from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.sources.io.folders import folder_at
+
+
+class Scripted:
+    """Answers, chooses and fails by what it is given alone."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, spec, fails=()):
+        self.stats = ReaderStats()
+        self.choices, self.fails = spec.choices, fails
+
+    def read(self, inputs):
+        return [self.one("\n".join(texts)) for texts in inputs]
+
+    def one(self, text):
+        Scripted.asked.append(text)
+        digest = hashlib.sha256(text.encode()).digest()
+        if any(part in text for part in self.fails):
+            raise ValueError("no such token")
+        if self.choices:
+            return ReadOutput(self.choices[0], 5, 1, False, confidence=digest[0] / 255)
+        return ReadOutput(f"a{digest[0] % 4}", 5, 1, digest[1] < 20)
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch):
+    Scripted.asked = []
+    monkeypatch.setattr(readers, "load", Scripted)
+
+
+def made(queries=40, runs=("one", "two", "three"), seed=1):
+    """Inputs with equal queries, queries without results, judgments of some, and shared passages."""
+    chance = random.Random(seed)
+    corpus = [(f"d{d}", f"T{d % 9}", f"text {d} a{d % 4}", f"A{d % 9}") for d in range(60)]
+    asked = [
+        (f"q{q}", f"what is {q % 35}", [f"a{q % 4}"], [f"A{q % 9}"] if q % 3 else [])
+        for q in range(queries)
+    ]
+    listed = [
+        (query_id, f"d{d}", rank, float(-rank), run)
+        for run in runs
+        for query_id, *_ in asked
+        if chance.random() < 0.9
+        for rank, d in enumerate(chance.sample(range(60), chance.randint(1, 6)), start=1)
+    ]
+    judged = [
+        (query_id, doc_id, float(chance.randint(-1, 1)))
+        for query_id, doc_id in dict.fromkeys((row[0], row[1]) for row in listed)
+        if int(query_id[1:]) % 4
+    ]
+    return EvaluationInputs(
+        queries=pl.DataFrame(asked, schema=tables.QUERIES, orient="row"),
+        corpus=pl.DataFrame(corpus, schema=tables.CORPUS, orient="row"),
+        runs=pl.DataFrame(listed, schema=tables.RUNS, orient="row"),
+        tables={"qrels": pl.DataFrame(judged, schema=tables.QRELS, orient="row")},
+        k=6,
+    )
+
+
+def settings(**more):
+    return Settings.of(
+        **{
+            "k": 6,
+            "annotators": ("erag", "containment", "provenance", "qrels", "judge", "utility"),
+            "measures": "P@3 nDCG@6 RR@6 UDCG@6",
+            "resamples": 100,
+            "dtype": "float32",
+            "actors": 0,
+            **more,
+        }
+    )
+
+
+def in_shards(inputs, asked, tmp_path, shards=5):
+    partition = of_inputs(inputs, folder_at(tmp_path / "inputs"), shards)
+    return evaluate_shards(
+        partition,
+        asked,
+        place=folder_at(tmp_path / "store-of-shards"),
+        folder=folder_at(tmp_path / "shards"),
+    )
+
+
+def sorted_rows(frame):
+    """A table in an order of its own, lists as text."""
+    flat = frame.with_columns(
+        pl.col(name).list.join("\x00") for name, kind in frame.schema.items() if kind == pl.List
+    )
+    return flat.sort(flat.columns)
+
+
+def all_shards(result, name):
+    return pl.concat(
+        [pl.read_parquet(path) for path in sorted(folder_at(result.shards).at.glob(f"{name}/*"))],
+        how="diagonal",
+    )
+
+
+def assert_same(whole, parts):
+    for name in ("query_scores", "downstream", "means", "end_to_end", "undefined"):
+        assert_frame_equal(
+            sorted_rows(getattr(whole, name)), sorted_rows(getattr(parts, name)), check_exact=True
+        )
+    for name in ("labels", "traces", "reads"):
+        table = getattr(whole, name)
+        assert_frame_equal(
+            sorted_rows(table.unique(maintain_order=True)),
+            sorted_rows(all_shards(parts, name).select(table.columns).unique(maintain_order=True)),
+        )
+    for name in ("correlations", "comparisons", "systems", "run_pairs"):
+        assert_frame_equal(
+            getattr(whole.statistics, name), getattr(parts.statistics, name), check_exact=True
+        )
+    assert whole.statistics.choice == parts.statistics.choice
+    told = [(note.code, note.amount, note.text, note.about) for note in parts.notes]
+    assert [(note.code, note.amount, note.text, note.about) for note in whole.notes] == told
+    for role, reading in whole.readings.items():
+        costs = parts.readings[role].costs
+        assert (costs.wanted, costs.done, costs.failed) == (
+            reading.costs.wanted,
+            reading.costs.done,
+            reading.costs.failed,
+        )
+    assert (whole.queries, whole.relevant) == (parts.queries, parts.relevant)
+
+
+@pytest.mark.parametrize("shards", [1, 5, 40])
+def test_shards_give_the_figures_of_the_whole(tmp_path, shards):
+    whole = evaluate(made(), settings(), store=tmp_path / "store")
+    assert_same(whole, in_shards(made(), settings(), tmp_path, shards))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"missing": "skip", "annotators": ("erag",), "measures": "P@3"},
+        {"annotators": ("containment",), "end_to_end": False, "measures": "nDCG@6"},
+        {"annotators": ("erag", "preference"), "measures": "nDCG@6 P@3", "metric": "f1"},
+        {"annotators": ("qrels",), "measures": "R@6", "relevant": "qrels"},
+        {
+            "annotators": ("containment", "erag"),
+            "k": 2,
+            "end_to_end_k": 1,
+            "measures": "RR Judged@2",
+        },
+    ],
+    ids=["skip", "no reads", "real-valued", "qrels", "cut"],
+)
+def test_shards_give_the_figures_of_the_whole_under(tmp_path, more):
+    inputs = made(24)
+    shown = pl.DataFrame(
+        [("q1", ["d1", "d2"], "d1"), ("q5", ["d1", "d3"], None)],
+        schema=tables.PREFERENCES,
+        orient="row",
+    )
+    inputs = replace(inputs, tables={**inputs.tables, "preferences": shown})
+    asked = settings(**more)
+    if more.get("k") == 2:
+        inputs = cut_inputs(inputs, 2)
+    assert_same(
+        evaluate(inputs, asked, store=tmp_path / "store"), in_shards(inputs, asked, tmp_path)
+    )
+
+
+FEW = {"annotators": ("erag",), "measures": "P@3"}
+
+
+def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
+    first = in_shards(made(), settings(**FEW), tmp_path)
+    count = len(Scripted.asked)
+    monkeypatch.setattr("engine.evaluation.shard_work.wanted_reads", None)
+    again = in_shards(made(), settings(**FEW, seed=5, confidence=0.9), tmp_path)
+    assert len(Scripted.asked) == count
+    assert again.shards == first.shards
+    assert_frame_equal(again.query_scores, first.query_scores)
+    costs = again.readings["reader"].costs
+    assert (costs.done, costs.reused) == (0, first.readings["reader"].costs.done)
+
+
+def test_another_metric_reads_nothing_again_and_has_a_folder_of_its_own(tmp_path):
+    first = in_shards(made(), settings(**FEW), tmp_path)
+    count = len(Scripted.asked)
+    again = in_shards(made(), settings(**FEW, metric="f1"), tmp_path)
+    assert len(Scripted.asked) == count
+    assert again.shards != first.shards
+
+
+def test_without_manifests_keys_are_rendered_and_found(tmp_path):
+    in_shards(made(), settings(**FEW), tmp_path)
+    count = len(Scripted.asked)
+    shutil.rmtree(tmp_path / "shards")
+    again = in_shards(made(), settings(**FEW), tmp_path)
+    assert len(Scripted.asked) == count
+    assert again.readings["reader"].costs.reused == count
+
+
+class Interrupted(BaseException):
+    pass
+
+
+def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path, monkeypatch):
+    whole = evaluate(made(), settings(**FEW), store=tmp_path / "store")
+    total, Scripted.asked = len(Scripted.asked), []
+    one = Scripted.one
+
+    def stop(self, text):
+        if len(Scripted.asked) == total // 2:
+            raise Interrupted
+        return one(self, text)
+
+    monkeypatch.setattr(Scripted, "one", stop)
+    with pytest.raises(Interrupted):
+        in_shards(made(), settings(**FEW), tmp_path, shards=8)
+    monkeypatch.setattr(Scripted, "one", one)
+    before, Scripted.asked = Scripted.asked, []
+    parts = in_shards(made(), settings(**FEW), tmp_path, shards=8)
+    costs = parts.readings["reader"].costs
+    # What was read twice is the unit under way.
+    assert set(before) | set(Scripted.asked) == {*before, *Scripted.asked}
+    assert costs.done == len(Scripted.asked)
+    assert 0 < costs.reused == total - costs.done
+    costs.done = total
+    assert_same(whole, parts)
+
+
+@pytest.mark.parametrize("failed_reads", ["zero", "skip"])
+def test_failed_reads_count_as_in_the_whole_and_are_tried_again(
+    tmp_path, monkeypatch, failed_reads
+):
+    asked = settings(**FEW, failed_reads=failed_reads)
+    monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
+    whole = evaluate(made(), asked, store=tmp_path / "store")
+    assert whole.readings["reader"].costs.failed
+    assert_same(whole, in_shards(made(), asked, tmp_path))
+    monkeypatch.setattr(readers, "load", Scripted)
+    Scripted.asked = []
+    mended = in_shards(made(), asked, tmp_path)
+    assert len(Scripted.asked) == mended.readings["reader"].costs.done
+    assert mended.readings["reader"].costs.done == whole.readings["reader"].costs.failed
+    mended.readings["reader"].costs.done = mended.readings["reader"].costs.wanted
+    assert_same(evaluate(made(), asked, store=tmp_path / "another"), mended)
+
+
+def test_a_failed_read_is_an_error_after_all_others_were_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
+    with pytest.raises(ReadError, match=r"of \d+ reads failed \(query 'q\d+': ValueError: no such"):
+        in_shards(made(), settings(**FEW), tmp_path)
+    monkeypatch.setattr(readers, "load", Scripted)
+    Scripted.asked = []
+    mended = in_shards(made(), settings(**FEW), tmp_path)
+    assert 0 < len(Scripted.asked) < mended.readings["reader"].costs.wanted / 5
+
+
+def test_progress_counts_every_read_once_and_ends_at_the_total(tmp_path):
+    told = []
+    partition = of_inputs(made(), folder_at(tmp_path / "inputs"), 5)
+    result = evaluate_shards(
+        partition,
+        settings(annotators=("erag", "judge"), measures="nDCG@6"),
+        place=folder_at(tmp_path / "store"),
+        folder=folder_at(tmp_path / "shards"),
+        on_progress=lambda done, total: told.append((done, total)),
+    )
+    wanted = sum(reading.costs.wanted for reading in result.readings.values())
+    assert told[-1] == (wanted, wanted)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert [total for _, total in told] == sorted((total for _, total in told), reverse=True)
+
+
+def host_of(log=None):
+    """What hosts the scripted reader on actors; by value, since workers lack this module."""
+    from engine.reading.stream import Host
+
+    class OnActor(Host):
+        def load(self, spec):
+            import hashlib
+
+            from engine.reading.protocol import ReaderStats, ReadOutput
+
+            class Reader:
+                def __init__(self):
+                    self.stats = ReaderStats()
+
+                def read(self, inputs):
+                    if log:
+                        with open(log, "a") as stream:
+                            stream.writelines(f"{hash(tuple(texts))}\n" for texts in inputs)
+                    return [self.one("\n".join(texts)) for texts in inputs]
+
+                def one(self, text):
+                    digest = hashlib.sha256(text.encode()).digest()
+                    if spec.choices:
+                        confidence = digest[0] / 255
+                        return ReadOutput(spec.choices[0], 5, 1, False, confidence=confidence)
+                    return ReadOutput(f"a{digest[0] % 4}", 5, 1, digest[1] < 20)
+
+            return Reader()
+
+    return OnActor
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("actors", [1, 2])
+def test_shards_on_ray_give_the_figures_of_the_whole(tmp_path, actors):
+    """Two CPUs, which the actors could take whole: planning and judging still go on beside them."""
+    asked = settings(annotators=("erag", "containment", "judge"), measures="nDCG@6", actors=actors)
+    whole = evaluate(made(), asked.but(actors=0), store=tmp_path / "store")
+    partition = of_inputs(made(), folder_at(tmp_path / "inputs"), 6)
+    parts = evaluate_shards(
+        partition,
+        asked,
+        place=folder_at(tmp_path / "store-of-shards"),
+        folder=folder_at(tmp_path / "shards"),
+        host=host_of(),
+    )
+    assert_same(whole, parts)
