@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -117,7 +117,14 @@ class PassageIndex:
                 yield pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def index_corpus(corpus: Location, folder: Folder, key: str, *, skip_bad: int = 0) -> PassageIndex:
+def index_corpus(
+    corpus: Location,
+    folder: Folder,
+    key: str,
+    *,
+    skip_bad: int = 0,
+    on_passages: Callable[[int], None] = lambda passages: None,
+) -> PassageIndex:
     """The index of a corpus, built unless ``folder`` has it.
 
     Building reads the corpus once, in constant memory, and takes a file of about the size of its texts
@@ -128,6 +135,7 @@ def index_corpus(corpus: Location, folder: Folder, key: str, *, skip_bad: int = 
         folder: where indexes are kept.
         key: what the index is known by: another one for each corpus and each state of it.
         skip_bad: bad records of the corpus to tolerate.
+        on_passages: called with the passages read so far.
 
     Raises:
         InputError: as ``read_corpus`` of the whole corpus; or an address that cannot be read or written.
@@ -143,7 +151,7 @@ def index_corpus(corpus: Location, folder: Folder, key: str, *, skip_bad: int = 
     skip = SkipBad(skip_bad)
     with reported_writing(target), temporary_file(target) as temporary:
         try:
-            fingerprint = _build(temporary, corpus, skip)
+            fingerprint = _build(temporary, corpus, skip, on_passages)
         except (InputError, sqlite3.IntegrityError):
             # Which is the first fault, of bad records and ids given twice, is for the reader to say: it
             # compares ids as it goes, which takes 16 bytes each.
@@ -175,7 +183,9 @@ def _refuse_as_reading(corpus: Location, skip_bad: int) -> None:
         pass
 
 
-def _build(path: Path, corpus: Location, skip: SkipBad) -> Fingerprint:
+def _build(
+    path: Path, corpus: Location, skip: SkipBad, on_passages: Callable[[int], None]
+) -> Fingerprint:
     fingerprint = Fingerprint()
     marks = ", ".join("?" * (len(tables.CORPUS) + 1))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -187,6 +197,7 @@ def _build(path: Path, corpus: Location, skip: SkipBad) -> Fingerprint:
             empty = rows.filter(pl.col(TEXT).str.strip_chars() == "")
             connection.executemany("INSERT INTO empty VALUES (?)", empty.select(_ROW).iter_rows())
             fingerprint.update(batch)
+            on_passages(fingerprint.passages)
         connection.execute("COMMIT")
         connection.execute(f"CREATE UNIQUE INDEX ids ON passages ({DOC_ID})")
     return fingerprint

@@ -111,7 +111,12 @@ def read_edits(path: Location) -> list[Edit]:
 
 
 def apply_edits(
-    runs: pl.DataFrame, edits: Sequence[Edit], *, path: Location, query_ids: Sequence[str]
+    runs: pl.DataFrame,
+    edits: Sequence[Edit],
+    *,
+    path: Location,
+    query_ids: Sequence[str],
+    names: Sequence[str] | None = None,
 ) -> tuple[pl.DataFrame, tuple[EditedRun, ...]]:
     """Only the edited runs, and what was done to each.
 
@@ -125,14 +130,50 @@ def apply_edits(
         edits: the edits, in order.
         path: the file of the edits, for errors.
         query_ids: the queries that may be edited; a run need not list anything for them.
+        names: of all runs, in their order, where ``runs`` holds but the lists of the queries edited.
 
     Raises:
         InputError: an unknown run, or none named although there are several; an unknown query; a
             rank beyond the list; a document that is not in the list, or that is inserted but
             already there; or a run that is already called ``NAME-edited``.
     """
-    names = runs[RUN].unique(maintain_order=True).to_list()
-    known = set(query_ids)
+    names = runs[RUN].unique(maintain_order=True).to_list() if names is None else names
+    by_run = _by_run(edits, names, path, set(query_ids))
+    frames = [tables.empty(tables.RUNS)]
+    edited = []
+    for name, edits_of_run in by_run.items():
+        if name + _SUFFIX in names:
+            raise InputError(
+                path,
+                edits_of_run[0].line,
+                f"the edited run would be called {name + _SUFFIX!r}, like another run",
+                "rename the other run",
+            )
+        edited.append(_edited_run(name, edits_of_run))
+        frames.append(_edited(runs.filter(pl.col(RUN) == name), edited[-1], path))
+    return pl.concat(frames), tuple(edited)
+
+
+def edited_runs(
+    edits: Sequence[Edit], names: Sequence[str], *, path: Location
+) -> tuple[EditedRun, ...]:
+    """The edited runs that ``apply_edits`` gives, of edits that it took before.
+
+    Args:
+        edits, path: as in ``apply_edits``.
+        names: of all runs before the edits, in their order.
+    """
+    by_run = _by_run(edits, names, path, {edit.query_id for edit in edits})
+    return tuple(_edited_run(name, edits_of_run) for name, edits_of_run in by_run.items())
+
+
+def _edited_run(name: str, edits: Sequence[Edit]) -> EditedRun:
+    return EditedRun(name + _SUFFIX, name, tuple(edits))
+
+
+def _by_run(
+    edits: Sequence[Edit], names: Sequence[str], path: Location, known: set[str]
+) -> dict[str, list[Edit]]:
     by_run: dict[str, list[Edit]] = {}
     for edit in edits:
         name = _run_of(edit, names, path)
@@ -144,19 +185,7 @@ def apply_edits(
                 "give an id of the queries file, as a string",
             )
         by_run.setdefault(name, []).append(edit)
-    frames = [tables.empty(tables.RUNS)]
-    edited = []
-    for name, edits_of_run in by_run.items():
-        if name + _SUFFIX in names:
-            raise InputError(
-                path,
-                edits_of_run[0].line,
-                f"the edited run would be called {name + _SUFFIX!r}, like another run",
-                "rename the other run",
-            )
-        edited.append(EditedRun(name + _SUFFIX, name, tuple(edits_of_run)))
-        frames.append(_edited(runs.filter(pl.col(RUN) == name), edited[-1], path))
-    return pl.concat(frames), tuple(edited)
+    return by_run
 
 
 def _edited(run: pl.DataFrame, edited: EditedRun, path: Location) -> pl.DataFrame:

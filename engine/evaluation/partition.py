@@ -1,0 +1,363 @@
+"""Evaluations too large for one process, cut into shards of whole queries on disk.
+
+What ``inputs.read_inputs`` gives as one value, ``partition`` lays into files, a few thousand pairs of
+query and passage in each, in memory that does not depend on how many there are; ``read_shard`` gives the
+inputs of one shard to whoever works on it. Everything is checked before: the errors are those of
+``read_inputs``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from engine.errors import InputError, require_least
+from engine.evaluation.cut_lists import list_runs, refuse_unknown
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_notes, read_tables
+from engine.evaluation.listed import look_up
+from engine.evaluation.ranges import Range
+from engine.evaluation.run_parts import MOST_PARTS, QueryKeys
+from engine.evaluation.shard_files import from_bytes, to_bytes
+from engine.evaluation.shards import Material, cut
+from engine.labels.annotator import InputTable
+from engine.notes import Note
+from engine.sources.io.files import reported_writing
+from engine.sources.io.folders import Folder
+from engine.sources.io.identity import identity
+from engine.sources.io.locations import Location
+from engine.sources.io.temporary import temporary_directory
+from engine.sources.passages.index import PassageIndex, index_corpus
+from engine.sources.passages.read import scan_corpus
+from engine.sources.queries.buckets import buckets_of
+from engine.sources.queries.read import read_query_set
+from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
+from engine.sources.runs.size import bytes_of
+from engine.tables import DOC_ID, QUERY, QUERY_ID
+
+PAIRS_PER_SHARD = 20_000
+SHARD = "shard"
+# Called with what is being done ("runs", "passages", "shards") and how much of it is done so far.
+Progress = Callable[[str, int], None]
+
+# Raise it when what shards hold changes; those of other versions are then made anew.
+_VERSION = 1
+_MANIFEST = "manifest.json"
+_QUERIES = "queries.parquet"
+# Bytes of runs, as they would be in TREC text, that are ordered at a time: some 500,000 rows.
+_PART_BYTES = 24 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What the driver keeps of a shard.
+
+    Attributes:
+        number: from 0; shards are in the order of their spans.
+        queries: how many queries it has, with results or without.
+        pairs: how many distinct pairs of query and document are listed within the cutoff.
+        span: the buckets of its queries (``sources.queries.buckets``), [low, high).
+        digest: of queries, runs and tables as ``read_shard`` gives them, of the edits, the cutoff and
+            the whole corpus. Not of the listed passages alone, since to look each of them up would cost the
+            driver more than all else: with another corpus all shards count as new, though their reads
+            are found in the store.
+    """
+
+    number: int
+    queries: int
+    pairs: int
+    span: Range
+    digest: str
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The inputs of an evaluation in shards, for any process on any machine that sees the folder.
+
+    Attributes:
+        folder: where the files of the shards are.
+        shards: all of them; every query evaluated is in one.
+        runs: the names of the runs in the order of their files, and then of the edited runs.
+        k: the cutoff.
+        notes: what was left out or is empty, of the evaluation as a whole.
+        cut_runs: names of runs that list more passages than the cutoff keeps.
+        edited: the edited runs.
+        passages: the index of the corpus.
+        queries_file: where the queries come from.
+    """
+
+    folder: Folder
+    shards: tuple[Shard, ...]
+    runs: tuple[str, ...]
+    k: int
+    notes: tuple[Note, ...]
+    cut_runs: tuple[str, ...]
+    edited: tuple[EditedRun, ...]
+    passages: PassageIndex
+    queries_file: Location
+
+
+def partition(
+    files: InputFiles,
+    folder: Folder,
+    *,
+    k: int,
+    pairs_per_shard: int = PAIRS_PER_SHARD,
+    further_tables: Sequence[InputTable] = (),
+    on_progress: Progress = lambda what, done: None,
+) -> Partition:
+    """Cut the inputs of an evaluation into shards of whole queries, or take up those that are there.
+
+    A shard has the queries of a range of buckets, at most ``pairs_per_shard`` pairs unless they are all of
+    one bucket, and about 0.7 times as many on average; see ``ranges.halved``. Files that were not finished,
+    because the process was killed, are written anew.
+
+    Memory: about 1 KB a query, two bytes a passage of the corpus, one part of the runs (some hundred
+    MB), and what cannot be streamed, which is held as a whole: runs in JSON, edits with the lists that
+    they are about, judgments and other tables, titles of gold articles, and documents that are given
+    by their texts.
+
+    Args:
+        files: as in ``inputs.read_inputs``.
+        folder: holds the partition and the index of the corpus, each under a name that changes with
+            the files; partitions of other evaluations may lie in it too.
+        k: passages per query at most.
+        pairs_per_shard: how large a shard may be, in pairs and in queries.
+        further_tables: how to read files that a user's annotators need.
+        on_progress: called now and then.
+
+    Raises:
+        InputError: as ``inputs.read_inputs``; or a setting out of range.
+        WriteError: the disk is full, or the folder cannot be written.
+    """
+    require_least("k", k, 1)
+    require_least("pairs_per_shard", pairs_per_shard, 1)
+    try:
+        key = _key(files, k, pairs_per_shard, further_tables)
+    except (InputError, OSError):
+        key = ""  # some file cannot be opened; which one is named first is for its reader to say
+    if key and (known := _taken_up(files, folder, key, k)) is not None:
+        return known
+    work = folder.at if isinstance(folder.at, Path) else Path(tempfile.gettempdir())
+    with (
+        reported_writing(work / "partition"),
+        temporary_directory(work / "partition") as temporary,
+    ):
+        query_set = read_query_set(files.queries)
+        lists = list_runs(
+            files,
+            _query_keys(query_set.table, files.limit),
+            temporary,
+            k=k,
+            parts=_count_parts(files.run),
+            on_rows=lambda rows: on_progress("runs", rows),
+        )
+        index = index_corpus(
+            files.corpus,
+            folder / "passages",
+            _corpus_key(files.corpus),
+            skip_bad=files.skip_bad,
+            on_passages=lambda passages: on_progress("passages", passages),
+        )
+        listed = look_up(index, (part[DOC_ID].unique() for part in lists))
+        refuse_unknown(files, lists, listed)
+        evaluated = query_set.table.head(lists.keys.evaluated)
+        queries, unmatchable = listed.match(evaluated, query_set.titles)
+        material = Material(
+            lists=lists,
+            listed=listed,
+            queries=queries,
+            tables=read_tables(files, queries, further_tables),
+            unmatchable=frozenset(unmatchable),
+        )
+        place = folder / (key or _key(files, k, pairs_per_shard, further_tables))
+        shards, cut_runs = _write(material, place, pairs_per_shard, k, on_progress)
+        made = Partition(
+            folder=place,
+            shards=shards,
+            runs=lists.names,
+            k=k,
+            notes=input_notes(
+                skipped=index.skipped,
+                unanswerable=query_set.unanswerable,
+                empty=listed.count_empty(),
+                ignored=lists.parts.ignored,
+            ),
+            cut_runs=cut_runs,
+            edited=lists.edited,
+            passages=index,
+            queries_file=files.queries,
+        )
+    place.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
+    return made
+
+
+def _write(
+    material: Material, place: Folder, most: int, k: int, on_progress: Progress
+) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
+    """Write all shards; what to keep of them, and the names of runs that the cutoff cut."""
+    lists = material.lists
+    further = (material.listed.index.fingerprint, str(k), repr(lists.edited))
+    shards: list[Shard] = []
+    cut_runs: set[str] = set()
+    numbers = np.zeros(material.queries.height, dtype=np.uint32)
+    buckets = lists.keys.buckets[: lists.keys.evaluated]
+    for number, piece in enumerate(cut(material, most)):
+        content = piece.content
+        place.write(_name(number), to_bytes(content))
+        digest = content.hexdigest(*further)
+        shards.append(Shard(number, content.queries.height, piece.pairs, piece.span, digest))
+        cut_runs.update(content.cut_runs)
+        numbers[(buckets >= piece.span[0]) & (buckets < piece.span[1])] = number
+        on_progress("shards", len(shards))
+    of_queries = material.queries.select(QUERY_ID).with_columns(pl.Series(SHARD, numbers))
+    parquet = io.BytesIO()
+    of_queries.write_parquet(parquet)
+    place.write(_QUERIES, parquet.getvalue())
+    return tuple(shards), tuple(name for name in lists.names if name in cut_runs)
+
+
+def read_shard(partition: Partition, number: int) -> EvaluationInputs:
+    """What ``inputs.read_inputs`` gives, of the queries of one shard.
+
+    Runs are in the order of the partition's, though some may list nothing here; passages are in the
+    order of the corpus. Notes are those of the partition, so there are none here.
+
+    Raises:
+        InputError: a file of the partition, or the index, is gone or damaged.
+    """
+    name = _name(number)
+    path = f"{partition.folder}/{name}"
+    try:
+        content = from_bytes(partition.folder.read(name), path)
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file", "run the same command again") from None
+    corpus = partition.passages.find(content.runs[DOC_ID])
+    return EvaluationInputs(
+        queries=content.queries,
+        corpus=corpus,
+        runs=content.runs,
+        k=partition.k,
+        tables=content.tables,
+        cut_runs=content.cut_runs,
+        edited=partition.edited,
+        queries_file=partition.queries_file,
+        unmatchable=content.unmatchable,
+    )
+
+
+def query_shards(partition: Partition) -> pl.DataFrame:
+    """``query_id`` and ``shard`` of every query evaluated, in the order of the queries file."""
+    return pl.read_parquet(partition.folder.read(_QUERIES))
+
+
+def _name(number: int) -> str:
+    return f"shard-{number:06d}.zip"
+
+
+def _query_keys(queries: pl.DataFrame, limit: int | None) -> QueryKeys:
+    return QueryKeys(
+        table=queries,
+        evaluated=queries.height if limit is None else min(limit, queries.height),
+        buckets=buckets_of(queries[QUERY]),
+        ids=pl.Enum(queries[QUERY_ID]),
+    )
+
+
+def _count_parts(runs: Sequence[Location]) -> int:
+    """How many parts of all runs are about as large as may be ordered at a time."""
+    try:
+        needed = sum(bytes_of(path) for path in runs) // _PART_BYTES
+    except InputError:
+        return 1  # one of them cannot be read
+    return min(1 << needed.bit_length(), MOST_PARTS)
+
+
+def _key(
+    files: InputFiles, k: int, pairs_per_shard: int, further_tables: Sequence[InputTable]
+) -> str:
+    """The name of a partition: another one for other files or settings.
+
+    Of readers of a user's tables, only the names count.
+    """
+    readers = (f"{table.read.__module__}.{table.read.__qualname__}" for table in further_tables)
+    content = {
+        "version": _VERSION,
+        "k": k,
+        "pairs_per_shard": pairs_per_shard,
+        "limit": files.limit,
+        "skip_bad": files.skip_bad,
+        "queries": identity(files.queries),
+        "corpus": identity(files.corpus),
+        "runs": [identity(path) for path in files.run],
+        "edits": None if files.edits is None else identity(files.edits),
+        "tables": {name: identity(path) for name, path in files.tables.items()},
+        "readers": sorted(readers),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _corpus_key(corpus: Location) -> str:
+    try:
+        return identity(corpus)[:32]
+    except (InputError, OSError):
+        for _ in scan_corpus(corpus):  # says what is wrong with it
+            pass
+        raise
+
+
+def _manifest(made: Partition) -> dict[str, object]:
+    """What is known of a partition but for its files, which those who take it up give."""
+    return {
+        "version": _VERSION,
+        "runs": made.runs,
+        "k": made.k,
+        "notes": [asdict(note) for note in made.notes],
+        "cut_runs": made.cut_runs,
+        "passages": {
+            name: value for name, value in asdict(made.passages).items() if name != "folder"
+        },
+        "shards": [[s.queries, s.pairs, *s.span, s.digest] for s in made.shards],
+    }
+
+
+def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition | None:
+    """The partition of this name, if it was finished and nothing of it is gone."""
+    place, passages = folder / key, folder / "passages"
+    try:
+        manifest = json.loads(place.read(_MANIFEST))
+    except (FileNotFoundError, ValueError):
+        return None
+    if manifest["version"] != _VERSION:
+        return None
+    shards = tuple(
+        Shard(number, queries, pairs, (low, high), digest)
+        for number, (queries, pairs, low, high, digest) in enumerate(manifest["shards"])
+    )
+    needed = {_QUERIES, *(_name(shard.number) for shard in shards)}
+    index = PassageIndex(folder=passages, **manifest["passages"])
+    if not needed <= set(place.names()) or index.name not in passages.names():
+        return None
+    names = tuple(manifest["runs"])
+    edited: tuple[EditedRun, ...] = ()
+    if files.edits is not None:
+        originals = names[: len(files.run)]
+        edited = edited_runs(read_edits(files.edits), originals, path=files.edits)
+    return Partition(
+        folder=place,
+        shards=shards,
+        runs=names,
+        k=k,
+        notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in manifest["notes"]),
+        cut_runs=tuple(manifest["cut_runs"]),
+        edited=edited,
+        passages=index,
+        queries_file=files.queries,
+    )

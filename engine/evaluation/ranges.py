@@ -1,0 +1,40 @@
+"""Ranges of buckets of about equal work, that other evaluations of the same questions share."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Range = tuple[int, int]
+Counts = npt.NDArray[np.int64]
+
+
+def halved(pairs: Counts, queries: Counts, most: int) -> list[Range]:
+    """Cut all buckets into ranges with at most ``most`` pairs and as many queries each.
+
+    A range that has more is halved, until it is a single bucket. So its bounds are multiples of its width,
+    a power of two, and depend on nothing but what is in it: ranges of two evaluations are equal, or one
+    holds the other.
+
+    Args:
+        pairs: the pairs of each bucket; the number of buckets is a power of two.
+        queries: the queries of each bucket.
+        most: at least 1.
+
+    Returns:
+        the ranges [low, high) that have queries, ascending.
+    """
+    pairs_below, queries_below = (np.concatenate([[0], np.cumsum(c)]) for c in (pairs, queries))
+    found: list[Range] = []
+    open_ranges = [(0, len(pairs))]
+    while open_ranges:
+        low, high = open_ranges.pop()
+        total = queries_below[high] - queries_below[low]
+        if total == 0:
+            continue
+        if max(total, pairs_below[high] - pairs_below[low]) <= most or high - low == 1:
+            found.append((low, high))
+        else:
+            middle = (low + high) // 2
+            open_ranges += [(middle, high), (low, middle)]
+    return found

@@ -1,0 +1,97 @@
+"""How large runs are, told without reading more of them than it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from engine.errors import InputError
+from engine.sources.io.locations import Location, file_system, locate, reported, suffix_of
+from engine.sources.io.parquet import open_parquet
+from engine.sources.runs.stream import is_ranked, scan_run
+from engine.tables import QUERY_ID
+
+# Bytes of the shortest line of a TREC run that is not blank ("q Q0 d 1 1 s"), of a usual one, and of an
+# entry of a JSON dictionary.
+_LEAST, _USUAL, _ENTRY = 12, 45, 20
+# How far text shrinks when it is packed, at the most and usually.
+_PACKED_AT_MOST, _PACKED = 1000, 5
+
+
+def bytes_of(path: Location) -> int:
+    """About how many bytes a run has, or would have as TREC text; 0 where nobody knows.
+
+    Raises:
+        InputError: no such file, or a Parquet file that cannot be read.
+    """
+    if suffix_of(path) == ".parquet":
+        return _rows_of(path) * _USUAL
+    return _stored(path) * (_PACKED if _is_packed(path) else 1)
+
+
+def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
+    """Whether runs list this many passages within the cutoff, counted once for each run.
+
+    Small files are told by their sizes alone. Others are counted until the number is reached, at more
+    than half a million rows a second; JSON dictionaries, which would have to be read whole, are
+    taken to list one passage in 20 bytes.
+
+    Args:
+        paths: the files of the runs. Those that cannot be read, or have a fault, count as far as they can:
+            to refuse them is for whoever reads them.
+        passages: the number in question.
+        k: the cutoff.
+    """
+    if sum(_most_rows(path) for path in paths) < passages:
+        return False
+    listed = 0
+    for path in paths:
+        counts: dict[str, int] = {}
+        try:
+            if is_ranked(path) and suffix_of(path) != ".parquet":
+                listed += bytes_of(path) // _ENTRY
+            else:
+                for batch in scan_run(path):
+                    found = batch.rows.group_by(QUERY_ID).agg(pl.len().alias("rows"))
+                    for query_id, rows in found.select(QUERY_ID, "rows").iter_rows():
+                        before = counts.get(query_id, 0)
+                        counts[query_id] = before + rows
+                        listed += min(k, before + rows) - min(k, before)
+                    if listed >= passages:
+                        return True
+        except InputError:
+            continue
+    return listed >= passages
+
+
+def _most_rows(path: Location) -> int:
+    """The most rows that a run may have, by its size."""
+    try:
+        if suffix_of(path) == ".parquet":
+            return _rows_of(path)
+        return _stored(path) * (_PACKED_AT_MOST if _is_packed(path) else 1) // _LEAST + 1
+    except InputError:
+        return 0
+
+
+def _rows_of(path: Location) -> int:
+    with open_parquet(path) as table:
+        return table.rows
+
+
+def _is_packed(path: Location) -> bool:
+    return suffix_of(path) in (".gz", ".bz2")
+
+
+def _stored(path: Location) -> int:
+    path = locate(path)
+    if isinstance(path, Path):
+        try:
+            return path.stat().st_size
+        except (OSError, ValueError):
+            raise InputError(path, None, "no such file", "give a run") from None
+    system, inside = file_system(path)
+    with reported(path):
+        return int(system.info(inside).get("size") or 0)

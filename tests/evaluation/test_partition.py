@@ -1,0 +1,240 @@
+import bz2
+import gzip
+import json
+import pickle
+import random
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.evaluation import partition as module
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.partition import partition, query_shards, read_shard
+from engine.sources.io.folders import folder_at
+from engine.sources.queries.buckets import buckets_of
+
+PASSAGES = [f"d{i}" for i in range(12)]
+WORDS = ["who", "what is it", "who is it", "where", "why so", "漢字", "is it Ann"]
+
+
+def outcome(function):
+    """What a function gives, or the error that it raises."""
+    try:
+        return function()
+    except InputError as error:
+        return str(error.path), error.line, error.problem, error.remedy
+
+
+class Made:
+    """The files of an evaluation, drawn at random, in any layout and with faults now and then."""
+
+    def __init__(self, folder, seed):
+        self.random = random.Random(seed)
+        self.folder = folder
+        folder.mkdir()
+        # Most evaluations have no fault: else few would get as far as the later checks.
+        self.faulty = self.random.random() < 0.35
+        self.corpus = [
+            {"id": d, "text": self.random.choice(["", " ", f"It is {d}.", "the same text"])}
+            | self.random.choice([{}, {"title": f"T{i % 3} "}, {"article_id": f"T{i % 4}"}])
+            for i, d in enumerate(PASSAGES)
+        ]
+        self.ids = [f"q{i}" for i in range(self.random.randint(1, 7))]
+
+    def sometimes(self, probability):
+        return self.random.random() < probability
+
+    def fault(self, probability=0.1):
+        return self.faulty and self.sometimes(probability)
+
+    def files(self):
+        draw = self.random
+        queries = self._queries()
+        runs = [self._run(number) for number in range(draw.randint(1, 3))]
+        skip = draw.choice([0, 0, 2])
+        limit = draw.choice([None, None, 1, 2, 4, 99])
+        tables = {}
+        if self.sometimes(0.4):
+            tables["qrels"] = self._judgments()
+        if self.sometimes(0.3):
+            tables["preferences"] = self._preferences()
+        edits = self._edits(len(runs)) if self.sometimes(0.3) else None
+        return InputFiles(
+            queries=queries, corpus=self._corpus(skip), run=tuple(runs),
+            edits=edits, limit=limit, skip_bad=skip, tables=tables,
+        )  # fmt: skip
+
+    def write(self, name, lines):
+        data = "".join(f"{line}\n" for line in lines).encode()
+        path = self.folder / name
+        path.write_bytes({".gz": gzip.compress, ".bz2": bz2.compress}.get(path.suffix, bytes)(data))
+        return path
+
+    def _queries(self):
+        rows = []
+        for query_id in self.ids:
+            gold = self.random.choices(["T0", "T1", "9", "none", "d3"], k=self.random.randint(0, 2))
+            shown = [{"title": t} if self.sometimes(0.7) else {"wikipedia_id": t} for t in gold]
+            outputs = [{"answer": "Ann", "provenance": shown}]
+            rows.append({"id": query_id, "input": self.random.choice(WORDS), "output": outputs})
+        self.texts = [row["input"] for row in rows]
+        if self.fault():
+            rows.append(self.random.choice([rows[0], {"id": "x", "input": " "}]))
+        if self.fault(0.02):
+            return self.folder / "missing.jsonl"
+        return self.write(self.random.choice(["q.jsonl", "q.jsonl.gz"]), map(json.dumps, rows))
+
+    def _corpus(self, skip):
+        rows = list(map(json.dumps, self.corpus))
+        if self.fault() or (skip and self.sometimes(0.5)):
+            rows.insert(self.random.randrange(13), '{"id": "bad"}')
+        if self.fault():
+            rows.append(rows[0])
+        if self.fault(0.02):
+            return self.folder / "missing.jsonl"
+        return self.write(self.random.choice(["c.jsonl", "c.jsonl.bz2"]), rows)
+
+    def _run(self, number):
+        draw = self.random
+        layout = draw.choice(["trec", "trec", "trec.gz", "json", "list", "parquet"])
+        keys = WORDS if layout in ("json", "list", "parquet") else ["who", "where", "漢字"]
+        by_text = self.sometimes(0.2) and bool(set(keys) & set(self.texts))
+        queries = (
+            keys if by_text else [*self.ids, *draw.choices(["q90", "q91"], k=draw.randint(0, 1))]
+        )
+        texts = [row["text"] for row in self.corpus if row["text"].strip()]
+        rows = []
+        for query in draw.sample(queries, draw.randint(1, len(queries))):
+            documents = draw.sample(PASSAGES, draw.randint(1, 8))
+            if layout in ("json", "list") and texts and self.sometimes(0.3):
+                documents.insert(0, draw.choice(texts))
+            if self.fault():
+                documents.append(draw.choice(["lost", documents[0]]))
+            for document in dict.fromkeys(documents) if "json" in layout else documents:
+                rows.append([query, document, draw.choice([0.5, 1, 1.00000001, -3e-5, 7])])
+        draw.shuffle(rows)
+        name = f"s{number - (number > 0 and self.fault())}"
+        if layout == "parquet":
+            return self._parquet(number, name, rows)
+        if layout in ("json", "list"):
+            ranking = {}
+            for query, document, score in rows:
+                ranking.setdefault(query, {})[document] = score
+            if layout == "list":
+                ranking = {query: list(documents) for query, documents in ranking.items()}
+            return self.write(f"{name}.json", [json.dumps(ranking)])
+        lines = [f"{query} Q0 {document} 0 {score} {name}" for query, document, score in rows]
+        if self.fault():
+            lines.insert(
+                draw.randint(0, len(lines)), draw.choice(["q Q0 d", "q Q0 d 0 x s", "q Q0 d 0 1 z"])
+            )
+        if self.sometimes(0.2):
+            lines.insert(draw.randint(0, len(lines)), " \t")
+        return self.write(f"r{number}.{layout}", [] if self.fault(0.03) else lines)
+
+    def _parquet(self, number, name, rows):
+        columns = {
+            "query_id": [row[0] for row in rows],
+            "doc_id": [row[1] for row in rows],
+            "rank": self.random.sample(range(100), len(rows)),
+            "score": [float(row[2]) for row in rows],
+            "run": [name] * len(rows),
+        }
+        if self.fault():
+            columns["rank"][-1] = columns["rank"][0]
+        if self.fault():
+            columns["score"][-1] = self.random.choice([None, float("nan")])
+        path = self.folder / f"r{number}.parquet"
+        pl.DataFrame(columns).write_parquet(path)
+        return path
+
+    def _judgments(self):
+        pairs = {(q, d): 1 for q in [*self.ids, "q90"] for d in self.random.sample(PASSAGES, 2)}
+        if self.fault():
+            pairs = {("q90", "d1"): 1}
+        return self.write("qrels.txt", [f"{q} 0 {d} {n}" for (q, d), n in pairs.items()])
+
+    def _preferences(self):
+        rows = [{"query_id": q, "shown": ["d1", "d2"], "best": None} for q in [*self.ids, "q90"]]
+        return self.write("p.jsonl", map(json.dumps, rows))
+
+    def _edits(self, runs):
+        texts = [row["text"] for row in self.corpus]
+        rows = []
+        for _ in range(self.random.randint(1, 3)):
+            change = self.random.choice(
+                [
+                    {"delete": 1}, {"delete": 1}, {"delete": "d1"}, {"swap": ["d1", "d2"]},
+                    {"insert": self.random.choice([*PASSAGES, *texts, *["lost"] * self.fault()]) or "d1", "rank": 1},
+                ]
+            )  # fmt: skip
+            row = {"query_id": self.random.choice([*self.ids, *["q90"] * self.fault()]), **change}
+            rows.append(
+                row | ({"run": f"s{self.random.randrange(runs)}"} if self.sometimes(0.95) else {})
+            )
+        return self.write(
+            "e.jsonl", ["{", *map(json.dumps, rows)] if self.fault() else map(json.dumps, rows)
+        )
+
+
+def assert_same_content(made, whole, files):
+    shards = [read_shard(made, shard.number) for shard in made.shards]
+    for shard, inputs in zip(made.shards, shards, strict=True):
+        buckets = buckets_of(inputs.queries["query"])
+        assert ((buckets >= shard.span[0]) & (buckets < shard.span[1])).all()
+        assert (shard.queries, inputs.k) == (inputs.queries.height, whole.k)
+        assert shard.pairs == inputs.runs.select("query_id", "doc_id").n_unique()
+        ids = inputs.queries["query_id"].to_list()
+        assert [q for q in whole.queries["query_id"] if q in ids] == ids
+        assert set(inputs.runs["query_id"]) <= set(ids)
+        assert sorted(set(inputs.runs["doc_id"])) == sorted(inputs.corpus["doc_id"])
+        of_run = {name: n for n, name in enumerate(made.runs)}
+        places = [
+            (of_run[r], q, n) for r, q, n in inputs.runs.select("run", "query_id", "rank").rows()
+        ]
+        assert places == sorted(places)
+        assert (inputs.notes, inputs.queries_file) == ((), files.queries)
+    of_all = {
+        "queries": (pl.concat(s.queries for s in shards), whole.queries, ["query_id"]),
+        "runs": (pl.concat(s.runs for s in shards), whole.runs, ["run", "query_id", "rank"]),
+        "corpus": (pl.concat(s.corpus for s in shards).unique(), whole.corpus, ["doc_id"]),
+        **{
+            name: (pl.concat(s.tables[name] for s in shards), table, list(table.columns[:1]))
+            for name, table in whole.tables.items()
+        },
+    }
+    for name, (found, expected, by) in of_all.items():
+        kind = {"maintain_order": True}
+        assert found.select(expected.columns).sort(by, **kind).equals(expected.sort(by, **kind)), (
+            name
+        )
+    assert list(made.runs) == whole.runs["run"].unique(maintain_order=True).to_list()
+    assert made.notes == whole.notes
+    assert (made.cut_runs, made.edited) == (whole.cut_runs, whole.edited)
+    assert {name for s in shards for name in s.cut_runs} == set(whole.cut_runs)
+    assert sorted(q for s in shards for q in s.unmatchable) == sorted(whole.unmatchable)
+    order = query_shards(made)
+    assert order["query_id"].to_list() == whole.queries["query_id"].to_list()
+    for shard, inputs in zip(made.shards, shards, strict=True):
+        of_shard = order.filter(pl.col("shard") == shard.number)
+        assert of_shard["query_id"].to_list() == inputs.queries["query_id"].to_list()
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), most=st.sampled_from([1, 3, 8, 100]), k=st.integers(1, 5))
+def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory, seed, most, k):
+    folder = tmp_path_factory.mktemp("partition")
+    files = Made(folder / "files", seed).files()
+    whole = outcome(lambda: read_inputs(files, k=k))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PART_BYTES", 100)
+        made = outcome(lambda: partition(files, folder_at(folder / "w"), k=k, pairs_per_shard=most))
+    if isinstance(whole, tuple):
+        assert made == whole
+        assert not list((folder / "w").glob("*/manifest.json"))
+        return
+    assert not isinstance(made, tuple), made
+    assert_same_content(pickle.loads(pickle.dumps(made)), whole, files)
