@@ -250,6 +250,7 @@ def read_shard(partition: Partition, number: int) -> EvaluationInputs:
         edited=partition.edited,
         queries_file=partition.queries_file,
         unmatchable=content.unmatchable,
+        names=partition.runs,
     )
 
 

@@ -3,7 +3,6 @@
 import hashlib
 import random
 import shutil
-from dataclasses import replace
 from typing import ClassVar
 
 import polars as pl
@@ -13,8 +12,8 @@ from polars.testing import assert_frame_equal
 from engine import tables
 from engine.errors import ReadError
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import EvaluationInputs, cut_inputs
-from engine.evaluation.partition import of_inputs
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
 from engine.evaluation.stream import evaluate_shards
 from engine.reading import readers
@@ -50,8 +49,8 @@ def scripted(monkeypatch):
     monkeypatch.setattr(readers, "load", Scripted)
 
 
-def made(queries=40, runs=("one", "two", "three"), seed=1):
-    """Inputs with equal queries, queries without results, judgments of some, and shared passages."""
+def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1):
+    """Files with equal queries, queries without results, judgments of some, and shared passages."""
     chance = random.Random(seed)
     corpus = [(f"d{d}", f"T{d % 9}", f"text {d} a{d % 4}", f"A{d % 9}") for d in range(60)]
     asked = [
@@ -70,12 +69,27 @@ def made(queries=40, runs=("one", "two", "three"), seed=1):
         for query_id, doc_id in dict.fromkeys((row[0], row[1]) for row in listed)
         if int(query_id[1:]) % 4
     ]
-    return EvaluationInputs(
-        queries=pl.DataFrame(asked, schema=tables.QUERIES, orient="row"),
-        corpus=pl.DataFrame(corpus, schema=tables.CORPUS, orient="row"),
-        runs=pl.DataFrame(listed, schema=tables.RUNS, orient="row"),
-        tables={"qrels": pl.DataFrame(judged, schema=tables.QRELS, orient="row")},
-        k=6,
+    folder = tmp_path / "files"
+    folder.mkdir(exist_ok=True)
+
+    def write(name, rows, schema):
+        path = folder / f"{name}.parquet"
+        if not path.exists():
+            pl.DataFrame(rows, schema=schema, orient="row").write_parquet(path)
+        return path
+
+    preferences = folder / "preferences.jsonl"
+    preferences.write_text(
+        '{"query_id": "q1", "shown": ["d1", "d2"], "best": "d1"}\n'
+        '{"query_id": "q5", "shown": ["d1", "d3"], "best": null}\n'
+    )
+    return InputFiles(
+        queries=write("queries", asked, tables.QUERIES),
+        corpus=write("corpus", corpus, tables.CORPUS),
+        run=tuple(
+            write(run, [row for row in listed if row[-1] == run], tables.RUNS) for run in runs
+        ),
+        tables={"qrels": write("qrels", judged, tables.QRELS), "preferences": preferences},
     )
 
 
@@ -93,13 +107,19 @@ def settings(**more):
     )
 
 
-def in_shards(inputs, asked, tmp_path, shards=5):
-    partition = of_inputs(inputs, folder_at(tmp_path / "inputs"), shards)
+def the_whole(tmp_path, asked, store="store", **more):
+    inputs = read_inputs(made(tmp_path, **more), k=asked.ranking.k)
+    return evaluate(inputs, asked, store=tmp_path / store)
+
+
+def in_shards(tmp_path, asked, pairs=80, **more):
+    inputs = folder_at(tmp_path / "inputs")
     return evaluate_shards(
-        partition,
+        partition(made(tmp_path), inputs, k=asked.ranking.k, pairs_per_shard=pairs),
         asked,
         place=folder_at(tmp_path / "store-of-shards"),
         folder=folder_at(tmp_path / "shards"),
+        **more,
     )
 
 
@@ -146,10 +166,9 @@ def assert_same(whole, parts):
     assert (whole.queries, whole.relevant) == (parts.queries, parts.relevant)
 
 
-@pytest.mark.parametrize("shards", [1, 5, 40])
-def test_shards_give_the_figures_of_the_whole(tmp_path, shards):
-    whole = evaluate(made(), settings(), store=tmp_path / "store")
-    assert_same(whole, in_shards(made(), settings(), tmp_path, shards))
+@pytest.mark.parametrize("pairs", [10_000, 80, 1])
+def test_shards_give_the_figures_of_the_whole(tmp_path, pairs):
+    assert_same(the_whole(tmp_path, settings()), in_shards(tmp_path, settings(), pairs))
 
 
 @pytest.mark.parametrize(
@@ -169,29 +188,18 @@ def test_shards_give_the_figures_of_the_whole(tmp_path, shards):
     ids=["skip", "no reads", "real-valued", "qrels", "cut"],
 )
 def test_shards_give_the_figures_of_the_whole_under(tmp_path, more):
-    inputs = made(24)
-    shown = pl.DataFrame(
-        [("q1", ["d1", "d2"], "d1"), ("q5", ["d1", "d3"], None)],
-        schema=tables.PREFERENCES,
-        orient="row",
-    )
-    inputs = replace(inputs, tables={**inputs.tables, "preferences": shown})
     asked = settings(**more)
-    if more.get("k") == 2:
-        inputs = cut_inputs(inputs, 2)
-    assert_same(
-        evaluate(inputs, asked, store=tmp_path / "store"), in_shards(inputs, asked, tmp_path)
-    )
+    assert_same(the_whole(tmp_path, asked), in_shards(tmp_path, asked))
 
 
 FEW = {"annotators": ("erag",), "measures": "P@3"}
 
 
 def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
-    first = in_shards(made(), settings(**FEW), tmp_path)
+    first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
     monkeypatch.setattr("engine.evaluation.shard_work.wanted_reads", None)
-    again = in_shards(made(), settings(**FEW, seed=5, confidence=0.9), tmp_path)
+    again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
     assert again.shards == first.shards
     assert_frame_equal(again.query_scores, first.query_scores)
@@ -200,18 +208,18 @@ def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypa
 
 
 def test_another_metric_reads_nothing_again_and_has_a_folder_of_its_own(tmp_path):
-    first = in_shards(made(), settings(**FEW), tmp_path)
+    first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    again = in_shards(made(), settings(**FEW, metric="f1"), tmp_path)
+    again = in_shards(tmp_path, settings(**FEW, metric="f1"))
     assert len(Scripted.asked) == count
     assert again.shards != first.shards
 
 
 def test_without_manifests_keys_are_rendered_and_found(tmp_path):
-    in_shards(made(), settings(**FEW), tmp_path)
+    in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
     shutil.rmtree(tmp_path / "shards")
-    again = in_shards(made(), settings(**FEW), tmp_path)
+    again = in_shards(tmp_path, settings(**FEW))
     assert len(Scripted.asked) == count
     assert again.readings["reader"].costs.reused == count
 
@@ -221,7 +229,7 @@ class Interrupted(BaseException):
 
 
 def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path, monkeypatch):
-    whole = evaluate(made(), settings(**FEW), store=tmp_path / "store")
+    whole = the_whole(tmp_path, settings(**FEW), "store")
     total, Scripted.asked = len(Scripted.asked), []
     one = Scripted.one
 
@@ -232,10 +240,10 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Scripted, "one", stop)
     with pytest.raises(Interrupted):
-        in_shards(made(), settings(**FEW), tmp_path, shards=8)
+        in_shards(tmp_path, settings(**FEW))
     monkeypatch.setattr(Scripted, "one", one)
     before, Scripted.asked = Scripted.asked, []
-    parts = in_shards(made(), settings(**FEW), tmp_path, shards=8)
+    parts = in_shards(tmp_path, settings(**FEW))
     costs = parts.readings["reader"].costs
     # What was read twice is the unit under way.
     assert set(before) | set(Scripted.asked) == {*before, *Scripted.asked}
@@ -251,36 +259,33 @@ def test_failed_reads_count_as_in_the_whole_and_are_tried_again(
 ):
     asked = settings(**FEW, failed_reads=failed_reads)
     monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
-    whole = evaluate(made(), asked, store=tmp_path / "store")
+    whole = the_whole(tmp_path, asked, "store")
     assert whole.readings["reader"].costs.failed
-    assert_same(whole, in_shards(made(), asked, tmp_path))
+    assert_same(whole, in_shards(tmp_path, asked))
     monkeypatch.setattr(readers, "load", Scripted)
     Scripted.asked = []
-    mended = in_shards(made(), asked, tmp_path)
+    mended = in_shards(tmp_path, asked)
     assert len(Scripted.asked) == mended.readings["reader"].costs.done
     assert mended.readings["reader"].costs.done == whole.readings["reader"].costs.failed
     mended.readings["reader"].costs.done = mended.readings["reader"].costs.wanted
-    assert_same(evaluate(made(), asked, store=tmp_path / "another"), mended)
+    assert_same(the_whole(tmp_path, asked, "another"), mended)
 
 
 def test_a_failed_read_is_an_error_after_all_others_were_read(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
     with pytest.raises(ReadError, match=r"of \d+ reads failed \(query 'q\d+': ValueError: no such"):
-        in_shards(made(), settings(**FEW), tmp_path)
+        in_shards(tmp_path, settings(**FEW))
     monkeypatch.setattr(readers, "load", Scripted)
     Scripted.asked = []
-    mended = in_shards(made(), settings(**FEW), tmp_path)
+    mended = in_shards(tmp_path, settings(**FEW))
     assert 0 < len(Scripted.asked) < mended.readings["reader"].costs.wanted / 5
 
 
 def test_progress_counts_every_read_once_and_ends_at_the_total(tmp_path):
     told = []
-    partition = of_inputs(made(), folder_at(tmp_path / "inputs"), 5)
-    result = evaluate_shards(
-        partition,
+    result = in_shards(
+        tmp_path,
         settings(annotators=("erag", "judge"), measures="nDCG@6"),
-        place=folder_at(tmp_path / "store"),
-        folder=folder_at(tmp_path / "shards"),
         on_progress=lambda done, total: told.append((done, total)),
     )
     wanted = sum(reading.costs.wanted for reading in result.readings.values())
@@ -326,13 +331,5 @@ def host_of(log=None):
 def test_shards_on_ray_give_the_figures_of_the_whole(tmp_path, actors):
     """Two CPUs, which the actors could take whole: planning and judging still go on beside them."""
     asked = settings(annotators=("erag", "containment", "judge"), measures="nDCG@6", actors=actors)
-    whole = evaluate(made(), asked.but(actors=0), store=tmp_path / "store")
-    partition = of_inputs(made(), folder_at(tmp_path / "inputs"), 6)
-    parts = evaluate_shards(
-        partition,
-        asked,
-        place=folder_at(tmp_path / "store-of-shards"),
-        folder=folder_at(tmp_path / "shards"),
-        host=host_of(),
-    )
-    assert_same(whole, parts)
+    whole = the_whole(tmp_path, asked.but(actors=0))
+    assert_same(whole, in_shards(tmp_path, asked, host=host_of()))
