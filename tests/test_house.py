@@ -295,7 +295,7 @@ def test_tests_mirror_the_tree():
         folder = path.parent.relative_to(ROOT / "tests")
         if folder.name == "faults":  # what breaks does not keep to rooms
             continue
-        places = [ROOT / "engine" / folder, ROOT / folder]
+        places = [ROOT / "engine" / folder, ROOT / folder, ROOT / "docs" / folder]
         assert any(place.is_dir() for place in places), path
 
 
