@@ -330,6 +330,7 @@ def test_commands_of_ray_on_the_page_exist():
 
     found = set()
     for line in commands_of_the_page():
+        subprocess.run(["bash", "-n", "-c", line], check=True)
         match = re.match(r"(?:\w+=\S+ )*ray ([a-z-]+)(.*)", line)
         if not match:
             continue
