@@ -24,6 +24,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.faults.test_kills import is_alive
+
 ROOT = Path(__file__).parent.parent.parent
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 QUERIES, PASSAGES = 8, 2
@@ -54,7 +56,7 @@ class Head:
             env=environment or self.environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     def ask(self, path, token=None, method="GET"):
@@ -98,6 +100,15 @@ def session_of(process):
     with contextlib.suppress(ProcessLookupError):
         return os.getsid(process)
     return None
+
+
+def killed(session):
+    """Kill what a session consists of; whether there was nothing left to kill."""
+    left = [one for one in processes() if session_of(one) == session and is_alive(one)]
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    return not left
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +161,7 @@ def head():
             yield running
         finally:
             # A head may take half a minute to end by itself; all that it started is in its session.
-            for below in [pid for pid in processes() if session_of(pid) == process.pid]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(below, signal.SIGKILL)
+            wait_until(lambda: killed(process.pid), 60, "something of the head is left")
             process.wait()
 
 
@@ -267,7 +276,7 @@ def test_evaluations_are_submitted_watched_stopped_and_taken_up_again(head, inpu
     store, out = tmp_path / "store", tmp_path / "out"
     half = ("--submission-id", "half", "--no-wait")
     assert head.ray("submit", *half, *submission(inputs, store, out)).returncode == 0
-    wait_until(lambda: store.exists() and stored(store), 300, "no read was stored")
+    wait_until(lambda: store.exists() and stored(store), 600, "no read was stored")
     assert actors_of(head)
     assert head.ask("/api/jobs/half/stop", head.token, "POST") == (200, {"stopped": True})
     wait_until(lambda: status_of(head, "half") != "RUNNING", 60, "the job still runs")
