@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -144,6 +145,8 @@ def read_on_ray(
         ReadError: Ray failed.
     """
     cluster.start_ray()
+    # That a small evaluation has fewer shards than actors is no news.
+    warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
     context = ray.data.DataContext.get_current()
     before = context.target_max_block_size
     # One row, which is one unit, is one block and one task: blocks are cut as soon as they hold a byte.
@@ -161,7 +164,7 @@ def read_on_ray(
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=1 if pool["num_gpus"] else _PLANNING_CPUS,
-                compute=ray.data.TaskPoolStrategy(size=planning),
+                compute=ray.data.TaskPoolStrategy(size=min(planning, len(shards))),
             )
             .map_batches(
                 host_class,
