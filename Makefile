@@ -27,6 +27,11 @@ $(VENV)/.installed-cluster: $(VENV)/.installed-test
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[cluster]'
 	touch $@
 
+# The server of S3 that the slow tests start.
+$(VENV)/.installed-s3: $(VENV)/.installed-test
+	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test-s3]'
+	touch $@
+
 # For --engine vllm on a machine without a GPU.
 vllm: $(VENV)/.installed-vllm
 
@@ -44,7 +49,7 @@ test: $(VENV)/.installed-test
 pytest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow and not faults" --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
-test-slow: $(VENV)/.installed-test
+test-slow: $(VENV)/.installed-s3
 	$(BIN)/python -m pytest -m slow
 
 # Kills actors and drivers, and prints how many reads that lost, doubled and repeated. Jobs are submitted

@@ -82,13 +82,13 @@ def parameters() -> list[inspect.Parameter]:
             leave_out=["readers", "augmentations"],
         ),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
-        option("out", Path, RUNNING, "Directory for the results."),
+        option("out", str, RUNNING, "Directory for the results, or an address like s3://…."),
         option("full", bool, RUNNING, "Print all tables and notes.", False),
         option(
             "store",
-            Path | None,
+            str | None,
             RUNNING,
-            "Directory of the read store; by default ~/.cache/erag/reads.",
+            "Directory of the read store, or an address; by default ~/.cache/erag/reads.",
             None,
         ),
         *options_of(

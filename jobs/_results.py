@@ -19,6 +19,8 @@ from engine.report import answer, printed, summary
 from engine.report import study as study_report
 from engine.report.audit import Origin
 from engine.sources.io.files import write_parquet, write_text
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Outputs
 from engine.sources.io.replacing import replaced_together
 from engine.sources.runs.export import exported_files, write_exports
@@ -30,22 +32,24 @@ from jobs._terminal import standard_output
 # Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
 EXPORTED = "exported"
-SUMMARY = "summary.json"
+SUMMARY, _LABELS = "summary.json", "labels.parquet"
 _OF_READS = ("labels", "query_scores", "downstream", "reads", "traces")
 _OF_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
 _OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
 
 
-def outputs(out: Path, settings: Settings) -> Outputs:
+def outputs(out: Location, settings: Settings) -> Outputs:
     """What an evaluation under these settings writes or clears under ``out``."""
-    return Outputs(_files(out, settings), (out / CONDITIONS, out / EXPORTED))
+    folder = folder_at(out)
+    files = [folder.place(name) for name in _names(settings)]
+    return Outputs(files, [folder.place(name) for name in (CONDITIONS, EXPORTED)])
 
 
 def write_results(
     result: Evaluation,
     inputs: EvaluationInputs,
     files: dict[str, Any],
-    out: Path,
+    out: Location,
     study: Study | None = None,
     origin: Origin | None = None,
 ) -> None:
@@ -59,35 +63,42 @@ def write_results(
         origin: the command and its files, for the summary.
 
     Raises:
-        WriteError: the disk is full, or the place cannot be written; an earlier evaluation is whole.
+        WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
+            is whole.
+        InputError: the address cannot be read.
     """
 
-    def earlier() -> Iterator[Path]:
-        return _earlier(out, result.settings)
+    def earlier() -> Iterator[str]:
+        return _earlier(folder_at(out), result.settings)
 
     with replaced_together(out, earlier, last=SUMMARY) as directory:
         _write(result, inputs, files, directory, study, origin)
 
 
-def _files(out: Path, settings: Settings) -> list[Path]:
-    """The files of an evaluation directly under its folder, whether or not it has them all."""
+def _names(settings: Settings) -> list[str]:
+    """The files of an evaluation directly in its folder, whether or not it has them all.
+
+    Last those by which an earlier evaluation is known, so that one which is half removed still is.
+    """
     further = (
         table.name
         for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
         for table in annotator.further_tables
     )
-    names = (*_OF_READS, *further, *_OF_STATISTICS, *_OF_A_STUDY)
-    return [*(out / f"{name}.parquet" for name in dict.fromkeys(names)), out / SUMMARY]
+    tables = dict.fromkeys((*_OF_READS, *further, *_OF_STATISTICS, *_OF_A_STUDY))
+    names = (f"{name}.parquet" for name in tables)
+    return [*(name for name in names if name != _LABELS), _LABELS, SUMMARY]
 
 
-def _earlier(out: Path, settings: Settings) -> Iterator[Path]:
-    """What an earlier evaluation wrote, and nothing that a user put there."""
-    yield from _files(out, settings)
-    yield from exported_files(out / EXPORTED)
-    conditions = out / CONDITIONS
-    for old in sorted(conditions.iterdir()) if conditions.is_dir() else []:
-        if (old / SUMMARY).is_file() and (old / "labels.parquet").is_file():
-            yield from _earlier(old, settings)
+def _earlier(folder: Folder, settings: Settings) -> Iterator[str]:
+    """The names, in ``folder``, of what an earlier evaluation wrote, and of nothing that a user put there."""
+    yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
+    conditions = folder / CONDITIONS
+    for name in conditions.folders():
+        old = conditions / name
+        if {SUMMARY, _LABELS} <= old.sizes().keys():
+            yield from (f"{CONDITIONS}/{name}/{file}" for file in _earlier(old, settings))
+    yield from _names(settings)
 
 
 def _write(
@@ -115,9 +126,13 @@ def _write(
 
 
 def print_results(
-    result: Evaluation, out: Path, study: Study | None = None, *, full: bool = False
+    result: Evaluation, out: str, study: Study | None = None, *, full: bool = False
 ) -> None:
-    """Print the answer; with ``full`` all tables and what stands around them."""
+    """Print the answer; with ``full`` all tables and what stands around them.
+
+    Args:
+        out: where the results are, without credentials.
+    """
     console = standard_output()
     parts = _all_parts(result, out, study) if full else answer.shown(result, out, study)
     known = _fields()
@@ -128,7 +143,7 @@ def print_results(
             console.print(part)
 
 
-def _all_parts(result: Evaluation, out: Path, study: Study | None) -> list[Table | str]:
+def _all_parts(result: Evaluation, out: str, study: Study | None) -> list[Table | str]:
     lines = printed.lines(result)
     tables = printed.shown_tables(result)
     if study is not None:

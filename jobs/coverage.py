@@ -15,8 +15,9 @@ from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
-from engine.sources.io.files import require_output, write_parquet, write_text
-from engine.sources.io.locations import locate
+from engine.sources.io.files import write_parquet, write_text
+from engine.sources.io.folders import folder_at, require_folder
+from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import replaced_together
 from engine.sources.queries.read import read_query_set
@@ -37,7 +38,7 @@ def coverage(
     encoder: Annotated[QueryEncoderOptions, Parameter(name="*")] = QueryEncoderOptions(),  # noqa: B008 - it is frozen
     threads: int | None = None,
     seed: int = 0,
-    out: Path | None = None,
+    out: str | None = None,
     config: ConfigFile = None,
 ) -> None:
     """Cluster evaluation and user queries together, and show clusters without evaluation queries.
@@ -59,13 +60,14 @@ def coverage(
     seed
         Seed of the clustering and of the p-value.
     out
-        Directory for the tables and the summary; by default nothing is written.
+        Directory for the tables and the summary, or an address like s3://…; by default nothing is
+        written.
     """
     require_least("clusters", clusters, 1)
     require_least("threads", threads, 1)
     require_least("seed", seed, 0)
     if out is not None:
-        require_output(out, directory=True)
+        require_folder(out)
         given = {"queries": queries, "user_queries": user_queries, "config": config}
         refuse_overlap(Inputs(given, {"encoder": encoder.encoder}), Outputs(_files(out)))
     warn_of_code(encoder.trust_remote_code)
@@ -89,7 +91,7 @@ def coverage(
     _print(result, left_out=sum(unanswerable.values()), out=out)
 
 
-def _print(result: Coverage, *, left_out: int, out: Path | None) -> None:
+def _print(result: Coverage, *, left_out: int, out: str | None) -> None:
     console = standard_output()
     for table in report.shown_tables(result):
         console.print(table)
@@ -98,14 +100,14 @@ def _print(result: Coverage, *, left_out: int, out: Path | None) -> None:
     if left_out:
         console.print_line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
-        console.print_line(f"results -> {out}")
+        console.print_line(f"results -> {folder_at(out).shown()}")
 
 
-def _files(out: Path) -> list[Path]:
-    return [out / name for name in (_CLUSTERS, _ASSIGNMENTS, _SUMMARY)]
+def _files(out: str) -> list[Location]:
+    return [folder_at(out).place(name) for name in (_CLUSTERS, _ASSIGNMENTS, _SUMMARY)]
 
 
-def _write(result: Coverage, summary: dict[str, Any], out: Path) -> None:
+def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
     with replaced_together(out, last=_SUMMARY) as directory:
         write_parquet(result.clusters, directory / _CLUSTERS)
         write_parquet(result.assignments, directory / _ASSIGNMENTS)

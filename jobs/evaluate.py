@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from engine.evaluation import evaluate as evaluating
@@ -14,7 +13,7 @@ from engine.evaluation.study import Condition, study, vary
 from engine.machine.model_files import cache_directory
 from engine.masking import masked
 from engine.report.audit import Origin, input_files
-from engine.sources.io.files import require_output
+from engine.sources.io.folders import folder_at, require_folder
 from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, refuse_overlap
 from jobs._command import command_line, run_command
@@ -49,8 +48,8 @@ def evaluate_command() -> Callable[..., None]:
         conditions = vary(settings, sweep)
         files = files_of(options, settings)
         out, store = options["out"], options["store"] or cache_directory() / "reads"
-        for directory in (out, store):
-            require_output(directory, directory=True)
+        for place in (out, store):
+            require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
         inputs = read_inputs(files, k=max(condition.k for condition in conditions))
@@ -69,8 +68,8 @@ def evaluate_and_report(
     conditions: Mapping[Condition, Settings],
     files: dict[str, Any],
     *,
-    out: Path,
-    store: Path,
+    out: Location,
+    store: Location,
     full: bool = False,
 ) -> Evaluation:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
@@ -81,7 +80,8 @@ def evaluate_and_report(
         full: whether to print all tables.
     """
     done = None
-    keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
+    kept = folder_at(store).shown()
+    keeps(f"finished reads are kept in {kept}; run the same command again to go on from there")
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(files))
     with shown_progress() as on_progress:
@@ -92,7 +92,7 @@ def evaluate_and_report(
             done = study(inputs, conditions, store=store, on_progress=on_progress)
             result = done.evaluations[done.main]
     write_results(result, inputs, files, out, done, origin)
-    print_results(result, out, done, full=full)
+    print_results(result, folder_at(out).shown(), done, full=full)
     return result
 
 

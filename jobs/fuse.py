@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from engine.errors import InputError, require_least
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
-from engine.sources.io.files import require_output
+from engine.sources.io.delivery import delivered, require_file_output
+from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
@@ -34,7 +35,7 @@ def fuse(
     run
         The runs, one per system; at least two.
     out
-        The run to write: .parquet, else TREC text.
+        The run to write, a path or an address like s3://…: .parquet, else TREC text.
     k
         Passages per query.
     name
@@ -46,12 +47,13 @@ def fuse(
     require_least("constant", constant, 0)
     if len(run) < 2:
         raise InputError(None, None, "only one --run", "give at least two")
-    require_output(out, directory=False)
+    require_file_output(out)
     refuse_overlap(Inputs({"run": run, "config": config}, {}), Outputs([out]))
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)
-    write_run(fused, out)
+    with delivered(out) as file:
+        write_run(fused, file)
     queries = counted(fused[QUERY_ID].n_unique(), "[query|queries]")
-    say(f"{counted(fused.height, 'result[|s]')} for {queries} -> {out}")
+    say(f"{counted(fused.height, 'result[|s]')} for {queries} -> {folder_at(out).shown()}")
 
 
 if __name__ == "__main__":

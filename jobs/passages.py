@@ -8,7 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.errors import InputError, require_least
+from engine.sources.io.delivery import delivered, require_file_output
 from engine.sources.io.files import require_output
+from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.cut import ArticleId
@@ -58,16 +60,20 @@ def passages(
             "a corpus is written as Parquet",
             "give a name that ends in .parquet, or a directory",
         )
-    require_output(out, directory=out.suffix != ".parquet")
+    if out.suffix == ".parquet":
+        require_file_output(out)
+    else:
+        require_output(out, directory=True)
     refuse_overlap(Inputs({"source": source, "config": config}, {}), Outputs([out]))
     skip = SkipBad(skip_bad)
-    written = write_passages(
-        source, out, cutting=cutting, article_id=article_id, workers=workers, skip_bad=skip
-    )
+    with delivered(out) as place:
+        written = write_passages(
+            source, place, cutting=cutting, article_id=article_id, workers=workers, skip_bad=skip
+        )
     files = f" ({written.files} files)" if written.files > 1 else ""
     say(
         f"{counted(written.passages, 'passage[|s]')} of "
-        f"{counted(written.articles, 'article[|s]')} -> {out}{files}"
+        f"{counted(written.articles, 'article[|s]')} -> {folder_at(out).shown()}{files}"
     )
     if written.empty:
         say(f"{counted(written.empty, 'article[|s]')} without text left out")

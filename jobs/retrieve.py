@@ -16,8 +16,10 @@ from engine.retrieval import manifest
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Kind, Manifest
 from engine.retrieval.search import SearchOptions, approximate_recall, search
+from engine.sources.io.delivery import delivered, require_file_output
 from engine.sources.io.files import is_text, require_output
 from engine.sources.io.fingerprint import Fingerprint
+from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import replaced_together
 from engine.sources.passages.read import scan_corpus
@@ -61,7 +63,10 @@ class Output:
                 "is a file, but there are runs of several indexes",
                 "give a directory, or --fuse",
             )
-        require_output(self.out, directory=self.is_directory(indexes))
+        if self.is_directory(indexes):
+            require_output(self.out, directory=True)
+        else:
+            require_file_output(self.out)
 
     def files(self, index: Sequence[Path]) -> list[Path]:
         """Every file that may be written; which of them depends on the indexes and their ids."""
@@ -221,7 +226,8 @@ def _write_all(
                 write_run(run, _file(directory, name, run))
     else:
         for run in written.values():
-            write_run(run, output.out)
+            with delivered(output.out) as file:
+                write_run(run, file)
     for name, run in written.items():
         path = _file(output.out, name, run) if to_directory else output.out
         _print_run(run, queries, name, path)
@@ -240,7 +246,7 @@ def _print_run(run: pl.DataFrame, queries: pl.DataFrame, name: str, path: Path) 
     )
     empty = queries.height - run[QUERY_ID].n_unique()
     without = f", {counted(empty, '[query|queries]')} without any hit" if empty else ""
-    say(f"{name}: {results}{without} -> {path}")
+    say(f"{name}: {results}{without} -> {folder_at(path).shown()}")
 
 
 if __name__ == "__main__":

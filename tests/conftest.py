@@ -49,6 +49,7 @@ GROUPS = {
         "tests/reading/models/test_causal.py",
         "tests/reading/models/test_weights.py",
         "tests/reading/test_readers.py",
+        "tests/jobs/test_addresses.py",
         "tests/jobs/test_commands.py",
         "tests/jobs/test_demo.py",
         "tests/jobs/test_study_command.py",

@@ -28,11 +28,11 @@ _MOST_ANNOTATORS = 8
 _MEASURES, _MEASURES_ALONE = 2, 4
 
 
-def shown(evaluation: Evaluation, out: Path, study: Study | None = None) -> list[Table | str]:
+def shown(evaluation: Evaluation, out: str | Path, study: Study | None = None) -> list[Table | str]:
     """What to print, in order: tables and lines, together at most ``MOST_LINES`` lines.
 
     Args:
-        out: where the results are.
+        out: where the results are, without credentials.
         study: of which ``evaluation`` is the first.
     """
     end_to_end = not evaluation.downstream.is_empty()

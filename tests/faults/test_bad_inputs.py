@@ -279,7 +279,7 @@ TABLE = [
     ("a folder of 300 letters", FUSED.replace("{out}", "{out}/" + "x" * 300), "", None, "a name of more than 255 bytes"),
     ("a store with NUL", EVALUATE.replace("{store}", "{store}\0"), "", None, "holds the character U+0000"),
     ("an output that is compressed", FUSED + ".gz", "", None, "results are written uncompressed"),
-    ("an address as output", FUSED.replace("{out}", "s3://bucket"), "", None, "results are written to local files"),
+    ("an address as output", FUSED.replace("{out}", "gs://bucket"), "", None, "the driver for gs:// is not installed"),
     ("an unknown command", "evaluat", "", None, "evaluat"),
     ("an unknown annotator", EVALUATE + ",nobody", "", None, "nobody"),
     # articles

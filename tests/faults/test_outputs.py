@@ -6,6 +6,7 @@ import os
 import pytest
 
 from engine.errors import InputError
+from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.runs.export import exported_files, write_exports
 from jobs import cli
@@ -134,16 +135,51 @@ def test_one_file_by_two_names_is_found(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ("memory://bucket/out/labels.parquet", "will be written"),
+        ("memory://user:secret@bucket/out//labels.parquet", "will be written"),
+        ("memory://bucket/out/exported/runs/a.trec", "may be replaced"),
+        ("memory://bucket/out/exported", "may be replaced"),
+        ("memory://bucket/out", "out/labels.parquet will be written"),  # it has such a file
+        ("memory://bucket/out/own.parquet", None),
+        ("memory://bucket/out2/labels.parquet", None),
+        ("memory://other/out/labels.parquet", None),
+        ("s3://bucket/out/labels.parquet", None),
+    ],
+)
+def test_an_address_that_would_be_written_is_refused_as_input(given, refused):
+    out = folder_at("memory://bucket/out/")
+    out.write("labels.parquet", b"")
+    out.write("own.parquet", b"")
+    outputs = Outputs([out.place("labels.parquet")], [out.place("exported")])
+    if refused is None:
+        refuse_overlap(Inputs({"run": [given]}, {}), outputs)
+        return
+    with pytest.raises(InputError, match=f"is given as `run`, and .*{refused}") as error:
+        refuse_overlap(Inputs({"run": given}, {}), outputs)
+    assert "secret" not in str(error.value)
+
+
+def test_addresses_of_the_same_place_are_known_by_other_schemes():
+    for one, other in (("s3a://b/x", "s3://b/x"), ("gcs://b/x", "gs://b//x/")):
+        with pytest.raises(InputError, match="will be written"):
+            refuse_overlap(Inputs({"run": one}, {}), Outputs([other]))
+        with pytest.raises(InputError, match="may be replaced"):
+            refuse_overlap(Inputs({}, {"reader": one}), Outputs(folders=[other]))
+
+
 def test_exports_remove_what_an_earlier_export_wrote_and_nothing_else(tmp_path):
     run = make_run([("1", "x", 1)])
     write_exports(make_labels([("1", "x", 0.5)], "a"), run, tmp_path)
     own = tmp_path / "qrels" / "own.txt"
     own.write_text("1 0 x 1\n")
-    listed = {path.name for path in exported_files(tmp_path)}
+    listed = {name.rpartition("/")[2] for name in exported_files(Folder(tmp_path))}
     assert listed == {"exported.json", "a.tsv", "a.parquet", "sys.trec"}
     write_exports(make_labels([("1", "x", 1.0)], "b"), run, tmp_path)
     assert sorted(p.name for p in (tmp_path / "qrels").iterdir()) == ["b.txt", "own.txt"]
     # whatever stands in the list, nothing elsewhere is removed
     names = ["../a", "/etc/passwd", "qrels/../../a", "qrels/..", 5, "qrels/b.txt"]
     (tmp_path / "exported.json").write_text(json.dumps(names))
-    assert [p.name for p in exported_files(tmp_path)] == ["exported.json", "b.txt"]
+    assert list(exported_files(Folder(tmp_path))) == ["exported.json", "qrels/b.txt"]

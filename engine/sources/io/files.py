@@ -161,7 +161,7 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         InputError: something else is in its place or above it, or it cannot be written.
     """
     if locate(path) != Path(path):
-        raise InputError(path, None, "results are written to local files", "give a path")
+        raise InputError(locate(path), None, "results are written to local files", "give a path")
     path = Path(path)
     refuse_impossible_name(path)
     if not directory and path.suffix in (".gz", ".bz2"):

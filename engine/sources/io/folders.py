@@ -13,12 +13,15 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.errors import InputError, WriteError
 from engine.masking import masked
-from engine.sources.io.files import atomic_path, reported_writing
-from engine.sources.io.locations import Location, file_system, locate, reported, shown
+from engine.sources.io.files import atomic_path, reported_writing, require_output
+from engine.sources.io.locations import Location, file_system, locate, reason, reported, shown
 
+# Written, and deleted, to see whether an address can be written.
+_TRIAL = ".erag-trial"
 # Files that are fetched from an address at once: each takes a round trip, whatever its size.
 _AT_ONCE = 8
 
@@ -66,11 +69,28 @@ class Folder:
         found = self._of_path(self.at) if isinstance(self.at, Path) else self._of_address(self.at)
         return {name: size for name, size in found if name and not name.startswith(".")}
 
+    def folders(self) -> list[str]:
+        """The names of the folders directly inside, in order.
+
+        Raises:
+            InputError: the folder cannot be read.
+        """
+        if isinstance(self.at, Path):
+            if not self.at.is_dir():
+                return []
+            return sorted(path.name for path in self.at.iterdir() if path.is_dir())
+        return sorted(
+            str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]
+            for entry in _entries(self.at)
+            if entry["type"] == "directory"
+        )
+
     def read(self, name: str) -> bytes:
         """The content of a file.
 
         Raises:
             FileNotFoundError: there is no such file.
+            IsADirectoryError: it is a folder.
             InputError: it cannot be read.
         """
         if isinstance(self.at, Path):
@@ -111,19 +131,18 @@ class Folder:
             system, inside = file_system(self.at)
             system.pipe_file(f"{inside}/{name}", content)
 
-    def upload(self, name: str, file: Path) -> None:
-        """Write a file of any size, a copy of one on this machine, whole or not at all.
+    def put(self, name: str, file: Path) -> None:
+        """Copy a file of this machine into the folder, whole or not at all; one of that name is replaced.
 
         Raises:
-            WriteError: the disk is full, or the place cannot be written.
-            InputError: the address cannot be written.
+            WriteError: as ``write``.
         """
         if isinstance(self.at, Path):
             with atomic_path(self.at / name) as temporary:
                 shutil.copyfile(file, temporary)
             return
-        system, inside = file_system(self.at)
         with _writing(self.at):
+            system, inside = file_system(self.at)
             system.put_file(str(file), f"{inside}/{name}")
 
     def download(self, name: str, file: Path) -> None:
@@ -197,15 +216,7 @@ class Folder:
 
     @staticmethod
     def _of_address(address: str) -> Iterator[tuple[str, int]]:
-        system, inside = file_system(address)
-        with reported(address):
-            # What other machines wrote since is asked for.
-            system.invalidate_cache()
-            try:
-                entries = system.ls(inside, detail=True)
-            except FileNotFoundError:
-                return
-        for entry in entries:
+        for entry in _entries(address):
             if entry["type"] == "file":
                 yield str(entry["name"]).rsplit("/", 1)[-1], int(entry["size"] or 0)
 
@@ -216,11 +227,46 @@ def folder_at(place: Location) -> Folder:
     return Folder(at if isinstance(at, Path) else at.rstrip("/"))
 
 
+def require_folder(place: Location) -> None:
+    """Check that files can be written into a folder, before any costly work.
+
+    At an address, a small file is written and deleted, which is the only way to know.
+
+    Raises:
+        InputError: something else is in its place or above it, or it cannot be read or written.
+    """
+    folder = folder_at(place)
+    if isinstance(folder.at, Path):
+        require_output(folder.at, directory=True)
+        return
+    folder.names()
+    system, inside = file_system(folder.at)
+    with reported(folder.at):
+        try:
+            system.pipe_file(f"{inside}/{_TRIAL}", b"")
+        except FileNotFoundError as error:
+            raise OSError(f"nothing can be written there: {error}") from None
+        with contextlib.suppress(FileNotFoundError):  # another job may have tried at the same time
+            system.rm_file(f"{inside}/{_TRIAL}")
+
+
+def _entries(address: str) -> list[dict[str, Any]]:
+    """What is directly inside the folder at an address, as its driver says it."""
+    system, inside = file_system(address)
+    with reported(address):
+        # What other machines wrote since is asked for.
+        system.invalidate_cache()
+        try:
+            return list(system.ls(inside, detail=True))
+        except FileNotFoundError:
+            return []
+
+
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # there is no such file
         raise
     except OSError as error:
         raise InputError(
@@ -238,7 +284,7 @@ def _writing(address: str) -> Iterator[None]:
     except Exception as error:
         raise WriteError(
             masked(
-                f"{address}: cannot be written ({type(error).__name__}: {error}); check the "
+                f"{address}: cannot be written ({reason(address, error)}); check the "
                 "address, the network and the credentials, and run the same command again"
             )
         ) from None

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from engine.errors import InputError
+from engine.masking import MASK
 from engine.sources.io.spool import open_local
 from engine.wording import quoted
 
@@ -198,6 +199,17 @@ def reported(address: str, *, unless: tuple[type[Exception], ...] = ()) -> Itera
         raise InputError(
             address,
             None,
-            f"cannot be opened ({type(error).__name__}: {error})",
+            f"cannot be opened ({reason(address, error)})",
             "check the address, the network and the credentials",
         ) from None
+
+
+def reason(address: str, error: Exception) -> str:
+    """What a driver says of an address, without the user and password that the address may hold.
+
+    Some drivers take these for a part of a name, and quote it without the scheme by which masking knows
+    an address.
+    """
+    text = f"{type(error).__name__}: {error}"
+    user, at, _ = address.partition("://")[2].rpartition("@")
+    return text.replace(f"{user}@", f"{MASK}@") if at else text

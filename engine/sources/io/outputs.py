@@ -6,9 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.errors import InputError
-from engine.sources.io.locations import Location, locate
+from engine.masking import masked
+from engine.sources.io.locations import Location, is_directory, list_files, locate
 
 
 @dataclass(frozen=True)
@@ -16,12 +18,12 @@ class Outputs:
     """What a command will write.
 
     Attributes:
-        files: files that it writes or removes, by name.
+        files: files that it writes or removes, by path or address.
         folders: folders of which it may write, replace or remove any part.
     """
 
-    files: Sequence[Path] = ()
-    folders: Sequence[Path] = ()
+    files: Sequence[Location] = ()
+    folders: Sequence[Location] = ()
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Inputs:
 
     Attributes:
         files: files, and folders of which some files are read, by the name of the setting; None for
-            what was not given. Addresses are passed over, since nothing is written there.
+            what was not given.
         folders: folders that are read as a whole (a model, an index): nothing may be written into them.
     """
 
@@ -41,31 +43,78 @@ class Inputs:
 def refuse_overlap(inputs: Inputs, outputs: Outputs) -> None:
     """Refuse a command that would write over, or clear away, what it is given to read.
 
-    Links are followed on both sides, and a file that is known by two names is the same file.
+    Links are followed on both sides, and a file that is known by two names is the same file. Addresses
+    are compared as they are written, without users and passwords; a link in an object store, a bucket
+    that is mounted at a path, or one server under two names is not seen through.
 
     Raises:
-        InputError: naming the input and what would be written there.
+        InputError: naming the input and what would be written there; or an address that is given
+            cannot be read.
     """
+    local = _Local(
+        [place for place in map(locate, outputs.files) if isinstance(place, Path)],
+        [place for place in map(locate, outputs.folders) if isinstance(place, Path)],
+    )
     for field, given in _each(inputs.files):
+        if not isinstance(given, Path):
+            _refuse_address(field, given, outputs)
+            continue
         for file in _files_of(given):
-            _refuse_file(field, file, outputs)
+            _refuse_file(field, file, local)
     for field, given in _each(inputs.folders):
-        if given.is_dir():
-            _refuse_folder(field, given, outputs)
+        if not isinstance(given, Path):
+            _refuse_address(field, given, outputs)
+        elif given.is_dir():
+            _refuse_folder(field, given, local)
         elif given.exists():
-            _refuse_file(field, given, outputs)
+            _refuse_file(field, given, local)
+
+
+class _Local(NamedTuple):
+    """What a command will write on this machine."""
+
+    files: list[Path]
+    folders: list[Path]
 
 
 def _each(
     named: Mapping[str, Location | Iterable[Location] | None],
-) -> Iterator[tuple[str, Path]]:
+) -> Iterator[tuple[str, Location]]:
     for field, value in named.items():
         values = [value] if isinstance(value, str | Path) else list(value or ())
         for one in values:
             place = locate(one)
             # What does not exist, or cannot, is refused by whoever reads it.
-            if isinstance(place, Path) and _exists(place):
+            if not isinstance(place, Path) or _exists(place):
                 yield field, place
+
+
+def _refuse_address(field: str, given: str, outputs: Outputs) -> None:
+    """Refuse an address that is written, or a folder of which a file is."""
+    there = _plain(given)
+    written = {_plain(o): o for o in map(locate, outputs.files) if not isinstance(o, Path)}
+    given_files = {there}
+    # It may be a folder; it is listed only if there is something to find.
+    if any(plain.rpartition("/")[0] == there for plain in written) and is_directory(given):
+        given_files = {_plain(str(file)) for file in list_files(given)}
+    if both := sorted(given_files & written.keys()):
+        raise _refusal(given, field, f"{masked(written[both[0]])} will be written")
+    for folder in map(locate, outputs.folders):
+        if not isinstance(folder, Path) and f"{there}/".startswith(f"{_plain(folder)}/"):
+            raise _refusal(given, field, f"what is in {masked(folder)} may be replaced")
+
+
+# Two names of the same.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+
+
+def _plain(address: str) -> str:
+    """An address in the one form by which equal ones are known."""
+    scheme, _, rest = address.rpartition("::")[2].partition("://")
+    user_and_host, slash, inside = rest.partition("/")
+    host = user_and_host.rpartition("@")[2]
+    inside = "/".join(part for part in inside.split("/") if part)
+    return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}://{host}{slash}{inside}".rstrip("/")
 
 
 def _exists(path: Path) -> bool:
@@ -84,7 +133,7 @@ def _files_of(given: Path) -> Iterator[Path]:
         yield given
 
 
-def _refuse_file(field: str, file: Path, outputs: Outputs) -> None:
+def _refuse_file(field: str, file: Path, outputs: _Local) -> None:
     for output in outputs.files:
         if _is_same(file, output):
             raise _refusal(file, field, f"{output} will be written")
@@ -93,7 +142,7 @@ def _refuse_file(field: str, file: Path, outputs: Outputs) -> None:
             raise _refusal(file, field, f"what is in {folder} may be replaced")
 
 
-def _refuse_folder(field: str, given: Path, outputs: Outputs) -> None:
+def _refuse_folder(field: str, given: Path, outputs: _Local) -> None:
     for output in (*outputs.files, *outputs.folders):
         if _is_in(output, given):
             raise _refusal(given, field, f"{output} will be written into it")
@@ -102,7 +151,7 @@ def _refuse_folder(field: str, given: Path, outputs: Outputs) -> None:
             raise _refusal(given, field, f"what is in {folder} may be replaced")
 
 
-def _refusal(path: Path, field: str, why: str) -> InputError:
+def _refusal(path: Location, field: str, why: str) -> InputError:
     return InputError(
         path, None, f"is given as `{field}`, and {why}", "write to another place, `out`"
     )

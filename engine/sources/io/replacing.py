@@ -7,29 +7,60 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from engine.sources.io.delivery import private_directory
 from engine.sources.io.files import reported_writing
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
 
 
 @contextlib.contextmanager
 def replaced_together(
-    directory: Path, old: Callable[[], Iterable[Path]] = lambda: (), *, last: str = ""
+    place: Location, old: Callable[[], Iterable[str]] = tuple, *, last: str = ""
 ) -> Iterator[Path]:
-    """Give an empty folder whose files become those of ``directory`` when the block succeeds.
+    """Give an empty folder whose files become those of ``place`` when the block succeeds.
 
-    Everything is written first; until then the old files are whole and in their places. Then they are
-    moved away and the new ones in, which takes a few renames. An error or an interruption at any moment
-    leaves the old files or the new; a killed process, or a machine that stops, in the middle of the
-    renames can leave a part of the old ones alone or of the new ones alone, never both.
+    Everything is written first; until then the old files are whole and in their places. At a path they
+    are then moved away and the new ones in, which takes a few renames. An error or an interruption at
+    any moment leaves the old files or the new; a killed process, or a machine that stops, in the middle
+    of the renames can leave a part of the old ones alone or of the new ones alone, never both.
+
+    At an address, which has no renames, the block writes on this machine. Then ``last`` is deleted, the
+    other old files that no new one replaces, and the new files are uploaded, ``last`` at the end. Where
+    this stops half-way, old and new files may be there, and ``last`` is not.
 
     Args:
-        directory: made if it does not exist; its other files stay as they are.
-        old: gives the files of an earlier result, which go; called when everything is written.
+        place: a folder, made if it does not exist; its other files stay as they are.
+        old: gives the names, in ``place``, of the files of an earlier result, which go; called when
+            everything is written.
         last: the file that is the first to go and the last to come: where it is, all are.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written.
     """
+    folder = folder_at(place)
+    make = _moved if isinstance(folder.at, Path) else _uploaded
+    with make(folder, old, last) as new:
+        yield new
+
+
+@contextlib.contextmanager
+def _uploaded(folder: Folder, old: Callable[[], Iterable[str]], last: str) -> Iterator[Path]:
+    with private_directory() as new:
+        yield new
+        files = sorted(path.as_posix() for path in _files(new))
+        earlier = list(old())
+        if last:
+            folder.delete([last])
+        folder.delete(name for name in earlier if name not in files)
+        for name in sorted(files, key=lambda name: (name == last, name)):
+            folder.put(name, new / name)
+
+
+@contextlib.contextmanager
+def _moved(folder: Folder, old: Callable[[], Iterable[str]], last: str) -> Iterator[Path]:
+    directory = folder.at
+    assert isinstance(directory, Path)
     with reported_writing(directory), temporary_directory(directory / "results") as work:
         new, aside = work / "new", work / "old"
         new.mkdir()
@@ -37,7 +68,7 @@ def replaced_together(
         yield new
         files = sorted(_files(new), key=lambda path: (str(path) == last, path))
         with contextlib.ExitStack() as undo:
-            earlier = [path.relative_to(directory) for path in old()]
+            earlier = [Path(name) for name in old()]
             for path in sorted({*files, *earlier}, key=lambda path: (str(path) != last, path)):
                 if (directory / path).is_symlink() or (directory / path).is_file():
                     _move(directory / path, aside / path, undo)

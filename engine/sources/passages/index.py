@@ -160,7 +160,7 @@ def index_corpus(
         flush(temporary)
         os.replace(temporary, target)
     if not isinstance(folder.at, Path):
-        folder.upload(name, target)
+        folder.put(name, target)
     index = PassageIndex(folder, name, fingerprint.passages, skip.count, fingerprint.hexdigest())
     manifest = {"version": _VERSION, **{k: v for k, v in asdict(index).items() if k != "folder"}}
     folder.write(f"{key}.json", json.dumps(manifest).encode())

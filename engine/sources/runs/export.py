@@ -11,6 +11,7 @@ import polars as pl
 
 from engine.errors import InputError
 from engine.sources.io.files import write_text
+from engine.sources.io.folders import Folder
 from engine.sources.runs.qrels import write_qrels
 from engine.sources.runs.read import write_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
@@ -36,8 +37,8 @@ def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> 
         directory: an earlier export in it is removed first: a file of the same name in another format
             could be mistaken for a new one. Other files stay.
     """
-    for path in list(exported_files(directory)):
-        path.unlink(missing_ok=True)
+    earlier = Folder(directory)
+    earlier.delete(list(exported_files(earlier)))
     written: list[Path] = []
     annotators = labels[ANNOTATOR].unique(maintain_order=True).to_list()
     for annotator, name in _file_names(annotators).items():
@@ -50,24 +51,26 @@ def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> 
     return written
 
 
-def exported_files(directory: Path) -> Iterator[Path]:
-    """The files of an earlier export in ``directory``, and its list of them.
+def exported_files(folder: Folder) -> Iterator[str]:
+    """The names, in ``folder``, of the files of an earlier export there, and of its list of them.
 
     A file that the list does not name is the user's own, and is not among them: nor is any of an export
     by an engine that made no list.
+
+    Raises:
+        InputError: the list cannot be read.
     """
-    listed = directory / _LISTED
     try:
-        names = json.loads(listed.read_text(encoding="utf-8"))
+        names = json.loads(folder.read(_LISTED).decode())
     except (OSError, ValueError, RecursionError):
         return
-    yield listed
+    yield _LISTED
     for name in names if isinstance(names, list) else []:
         # Whoever may have changed the list: nothing elsewhere is removed for it.
         if isinstance(name, str) and re.fullmatch(
             rf"({_QRELS}|{_RUNS})/[^/\0]*[^/\0.][^/\0]*", name
         ):
-            yield directory / name
+            yield name
 
 
 def _write_judgments(judgments: pl.DataFrame, base: Path) -> list[Path]:

@@ -35,7 +35,7 @@ def test_what_is_written_is_read_listed_replaced_and_deleted(folder):
 
 def test_files_are_copied_into_a_folder_and_out_of_it(folder, tmp_path):
     (tmp_path / "large").write_bytes(b"content")
-    folder.upload("copy", tmp_path / "large")
+    folder.put("copy", tmp_path / "large")
     assert folder.read("copy") == b"content"
     folder.download("copy", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == b"content"

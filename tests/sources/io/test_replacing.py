@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+from engine.errors import WriteError
 from engine.sources.io import replacing, temporary
+from engine.sources.io.folders import folder_at
 from engine.sources.io.replacing import replaced_together
 
 OLD = {"a.txt": "old a", "b.txt": "old b", "deep/c.txt": "old c", "summary.json": "old"}
@@ -30,9 +33,7 @@ def content(directory):
 
 
 def replace(directory):
-    with replaced_together(
-        directory, lambda: [directory / name for name in OLD], last="summary.json"
-    ) as work:
+    with replaced_together(directory, lambda: OLD, last="summary.json") as work:
         write(work, NEW)
 
 
@@ -109,3 +110,69 @@ def test_a_kill_between_renames_leaves_no_summary_and_nothing_mixed(place, renam
     replace(place)
     assert content(place) == NEW | OWN
     assert not [path for path in place.iterdir() if path.name.startswith(".")]
+
+
+@pytest.fixture
+def address(tmp_path):
+    folder = folder_at(f"memory://{tmp_path.name}/out")
+    for name, text in (OLD | OWN).items():
+        folder.write(name, text.encode())
+    return folder
+
+
+def content_at(folder, inside=""):
+    here = folder / inside if inside else folder
+    names = [*here.names(), *(f"deep/{name}" for name in (here / "deep").names())]
+    return {name: here.read(name).decode() for name in names}
+
+
+def replace_at(folder):
+    with replaced_together(folder.at, lambda: OLD, last="summary.json") as work:
+        write(work, NEW)
+        assert content_at(folder) == OLD | OWN
+        assert work.stat().st_mode & 0o777 == 0o700
+    return work
+
+
+def test_new_files_replace_the_old_at_an_address_and_no_others(address):
+    work = replace_at(address)
+    assert content_at(address) == NEW | OWN
+    assert not work.exists()
+
+
+def test_an_error_before_the_upload_leaves_the_old_files_at_an_address(address):
+    with pytest.raises(KeyboardInterrupt), replaced_together(address.at, last="summary.json"):
+        raise KeyboardInterrupt
+    assert content_at(address) == OLD | OWN
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_lost_connection_at_any_step_leaves_no_summary_beside_a_mixture(
+    address, monkeypatch, number
+):
+    """Three deletions (the summary, and what has no successor) and three uploads; the seventh is none."""
+    left = [number]
+
+    def failing(method):
+        original = getattr(MemoryFileSystem, method)
+
+        def run(self, *arguments, **more):
+            if not left[0]:
+                raise ConnectionError("lost")
+            left[0] -= 1
+            return original(self, *arguments, **more)
+
+        monkeypatch.setattr(MemoryFileSystem, method, run)
+
+    failing("rm_file")
+    failing("put_file")
+    if number == 6:
+        replace_at(address)
+    else:
+        with pytest.raises(WriteError, match=r"cannot be written \(ConnectionError: lost\)"):
+            replace_at(address)
+    found = content_at(address)
+    assert {name: found[name] for name in OWN} == OWN
+    if "summary.json" in found:
+        assert found == (NEW if number == 6 else OLD) | OWN
+        assert number in (0, 6)

@@ -1,0 +1,290 @@
+"""Results and read stores at addresses: in memory, and in an S3 server that the test starts."""
+
+import json
+import os
+import urllib.request
+from unittest.mock import patch
+
+import fsspec
+import polars as pl
+import pytest
+
+from engine.reading import reads
+from engine.sources.io.folders import Folder, folder_at
+from tests.commands import erag, evaluate
+from tests.conftest import ScriptedReader
+
+KEY, SECRET = "the-id-of-a-key", "the-secret-of-a-key"
+MORE = ["--actors", 0, "--dtype", "float32", "--k", 2, "--resamples", 100]
+
+
+class S3:
+    """A server of moto's, with one bucket."""
+
+    def __init__(self):
+        server = pytest.importorskip(
+            "moto.server", reason="needs moto's S3 server and s3fs: make test-slow installs them"
+        )
+        pytest.importorskip("s3fs", reason="needs s3fs: make test-slow installs it")
+        self._make = server.ThreadedMotoServer
+        self.start()
+        # What a server holds stays in its process, beyond its end.
+        self._post("reset", b"")
+        self._post("reset-auth", b"inf")
+
+    def start(self):
+        """Start, at another port than before, with what there was before."""
+        self._server = self._make(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server.start()
+        host, port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{port}"
+        self.runs = True
+        os.environ["AWS_ENDPOINT_URL"] = self.url
+        # Those that there are keep the address of the server before.
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+    def demand_credentials(self):
+        """From now on, refuse whoever is not known; and nobody is."""
+        self._post("reset-auth", b"0")
+
+    def _post(self, what, data):
+        headers = {"Content-Type": "text/plain"}
+        url = f"{self.url}/moto-api/{what}"
+        urllib.request.urlopen(urllib.request.Request(url, data, headers, method="POST")).read()
+
+    def stop(self):
+        if self.runs:
+            self._server.stop()
+            self.runs = False
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "")  # as it was, after the test
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    server = S3()
+    fsspec.filesystem("s3").mkdir("bucket")
+    yield server
+    server.stop()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+@pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.slow)])
+def root(request, tmp_path):
+    """The address of an empty folder."""
+    if request.param == "memory":
+        return f"memory://{tmp_path.name}"
+    request.getfixturevalue("s3")
+    return "s3://bucket/a folder"
+
+
+def run(files, reader, *more):
+    """Run ``erag evaluate`` with a scripted reader; its exit status."""
+    with patch.object(reads, "executor_for", lambda *_: (reader, 1, False)):
+        return evaluate(files, *MORE, *more)
+
+
+def answering():
+    return ScriptedReader(lambda text: "Oranjestad" if "Oranjestad" in text else "no")
+
+
+def everything(folder):
+    """Names and contents of all files in a folder, and in those inside."""
+    found = {name: folder.read(name) for name in folder.names()}
+    for inner in folder.folders():
+        found |= {f"{inner}/{name}": c for name, c in everything(folder / inner).items()}
+    return found
+
+
+def one_line(capsys, *words):
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if not line.startswith("reading: ")]
+    assert len(lines) == 1, captured.err
+    for word in words:
+        assert word in lines[0]
+    assert SECRET not in captured.out + captured.err
+
+
+@pytest.mark.usefixtures("bundled_spec")
+def test_a_whole_evaluation_at_an_address(files, root, tmp_path, capsys):
+    there = files | {"out": f"{root}/out", "store": f"{root}/store/"}
+    reader = answering()
+    assert run(there, reader) == 0
+    assert f"results -> {root}/out" in " ".join(capsys.readouterr().out.split())
+    assert len(reader.asked) == 6
+    assert run(files | {"store": tmp_path / "store"}, answering()) == 0
+    here, at_address = everything(folder_at(files["out"])), everything(folder_at(f"{root}/out"))
+    assert sorted(here) == sorted(at_address)
+    assert "exported/runs/mine.trec" in here
+    for name in here:
+        if name.endswith(".parquet"):
+            assert pl.read_parquet(at_address[name]).equals(pl.read_parquet(here[name])), name
+        elif name != "summary.json":
+            assert at_address[name] == here[name]
+    summary = json.loads(at_address["summary.json"])
+    assert (summary["reading"]["done"], summary["reading"]["reused"]) == (6, 0)
+    # Again: nothing is read.
+    assert run(there, answering()) == 0
+    again = json.loads(folder_at(f"{root}/out").read("summary.json"))
+    assert (again["reading"]["done"], again["reading"]["reused"]) == (0, 6)
+    assert again["correlations"] == summary["correlations"]
+    for content in everything(folder_at(root)).values():
+        assert SECRET.encode() not in content
+        assert KEY.encode() not in content
+    assert not (tmp_path / f"{root.split(':')[0]}:").exists()
+
+
+@pytest.mark.usefixtures("bundled_spec")
+def test_an_earlier_evaluation_at_an_address_is_replaced_and_nothing_else(files, root):
+    there = files | {"out": f"{root}/out", "store": f"{root}/store"}
+    assert run(there, answering(), "--k-sweep", "1,2") == 0
+    out = folder_at(f"{root}/out")
+    assert "conditions/k1/summary.json" in everything(out)
+    out.write("notes.txt", b"a user's")
+    out.write("conditions/notes.txt", b"a user's")
+    assert run(there, answering()) == 0
+    found = everything(out)
+    assert {name for name in found if name.startswith("conditions")} == {"conditions/notes.txt"}
+    assert "conditions.parquet" not in found
+    assert found["notes.txt"] == b"a user's"
+    files["out"] = out.at
+    assert run(files | {"corpus": out.place("labels.parquet"), "store": f"{root}/s"}, None) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bundled_spec")
+def test_a_connection_lost_at_any_time_is_one_line(files, s3, capsys):
+    there = files | {"out": "s3://bucket/out", "store": "s3://bucket/store"}
+
+    class Losing(ScriptedReader):
+        def __call__(self, plan, units, spec):
+            for result in super().__call__(plan, units, spec):
+                yield result
+                s3.stop()
+
+    reader = Losing(str.upper)
+    with patch.object(reads, "unit_tokens", lambda *_, **__: 1):
+        assert run(there, reader) == 1
+    assert len(reader.asked) < 6
+    one_line(capsys, "s3://bucket/store", "cannot be written", "run the same command again")
+    assert run(there, reader := answering()) == 2
+    assert reader.asked == []
+    one_line(capsys, "s3://bucket/out", "cannot be opened", "check the address, the network")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bundled_spec")
+def test_results_are_whole_or_without_a_summary_where_the_connection_is_lost(
+    files, s3, capsys, monkeypatch
+):
+    there = files | {"out": "s3://bucket/out", "store": "s3://bucket/store"}
+    assert run(there, answering()) == 0
+    capsys.readouterr()
+    put = Folder.put
+    uploaded = []
+
+    def losing(self, name, file):
+        if len(uploaded) == 3:
+            s3.stop()
+        put(self, name, file)
+        uploaded.append(name)
+
+    monkeypatch.setattr(Folder, "put", losing)
+    assert run(there, answering()) == 1
+    one_line(capsys, "s3://bucket/out", "cannot be written")
+    assert len(uploaded) == 3
+    s3.start()
+    assert "summary.json" not in folder_at("s3://bucket/out").names()
+    monkeypatch.setattr(Folder, "put", put)
+    assert run(there, reader := answering()) == 0
+    assert reader.asked == []
+    assert "summary.json" in folder_at("s3://bucket/out").names()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bundled_spec")
+def test_wrong_credentials_are_one_line_before_anything_is_read(files, s3, capsys):
+    s3.demand_credentials()
+    for option in ("store", "out"):
+        reader = answering()
+        assert run(files | {option: "s3://bucket/x"}, reader) == 2
+        assert reader.asked == []
+        one_line(capsys, "s3://bucket/x", "Access Key", "check the address, the network and the")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bundled_spec", "s3")
+@pytest.mark.parametrize("option", ["store", "out"])
+def test_a_bucket_that_is_not_there_is_one_line_before_anything_is_read(files, option, capsys):
+    reader = answering()
+    assert run(files | {option: "s3://nowhere/x"}, reader) == 2
+    assert reader.asked == []
+    one_line(capsys, "s3://nowhere/x", "bucket does not exist")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("s3")
+def test_credentials_in_an_address_are_not_shown(files, capsys):
+    assert run(files | {"store": f"s3://{KEY}:{SECRET}@bucket/x"}, None) == 2
+    one_line(capsys, "s3://***@bucket/x")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "demo --out {address}",
+        "index bm25 --corpus {corpus} --out {address}",
+        "index dense --corpus {corpus} --out {address}",
+        "passages {corpus} --out {address}",
+    ],
+)
+def test_what_makes_no_sense_at_an_address_is_refused_in_one_line(
+    files, command, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    words = command.format(corpus=files["corpus"], address="s3://bucket/x").split()
+    assert erag(*words) == 2
+    one_line(capsys, "s3://bucket/x: ", "local")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_single_files_are_written_to_an_address(files, root, tmp_path, capsys):
+    assert erag("passages", files["corpus"], "--out", f"{root}/c.parquet", "--words", 3) == 0
+    assert erag("passages", files["corpus"], "--out", tmp_path / "c.parquet", "--words", 3) == 0
+    folder = folder_at(root)
+    assert folder.read("c.parquet") == (tmp_path / "c.parquet").read_bytes()
+    other = tmp_path / "other.trec"
+    other.write_text(files["run"].read_text().replace("mine", "other"))
+    runs = ["--run", files["run"], other]
+    assert erag("fuse", *runs, "--out", f"{root}/f.trec") == 0
+    assert erag("fuse", *runs, "--out", tmp_path / "f.trec") == 0
+    assert folder.read("f.trec") == (tmp_path / "f.trec").read_bytes()
+    assert f"-> {root}/f.trec" in " ".join(capsys.readouterr().out.split())
+    # One that is read is not written over, by whatever name.
+    twice = ["--run", f"{root}/f.trec", files["run"]]
+    assert erag("fuse", *twice, "--out", f"{root}//f.trec") == 2
+    one_line(capsys, "is given as --run")
+    assert folder.names() == ["c.parquet", "f.trec"]
+
+
+@pytest.mark.parametrize("option", ["store", "out"])
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("gs://bucket/x", "the driver for gs:// is not installed"),
+        ("nothing://bucket/x", "give an address that fsspec knows"),
+        ("zip://x::file:///nowhere.zip", "no such file; check the address"),
+    ],
+)
+def test_an_address_that_cannot_be_written_is_one_line_and_no_folder(
+    files, option, address, words, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert run(files | {option: address}, None) == 2
+    one_line(capsys, address, words)
+    assert sorted(tmp_path.iterdir()) == before
