@@ -51,8 +51,8 @@ Progress = Callable[[str, int], None]
 _VERSION = 1
 _MANIFEST = "manifest.json"
 _QUERIES = "queries.parquet"
-# Bytes of runs, as they would be in TREC text, that are ordered at a time: some 500,000 rows.
-_PART_BYTES = 24 << 20
+# Bytes of runs, as they would be in TREC text, that are ordered at a time: some 200,000 rows.
+_PART_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)

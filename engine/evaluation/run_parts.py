@@ -45,8 +45,8 @@ KEPT: tables.Schema = {
     SCORE: pl.Float64(),
     BEYOND: pl.Boolean(),
 }
-# More would have more files open at a time than a process may: there are four of each part.
-MOST_PARTS = 128
+# More would have more files open at a time than a process may: there are two of each part.
+MOST_PARTS = 256
 # Names of which one is kept beside the smallest: more than the message for several names shows.
 _NAMES = 1000
 
@@ -105,7 +105,8 @@ class RunParts:
 
     def read(self, part: int) -> pl.DataFrame:
         """The rows of ``KEPT`` of the queries evaluated in a part."""
-        return read_part(self.folder / "kept", part, KEPT)
+        frames = (read_part(_kept(self.folder, run), part, KEPT) for run in range(len(self.runs)))
+        return pl.concat(frames)
 
 
 @dataclass
@@ -117,8 +118,6 @@ class _Work:
     folder: Path
     parts: int
     whole_of: pl.Series
-    kept: Scatter
-    ignored: Scatter
     on_rows: Callable[[int], None]
     texts: pl.DataFrame | None = None
     whole: list[pl.DataFrame] = field(default_factory=list)
@@ -152,8 +151,6 @@ def scatter_runs(
         InputError: as ``read_runs``.
         WriteError: the disk is full.
     """
-    for name in ("kept", "ignored"):
-        (folder / name).mkdir()
     done = 0
 
     def count(rows: int) -> None:
@@ -161,32 +158,36 @@ def scatter_runs(
         done += rows
         on_rows(done)
 
-    with (
-        Scatter(folder / "kept", KEPT) as kept,
-        Scatter(folder / "ignored", {QUERY_ID: pl.String()}) as ignored,
-    ):
-        whole = pl.Series(whole_of, dtype=pl.String)
-        work = _Work(keys, k, folder, parts, whole, kept, ignored, count)
-        runs: list[ListedRun] = []
-        sources: dict[str, Location] = {}
-        for number, path in enumerate(paths):
-            runs.append(_list_run(work, number, path, sources))
+    work = _Work(keys, k, folder, parts, pl.Series(whole_of, dtype=pl.String), count)
+    runs: list[ListedRun] = []
+    sources: dict[str, Location] = {}
+    for number, path in enumerate(paths):
+        runs.append(_list_run(work, number, path, sources))
     names = pl.lit(pl.Series([run.name for run in runs], dtype=pl.String))
     return RunParts(
         folder=folder,
         parts=parts,
         runs=tuple(runs),
-        ignored=sum(_distinct(folder / "ignored", part) for part in range(parts)),
+        ignored=sum(_distinct(folder, len(runs), part) for part in range(parts)),
         whole=pl.concat([tables.empty(_WHOLE), *work.whole])
         .sort(RUN, QUERY_ID, RANK)
         .with_columns(names.gather(pl.col(RUN)).alias(RUN)),
     )
 
 
-def _distinct(folder: Path, part: int) -> int:
-    ids = pl.DataFrame(schema={QUERY_ID: pl.String()})
-    for batch in scan_part(folder, part):
-        ids = pl.concat([ids, batch]).unique()
+def _kept(folder: Path, run: int) -> Path:
+    return folder / f"kept-{run}"
+
+
+def _ignored(folder: Path, run: int) -> Path:
+    return folder / f"ignored-{run}"
+
+
+def _distinct(folder: Path, runs: int, part: int) -> int:
+    ids = tables.empty(_IGNORED)
+    for run in range(runs):
+        for batch in scan_part(_ignored(folder, run), part):
+            ids = pl.concat([ids, batch]).unique()
     return ids.height
 
 
@@ -205,10 +206,14 @@ def _list_run(work: _Work, number: int, path: Location, sources: dict[str, Locat
                     repeats.look(read_part(raw / name, part, schema))
             repeats.refuse()
         raise
-    if seen.any_known:
-        first, is_evaluated = _keep_known(work, number, seen, repeats, raw)
-    else:
-        first, is_evaluated = _keep_by_text(work, number, seen, repeats, raw)
+    keep = _keep_known if seen.any_known else _keep_by_text
+    for folder in (_kept(work.folder, number), _ignored(work.folder, number)):
+        folder.mkdir()
+    with (
+        Scatter(_kept(work.folder, number), KEPT) as kept,
+        Scatter(_ignored(work.folder, number), _IGNORED) as ignored,
+    ):
+        first, is_evaluated = keep(work, _Outputs(number, kept, ignored), seen, repeats, raw)
     repeats.refuse()
     names = sorted(seen.names)
     require_one_name(path, names)
@@ -218,8 +223,18 @@ def _list_run(work: _Work, number: int, path: Location, sources: dict[str, Locat
 
 
 # Rows of a run with the numbers of queries as their ids; lists in full length with the number of the run.
+_IGNORED: tables.Schema = {QUERY_ID: pl.String()}
 _NUMBERED: tables.Schema = {**SCHEMA, QUERY_ID: pl.UInt32()}
 _WHOLE: tables.Schema = {**tables.RUNS, RUN: pl.UInt32()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Outputs:
+    """Where the lists of a run go, and its queries that the queries file lacks."""
+
+    number: int
+    kept: Scatter
+    ignored: Scatter
 
 
 @dataclass
@@ -264,20 +279,20 @@ def _parts_of(work: _Work, numbers: pl.Series) -> pl.Series:
 
 
 def _keep_known(
-    work: _Work, number: int, seen: _Seen, repeats: _Repeats, raw: Path
+    work: _Work, outputs: _Outputs, seen: _Seen, repeats: _Repeats, raw: Path
 ) -> tuple[str, bool]:
     is_evaluated = False
     for part in range(work.parts):
         rows = repeats.look(read_part(raw / "known", part, _NUMBERED))
-        is_evaluated |= _keep(work, number, repeats.ordered(rows))
+        is_evaluated |= _keep(work, outputs, repeats.ordered(rows))
         others = repeats.look(read_part(raw / "unknown", part, SCHEMA)).select(QUERY_ID).unique()
-        work.ignored.add(others, others[QUERY_ID].hash() % work.parts)
+        outputs.ignored.add(others, others[QUERY_ID].hash() % work.parts)
     assert seen.first is not None
     return seen.first, is_evaluated
 
 
 def _keep_by_text(
-    work: _Work, number: int, seen: _Seen, repeats: _Repeats, raw: Path
+    work: _Work, outputs: _Outputs, seen: _Seen, repeats: _Repeats, raw: Path
 ) -> tuple[str, bool]:
     """Keep a run in which a text stands for every query that has it."""
     if work.texts is None:
@@ -292,31 +307,31 @@ def _keep_by_text(
         rows = repeats.ordered(repeats.look(read_part(raw / "unknown", part, SCHEMA)))
         of_ids = rows.join(work.texts, left_on=QUERY_ID, right_on=QUERY, how="left")
         known = of_ids.filter(pl.col(NUMBER).is_not_null())
-        is_evaluated |= _keep(work, number, known.drop(QUERY_ID).rename({NUMBER: QUERY_ID}))
+        is_evaluated |= _keep(work, outputs, known.drop(QUERY_ID).rename({NUMBER: QUERY_ID}))
         others = of_ids.filter(pl.col(NUMBER).is_null()).select(QUERY_ID).unique()
-        work.ignored.add(others, others[QUERY_ID].hash() % work.parts)
+        outputs.ignored.add(others, others[QUERY_ID].hash() % work.parts)
         smallest = (known["id"].min(), others[QUERY_ID].min())
         first.update(query_id for query_id in smallest if isinstance(query_id, str))
     return min(first, default=""), is_evaluated
 
 
-def _keep(work: _Work, number: int, rows: pl.DataFrame) -> bool:
+def _keep(work: _Work, outputs: _Outputs, rows: pl.DataFrame) -> bool:
     """Keep of ordered lists, with the numbers of queries as their ids, what is evaluated and within the
     cutoff, and in full length those that are wanted so. Whether any is evaluated."""
     if len(work.whole_of):
         ids = work.keys.table[QUERY_ID].gather(rows[QUERY_ID])
         full = rows.with_columns(ids).filter(pl.col(QUERY_ID).is_in(work.whole_of.implode()))
         work.whole.append(
-            full.with_columns(pl.lit(number, pl.UInt32).alias(RUN)).select(list(_WHOLE))
+            full.with_columns(pl.lit(outputs.number, pl.UInt32).alias(RUN)).select(list(_WHOLE))
         )
     evaluated = rows.filter(pl.col(QUERY_ID) < work.keys.evaluated)
     kept = (
         evaluated.with_columns((pl.col(RANK).max().over(QUERY_ID) > work.k).alias(BEYOND))
         .filter(pl.col(RANK) <= work.k)
         .rename({QUERY_ID: NUMBER})
-        .with_columns(pl.lit(number, pl.UInt32).alias(RUN))
+        .with_columns(pl.lit(outputs.number, pl.UInt32).alias(RUN))
     )
-    work.kept.add(kept, _parts_of(work, kept[NUMBER]))
+    outputs.kept.add(kept, _parts_of(work, kept[NUMBER]))
     return not evaluated.is_empty()
 
 

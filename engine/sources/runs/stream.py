@@ -44,7 +44,7 @@ SCHEMA: tables.Schema = {
 }
 
 # Bytes of TREC text that are parsed at a time, and rows of a batch from elsewhere.
-_BLOCK = 8 << 20
+_BLOCK = 4 << 20
 _ROWS = 100_000
 # The most rows of a faulty Parquet run that is read whole, for the very error of ``read_run``: about 300 MB.
 _READ_WHOLE = 2_000_000
