@@ -238,3 +238,172 @@ def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory,
         return
     assert not isinstance(made, tuple), made
     assert_same_content(pickle.loads(pickle.dumps(made)), whole, files)
+
+
+def write_small(folder, queries=40, listed=6):
+    """An ordinary evaluation: one run of some queries; its files and what is read of them."""
+    folder.mkdir()
+    rows = [{"id": f"q{i}", "query": f"what is {i}", "answers": ["Ann"]} for i in range(queries)]
+    (folder / "q.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    passages = [{"id": f"d{i}", "text": f"It is {i}."} for i in range(50)]
+    (folder / "c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in passages))
+    lines = [
+        f"q{i} Q0 d{(7 * i + j * j) % 50} 0 {-j} s\n" for i in range(queries) for j in range(listed)
+    ]
+    (folder / "r.trec").write_text("".join(lines))
+    files = InputFiles(
+        queries=folder / "q.jsonl", corpus=folder / "c.jsonl", run=(folder / "r.trec",)
+    )
+    return files, read_inputs(files, k=4)
+
+
+def refuse_to_read(monkeypatch):
+    """Whatever is read of runs or of a corpus from now on fails the test."""
+    for name in ("list_runs", "index_corpus", "read_query_set"):
+        monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
+
+
+def test_a_finished_partition_is_taken_up_without_reading_its_files(tmp_path, monkeypatch):
+    files, _ = write_small(tmp_path / "files")
+    folder = folder_at(tmp_path / "w")
+    first = partition(files, folder, k=4, pairs_per_shard=30)
+    assert len(first.shards) > 4
+    refuse_to_read(monkeypatch)
+    assert partition(files, folder, k=4, pairs_per_shard=30) == first
+
+
+@pytest.mark.parametrize("what", ["k", "pairs_per_shard", "limit", "queries", "run", "corpus"])
+def test_other_files_or_settings_make_another_partition_beside_it(tmp_path, what):
+    files, _ = write_small(tmp_path / "files")
+    folder = folder_at(tmp_path / "w")
+    first = partition(files, folder, k=4, pairs_per_shard=30)
+    more = {"k": 4, "pairs_per_shard": 30}
+    if what in more:
+        more[what] -= 1
+    elif what == "limit":
+        files = InputFiles(queries=files.queries, corpus=files.corpus, run=files.run, limit=3)
+    else:
+        path = {"queries": files.queries, "corpus": files.corpus, "run": files.run[0]}[what]
+        path.write_text(path.read_text() + "\n")
+    second = partition(files, folder, **more)
+    assert second.folder != first.folder
+    assert (second.passages.name == first.passages.name) == (what != "corpus")
+    assert read_shard(first, 0).queries.height == first.shards[0].queries
+
+
+class Killed(BaseException):
+    """The process ends here, as far as the code can tell."""
+
+
+@pytest.mark.parametrize("moment", ["runs", "passages", "shards"])
+def test_a_partition_that_was_killed_leaves_nothing_to_trip_over(tmp_path, moment):
+    files, whole = write_small(tmp_path / "files")
+    folder = folder_at(tmp_path / "w")
+
+    def kill(what, done):
+        if what == moment and (what != "shards" or done == 3):
+            raise Killed
+
+    with pytest.raises(Killed):
+        partition(files, folder, k=4, pairs_per_shard=30, on_progress=kill)
+    # A process that was killed outright leaves its temporary folder, too.
+    (tmp_path / "w" / f".partition.{'0' * 32}.erag" / "raw").mkdir(parents=True)
+    made = partition(files, folder, k=4, pairs_per_shard=30)
+    assert_same_content(made, whole, files)
+    fresh = partition(files, folder_at(tmp_path / "fresh"), k=4, pairs_per_shard=30)
+    assert made.shards == fresh.shards
+    assert made.folder.names() == fresh.folder.names()
+
+
+@pytest.mark.parametrize(
+    "lost", ["shard-000002.zip", "queries.parquet", "passages", "manifest.json"]
+)
+def test_a_partition_of_which_a_file_is_gone_is_made_anew(tmp_path, lost):
+    files, whole = write_small(tmp_path / "files")
+    folder = folder_at(tmp_path / "w")
+    first = partition(files, folder, k=4, pairs_per_shard=30)
+    if lost == "passages":
+        (folder / "passages").delete([first.passages.name])
+    else:
+        first.folder.delete([lost])
+    second = partition(files, folder, k=4, pairs_per_shard=30)
+    assert second == first
+    assert_same_content(second, whole, files)
+
+
+def test_a_damaged_shard_is_one_line_and_not_other_data(tmp_path):
+    files, _ = write_small(tmp_path / "files")
+    made = partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=30)
+    path = made.folder.at / "shard-000001.zip"
+    whole, good = path.read_bytes(), read_shard(made, 1)
+    refused = 0
+    for place in range(0, len(whole), 37):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        found = outcome(lambda: read_shard(made, 1))
+        if isinstance(found, tuple):
+            assert "damaged shard" in found[2]
+            refused += 1
+        else:  # a byte of the archive that says nothing about its content
+            assert found.runs.equals(good.runs)
+            assert found.queries.equals(good.queries)
+    assert refused > 20
+    path.unlink()
+    with pytest.raises(InputError, match="no such file"):
+        read_shard(made, 1)
+
+
+def test_a_partition_at_an_address_is_read_from_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    files, whole = write_small(tmp_path / "files")
+    folder = folder_at(f"memory://{tmp_path.name}/w")
+    made = partition(files, folder, k=4, pairs_per_shard=30)
+    assert_same_content(pickle.loads(pickle.dumps(made)), whole, files)
+    assert partition(files, folder, k=4, pairs_per_shard=30) == made
+    left = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    assert left == {
+        "files",
+        "erag",
+    }  # the index, kept for this machine's workers; nothing temporary
+
+
+def test_shards_of_another_run_have_ranges_that_fit(tmp_path):
+    files, _ = write_small(tmp_path / "files", queries=300)
+    folder = folder_at(tmp_path / "w")
+    first = partition(files, folder, k=4, pairs_per_shard=50)
+    (tmp_path / "other.trec").write_text("".join(f"q{i} Q0 d{i % 9} 0 1 t\n" for i in range(300)))
+    other = InputFiles(queries=files.queries, corpus=files.corpus, run=(tmp_path / "other.trec",))
+    second = partition(other, folder, k=4, pairs_per_shard=50)
+    assert len(second.shards) < len(first.shards)
+    for shard in first.shards:
+        around = [
+            s for s in second.shards if s.span[0] <= shard.span[0] and shard.span[1] <= s.span[1]
+        ]
+        assert len(around) == 1
+
+
+def test_the_digest_of_a_shard_follows_its_content_alone(tmp_path):
+    files, _ = write_small(tmp_path / "files")
+    first = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    path = files.run[0]
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(reversed(lines)))
+    same = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    assert same.folder != first.folder
+    assert same.shards == first.shards
+    # One list changes: that shard alone has another digest.
+    changed = [line.replace("q0 Q0 d0 0 0 s", "q0 Q0 d49 0 0 s") for line in lines]
+    assert changed != lines
+    path.write_text("".join(changed))
+    other = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    moved = [a.number for a, b in zip(first.shards, other.shards, strict=True) if a != b]
+    home = query_shards(first).filter(pl.col("query_id") == "q0")["shard"][0]
+    assert moved == [home]
+    files.corpus.write_text(files.corpus.read_text().replace("It is 49.", "It was 49."))
+    corpus = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
+    assert not {s.digest for s in corpus.shards} & {s.digest for s in other.shards}
+
+
+def test_settings_out_of_range_are_refused(tmp_path):
+    files, _ = write_small(tmp_path / "files")
+    with pytest.raises(InputError, match="`pairs_per_shard` is 0; use 1 or more"):
+        partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=0)
