@@ -239,7 +239,13 @@ def read_shard(partition: Partition, number: int) -> EvaluationInputs:
         content = from_bytes(partition.folder.read(name), path)
     except FileNotFoundError:
         raise InputError(path, None, "no such file", "run the same command again") from None
-    corpus = partition.passages.find(content.runs[DOC_ID])
+    listed = content.runs[DOC_ID].unique()
+    corpus = partition.passages.find(listed)
+    if corpus.height < len(listed):
+        problem = (
+            f"{len(listed) - corpus.height} listed passages are not in the index of the corpus"
+        )
+        raise InputError(path, None, problem, "delete the folder of passages, and run again")
     return EvaluationInputs(
         queries=content.queries,
         corpus=corpus,

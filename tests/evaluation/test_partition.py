@@ -3,6 +3,7 @@ import gzip
 import json
 import pickle
 import random
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ from engine.evaluation import partition as module
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.partition import partition, query_shards, read_shard
 from engine.sources.io.folders import folder_at
+from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of
 
 PASSAGES = [f"d{i}" for i in range(12)]
@@ -223,10 +225,7 @@ def assert_same_content(made, whole, files):
         assert of_shard["query_id"].to_list() == inputs.queries["query_id"].to_list()
 
 
-@settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 2**32), most=st.sampled_from([1, 3, 8, 100]), k=st.integers(1, 5))
-def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory, seed, most, k):
-    folder = tmp_path_factory.mktemp("partition")
+def compare_with_reading_whole(folder, seed, most, k):
     files = Made(folder / "files", seed).files()
     whole = outcome(lambda: read_inputs(files, k=k))
     with pytest.MonkeyPatch.context() as patch:
@@ -235,9 +234,29 @@ def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory,
     if isinstance(whole, tuple):
         assert made == whole
         assert not list((folder / "w").glob("*/manifest.json"))
-        return
-    assert not isinstance(made, tuple), made
-    assert_same_content(pickle.loads(pickle.dumps(made)), whole, files)
+    else:
+        assert not isinstance(made, tuple), made
+        assert_same_content(pickle.loads(pickle.dumps(made)), whole, files)
+
+
+DRAWN = {
+    "seed": st.integers(0, 2**32),
+    "most": st.sampled_from([1, 3, 8, 100]),
+    "k": st.integers(1, 5),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(**DRAWN)
+def test_shards_are_what_is_read_whole_and_errors_are_the_same(tmp_path_factory, seed, most, k):
+    compare_with_reading_whole(tmp_path_factory.mktemp("partition"), seed, most, k)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(**DRAWN)
+def test_shards_and_errors_are_the_same_for_many_more_evaluations(tmp_path_factory, seed, most, k):
+    compare_with_reading_whole(tmp_path_factory.mktemp("partition"), seed, most, k)
 
 
 def write_small(folder, queries=40, listed=6):
@@ -350,6 +369,15 @@ def test_a_damaged_shard_is_one_line_and_not_other_data(tmp_path):
     path.unlink()
     with pytest.raises(InputError, match="no such file"):
         read_shard(made, 1)
+
+
+def test_an_index_of_another_corpus_is_refused(tmp_path):
+    files, _ = write_small(tmp_path / "files")
+    made = partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=30)
+    files.corpus.write_text('{"id": "d1", "text": "alone"}\n')
+    other = index_corpus(files.corpus, folder_at(tmp_path / "other"), "k")
+    with pytest.raises(InputError, match="listed passages are not in the index"):
+        read_shard(replace(made, passages=other), 0)
 
 
 def test_a_partition_at_an_address_is_read_from_there(tmp_path, monkeypatch):
