@@ -48,6 +48,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.machine.model_files import cache_directory
+from engine.machine.pool import PoolSettings
 from engine.ranking.measures import Measure
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
@@ -132,7 +133,9 @@ class Generator:
         wanted = wanted_reads(
             lists, queries, corpus, prompt=self.prompt, fingerprint=self.spec.fingerprint
         )
-        reads, costs = get_reads(wanted, self.spec, self.store, actors=0, executor=self.executor)
+        reads, costs = get_reads(
+            wanted, self.spec, self.store, pool=PoolSettings(actors=0), executor=self.executor
+        )
         if reads[FAILURE].is_not_null().any():
             raise SystemExit(f"{reads[FAILURE].count()} reads failed")
         self.reused += costs.reused

@@ -43,8 +43,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._harness import in_turn, make_parser, write_report
-from engine.machine import cluster
+from engine.machine import cluster, pool
 from engine.machine.device import Dtype
+from engine.machine.pool import PoolSettings
 from engine.reading import pipeline, readers
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
@@ -220,9 +221,10 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     )
     sides: dict[str, dict[str, float]] = {}
     cluster.start_ray(int(plan.estimated_size()))
+    one = pool.decide(PoolSettings(actors=1), 2**30)
     for name, results in (
         ("loop", lambda: read_in_process(plan, units, spec)),
-        ("pipeline", lambda: pipeline.read_on_ray(plan, units, spec, actors=1)),
+        ("pipeline", lambda: pipeline.read_on_ray(plan, units, spec, pool=one)),
     ):
         start_up, seconds, done = timed(results())
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}

@@ -62,6 +62,11 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
         yield on_progress
 
 
+def event(line: str) -> None:
+    """Show what happened to the cluster while the job ran; above the bar where there is one."""
+    tell(f"erag: {line}")
+
+
 class _Lines:
     """Plain lines for logs: at the start, every 15 seconds, and at the end."""
 

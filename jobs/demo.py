@@ -27,7 +27,7 @@ from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
 from jobs._command import ConfigFile, run_command
-from jobs._progress import shown_progress
+from jobs._progress import event, shown_progress
 from jobs._results import outputs
 from jobs._signals import keeps
 from jobs._terminal import say
@@ -177,6 +177,7 @@ def time_reads(
                 settings.running,
                 store=store,
                 on_progress=on_progress,
+                on_event=event,
                 executor=executor,
             )
         if reading.costs.done or limit >= SHORT_ANSWERS:

@@ -26,7 +26,7 @@ from jobs._evaluation_options import (
     sweep_of,
 )
 from jobs._options import with_signature
-from jobs._progress import shown_progress
+from jobs._progress import event, shown_progress
 from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._terminal import warn_of_code
@@ -87,9 +87,11 @@ def evaluate_and_report(
     with shown_progress() as on_progress:
         if len(conditions) == 1:
             (settings,) = conditions.values()
-            result = evaluating.evaluate(inputs, settings, store=store, on_progress=on_progress)
+            result = evaluating.evaluate(
+                inputs, settings, store=store, on_progress=on_progress, on_event=event
+            )
         else:
-            done = study(inputs, conditions, store=store, on_progress=on_progress)
+            done = study(inputs, conditions, store=store, on_progress=on_progress, on_event=event)
             result = done.evaluations[done.main]
     write_results(result, inputs, files, out, done, origin)
     print_results(result, folder_at(out).shown(), done, full=full)

@@ -14,6 +14,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import prepare
 from engine.evaluation.read import Reading, by_role, read, specify_jobs
 from engine.evaluation.settings import Settings
+from engine.machine.watch import OnEvent, silent
 from engine.reading.certify import Certificate, Sample, certify
 from engine.reading.reads import Executor, Progress
 from engine.sources.io.locations import Location
@@ -25,6 +26,7 @@ def evaluate(
     *,
     store: Location,
     on_progress: Progress = lambda done, total: None,
+    on_event: OnEvent = silent,
     executor: Executor | None = None,
 ) -> Evaluation:
     """Evaluate runs: label their passages, score them, and compare with the end-to-end score.
@@ -35,6 +37,7 @@ def evaluate(
         settings: what to do.
         store: the read store, a path or an address.
         on_progress: called with the distinct reads done and wanted.
+        on_event: told one line when nodes of the cluster come or go, actors restart, or the job waits.
         executor: a program of the user's that does the reads instead of the readers, given their
             prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
             ``NamedExecutor``; otherwise they are neither stored nor looked up.
@@ -55,6 +58,7 @@ def evaluate(
             settings.running,
             store=store,
             on_progress=on_progress,
+            on_event=on_event,
             executor=executor,
         )
     )
@@ -90,6 +94,6 @@ def _certify(
         sample=Sample(settings.running.certify, settings.bootstrap.seed),
         score=value,
         sha256={"prompt": reading.prompt.digest, **inputs_sha256(inputs)},
-        actors=settings.running.actors,
+        pool=settings.running.pool(),
         executor=executor,
     )

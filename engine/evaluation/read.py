@@ -11,6 +11,7 @@ from engine.errors import ReadError
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
+from engine.machine.watch import OnEvent, silent
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
@@ -211,6 +212,7 @@ def read(
     *,
     store: Location,
     on_progress: Progress,
+    on_event: OnEvent = silent,
     executor: Executor | None = None,
 ) -> list[Reading]:
     """Have the reads of all jobs: of one evaluation, or of all conditions of a study.
@@ -218,9 +220,10 @@ def read(
     Args:
         jobs: each of another identity; all prompts are made before any reader is loaded.
         queries, corpus: the tables that the jobs' ids point into.
-        running: the number of actors, and whether a failed read is an error.
+        running: the actors, and whether a failed read is an error.
         store: the read store, a path or an address.
         on_progress: called with the distinct reads done and wanted, of all jobs together.
+        on_event: as in ``get_reads``.
         executor: does the reads instead of the readers, as in ``get_reads``; the one that the jobs
             were specified with.
 
@@ -245,8 +248,9 @@ def read(
             frame,
             job.spec,
             store,
-            actors=running.actors,
+            pool=running.pool(),
             on_progress=_shifted(on_progress, before, total),
+            on_event=on_event,
             executor=executor,
         )
         _refuse_failures(reads, running.failed_reads, stored=is_kept(executor))

@@ -22,6 +22,7 @@ from engine.evaluation.prepare import Prepared, prepare
 from engine.evaluation.read import Job, Reading, merge_jobs, read, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER as READER_ROLE
+from engine.machine.watch import OnEvent, silent
 from engine.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.protocol import Augmentation
@@ -163,6 +164,7 @@ def study(
     *,
     store: Location,
     on_progress: Progress = lambda done, total: None,
+    on_event: OnEvent = silent,
     executor: Executor | None = None,
 ) -> Study:
     """Evaluate under every condition.
@@ -170,7 +172,7 @@ def study(
     Args:
         inputs: read at the largest cutoff of the conditions, or at a larger one.
         conditions: as ``vary`` gives them.
-        store, on_progress, executor: as in ``evaluate.evaluate``; progress is that of all conditions.
+        store, on_progress, on_event, executor: as in ``evaluate.evaluate``; progress is that of all conditions.
 
     Raises:
         InputError, ReadError: as ``evaluate.evaluate``.
@@ -193,6 +195,7 @@ def study(
         next(iter(conditions.values())).running,
         store=store,
         on_progress=on_progress,
+        on_event=on_event,
         executor=executor,
     )
     by_identity = {job.identity: reading for job, reading in zip(merged, readings, strict=True)}

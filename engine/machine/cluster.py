@@ -1,4 +1,4 @@
-"""Ray on one machine or many: starting it, how many actors it has room for, and pools of them."""
+"""Ray on one machine or many: starting it, joining it, and what its processes do at their end."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
-import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from engine.errors import InputError, ReadError
+from engine.errors import ReadError
 from engine.machine.batching import machine_memory
 from engine.machine.private_folder import PrivateFolder, make_folder
 
@@ -144,22 +143,9 @@ def stop_ray() -> None:
                 os.environ[name] = value
 
 
-def has_gpus() -> bool:
-    """Whether the cluster has GPUs."""
-    return int(ray.cluster_resources().get("GPU", 0)) > 0
-
-
-def default_actors(actor_bytes: int) -> int:
-    """Actors that the cluster has room for: one a GPU; without GPUs one a CPU, as memory allows.
-
-    Args:
-        actor_bytes: main memory that one actor takes where there are no GPUs.
-    """
-    resources = ray.cluster_resources()
-    if gpus := int(resources.get("GPU", 0)):
-        return gpus
-    by_memory = int((machine_memory() - 2 * 2**30) // actor_bytes)
-    return max(1, min(int(resources.get("CPU", 1)), by_memory))
+def is_joined() -> bool:
+    """Whether Ray is a cluster of the user's, which other nodes may join, and not this process's own."""
+    return ray.is_initialized() and _folder is None
 
 
 def end_at_exit() -> None:
@@ -189,61 +175,7 @@ def beside_driver() -> dict[str, Any]:
     }
 
 
-def pool_of(actors: int) -> dict[str, Any]:
-    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
-
-    Also sets this process's Ray Data to be quiet, to lose nothing, and to survive an actor that dies
-    while it loads.
-
-    Raises:
-        InputError: more actors than the cluster has GPUs, where it has any.
-    """
-    gpus = int(ray.cluster_resources().get("GPU", 0))
-    if gpus and actors > gpus:
-        raise InputError(
-            None, None, f"{actors} actors on {gpus} GPUs", "use at most one actor per GPU"
-        )
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.max_errored_blocks = 0
-    context.max_consecutive_actor_init_deaths = 2
-    return {
-        "batch_size": 1,
-        "batch_format": "pyarrow",
-        "compute": ray.data.ActorPoolStrategy(size=actors, max_tasks_in_flight_per_actor=2),
-        "num_cpus": 0 if gpus else _cpus_per_actor(actors),
-        "num_gpus": 1 if gpus else 0,
-    }
-
-
-def map_rows(
-    rows: Sequence[dict[str, Any]],
-    actor_class: type,
-    arguments: dict[str, Any],
-    *,
-    actors: int,
-) -> Iterator[dict[str, Any]]:
-    """Map rows on a pool of actors, one row per task; results are yielded as they complete, in any order.
-
-    Args:
-        rows: each becomes a block.
-        actor_class: takes a table of one row and returns a table of results.
-        arguments: for the constructor of each actor.
-        actors: their number.
-
-    Raises:
-        InputError: as ``pool_of``.
-        RayError: a task failed.
-    """
-    results = ray.data.from_items(list(rows), override_num_blocks=len(rows)).map_batches(
-        actor_class, fn_constructor_kwargs=arguments, **pool_of(actors)
-    )
-    for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-        yield from block.to_pylist()
-
-
-def _cpus_per_actor(actors: int) -> float:
+def cpus_per_actor(actors: int) -> float:
     """An even share of the cluster's CPUs that fits on its smallest node; Ray sets threads by it.
 
     A pool that takes every CPU leaves none for the dataset's other tasks; here those need none.

@@ -18,6 +18,7 @@ import polars as pl
 from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.machine.pool import PoolSettings
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.reading.reads import Executor, executor_for, output_columns
@@ -107,7 +108,7 @@ def certify(
     sample: Sample,
     score: Callable[[pl.DataFrame], pl.Series],
     sha256: Mapping[str, str],
-    actors: int | None,
+    pool: PoolSettings,
     executor: Executor | None = None,
 ) -> Certificate:
     """Repeat a sample of a job's reads with a fresh reader and compare. Nothing is stored.
@@ -119,7 +120,7 @@ def certify(
         score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
             ``confidence``.
         sha256: digests of what else the job's results depend on, for the record.
-        actors: as in ``get_reads``; one actor does the repetition, or with 0 this process.
+        pool: as in ``get_reads``; one of its actors does the repetition.
         executor: does the reads instead of the reader, as in ``get_reads``.
 
     Raises:
@@ -129,7 +130,8 @@ def certify(
     alone, units = cut(plan.height)
     run, gpu = executor, False
     if run is None and units:
-        run, _, gpu = executor_for(0 if actors == 0 else 1, plan, spec)
+        one = pool if pool.in_process else replace(pool, actors=1)
+        run, _, gpu = executor_for(one, plan, spec)
     in_other_batches, tokens = spec, 0
     if spec.engine != "vllm":  # which makes its batches by itself
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)

@@ -10,33 +10,20 @@ ledger is lost. No unit fails for want of the ledger.
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 import ray.exceptions
 
 from engine.machine import cluster
 from engine.machine.attempts import Attempt, weight
+from engine.machine.watch import Start, Tally
 
+_SECONDS_TO_ANSWER = 5.0
 _STRIKES = 2  # deaths during a read before the read counts as their cause
-
-
-class Start(NamedTuple):
-    """An actor's process that has loaded its reader."""
-
-    actor: str
-    node: str
-    again: bool
-
-
-class Tally(NamedTuple):
-    """What the ledger saw since it started; ``ledger`` differs from one start to the next."""
-
-    ledger: str
-    starts: list[Start]
-    repeated_units: int
 
 
 class Ledger:
@@ -70,15 +57,26 @@ class Ledger:
 
     def started(self, start: Start) -> None:
         """Record that an actor has loaded its reader."""
-        self._starts.append(start)
+        if start not in self._starts:
+            self._starts.append(start)
 
     def tally(self) -> Tally:
+        """What was counted since this process of the ledger started."""
         return Tally(self._name, list(self._starts), len(self._repeated))
 
 
 def start_ledger() -> Any:
     """Start the ledger beside the driver; its handle. End it with ``ray.kill``."""
     return ray.remote(**cluster.beside_driver())(Ledger).remote()
+
+
+def tally_of(ledger: Any) -> Tally | None:
+    """What the ledger counted; None where it does not answer within some seconds."""
+    try:
+        tally: Tally = ray.get(ledger.tally.remote(), timeout=_SECONDS_TO_ANSWER)
+    except (ray.exceptions.RayError, TimeoutError):
+        return None
+    return tally
 
 
 class Attempts:
@@ -97,6 +95,7 @@ class Attempts:
         start = Start(
             context.get_actor_id() or "",
             context.get_node_id(),
+            os.getpid(),
             context.was_current_actor_reconstructed,
         )
         self._ledger.started.remote(start)

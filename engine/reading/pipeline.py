@@ -20,16 +20,18 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import ray
-import ray.data
 import ray.exceptions
+from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import ReadError
 from engine.machine import cluster
 from engine.machine.device import is_fatal
+from engine.machine.pool import Pool, map_rows
+from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading import readers
 from engine.reading.execute import UnitResult
 from engine.reading.guard import read_guarded
-from engine.reading.ledger import Attempts, start_ledger
+from engine.reading.ledger import Attempts, start_ledger, tally_of
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput, field_types
 
@@ -94,29 +96,34 @@ def read_on_ray(
     units: Sequence[Unit],
     spec: ReaderSpec,
     *,
-    actors: int,
+    pool: Pool,
     actor_class: type[ReaderActor] = ReaderActor,
+    on_event: OnEvent = silent,
+    totals: PoolTotals | None = None,
 ) -> Iterator[UnitResult]:
-    """Read the units of a plan on ``actors`` actors; results come as units end, in any order.
+    """Read the units of a plan on a pool of actors; results come as units end, in any order.
 
-    Ray must have been started. Each actor takes one GPU where the cluster has GPUs, else an even
-    share of the CPUs.
+    Ray must have been started.
+
+    Args:
+        plan: the reads, with ``inputs``.
+        units: pieces of the plan.
+        spec: the reader.
+        pool: the actors, as ``pool.decide`` gives them.
+        actor_class: what hosts the reader.
+        on_event: told one line when nodes come or go, actors restart, or the pool waits.
+        totals: added up in place.
 
     Raises:
-        InputError: more GPU actors than the cluster has GPUs.
+        ReadError: a unit cannot be done at all, or nothing has moved for hours.
     """
-    hosting = cluster.pool_of(actors)
     ledger = start_ledger()
     inputs = ray.put(plan.select(INPUTS).to_arrow().column(0))
     rows = [asdict(unit) for unit in units]
-    results = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        actor_class,
-        fn_constructor_kwargs={"spec": spec, "inputs": inputs, "ledger": ledger},
-        **hosting,
-    )
+    arguments = {"spec": spec, "inputs": inputs, "ledger": ledger}
     try:
-        for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for row in block.to_pylist():
+        with watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(ledger)):
+            for row in map_rows(rows, actor_class, arguments, pool):
                 yield UnitResult(
                     unit=Unit(**row["unit"]),
                     outputs=[ReadOutput(**output) for output in row["outputs"]],
@@ -124,7 +131,7 @@ def read_on_ray(
                     seconds=row["seconds"],
                     stats=row["stats"],
                 )
-    except ray.exceptions.RayError as error:
+    except (ray.exceptions.RayError, ExecutionTimeoutError) as error:
         raise ReadError(f"reading on Ray failed: {cluster.cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):

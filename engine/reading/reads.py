@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -13,6 +13,8 @@ from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.machine.pool import PoolSettings
+from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
@@ -99,6 +101,10 @@ class ReadingCosts:
         workers: peak memory in bytes of each actor.
         damaged_files: paths of files of the store that the disk damaged, now set aside; reads in them
             that were wanted were done again.
+        lost_nodes, joined_nodes: nodes that left the cluster, and that joined it, while it read.
+        restarted_actors: actors whose process ended and was started again.
+        repeated_units: units of work that were begun more than once.
+        waited_seconds: time without any node that an actor fits on.
     """
 
     wanted: int = 0
@@ -116,6 +122,11 @@ class ReadingCosts:
     memory_halvings: int = 0
     workers: dict[str, int] = field(default_factory=dict)
     damaged_files: list[str] = field(default_factory=list)
+    lost_nodes: int = 0
+    joined_nodes: int = 0
+    restarted_actors: int = 0
+    repeated_units: int = 0
+    waited_seconds: float = 0.0
 
 
 def get_reads(
@@ -123,8 +134,9 @@ def get_reads(
     spec: ReaderSpec,
     directory: Location,
     *,
-    actors: int | None,
+    pool: PoolSettings,
     on_progress: Progress = lambda done, total: None,
+    on_event: OnEvent = silent,
     executor: Executor | None = None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
     """Get all wanted reads: reuse those in the store, do the others.
@@ -133,9 +145,9 @@ def get_reads(
         wanted: as ``plan.wanted_reads`` gives them.
         spec: the reader, or what ``read_by`` makes of it for the executor.
         directory: the read store, a path or an address.
-        actors: actors on Ray; None for as many as the cluster has room for, 0 for none (the reads
-            are done in this process).
+        pool: the actors on Ray, or none (the reads are done in this process).
         on_progress: called with the distinct reads done and wanted, first with what was reused.
+        on_event: told one line when nodes come or go, actors restart, or the pool waits.
         executor: does the units instead of the reader. The reads of a ``NamedExecutor`` are stored
             and found under its name; any other's are neither stored nor looked up.
 
@@ -162,11 +174,14 @@ def get_reads(
     on_progress(stored.height, distinct)
     frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
     if plan.height:
+        totals = PoolTotals()
         plan = longest_first(
             plan, input_sizes(spec, plan[INPUTS].to_list()), lead=len(spec.shared_prefix)
         )
-        run, pool, gpu = (executor, 1, False) if executor else executor_for(actors, plan, spec)
-        units = cut_units(plan, unit_tokens(int(plan[SIZE].sum()), actors=pool, gpu=gpu))
+        run, actors, gpu = (
+            (executor, 1, False) if executor else executor_for(pool, plan, spec, on_event, totals)
+        )
+        units = cut_units(plan, unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=gpu))
         workers: dict[str, dict[str, Any]] = {}
         for result in run(plan, units, spec):
             unit = result.unit
@@ -189,6 +204,8 @@ def get_reads(
         costs.padded_tokens = sum(stats["padded_tokens"] for stats in workers.values())
         costs.memory_halvings = sum(stats["memory_halvings"] for stats in workers.values())
         costs.workers = {name: stats["peak_memory"] for name, stats in workers.items()}
+        for name, value in asdict(totals).items():
+            setattr(costs, name, value)
         costs.seconds = time.perf_counter() - start
         costs.reads_per_second = costs.done / costs.seconds
         if costs.padded_tokens:
@@ -225,28 +242,37 @@ def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
 
 
 def executor_for(
-    actors: int | None, plan: pl.DataFrame, spec: ReaderSpec
+    settings: PoolSettings,
+    plan: pl.DataFrame,
+    spec: ReaderSpec,
+    on_event: OnEvent = silent,
+    totals: PoolTotals | None = None,
 ) -> tuple[Executor, int, bool]:
-    """The function that does the reads, the number of its actors, and whether they have GPUs.
+    """The function that does the reads, the number of its actors at the start, and whether they have GPUs.
 
     Args:
-        actors: as in ``get_reads``.
+        settings: as in ``get_reads``.
         plan: the reads; none needs more actors than these.
+        on_event, totals: as in ``pipeline.read_on_ray``.
+
+    Raises:
+        InputError: the cluster can never host such a pool.
     """
-    if actors == 0:
+    if settings.in_process:
         return read_in_process, 1, device.machine_has_gpu()
     from engine.machine import cluster
+    from engine.machine import pool as pools
     from engine.reading import pipeline
 
     cluster.start_ray(int(plan.estimated_size()))
     weights = device.weight_bytes(spec.parameters, spec.dtype)
-    needed = spec.memory or device.default_actor_memory(weights)
-    pool = min(actors or cluster.default_actors(needed), plan.height)
+    loading = device.default_actor_memory(weights)
+    pool = pools.decide(settings, loading, budget=spec.memory).at_most(plan.height)
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
-        return pipeline.read_on_ray(plan, units, spec, actors=min(pool, len(units)))
+        return pipeline.read_on_ray(plan, units, spec, pool=pool, on_event=on_event, totals=totals)
 
-    return on_ray, pool, cluster.has_gpus()
+    return on_ray, pool.start, pool.needs.gpus > 0
 
 
 def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:

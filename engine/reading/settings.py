@@ -7,6 +7,7 @@ from typing import Literal
 
 from engine.errors import require_least
 from engine.machine.device import Dtype
+from engine.machine.pool import Actors, PoolSettings
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation, Engine
 from engine.scoring.metrics import get_metric
@@ -65,8 +66,12 @@ class RunningSettings:
 
     Attributes:
         memory: Memory of one actor, as in 1.5GiB; 0 stands for what the machine has room for.
-        actors: Processes that host the reader; 0 reads in this process. By default as many as there is
-            room for.
+        actors: Processes that host the reader: a number, or MIN:MAX for as many as the cluster has room
+            for; 0 reads in this process. By default as many as there is room for.
+        gpus_per_actor: GPUs of each: a fraction, so that several share one, or 1; 0 keeps to CPUs. By
+            default 1 where the cluster has GPUs.
+        cpus_per_actor: CPUs of each. By default an even share where there are no GPUs.
+        accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it read.
         failed_reads: Whether a read that cannot be done is an error, counts as 0 (zero), or removes
             its query (skip): from an annotator's scores if a single passage failed, from a run's
             end-to-end score if its list did.
@@ -78,10 +83,24 @@ class RunningSettings:
     """
 
     memory: int = 0
-    actors: int | None = None
+    actors: Actors = None
+    gpus_per_actor: float | None = None
+    cpus_per_actor: float | None = None
+    accelerator_type: str | None = None
     failed_reads: FailedReads = "error"
     certify: int = 0
 
     def __post_init__(self) -> None:
-        require_least("actors", self.actors, 0)
         require_least("certify", self.certify, 0)
+        if isinstance(self.actors, int):
+            require_least("actors", self.actors, 0)
+        self.pool()
+
+    def pool(self) -> PoolSettings:
+        """What of this concerns the actors."""
+        return PoolSettings(
+            actors=self.actors,
+            gpus_per_actor=self.gpus_per_actor,
+            cpus_per_actor=self.cpus_per_actor,
+            accelerator_type=self.accelerator_type,
+        )

@@ -280,17 +280,18 @@ def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Ex
     if actors == 0 or (actors is None and small):
         return encode.execute
     from engine.machine import cluster
+    from engine.machine.pool import PoolSettings, decide
     from engine.retrieval import distribute
 
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
     actor_bytes = spec.memory or device.default_actor_memory(weights)
-    pool = min(actors or cluster.default_actors(actor_bytes), count)
+    pool = decide(PoolSettings(actors=actors), actor_bytes).at_most(count)
 
     def on_ray(
         wanted: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage
     ) -> Iterator[encode.Encoded]:
-        return distribute.execute(wanted, count, spec, storage, actors=pool)
+        return distribute.execute(wanted, count, spec, storage, pool=pool)
 
     return on_ray
 

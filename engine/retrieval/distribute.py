@@ -27,8 +27,9 @@ import ray.exceptions
 
 from engine.errors import EncodeError
 from engine.machine.attempts import Attempt, new_attempt, weight
-from engine.machine.cluster import beside_driver, cause, end_at_exit, map_rows
+from engine.machine.cluster import beside_driver, cause, end_at_exit
 from engine.machine.device import is_fatal
+from engine.machine.pool import Pool, map_rows
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.shards import TYPES, Shard, Storage
@@ -177,26 +178,25 @@ def execute(
     spec: EncoderSpec,
     storage: Storage,
     *,
-    actors: int,
+    pool: Pool,
     actor_class: type[EncoderActor] = EncoderActor,
 ) -> Iterator[Encoded]:
-    """Encode shards on ``actors`` actors; results are yielded as they complete, in any order.
+    """Encode shards on a pool of actors; results are yielded as they complete, in any order.
 
-    Ray must have been started. Each actor takes one GPU if the cluster has GPUs, else an even share
-    of the CPUs.
+    Ray must have been started.
 
     Raises:
-        InputError: more actors than GPUs, or the corpus cannot be read.
+        InputError: the corpus cannot be read.
         EncodeError: encoding failed.
     """
     options = beside_driver() | {"max_concurrency": 1000}
-    desk = ray.remote(**options)(Desk).remote(2 * actors + 2)
+    desk = ray.remote(**options)(Desk).remote(2 * pool.start + 2)
     feeder = _Feeder(shards, desk)
     tickets = [{"ticket": ticket} for ticket in range(count)]
     arguments = {"spec": spec, "storage": storage, "desk": desk}
     feeder.start()
     try:
-        for row in map_rows(tickets, actor_class, arguments, actors=actors):
+        for row in map_rows(tickets, actor_class, arguments, pool):
             vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
             yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
             feeder.forget(row["ticket"])

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 # Before Ray is imported: a lost node is noticed within two seconds instead of fifteen.
@@ -31,6 +32,8 @@ import polars as pl
 import ray
 from ray.cluster_utils import Cluster
 
+from engine.machine.pool import PoolSettings, decide
+from engine.machine.watch import PoolTotals
 from engine.reading import pipeline
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, cut_units
@@ -122,11 +125,19 @@ class Scene:
             {INPUTS: [[f"t{i}"] for i in range(READS)], "size": 1, "group": range(READS)}
         )
         units = cut_units(plan, UNIT)
+        totals = PoolTotals()
+        hosting = decide(PoolSettings(**pool), 2**27)
         got: dict[int, list[str]] = {}
         workers = collections.Counter()
         beside = threading.Thread(target=do) if do else None
         results = pipeline.read_on_ray(
-            plan, units, SPEC, actor_class=actor_class(str(self.log), load), **pool
+            plan,
+            units,
+            SPEC,
+            pool=hosting,
+            actor_class=actor_class(str(self.log), load),
+            on_event=self.say,
+            totals=totals,
         )
         if beside and not after:
             beside.start()
@@ -147,6 +158,8 @@ class Scene:
             "doubled": sum(len(outputs) > 1 for outputs in got.values()),
             "repeated": sum(times - 1 for times in begun.values()),
             "workers": dict(workers),
+            "events": self.events,
+            **asdict(totals),
         }
 
     def busy(self, nodes):

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import polars as pl
 
+from engine.machine.pool import PoolSettings, decide
 from engine.reading import reads
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS
@@ -65,7 +66,8 @@ def on_ray(log, victim):
             return made()
 
     def run(plan, units, spec):
-        return pipeline.read_on_ray(plan, units, spec, actors=2, actor_class=Actor)
+        pool = decide(PoolSettings(actors=2), 2**30)
+        return pipeline.read_on_ray(plan, units, spec, pool=pool, actor_class=Actor)
 
     return run
 
@@ -120,7 +122,11 @@ def get(directory, log, *, count, ray=False, kill=None, seed=0):
         patch.object(files, "flush", half),
     ):
         got, _ = reads.get_reads(
-            wanted(*texts(count)), SPEC, Path(directory), actors=None, on_progress=on_progress
+            wanted(*texts(count)),
+            SPEC,
+            Path(directory),
+            pool=PoolSettings(),
+            on_progress=on_progress,
         )
     return got
 

@@ -10,6 +10,7 @@ from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.machine.pool import PoolSettings
 from engine.reading import store
 from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.execute import UnitResult
@@ -83,7 +84,7 @@ def certificate(executor, wanted, reads, sample=20, seed=3, score=None):
         sample=Sample(sample, seed),
         score=score or one_if_even,
         sha256={"prompt": "p"},
-        actors=0,
+        pool=PoolSettings(actors=0),
         executor=executor,
     )
 
@@ -229,7 +230,7 @@ def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augment
         augmentation=augmentation,
         k=3,
         dtype="float32",
-        actors=0,
+        pool=PoolSettings(actors=0),
         resamples=0,
         certify=64,
     )

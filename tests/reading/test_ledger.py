@@ -7,8 +7,9 @@ import ray
 
 from engine.machine import cluster
 from engine.machine.attempts import Attempt, new_attempt
+from engine.machine.watch import Start
 from engine.reading import ledger
-from engine.reading.ledger import Attempts, Ledger, Start
+from engine.reading.ledger import Attempts, Ledger
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -24,7 +25,7 @@ def test_beginnings_are_counted_and_a_repeated_message_is_not():
     assert book.begin(7, here("b")) == 2
     assert book.begin(7, here("c")) == 3
     assert book.begin(8, here("d")) == 1
-    assert book.tally().repeated_units == 1
+    assert book.tally().repeated == 1
 
 
 def test_a_read_may_be_entered_until_two_processes_died_in_it():
@@ -56,8 +57,8 @@ def test_a_lost_ledger_starts_again_and_no_call_fails():
         ray.kill(started, no_restart=False)
         assert attempts.begin(1, new_attempt()) == 1  # counts begin anew
         after = ray.get(started.tally.remote())
-        assert after.ledger != before.ledger
-        assert (before.repeated_units, after.repeated_units) == (1, 0)
+        assert after.counter != before.counter
+        assert (before.repeated, after.repeated) == (1, 0)
     finally:
         ray.kill(started)
     deadline = time.monotonic() + 60
@@ -73,8 +74,8 @@ def test_a_lost_ledger_starts_again_and_no_call_fails():
 
 def test_actors_announce_themselves_once_loaded():
     book = Ledger()
-    book.started(Start("actor", "node", False))
-    book.started(Start("actor", "node", True))
+    for start in (Start("a", "n", 1, False), Start("a", "n", 2, True), Start("a", "n", 2, True)):
+        book.started(start)
     assert [start.again for start in book.tally().starts] == [False, True]
 
 

@@ -12,6 +12,7 @@ import ray
 
 from engine.errors import ReadError
 from engine.machine import cluster
+from engine.machine.pool import PoolSettings, decide
 from engine.reading import pipeline
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, Unit, cut_units
@@ -83,7 +84,9 @@ def actor_class(on_text):
 
 def outputs(plan, units, actor, actors=2):
     results = {}
-    for result in pipeline.read_on_ray(plan, units, SPEC, actors=actors, actor_class=actor):
+    for result in pipeline.read_on_ray(
+        plan, units, SPEC, pool=decide(PoolSettings(actors=actors), 2**30), actor_class=actor
+    ):
         for place, output in enumerate(result.outputs):
             row = result.unit.offset + place
             assert row not in results, "a read came twice"
@@ -162,7 +165,9 @@ def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     plan, units = plan_of(texts, 4)
     here = [o for result in read_in_process(plan, units, spec) for o in result.outputs]
     there = {}
-    for result in pipeline.read_on_ray(plan, units, spec, actors=2):
+    for result in pipeline.read_on_ray(
+        plan, units, spec, pool=decide(PoolSettings(actors=2), 2**30)
+    ):
         there[result.unit.offset] = result.outputs
         assert result.stats["peak_memory"] > 2**20
     assert [o for offset in sorted(there) for o in there[offset]] == here

@@ -13,6 +13,7 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError, ReadError
+from engine.machine.pool import PoolSettings
 from engine.reading import reads, store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import WANTED, read_key
@@ -54,14 +55,14 @@ def wanted(*texts, query="q", spec=SPEC):
 def ask(texts, directory, reader):
     """Get reads that the scripted reader does as if it were the reader of the specification."""
     with patch.object(reads, "executor_for", lambda *_: (reader, 1, False)):
-        return get_reads(wanted(*texts), SPEC, directory, actors=0)
+        return get_reads(wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0))
 
 
 def ask_executor(texts, directory, executor):
     """Get reads that an executor of a user's does."""
     spec = read_by(SPEC, executor)
     planned = wanted(*texts, spec=spec)
-    return get_reads(planned, spec, directory, actors=0, executor=executor)
+    return get_reads(planned, spec, directory, pool=PoolSettings(actors=0), executor=executor)
 
 
 def test_a_read_is_done_once_for_all_jobs(tmp_path):
@@ -166,7 +167,9 @@ def test_only_the_reads_of_a_named_executor_are_kept(tmp_path):
 def test_reads_that_were_planned_for_another_executor_are_an_error(tmp_path, executor):
     spec = read_by(SPEC, NamedExecutor("mine", ScriptedReader(str.upper)))
     with pytest.raises(ValueError, match="planned for another executor"):
-        get_reads(wanted("a", spec=spec), spec, tmp_path, actors=0, executor=executor)
+        get_reads(
+            wanted("a", spec=spec), spec, tmp_path, pool=PoolSettings(actors=0), executor=executor
+        )
 
 
 def test_failed_reads_are_reported_and_tried_again(tmp_path):
@@ -201,7 +204,7 @@ def test_progress_counts_distinct_reads(tmp_path):
     seen = []
     with patch.object(reads, "executor_for", lambda *_: (ScriptedReader(str.upper), 1, False)):
         get_reads(
-            wanted("a", "b", "b"), SPEC, tmp_path, actors=0,
+            wanted("a", "b", "b"), SPEC, tmp_path, pool=PoolSettings(actors=0),
             on_progress=lambda done, total: seen.append((done, total)),
         )  # fmt: skip
     assert seen == [(1, 2), (2, 2)]
@@ -223,6 +226,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
         """
         import os, signal, sys
         import engine.reading.reads as reads
+        from engine.machine.pool import PoolSettings
         from pathlib import Path
         from tests.reading.test_reads import SPEC, wanted
         from tests.conftest import ScriptedReader
@@ -234,7 +238,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield result
         reads.executor_for = lambda *_: (killed, 1, False)
-        reads.get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), actors=0)
+        reads.get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), pool=PoolSettings(actors=0))
         """
     )
     done = subprocess.run(

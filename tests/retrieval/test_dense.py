@@ -14,6 +14,7 @@ import ray
 from engine import tables
 from engine.errors import EncodeError, InputError
 from engine.machine.attempts import new_attempt
+from engine.machine.pool import PoolSettings, decide
 from engine.retrieval import approximate, dense, distribute, encode, manifest
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.shards import cut
@@ -321,7 +322,12 @@ class DyingActor(distribute.EncoderActor):
 
 def on_ray(actor_class):
     return lambda shards, count, spec, storage: distribute.execute(
-        shards, count, spec, storage, actors=1, actor_class=actor_class
+        shards,
+        count,
+        spec,
+        storage,
+        pool=decide(PoolSettings(actors=1), 2**30),
+        actor_class=actor_class,
     )
 
 

@@ -16,6 +16,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.machine import batching, model_files
 from engine.machine.device import has_bf16_arithmetic
+from engine.machine.pool import PoolSettings
 from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.encodings import padded_length
@@ -118,7 +119,7 @@ def test_a_certificate_counts_the_bf16_outputs_that_change_in_a_batch_of_one(spe
         sample=Sample(2 * len(READS), seed),
         score=lambda outputs: outputs["output"].hash(),
         sha256={},
-        actors=0,
+        pool=PoolSettings(actors=0),
     )
     listed = {int(change.query_id[1:]) for change in found.changes}
     assert found.changed_outputs == found.changed_labels == len(listed)

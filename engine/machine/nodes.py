@@ -1,0 +1,147 @@
+"""The nodes of a cluster: those that are there, and those that its autoscaler may add."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.wording import counted
+
+_ACCELERATOR = "accelerator_type:"
+_HEAD = "node:__internal_head__"
+# Where ``ray up`` leaves the cluster's configuration, on the head.
+_BOOTSTRAP = "ray_bootstrap_config.yaml"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one actor takes of a node; ``memory`` is main memory in bytes, 0 where it is not counted."""
+
+    cpus: float
+    gpus: float
+    memory: int
+    accelerator_type: str | None
+
+    def __str__(self) -> str:
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:g} GPUs" if self.gpus else ""
+        kind = f" of type {self.accelerator_type}" if self.accelerator_type else ""
+        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus:g} CPUs" if self.cpus else ""
+        return " and ".join(filter(None, [gpus + kind, cpus])) or "a share of the CPUs"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, or a type of nodes that may be added: what it has in all, whoever uses it now."""
+
+    cpus: float
+    gpus: float
+    memory: float
+    accelerator_types: frozenset[str]
+    id: str = ""
+    address: str = ""
+    is_head: bool = False
+
+    def fits(self, needs: Needs) -> bool:
+        """Whether an actor of these needs could ever stand here."""
+        return self.room(needs) > 0
+
+    def room(self, needs: Needs) -> int:
+        """How many actors of these needs could stand here."""
+        kind = needs.accelerator_type
+        if kind is not None and kind not in self.accelerator_types:
+            return 0
+        pairs = (
+            (self.cpus, needs.cpus),
+            (self.gpus, needs.gpus),
+            (self.memory, needs.memory),
+        )
+        rooms = [math.floor(has / takes + 1e-9) for has, takes in pairs if takes]
+        return int(min(rooms, default=1))
+
+
+def _node(resources: Mapping[str, float], **more: Any) -> Node:
+    kinds = (name.removeprefix(_ACCELERATOR) for name in resources if name.startswith(_ACCELERATOR))
+    return Node(
+        float(resources.get("CPU", 0)),
+        float(resources.get("GPU", 0)),
+        float(resources.get("memory", 0)),
+        frozenset(kinds),
+        is_head=_HEAD in resources,
+        **more,
+    )
+
+
+def alive() -> list[Node]:
+    """The nodes that are there now; Ray must have been started."""
+    import ray
+
+    return [
+        _node(node["Resources"], id=node["NodeID"], address=node["NodeManagerAddress"])
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def promised() -> list[Node] | None:
+    """The types of nodes that an autoscaler may add; None where nothing says whether there is one.
+
+    Ray itself does not tell: ``ray start --head`` runs an autoscaler that adds nothing, too. What says
+    so is the configuration that some platforms leave in Ray's control store, or the file that
+    ``ray up`` leaves on the head, where drivers run.
+    """
+    return _from_control_store() or _from_file()
+
+
+def _from_control_store() -> list[Node] | None:
+    import ray
+
+    config = None
+    with contextlib.suppress(Exception):  # not a public interface: it may not be there
+        config = ray._private.state.state.get_cluster_config()
+    groups = config.node_group_configs if config else ()
+    return [
+        _node(_with_memory(dict(group.resources)))
+        for group in groups
+        if group.max_count and group.resources
+    ] or None
+
+
+def _from_file() -> list[Node] | None:
+    import ray
+
+    here = ray.get_runtime_context().get_node_id()
+    if not any(node.id == here and node.is_head for node in alive()):
+        return None
+    try:
+        config = yaml.safe_load((Path.home() / _BOOTSTRAP).read_text(encoding="utf-8"))
+        types = config["available_node_types"].values()
+        return [
+            _node(_with_memory(kind.get("resources") or {}))
+            for kind in types
+            if kind.get("max_workers", 1)
+        ] or None
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return None
+
+
+def _with_memory(resources: Mapping[str, float]) -> dict[str, float]:
+    """Resources of a type of nodes; memory that is not stated is no limit, since nodes find it themselves."""
+    return {"memory": math.inf, **resources}
+
+
+def describe_largest(known: Iterable[Node]) -> str:
+    """The largest node in words, for messages."""
+    largest = max(known, key=lambda node: (node.gpus, node.cpus), default=None)
+    if largest is None:
+        return "there is no node"
+    kinds = (
+        f" ({', '.join(sorted(largest.accelerator_types))})" if largest.accelerator_types else ""
+    )
+    gpus = counted(int(largest.gpus), "GPU") + kinds if largest.gpus else "no GPU"
+    return f"the largest has {gpus} and {largest.cpus:g} CPUs"

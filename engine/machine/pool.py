@@ -1,0 +1,269 @@
+"""Pools of actors on Ray: how many there are, what each takes, and whether the cluster can ever host them.
+
+A pool is decided once, from the nodes that are there and those that an autoscaler may add. Ray Data then
+keeps it: it starts actors as nodes join, lets go of them as nodes leave, and replaces those that die.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InputError
+from engine.machine import nodes
+from engine.machine.batching import machine_memory
+from engine.machine.nodes import Needs, Node
+
+# A number, MIN:MAX, or None for as many as the cluster has room for; 0 stands for no actors at all.
+Actors = int | str | None
+
+# Seconds without any progress after which a job on Ray is given up. On a machine of its own only a fault
+# can be the cause; a cluster may have to find nodes first, which at busy hours takes long.
+_PATIENCE, _PATIENCE_ON_A_CLUSTER = 1800.0, 6 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """What the user says of the actors of a job.
+
+    Attributes:
+        actors: how many: a number, ``MIN:MAX``, 0 for none, or None for as many as there is room for.
+        gpus_per_actor: GPUs of each, a fraction or a whole number; 0 keeps to CPUs. None for one where
+            the cluster has GPUs.
+        cpus_per_actor: CPUs of each; None for an even share where there are no GPUs.
+        accelerator_type: the kind of GPU, as Ray calls it (``L4``, ``H100``).
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    actors: Actors = None
+    gpus_per_actor: float | None = None
+    cpus_per_actor: float | None = None
+    accelerator_type: str | None = None
+
+    def __post_init__(self) -> None:
+        self.bounds()
+        gpus, cpus = self.gpus_per_actor, self.cpus_per_actor
+        if gpus is not None and not (0 <= gpus <= 1 or (gpus > 1 and gpus == math.floor(gpus))):
+            raise InputError(
+                None,
+                None,
+                f"`gpus_per_actor` is {gpus:g}",
+                "use a fraction up to 1, or a whole number",
+            )
+        if cpus is not None and not 0 < cpus < math.inf:
+            raise InputError(None, None, f"`cpus_per_actor` is {cpus:g}", "use more than 0")
+        if self.accelerator_type is not None and gpus == 0:
+            raise InputError(
+                None, None, "`accelerator_type` with `gpus_per_actor` 0", "leave one of them out"
+            )
+
+    def bounds(self) -> tuple[int, int | None]:
+        """The least and the most actors; (1, None) where the cluster decides, (0, 0) for none.
+
+        Raises:
+            InputError: not a number or a range.
+        """
+        if self.actors is None:
+            return 1, None
+        parts = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", str(self.actors).strip(), re.ASCII)
+        if parts is None:
+            raise InputError(
+                None,
+                None,
+                f"`actors` is {self.actors}",
+                "use a number, 0 or more, or a range like 1:8",
+            )
+        least, most = int(parts[1]), int(parts[2] or parts[1])
+        if parts[2] is not None and not 1 <= least <= most:
+            raise InputError(
+                None, None, f"`actors` is {self.actors}", "use a range like 1:8, from 1 on"
+            )
+        return least, most
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the work is done in this process, without Ray."""
+        return self.bounds() == (0, 0)
+
+    @property
+    def is_range(self) -> bool:
+        return ":" in str(self.actors)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Actors of a job: the least and the most (None: any number) at a time, how many start, their needs."""
+
+    least: int
+    most: int | None
+    start: int
+    needs: Needs
+
+    def at_most(self, tasks: int) -> Pool:
+        """The same pool for a job of so many tasks: none of them needs more actors than these."""
+        tasks = max(1, tasks)
+        most = tasks if self.most is None else min(self.most, tasks)
+        return Pool(min(self.least, tasks), most, min(self.start, tasks), self.needs)
+
+
+def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool:
+    """The pool for actors that take so much main memory; Ray must have been started.
+
+    Args:
+        settings: the user's.
+        actor_bytes: main memory that one actor takes while it loads.
+        budget: main memory of one actor that works without a GPU, where the user gave it.
+
+    Raises:
+        InputError: the cluster can never host such an actor, or so many.
+    """
+    from engine.machine import cluster
+
+    alive, promised = nodes.alive(), nodes.promised()
+    known = [*alive, *(promised or [])]
+    gpus = settings.gpus_per_actor
+    if gpus is None:
+        gpus = float(settings.accelerator_type is not None or any(node.gpus for node in known))
+    memory = 0
+    if cluster.is_joined():
+        # Never more than a node has, else the actor would wait for ever for want of a number.
+        largest = max((node.memory for node in known if node.gpus or not gpus), default=0)
+        memory = int(min(actor_bytes if gpus else budget or actor_bytes, largest or actor_bytes))
+    least_cpus = settings.cpus_per_actor or (0.0 if gpus else 1.0)
+    needs = Needs(least_cpus, gpus, memory, settings.accelerator_type)
+    if not cluster.is_joined() and not gpus and settings.cpus_per_actor is None:
+        needs = Needs(0.0, 0.0, 0, None)  # any number of actors shares the machine's CPUs
+    _refuse_impossible(needs, alive, promised)
+    room = _room(needs, alive, budget or actor_bytes)
+    least, most = settings.bounds()
+    if settings.actors is None:
+        pool = Pool(1, None, room, needs) if cluster.is_joined() else Pool(room, room, room, needs)
+    elif settings.is_range:
+        pool = Pool(least, most, max(least, min(room, most or room)), needs)
+    else:
+        _refuse_too_many(least, room, needs, settings, promised)
+        pool = Pool(least, least, least, needs)
+    if gpus or settings.cpus_per_actor is not None:
+        return pool
+    share = cluster.cpus_per_actor(pool.start)
+    return Pool(pool.least, pool.most, pool.start, Needs(share, 0.0, memory, None))
+
+
+def _room(needs: Needs, alive: list[Node], actor_bytes: int) -> int:
+    """Actors that the nodes have room for now, 1 at least."""
+    from engine.machine import cluster
+
+    if needs.gpus or cluster.is_joined():
+        return max(1, sum(node.room(needs) for node in alive))
+    by_memory = int((machine_memory() - 2 * 2**30) // actor_bytes)
+    by_cpus = sum(node.cpus for node in alive) // (needs.cpus or 1)
+    return max(1, min(int(by_cpus), by_memory))
+
+
+def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | None) -> None:
+    """Refuse an actor that no node can host, where that is certain.
+
+    It is on a machine of one's own, where an autoscaler says what it may add, and where there are nodes
+    of the wanted sort, none of which is large enough or of the type. Nodes that a person adds by hand
+    are of the sort that is there. Where there is none of the sort, the job waits.
+    """
+    from engine.machine import cluster
+
+    known = [*alive, *(promised or [])]
+    if any(node.fits(needs) for node in known):
+        return
+    of_the_sort = [node for node in known if (node.gpus if needs.gpus else node.cpus)]
+    if cluster.is_joined() and promised is None and not of_the_sort:
+        return
+    raise InputError(
+        None,
+        None,
+        f"no node can host an actor with {needs}: {nodes.describe_largest(known)}",
+        "ask for less with `gpus_per_actor`, `cpus_per_actor` or `accelerator_type`, or add such nodes",
+    )
+
+
+def _refuse_too_many(
+    actors: int, room: int, needs: Needs, settings: PoolSettings, promised: list[Node] | None
+) -> None:
+    """Refuse a number of GPU actors that fits neither now nor, as far as is known, ever."""
+    import ray
+
+    from engine.machine import cluster
+
+    grows = cluster.is_joined() and (promised is not None or settings.gpus_per_actor is not None)
+    if needs.gpus and actors > room and not grows:
+        gpus = int(ray.cluster_resources().get("GPU", 0))
+        raise InputError(
+            None,
+            None,
+            f"{actors} actors with {needs} each on {gpus} GPUs",
+            f"use at most {room} actors, a smaller `gpus_per_actor`, or `actors` 1:{actors} "
+            "if nodes will join",
+        )
+
+
+def pool_options(pool: Pool) -> dict[str, Any]:
+    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
+
+    Also sets this process's Ray Data to be quiet, to lose nothing, and to survive actors that die while
+    they load.
+    """
+    import ray.data
+
+    from engine.machine import cluster
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.max_errored_blocks = 0
+    context.max_consecutive_actor_init_deaths = 2
+    context.execution_no_progress_timeout_s = (
+        _PATIENCE_ON_A_CLUSTER if cluster.is_joined() else _PATIENCE
+    )
+    needs = pool.needs
+    options: dict[str, Any] = {
+        "batch_size": 1,
+        "batch_format": "pyarrow",
+        "compute": ray.data.ActorPoolStrategy(
+            min_size=pool.least,
+            max_size=pool.most,
+            initial_size=pool.start,
+            max_tasks_in_flight_per_actor=2,
+        ),
+        "num_cpus": needs.cpus,
+        "num_gpus": needs.gpus,
+    }
+    if needs.memory:
+        options["memory"] = needs.memory
+    if needs.accelerator_type:
+        options["accelerator_type"] = needs.accelerator_type
+    return options
+
+
+def map_rows(
+    rows: Sequence[dict[str, Any]], actor_class: type, arguments: dict[str, Any], pool: Pool
+) -> Iterator[dict[str, Any]]:
+    """Map rows on a pool of actors, one row per task; results are yielded as they complete, in any order.
+
+    Args:
+        rows: each becomes a block.
+        actor_class: takes a table of one row and returns a table of results.
+        arguments: for the constructor of each actor.
+        pool: the actors.
+
+    Raises:
+        RayError: a task failed.
+    """
+    import ray.data
+
+    results = ray.data.from_items(list(rows), override_num_blocks=len(rows)).map_batches(
+        actor_class, fn_constructor_kwargs=arguments, **pool_options(pool.at_most(len(rows)))
+    )
+    for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
+        yield from block.to_pylist()

@@ -1,0 +1,188 @@
+"""What happens to a pool while it works: nodes that come and go, actors that restart, waiting.
+
+Ray keeps a job going through all of it and says nothing. Here it becomes one line each for the job's
+log, and totals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.machine import nodes
+from engine.machine.nodes import Needs, Node
+from engine.wording import counted
+
+OnEvent = Callable[[str], None]
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+# Seconds after which the same wait is told again; it doubles each time.
+_SECONDS_BETWEEN_LINES = 60.0
+
+
+def silent(line: str) -> None:
+    """An ``OnEvent`` that tells nobody."""
+
+
+class Start(NamedTuple):
+    """An actor's process that has loaded its model; ``again`` where it is not the actor's first."""
+
+    actor: str
+    node: str
+    process: int
+    again: bool
+
+
+class Tally(NamedTuple):
+    """What those who count for a pool have seen since they started.
+
+    Attributes:
+        counter: differs from one start of the one who counts to the next, since counts then begin anew.
+        starts: of actors.
+        repeated: tasks that were begun more than once.
+    """
+
+    counter: str
+    starts: list[Start]
+    repeated: int
+
+
+@dataclass
+class PoolTotals:
+    """What happened to a job's actors.
+
+    Attributes:
+        lost_nodes: nodes that left the cluster.
+        joined_nodes: those that joined it after the job began.
+        restarted_actors: actors whose process ended and was started again.
+        repeated_units: units of work that were begun more than once.
+        waited_seconds: time without any node that an actor fits on.
+    """
+
+    lost_nodes: int = 0
+    joined_nodes: int = 0
+    restarted_actors: int = 0
+    repeated_units: int = 0
+    waited_seconds: float = 0.0
+
+
+@dataclass
+class Observer:
+    """Compares what is seen with what was seen before; pure but for what it tells.
+
+    Args:
+        needs: of one actor.
+        tell: takes each line.
+        totals: what is added up.
+    """
+
+    needs: Needs
+    tell: OnEvent
+    totals: PoolTotals
+    _nodes: dict[str, Node] | None = None
+    _counter: str = ""
+    _restarts: int = 0
+    _repeated: int = 0
+    _waiting_since: float | None = None
+    _told_at: float = 0.0
+    _gap: float = _SECONDS_BETWEEN_LINES
+
+    def see(self, alive: list[Node], tally: Tally | None, now: float) -> None:
+        """Take in the nodes that are alive and, where there is an answer, what was counted."""
+        self._see_nodes({node.id: node for node in alive})
+        if tally is not None:
+            self._see_tally(tally)
+        self._see_waiting(alive, now)
+
+    def end(self, now: float) -> None:
+        """Close what is still open."""
+        if self._waiting_since is not None:
+            self.totals.waited_seconds += now - self._waiting_since
+            self._waiting_since = None
+
+    def _see_nodes(self, alive: dict[str, Node]) -> None:
+        before, self._nodes = self._nodes, alive
+        if before is None:
+            return
+        left = counted(len(alive), "node[|s]")
+        for name in before.keys() - alive.keys():
+            self.totals.lost_nodes += 1
+            self.tell(f"{_called(before[name])} is lost; {left} left")
+        for name in alive.keys() - before.keys():
+            self.totals.joined_nodes += 1
+            self.tell(f"{_called(alive[name])} joined; {left} now")
+
+    def _see_tally(self, tally: Tally) -> None:
+        if tally.counter != self._counter:
+            self._counter, self._restarts, self._repeated = tally.counter, 0, 0
+        again = [start for start in tally.starts if start.again]
+        for start in again[self._restarts :]:
+            self.totals.restarted_actors += 1
+            self.tell(f"an actor was lost and started again on node {start.node[:8]}")
+        self._restarts = len(again)
+        if (more := tally.repeated - self._repeated) > 0:
+            self.totals.repeated_units += more
+            units = counted(more, "unit[ of work is| of work are]")
+            self.tell(f"{units} done again, {self.totals.repeated_units} in all")
+        self._repeated = tally.repeated
+
+    def _see_waiting(self, alive: list[Node], now: float) -> None:
+        if any(node.fits(self.needs) for node in alive):
+            if self._waiting_since is not None:
+                self.tell(f"a node with {self.needs} is there: actors start")
+            self.end(now)
+            return
+        if self._waiting_since is None:
+            self._waiting_since, self._told_at, self._gap = now, now, _SECONDS_BETWEEN_LINES
+            self.tell(f"waiting for a node with {self.needs}: none is there")
+        elif now - self._told_at >= self._gap:
+            self._told_at, self._gap = now, 2 * self._gap
+            minutes = counted(int((now - self._waiting_since) / 60), "minute[|s]")
+            self.tell(f"still waiting for a node with {self.needs}, for {minutes}")
+
+
+def _called(node: Node) -> str:
+    gpus = f" with {counted(int(node.gpus), 'GPU[|s]')}" if node.gpus else ""
+    return f"node {node.id[:8]} ({node.address}){gpus}"
+
+
+@contextlib.contextmanager
+def watched(
+    needs: Needs, tell: OnEvent, totals: PoolTotals, tally: Callable[[], Tally | None]
+) -> Iterator[None]:
+    """Look at the cluster every two seconds while the block runs.
+
+    Args:
+        needs: of one actor of the pool.
+        tell: takes one line for each thing that happens; called from a thread of its own.
+        totals: added up in place, complete when the block ends.
+        tally: what was counted so far; None where there is no answer.
+    """
+    from ray.exceptions import RayError
+
+    observer = Observer(needs, tell, totals)
+    ended = threading.Event()
+
+    def look() -> None:
+        # Ray may be on its way out, or a look fail in the middle of a change: the next one tells.
+        with contextlib.suppress(RayError, ConnectionError, TimeoutError):
+            observer.see(nodes.alive(), tally(), time.monotonic())
+
+    def run() -> None:
+        look()
+        while not ended.wait(_SECONDS_BETWEEN_LOOKS):
+            look()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        look()
+        observer.end(time.monotonic())
