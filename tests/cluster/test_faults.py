@@ -1,0 +1,63 @@
+"""Nodes of a pretended cluster are lost, drained and added while reads are done; no read is."""
+
+import pytest
+
+from tests.cluster.play import IN_FLIGHT, READS, play
+
+
+def check(found, *, repeated):
+    """Outputs as undisturbed, nothing lost, nothing twice in the result, few reads done twice."""
+    assert found["equal"]
+    assert (found["lost"], found["doubled"]) == (0, 0)
+    assert found["repeated"] <= repeated
+
+
+def test_a_killed_ledger_and_a_killed_node_lose_no_read(tmp_path):
+    found = play("ledger_killed", tmp_path)
+    check(found, repeated=IN_FLIGHT)
+    assert (found["lost_nodes"], found["restarted_actors"]) == (1, 1)
+    assert any("is lost; 2 nodes left" in line for line in found["events"])
+    assert any("started again on node" in line for line in found["events"])
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("scene", "lost"),
+    [
+        ("killed", 1),
+        ("removed", 1),
+        ("drained", 1),
+        ("killed_while_loading", 1),
+        ("removed_while_loading", 1),
+        ("all_lost", 2),
+    ],
+)
+def test_lost_nodes_lose_no_read(tmp_path, scene, lost):
+    found = play(scene, tmp_path)
+    check(found, repeated=lost * IN_FLIGHT)
+    assert found["lost_nodes"] == lost
+
+
+@pytest.mark.faults
+def test_without_any_node_that_reads_the_job_waits_and_says_so(tmp_path):
+    found = play("from_zero", tmp_path)
+    check(found, repeated=0)
+    assert found["events"][0] == "waiting for a node with 1 GPU: none is there"
+    assert found["waited_seconds"] > 0
+
+
+@pytest.mark.faults
+def test_a_pool_of_gpu_actors_grows_shrinks_and_replaces_with_its_cluster(tmp_path):
+    """Ray issue 59144 tells of such pools that never grow."""
+    found = play("grows_and_shrinks", tmp_path)
+    check(found, repeated=2 * IN_FLIGHT)
+    assert found["most_at_once"] >= 3
+    assert len(found["workers"]) == 4
+
+
+@pytest.mark.faults
+def test_a_lost_head_costs_what_was_under_way(tmp_path):
+    play("head_lost", tmp_path, survives=False)
+    found = play("resumed", tmp_path)
+    check(found, repeated=2 * IN_FLIGHT)
+    assert READS // 4 <= found["resumed"] < READS
