@@ -10,12 +10,13 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import polars as pl
 import ray
 
 from engine import tables
+from engine.errors import ReadError
 from engine.evaluation.assess import Evaluation, conclude
 from engine.evaluation.judge import merge
 from engine.evaluation.partition import Partition
@@ -33,6 +34,8 @@ from engine.evaluation.shard_work import (
     unfinished,
 )
 from engine.machine import cluster, device
+from engine.machine.pool import decide
+from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading.plan import WANTED
 from engine.reading.reads import Progress, ReadingCosts
 from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here, read_on_ray
@@ -47,6 +50,7 @@ def evaluate_shards(
     place: Folder,
     folder: Folder,
     on_progress: Progress = lambda done, total: None,
+    on_event: OnEvent = silent,
     host: type[Host] = Host,
 ) -> Evaluation:
     """Evaluate what was partitioned.
@@ -59,6 +63,7 @@ def evaluate_shards(
             folder of this evaluation's own inside, ``Evaluation.shards``.
         on_progress: called with the distinct reads done and wanted. Until all shards are planned, the
             latter is an estimate from above.
+        on_event: as in ``evaluate.evaluate``.
         host: what hosts the readers.
 
     Raises:
@@ -72,7 +77,7 @@ def evaluate_shards(
     left = unfinished(work)
     passes = [_Pass(job) for job in jobs]
     if left:
-        _do(work, left, passes, on_progress, host)
+        _do(work, left, passes, on_progress, on_event, host)
         clear_plans(work)
     done = [finished(work, shard.number) for shard in partition.shards]
     judged = merge([one.judged for one in done], partition.runs)
@@ -94,6 +99,8 @@ class _Pass:
         costs: of the reads done now.
         failures: by shard, the reads that failed.
         left: by shard, the units that are not done yet, of shards that were begun.
+        stats: of each actor, its last counts.
+        totals: what happened to the actors.
     """
 
     job: Job
@@ -101,6 +108,7 @@ class _Pass:
     failures: dict[int, dict[str, Failure]] = field(default_factory=lambda: defaultdict(dict))
     left: Counter[int] = field(default_factory=Counter)
     stats: dict[str, dict[str, int]] = field(default_factory=dict)
+    totals: PoolTotals = field(default_factory=PoolTotals)
 
     def add(self, unit: UnitDone) -> bool:
         """Count a unit; whether its shard is now read."""
@@ -124,16 +132,20 @@ def _do(
     shards: Sequence[int],
     passes: Sequence[_Pass],
     on_progress: Progress,
+    on_event: OnEvent,
     host: type[Host],
 ) -> None:
     """Read and judge shards: role after role, and judge with the last one."""
     executor: _Here | _OnRay
-    executor = (_Here if work.settings.running.actors == 0 else _OnRay)(work, host)
+    if work.settings.running.pool().in_process:
+        executor = _Here(work, host)
+    else:
+        executor = _OnRay(work, host, on_event)
     progress = _Progress(work, shards, len(passes), on_progress)
     refused = work.settings.running.failed_reads == "error"
     for number, one in enumerate(passes):
         start = time.perf_counter()
-        for unit in executor.read(shards, one.job):
+        for unit in executor.read(shards, one):
             is_read = one.add(unit)
             if is_read and one is passes[-1]:
                 failures = _failures(passes, unit.shard)
@@ -173,6 +185,8 @@ def _reading(one: _Pass, done: Sequence[Finished]) -> Reading:
     costs.padded_tokens = sum(stats["padded_tokens"] for stats in one.stats.values())
     costs.memory_halvings = sum(stats["memory_halvings"] for stats in one.stats.values())
     costs.workers = {name: stats["peak_memory"] for name, stats in one.stats.items()}
+    for name, value in asdict(one.totals).items():
+        setattr(costs, name, value)
     if costs.done:
         costs.reads_per_second = costs.done / costs.seconds
     if costs.padded_tokens:
@@ -213,9 +227,9 @@ class _Here:
         self._host = host
         self._work = replace(work, gpu=device.machine_has_gpu())
 
-    def read(self, shards: Sequence[int], job: Job) -> Iterator[UnitDone]:
-        planner = planner_for(self._work, job)
-        return read_here(shards, planner, job.spec, self._work.store, host_class=self._host)
+    def read(self, shards: Sequence[int], one: _Pass) -> Iterator[UnitDone]:
+        planner = planner_for(self._work, one.job)
+        return read_here(shards, planner, one.job.spec, self._work.store, host_class=self._host)
 
     def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
         judge_shard(self._work, shard, failures)
@@ -227,29 +241,30 @@ class _Here:
 class _OnRay:
     """Plans, reads and judges on Ray's workers."""
 
-    def __init__(self, work: Work, host: type[Host]) -> None:
+    def __init__(self, work: Work, host: type[Host], on_event: OnEvent) -> None:
         cluster.start_ray()
-        self._host = host
-        self._gpu = cluster.has_gpus()
-        running, parameters = work.settings.running, [job.spec for job in work.jobs]
-        weights = max((device.weight_bytes(s.parameters, s.dtype) for s in parameters), default=0)
-        needed = running.memory or device.default_actor_memory(weights)
-        self._actors = running.actors or cluster.default_actors(needed)
-        self._work = replace(work, actors=self._actors, gpu=self._gpu)
+        self._host, self._on_event = host, on_event
+        running, specs = work.settings.running, [job.spec for job in work.jobs]
+        weights = max((device.weight_bytes(s.parameters, s.dtype) for s in specs), default=0)
+        loading = device.default_actor_memory(weights)
+        self._pool = decide(running.pool(), loading, budget=running.memory)
+        self._work = replace(work, actors=self._pool.start, gpu=self._pool.needs.gpus > 0)
         self._shared = ray.put(self._work)
         self._judging: list[ray.ObjectRef] = []
         # So many shards are judged at a time that planning and reading go on beside them.
         self._most = max(2, int(ray.cluster_resources().get("CPU", 1)))
 
-    def read(self, shards: Sequence[int], job: Job) -> Iterator[UnitDone]:
+    def read(self, shards: Sequence[int], one: _Pass) -> Iterator[UnitDone]:
         return read_on_ray(
             shards,
-            planner_for(self._work, job),
-            job.spec,
+            planner_for(self._work, one.job),
+            one.job.spec,
             self._work.store,
-            pool=cluster.pool_of(self._actors),
+            pool=self._pool,
             planning=self._most,
             host_class=self._host,
+            on_event=self._on_event,
+            totals=one.totals,
         )
 
     def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
@@ -263,7 +278,11 @@ class _OnRay:
     def _wait(self, some: int) -> None:
         if some:
             done, self._judging = ray.wait(self._judging, num_returns=some)
-            for told in ray.get(done):
+            try:
+                results = ray.get(done)
+            except ray.exceptions.RayError as error:
+                raise ReadError(f"judging on Ray failed: {cluster.cause(error)}") from error
+            for told in results:
                 if told is not None:
                     raise told
 

@@ -24,14 +24,17 @@ import pyarrow as pa
 import ray
 import ray.data
 import ray.exceptions
+from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import InputError, ReadError, WriteError
 from engine.machine import cluster
 from engine.machine.device import is_fatal
+from engine.machine.pool import Pool, pool_options
+from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading import readers, store
 from engine.reading.execute import UnitResult, run_unit
 from engine.reading.guard import read_guarded
-from engine.reading.ledger import Attempts, start_ledger
+from engine.reading.ledger import Attempts, start_ledger, tally_of
 from engine.reading.plan import INPUTS, Unit, cut_units
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.reads import reads_table
@@ -124,9 +127,11 @@ def read_on_ray(
     spec: ReaderSpec,
     place: Folder,
     *,
-    pool: dict[str, Any],
+    pool: Pool,
     planning: int,
     host_class: type[Host],
+    on_event: OnEvent = silent,
+    totals: PoolTotals | None = None,
 ) -> Iterator[UnitDone]:
     """Read shards on Ray Data; results are yielded as units end, in any order.
 
@@ -136,9 +141,10 @@ def read_on_ray(
         shards: their numbers, in the order in which they are begun.
         planner: sent to every worker once.
         place: the read store.
-        pool: options of ``map_batches`` for the actors, as ``cluster.pool_of`` gives them.
+        pool: the actors, as ``pool.decide`` gives them.
         planning: shards that are planned at a time at most.
         host_class: what the actors are.
+        on_event, totals: as in ``pipeline.read_on_ray``.
 
     Raises:
         InputError, WriteError, ReadError: as raised on a worker.
@@ -163,24 +169,25 @@ def read_on_ray(
                 fn_kwargs={"planner": planned},
                 batch_size=1,
                 batch_format="pyarrow",
-                num_cpus=1 if pool["num_gpus"] else _PLANNING_CPUS,
+                num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
                 compute=ray.data.TaskPoolStrategy(size=min(planning, len(shards))),
             )
             .map_batches(
                 host_class,
                 fn_constructor_kwargs={"spec": spec, "place": place, "attempts": attempts},
-                **_beside_tasks(pool),
+                **_beside_tasks(pool_options(pool)),
             )
         )
-        for block in results.iter_batches(
-            batch_size=None, batch_format="pyarrow", prefetch_batches=0
-        ):
-            for row in block["done"].to_pylist():
-                told = pickle.loads(row)
-                if isinstance(told, Exception):
-                    raise told
-                yield told
-    except ray.exceptions.RayError as error:
+        with watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(attempts)):
+            for block in results.iter_batches(
+                batch_size=None, batch_format="pyarrow", prefetch_batches=0
+            ):
+                for row in block["done"].to_pylist():
+                    told = pickle.loads(row)
+                    if isinstance(told, Exception):
+                        raise told
+                    yield told
+    except (ray.exceptions.RayError, ExecutionTimeoutError) as error:
         raise ReadError(f"reading on Ray failed: {cluster.cause(error)}") from error
     finally:
         context.target_max_block_size = before
