@@ -13,11 +13,13 @@ from rich.table import Table
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.evaluation.shard_work import shard_tables
 from engine.evaluation.study import Study
 from engine.labels.registry import ANNOTATORS
 from engine.report import answer, printed, summary
 from engine.report import study as study_report
 from engine.report.audit import Origin
+from engine.report.summary import SHARDS
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
@@ -33,7 +35,8 @@ from jobs._terminal import standard_output
 CONDITIONS = "conditions"
 EXPORTED = "exported"
 SUMMARY, _LABELS = "summary.json", "labels.parquet"
-_OF_READS = ("labels", "query_scores", "downstream", "reads", "traces")
+_OF_READS = ("labels", "reads", "traces")
+_OF_QUERIES = ("query_scores", "downstream")
 _OF_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
 _OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
 
@@ -42,12 +45,12 @@ def outputs(out: Location, settings: Settings) -> Outputs:
     """What an evaluation under these settings writes or clears under ``out``."""
     folder = folder_at(out)
     files = [folder.place(name) for name in _names(settings)]
-    return Outputs(files, [folder.place(name) for name in (CONDITIONS, EXPORTED)])
+    return Outputs(files, [folder.place(name) for name in (CONDITIONS, EXPORTED, SHARDS)])
 
 
 def write_results(
     result: Evaluation,
-    inputs: EvaluationInputs,
+    inputs: EvaluationInputs | None,
     files: dict[str, Any],
     out: Location,
     study: Study | None = None,
@@ -57,7 +60,8 @@ def write_results(
     all together.
 
     Args:
-        inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff.
+        inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff; None where that was
+            done in shards, whose tables of passages are there already, and are not exported.
         files: where that came from, for the summary.
         study: of which ``result`` is the first evaluation; the others are written beside it.
         origin: the command and its files, for the summary.
@@ -69,7 +73,7 @@ def write_results(
     """
 
     def earlier() -> Iterator[str]:
-        return _earlier(folder_at(out), result.settings)
+        return _earlier(folder_at(out), result.settings, result.shards)
 
     with replaced_together(out, earlier, last=SUMMARY) as directory:
         _write(result, inputs, files, directory, study, origin)
@@ -85,42 +89,49 @@ def _names(settings: Settings) -> list[str]:
         for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
         for table in annotator.further_tables
     )
-    tables = dict.fromkeys((*_OF_READS, *further, *_OF_STATISTICS, *_OF_A_STUDY))
+    tables = dict.fromkeys((*_OF_READS, *_OF_QUERIES, *further, *_OF_STATISTICS, *_OF_A_STUDY))
     names = (f"{name}.parquet" for name in tables)
     return [*(name for name in names if name != _LABELS), _LABELS, SUMMARY]
 
 
-def _earlier(folder: Folder, settings: Settings) -> Iterator[str]:
-    """The names, in ``folder``, of what an earlier evaluation wrote, and of nothing that a user put there."""
+def _earlier(folder: Folder, settings: Settings, shards: str) -> Iterator[str]:
+    """The names, in ``folder``, of what an earlier evaluation wrote, and of nothing that a user put there.
+
+    Args:
+        shards: the folder of the new evaluation's own shards.
+    """
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
+    yield from (f"{SHARDS}/{name}" for name in shard_tables(folder / SHARDS, other_than=shards))
     conditions = folder / CONDITIONS
     for name in conditions.folders():
         old = conditions / name
         if {SUMMARY, _LABELS} <= old.sizes().keys():
-            yield from (f"{CONDITIONS}/{name}/{file}" for file in _earlier(old, settings))
+            earlier = _earlier(old, settings, "")
+            yield from (f"{CONDITIONS}/{name}/{file}" for file in earlier)
     yield from _names(settings)
 
 
 def _write(
     result: Evaluation,
-    inputs: EvaluationInputs,
+    inputs: EvaluationInputs | None,
     files: dict[str, Any],
     out: Path,
     study: Study | None,
     origin: Origin | None,
 ) -> None:
     """Write an evaluation, and those of its study, into an empty folder."""
-    for name in _OF_READS:
+    for name in _OF_QUERIES if result.shards else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
     for annotator in (*ANNOTATORS.values(), *result.settings.labels.listed()):
         for table in annotator.further_tables:
             _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
     for name in _OF_STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
-    runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
-    write_exports(result.labels, runs, out / EXPORTED)
+    if inputs is not None:
+        runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
+        write_exports(result.labels, runs, out / EXPORTED)
     content = _with_options(summary.summarize(result, files, origin), _fields())
-    if study is not None:
+    if study is not None and inputs is not None:
         content["study"] = _write_study(study, inputs, files, out, origin)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
 

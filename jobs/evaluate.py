@@ -9,6 +9,7 @@ from engine.evaluation import evaluate as evaluating
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables, read_inputs
 from engine.evaluation.settings import Settings
+from engine.evaluation.size import choose
 from engine.evaluation.study import Condition, study, vary
 from engine.machine.model_files import cache_directory
 from engine.masking import masked
@@ -25,11 +26,14 @@ from jobs._evaluation_options import (
     settings_of,
     sweep_of,
 )
+from jobs._in_shards import evaluate_in_shards
 from jobs._options import with_signature
 from jobs._progress import event, shown_progress
 from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._terminal import warn_of_code
+
+_KEPT = "finished reads are kept in {}; run the same command again to go on from there"
 
 
 def evaluate_command() -> Callable[..., None]:
@@ -52,10 +56,19 @@ def evaluate_command() -> Callable[..., None]:
             require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
+        named, full = name_files(files), options["full"]
+        size = choose(files, conditions.values())
+        if size.pairs:
+            keeps(_KEPT.format(folder_at(store).shown()))
+            origin = Origin(command_line(), input_files(named))
+            evaluate_in_shards(
+                files, settings, origin, named, out=out, store=store, pairs=size.pairs, full=full
+            )
+            return
+        if size.reason:
+            event(f"held as a whole in this process's memory, because of {size.reason}")
         inputs = read_inputs(files, k=max(condition.k for condition in conditions))
-        evaluate_and_report(
-            inputs, conditions, name_files(files), out=out, store=store, full=options["full"]
-        )
+        evaluate_and_report(inputs, conditions, named, out=out, store=store, full=full)
 
     return with_signature(evaluate, parameters())
 
@@ -80,8 +93,7 @@ def evaluate_and_report(
         full: whether to print all tables.
     """
     done = None
-    kept = folder_at(store).shown()
-    keeps(f"finished reads are kept in {kept}; run the same command again to go on from there")
+    keeps(_KEPT.format(folder_at(store).shown()))
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(files))
     with shown_progress() as on_progress:

@@ -54,8 +54,9 @@ class Evaluation:
         seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
         edited: what the edited runs cost, where there are such.
-        shards: the folder of the tables of passages (labels, traces, reads), in as many files as there
-            are shards, where they are not here; empty where they are.
+        shards: the name of the folder of the tables of passages (labels, traces, reads), in as many
+            files as there are shards, where they are not here; empty where they are.
+        sha256: digests of what was evaluated, where ``inputs`` has no rows.
     """
 
     settings: Settings
@@ -79,6 +80,7 @@ class Evaluation:
     certificates: Mapping[str, Certificate] = field(default_factory=dict)
     edited: tuple[EditedReads, ...] = ()
     shards: str = ""
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
     def further_table(self, name: str) -> pl.DataFrame:
         """A further table of an annotator; empty where the annotator was not asked for."""

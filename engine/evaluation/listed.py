@@ -54,6 +54,10 @@ class Listed:
         found = [part.filter(self.index.rows_of(part).is_not_null()) for part in _sliced(ids)]
         return pl.concat([pl.Series([], dtype=pl.String), *found])
 
+    def count(self) -> int:
+        """How many passages are listed."""
+        return int((self.by_id | self.by_text).sum())
+
     def count_empty(self) -> int:
         """How many listed passages have no text."""
         return int((self.by_id | self.by_text)[self.index.empty_rows()].sum())

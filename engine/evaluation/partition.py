@@ -90,6 +90,7 @@ class Partition:
         cut_runs: names of runs that list more passages than the cutoff keeps.
         edited: the edited runs.
         passages: the index of the corpus.
+        listed: how many of its passages some run lists within the cutoff.
         queries_file: where the queries come from.
     """
 
@@ -101,6 +102,7 @@ class Partition:
     cut_runs: tuple[str, ...]
     edited: tuple[EditedRun, ...]
     passages: PassageIndex
+    listed: int
     queries_file: Location
 
 
@@ -193,6 +195,7 @@ def partition(
             cut_runs=cut_runs,
             edited=lists.edited,
             passages=index,
+            listed=listed.count(),
             queries_file=files.queries,
         )
     place.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
@@ -258,6 +261,12 @@ def read_shard(partition: Partition, number: int) -> EvaluationInputs:
         unmatchable=content.unmatchable,
         names=partition.runs,
     )
+
+
+def shards_sha256(partition: Partition) -> str:
+    """A digest of the inputs of all shards."""
+    digests = "".join(shard.digest for shard in partition.shards)
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def query_shards(partition: Partition) -> pl.DataFrame:
@@ -328,6 +337,7 @@ def _manifest(made: Partition) -> dict[str, object]:
         "k": made.k,
         "notes": [asdict(note) for note in made.notes],
         "cut_runs": made.cut_runs,
+        "listed": made.listed,
         "passages": {
             name: value for name, value in asdict(made.passages).items() if name != "folder"
         },
@@ -366,5 +376,6 @@ def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition 
         cut_runs=tuple(manifest["cut_runs"]),
         edited=edited,
         passages=index,
+        listed=manifest["listed"],
         queries_file=files.queries,
     )

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -214,6 +215,20 @@ def clear_plans(work: Work) -> None:
     for job in work.jobs:
         plans = work.folder / _PLANS / job.ask.role.name
         plans.delete(plans.names())
+
+
+def shard_tables(folder: Folder, *, other_than: str) -> Iterator[str]:
+    """The names, in ``folder``, of all tables and manifests of evaluations, but for one of them.
+
+    Whatever else is there, they do not have the names of.
+    """
+    for evaluation in folder.folders():
+        if evaluation == other_than or not re.fullmatch(r"[0-9a-f]{16}", evaluation):
+            continue
+        for name in (folder / evaluation).folders():
+            for file in (folder / evaluation / name).names():
+                if re.fullmatch(r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)", file):
+                    yield f"{evaluation}/{name}/{file}"
 
 
 # The fields of ``Judged`` that a manifest has as they are.

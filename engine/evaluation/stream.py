@@ -19,7 +19,7 @@ from engine import tables
 from engine.errors import ReadError
 from engine.evaluation.assess import Evaluation, conclude
 from engine.evaluation.judge import merge
-from engine.evaluation.partition import Partition
+from engine.evaluation.partition import Partition, shards_sha256
 from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.shard_work import (
@@ -60,7 +60,7 @@ def evaluate_shards(
         settings: what to do, with the engine's own annotators.
         place: the read store.
         folder: for the tables of passages, which the evaluation that is returned lacks: they are in a
-            folder of this evaluation's own inside, ``Evaluation.shards``.
+            folder of this evaluation's own inside, of the name ``Evaluation.shards``.
         on_progress: called with the distinct reads done and wanted. Until all shards are planned, the
             latter is an estimate from above.
         on_event: as in ``evaluate.evaluate``.
@@ -72,8 +72,8 @@ def evaluate_shards(
     """
     start = time.perf_counter()
     jobs = specify_jobs(asked(settings), settings)
-    own = folder / settings_digest(settings, jobs)[:16]
-    work = Work(partition, settings, tuple(jobs), own, place)
+    name = settings_digest(settings, jobs)[:16]
+    work = Work(partition, settings, tuple(jobs), folder / name, place)
     left = unfinished(work)
     passes = [_Pass(job) for job in jobs]
     if left:
@@ -82,13 +82,18 @@ def evaluate_shards(
     done = [finished(work, shard.number) for shard in partition.shards]
     judged = merge([one.judged for one in done], partition.runs)
     evaluation = conclude(
-        replace(judged, notes=(*partition.notes, *judged.notes)),
+        replace(judged, passages=partition.listed, notes=(*partition.notes, *judged.notes)),
         {one.job.ask.role.name: _reading(one, done) for one in passes},
         settings,
         settings.judged(len(partition.runs)),
         runs=partition.runs,
     )
-    return replace(evaluation, shards=str(own), seconds=time.perf_counter() - start)
+    return replace(
+        evaluation,
+        shards=name,
+        sha256={"shards": shards_sha256(partition)},
+        seconds=time.perf_counter() - start,
+    )
 
 
 @dataclass

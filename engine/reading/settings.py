@@ -72,6 +72,9 @@ class RunningSettings:
             default 1 where the cluster has GPUs.
         cpus_per_actor: CPUs of each. By default an even share where there are no GPUs.
         accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it read.
+        shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, in
+            memory that does not grow with the evaluation; 0 for never. By default evaluations of more than
+            200,000 listed passages are done in shards of 20,000 (docs/guide/large.md).
         failed_reads: Whether a read that cannot be done is an error, counts as 0 (zero), or removes
             its query (skip): from an annotator's scores if a single passage failed, from a run's
             end-to-end score if its list did.
@@ -87,11 +90,13 @@ class RunningSettings:
     gpus_per_actor: float | None = None
     cpus_per_actor: float | None = None
     accelerator_type: str | None = None
+    shard_pairs: int | None = None
     failed_reads: FailedReads = "error"
     certify: int = 0
 
     def __post_init__(self) -> None:
         require_least("certify", self.certify, 0)
+        require_least("shard_pairs", self.shard_pairs, 0)
         if isinstance(self.actors, int):
             require_least("actors", self.actors, 0)
         self.pool()

@@ -20,6 +20,9 @@ from engine.reading.reads import ReadingCosts
 from engine.report import audit, certificate, verdict
 from engine.report.audit import Origin
 
+# The folder of the shards, beside the summary.
+SHARDS = "shards"
+
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
 
 
@@ -66,6 +69,8 @@ def summarize(
             "reading": asdict(reading.costs if reading else ReadingCosts()),
             "edits": [asdict(reads) for reads in evaluation.edited],
             "seconds": evaluation.seconds,
+            # Where tables of passages are in shards; else the summary is what it always was.
+            **({"shards": f"{SHARDS}/{evaluation.shards}"} if evaluation.shards else {}),
             "means": evaluation.means.to_dicts(),
             "end_to_end": evaluation.end_to_end.to_dicts(),
             "undefined": evaluation.undefined.to_dicts(),
@@ -85,7 +90,10 @@ def summarize(
                 for role, repeated in evaluation.certificates.items()
             },
             "versions": used,
-            "audit": audit.content(origin or Origin(), inputs_sha256(evaluation.inputs)),
+            "audit": audit.content(
+                origin or Origin(),
+                evaluation.sha256 or inputs_sha256(evaluation.inputs),
+            ),
         }
     )
 

@@ -131,14 +131,14 @@ def sorted_rows(frame):
     return flat.sort(flat.columns)
 
 
-def all_shards(result, name):
+def all_shards(folder, result, name):
     return pl.concat(
-        [pl.read_parquet(path) for path in sorted(folder_at(result.shards).at.glob(f"{name}/*"))],
+        [pl.read_parquet(path) for path in sorted(folder.glob(f"{result.shards}/{name}/*"))],
         how="diagonal",
     )
 
 
-def assert_same(whole, parts):
+def assert_same(whole, parts, folder):
     for name in ("query_scores", "downstream", "means", "end_to_end", "undefined"):
         assert_frame_equal(
             sorted_rows(getattr(whole, name)), sorted_rows(getattr(parts, name)), check_exact=True
@@ -147,7 +147,9 @@ def assert_same(whole, parts):
         table = getattr(whole, name)
         assert_frame_equal(
             sorted_rows(table.unique(maintain_order=True)),
-            sorted_rows(all_shards(parts, name).select(table.columns).unique(maintain_order=True)),
+            sorted_rows(
+                all_shards(folder, parts, name).select(table.columns).unique(maintain_order=True)
+            ),
         )
     for name in ("correlations", "comparisons", "systems", "run_pairs"):
         assert_frame_equal(
@@ -168,7 +170,9 @@ def assert_same(whole, parts):
 
 @pytest.mark.parametrize("pairs", [10_000, 80, 1])
 def test_shards_give_the_figures_of_the_whole(tmp_path, pairs):
-    assert_same(the_whole(tmp_path, settings()), in_shards(tmp_path, settings(), pairs))
+    whole = the_whole(tmp_path, settings())
+    parts = in_shards(tmp_path, settings(), pairs)
+    assert_same(whole, parts, tmp_path / "shards")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,7 @@ def test_shards_give_the_figures_of_the_whole(tmp_path, pairs):
 )
 def test_shards_give_the_figures_of_the_whole_under(tmp_path, more):
     asked = settings(**more)
-    assert_same(the_whole(tmp_path, asked), in_shards(tmp_path, asked))
+    assert_same(the_whole(tmp_path, asked), in_shards(tmp_path, asked), tmp_path / "shards")
 
 
 FEW = {"annotators": ("erag",), "measures": "P@3"}
@@ -250,7 +254,7 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(tmp_path, monkeypatch):
     assert costs.done == len(Scripted.asked)
     assert 0 < costs.reused == total - costs.done
     costs.done = total
-    assert_same(whole, parts)
+    assert_same(whole, parts, tmp_path / "shards")
 
 
 @pytest.mark.parametrize("failed_reads", ["zero", "skip"])
@@ -261,14 +265,14 @@ def test_failed_reads_count_as_in_the_whole_and_are_tried_again(
     monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
     whole = the_whole(tmp_path, asked, "store")
     assert whole.readings["reader"].costs.failed
-    assert_same(whole, in_shards(tmp_path, asked))
+    assert_same(whole, in_shards(tmp_path, asked), tmp_path / "shards")
     monkeypatch.setattr(readers, "load", Scripted)
     Scripted.asked = []
     mended = in_shards(tmp_path, asked)
     assert len(Scripted.asked) == mended.readings["reader"].costs.done
     assert mended.readings["reader"].costs.done == whole.readings["reader"].costs.failed
     mended.readings["reader"].costs.done = mended.readings["reader"].costs.wanted
-    assert_same(the_whole(tmp_path, asked, "another"), mended)
+    assert_same(the_whole(tmp_path, asked, "another"), mended, tmp_path / "shards")
 
 
 def test_a_failed_read_is_an_error_after_all_others_were_read(tmp_path, monkeypatch):
@@ -332,4 +336,4 @@ def test_shards_on_ray_give_the_figures_of_the_whole(tmp_path, actors):
     """Two CPUs, which the actors could take whole: planning and judging still go on beside them."""
     asked = settings(annotators=("erag", "containment", "judge"), measures="nDCG@6", actors=actors)
     whole = the_whole(tmp_path, asked.but(actors=0))
-    assert_same(whole, in_shards(tmp_path, asked, host=host_of()))
+    assert_same(whole, in_shards(tmp_path, asked, host=host_of()), tmp_path / "shards")
