@@ -49,7 +49,7 @@ def evaluate(
     """
     start = time.perf_counter()
     prepared = prepare(inputs, settings)
-    jobs = specify_jobs(prepared.requests, settings, executor)
+    jobs = specify_jobs(prepared.requests, settings, executor, on_event)
     readings = by_role(
         read(
             jobs,

@@ -11,6 +11,8 @@ from engine.errors import ReadError
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
+from engine.machine.device import Dtype
+from engine.machine.survey import reading_dtype
 from engine.machine.watch import OnEvent, silent
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
@@ -156,21 +158,30 @@ def _of_whole_lists(settings: Settings) -> Ask:
 
 
 def specify_jobs(
-    requests: Iterable[Request], settings: Settings, executor: Executor | None = None
+    requests: Iterable[Request],
+    settings: Settings,
+    executor: Executor | None = None,
+    on_event: OnEvent = silent,
 ) -> list[Job]:
     """The readers that are asked, or the executor that stands in for them, with their prompts.
+
+    Where no precision is given, it is that of the nodes that will read, which ``on_event`` may hear are
+    waited for.
 
     Raises:
         InputError: one cannot be used.
     """
     jobs: list[Job] = []
+    dtype = settings.reader.dtype
     for request in requests:
-        spec, prompt = _specify(request.ask, settings)
+        if dtype is None and executor is None:
+            dtype = reading_dtype(settings.running.pool(), on_event)
+        spec, prompt = _specify(request.ask, settings, dtype)
         jobs.append(Job(request.ask, request.lists, read_by(spec, executor), prompt))
     return jobs
 
 
-def _specify(ask: Ask, settings: Settings) -> tuple[ReaderSpec, Prompt]:
+def _specify(ask: Ask, settings: Settings, dtype: Dtype | None) -> tuple[ReaderSpec, Prompt]:
     augmentation = ask.augmentation
     if augmentation is None:
         # One passage is the same prompt to a decoder-only reader, however whole lists are read.
@@ -181,7 +192,7 @@ def _specify(ask: Ask, settings: Settings) -> tuple[ReaderSpec, Prompt]:
         augmentation=augmentation,
         task=ask.task,
         prompt=ask.prompt,
-        dtype=settings.reader.dtype,
+        dtype=dtype,
         memory=settings.running.memory,
         engine=settings.reader.engine,
         trust_remote_code=settings.reader.trust_remote_code,

@@ -184,7 +184,7 @@ def study(
     }
     # A reader that cannot be used is refused before another reads for hours.
     jobs = {
-        condition: specify_jobs(prepared[condition].requests, settings, executor)
+        condition: specify_jobs(prepared[condition].requests, settings, executor, on_event)
         for condition, settings in conditions.items()
     }
     merged = merge_jobs(job for of_condition in jobs.values() for job in of_condition)

@@ -61,8 +61,9 @@ class Node:
             (self.gpus, needs.gpus),
             (self.memory, needs.memory),
         )
-        rooms = [math.floor(has / takes + 1e-9) for has, takes in pairs if takes]
-        return int(min(rooms, default=1))
+        rooms = [has / takes + 1e-9 for has, takes in pairs if takes]
+        # Of what a type of nodes does not state there is no end, and yet only so many actors stand there.
+        return int(min(rooms, default=1.0)) if min(rooms, default=1.0) < math.inf else 1
 
 
 def _node(resources: Mapping[str, float], **more: Any) -> Node:
@@ -143,5 +144,5 @@ def describe_largest(known: Iterable[Node]) -> str:
     kinds = (
         f" ({', '.join(sorted(largest.accelerator_types))})" if largest.accelerator_types else ""
     )
-    gpus = counted(int(largest.gpus), "GPU") + kinds if largest.gpus else "no GPU"
+    gpus = counted(int(largest.gpus), "[GPU|GPUs]") + kinds if largest.gpus else "no GPU"
     return f"the largest has {gpus} and {largest.cpus:g} CPUs"

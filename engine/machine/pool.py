@@ -48,7 +48,7 @@ class PoolSettings:
     def __post_init__(self) -> None:
         self.bounds()
         gpus, cpus = self.gpus_per_actor, self.cpus_per_actor
-        if gpus is not None and not (0 <= gpus <= 1 or (gpus > 1 and gpus == math.floor(gpus))):
+        if gpus is not None and not (0 <= gpus <= 1 or (1 < gpus < math.inf and gpus % 1 == 0)):
             raise InputError(
                 None,
                 None,

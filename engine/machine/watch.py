@@ -108,7 +108,7 @@ class Observer:
         before, self._nodes = self._nodes, alive
         if before is None:
             return
-        left = counted(len(alive), "node[|s]")
+        left = counted(len(alive), "[node|nodes]")
         for name in before.keys() - alive.keys():
             self.totals.lost_nodes += 1
             self.tell(f"{_called(before[name])} is lost; {left} left")
@@ -126,7 +126,7 @@ class Observer:
         self._restarts = len(again)
         if (more := tally.repeated - self._repeated) > 0:
             self.totals.repeated_units += more
-            units = counted(more, "unit[ of work is| of work are]")
+            units = counted(more, "[unit of work is|units of work are]")
             self.tell(f"{units} done again, {self.totals.repeated_units} in all")
         self._repeated = tally.repeated
 
@@ -141,12 +141,12 @@ class Observer:
             self.tell(f"waiting for a node with {self.needs}: none is there")
         elif now - self._told_at >= self._gap:
             self._told_at, self._gap = now, 2 * self._gap
-            minutes = counted(int((now - self._waiting_since) / 60), "minute[|s]")
+            minutes = counted(int((now - self._waiting_since) / 60), "[minute|minutes]")
             self.tell(f"still waiting for a node with {self.needs}, for {minutes}")
 
 
 def _called(node: Node) -> str:
-    gpus = f" with {counted(int(node.gpus), 'GPU[|s]')}" if node.gpus else ""
+    gpus = f" with {counted(int(node.gpus), '[GPU|GPUs]')}" if node.gpus else ""
     return f"node {node.id[:8]} ({node.address}){gpus}"
 
 

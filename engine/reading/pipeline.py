@@ -24,9 +24,10 @@ import ray.exceptions
 from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import ReadError
-from engine.machine import cluster
+from engine.machine import cluster, device
 from engine.machine.device import is_fatal
 from engine.machine.pool import Pool, map_rows
+from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading import readers
 from engine.reading.execute import UnitResult
@@ -41,7 +42,8 @@ class ReaderActor:
 
     def __init__(self, spec: ReaderSpec, inputs: ray.ObjectRef, ledger: Any) -> None:
         cluster.end_at_exit()
-        self._reader: Reader = self.load(spec)
+        with loading_turn(device.weight_bytes(spec.parameters, spec.dtype)):
+            self._reader: Reader = self.load(spec)
         # Arrow in shared memory: however long the plan, an actor copies only the unit it is at.
         self._inputs: pa.ChunkedArray = ray.get(inputs)
         self._attempts = Attempts(ledger)

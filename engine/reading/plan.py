@@ -23,6 +23,9 @@ GROUP = "group"  # reads that share a part of their inputs have the same
 _ALIKE = 160
 # At most this many of them form a group, so that units of work stay small.
 _TOGETHER = 16
+# Where several actors share the units: a unit is at most this part of what each of them has left, and
+# the smallest at least this part of the largest, since every unit costs some milliseconds.
+_SHARE, _SMALLEST = 4, 8
 
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
@@ -114,16 +117,30 @@ def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0)
     )
 
 
-def cut_units(plan: pl.DataFrame, size: int) -> list[Unit]:
-    """Cut a plan into units of at most ``size`` in total (and at least one group of reads)."""
+def cut_units(plan: pl.DataFrame, size: int, *, actors: int = 1) -> list[Unit]:
+    """Cut a plan into units of at most ``size`` in total (and at least one group of reads).
+
+    Where several actors share them, units become smaller towards the end, each at most a part of what is
+    left (guided self-scheduling: Polychronopoulos & Kuck 1987), so that actors of different speed end
+    together: what a slow one still holds when the others have nothing left to do is little.
+
+    Args:
+        plan: as ``longest_first`` gives it.
+        size: of the largest unit.
+        actors: among which units are divided as they become free.
+    """
     groups = plan.group_by(GROUP, maintain_order=True).agg(
         pl.len().alias("reads"), pl.col(SIZE).sum()
     )
+    left = int(groups[SIZE].sum())
     units: list[Unit] = []
-    offset, filled, length = 0, 0, 0
+    offset, filled, length, limit = 0, 0, 0, size
     for reads, tokens in groups.select("reads", SIZE).iter_rows():
-        if length and filled + tokens > size:
+        if length and filled + tokens > limit:
             units.append(Unit(len(units), offset, length))
+            left -= filled
+            if actors > 1:
+                limit = max(1, size // _SMALLEST, min(size, left // (_SHARE * actors)))
             offset, filled, length = offset + length, 0, 0
         filled, length = filled + tokens, length + reads
     if length:

@@ -32,6 +32,8 @@ OUTPUT_COLUMNS: tables.Schema = {
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
 
+# How far a pool without a bound is taken to grow, where units are cut for it.
+_GROWTH = 4
 # Stands for the name of an executor that has none.
 UNNAMED = "a function without a name"
 
@@ -181,7 +183,8 @@ def get_reads(
         run, actors, gpu = (
             (executor, 1, False) if executor else executor_for(pool, plan, spec, on_event, totals)
         )
-        units = cut_units(plan, unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=gpu))
+        size = unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=gpu)
+        units = cut_units(plan, size, actors=actors)
         workers: dict[str, dict[str, Any]] = {}
         for result in run(plan, units, spec):
             unit = result.unit
@@ -248,7 +251,7 @@ def executor_for(
     on_event: OnEvent = silent,
     totals: PoolTotals | None = None,
 ) -> tuple[Executor, int, bool]:
-    """The function that does the reads, the number of its actors at the start, and whether they have GPUs.
+    """The function that does the reads, how many actors it may come to have, and whether they have GPUs.
 
     Args:
         settings: as in ``get_reads``.
@@ -267,12 +270,14 @@ def executor_for(
     cluster.start_ray(int(plan.estimated_size()))
     weights = device.weight_bytes(spec.parameters, spec.dtype)
     loading = device.default_actor_memory(weights)
-    pool = pools.decide(settings, loading, budget=spec.memory).at_most(plan.height)
+    pool = pools.decide(settings, loading, budget=spec.memory)
+    # Units are for the pool as it may become; of one without a bound, some growth is foreseen.
+    foreseen = min(pool.most or _GROWTH * pool.start, plan.height)
 
     def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
         return pipeline.read_on_ray(plan, units, spec, pool=pool, on_event=on_event, totals=totals)
 
-    return on_ray, pool.start, pool.needs.gpus > 0
+    return on_ray, foreseen, pool.needs.gpus > 0
 
 
 def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:

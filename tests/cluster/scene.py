@@ -1,6 +1,6 @@
 """What can happen to a cluster while reads are done. ``tests.cluster.play`` plays a scene.
 
-Every scene is given a head alone, on which the driver runs.
+Every scene is given a head alone, without GPUs but where ``WITH_GPU_ON_HEAD`` says so.
 """
 
 import collections
@@ -12,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+from engine.machine.pool import PoolSettings
+from engine.machine.survey import reading_dtype
 from tests.cluster.play import READS
 from tests.cluster.stage import Stage
 from tests.faults import driver
@@ -47,14 +49,15 @@ def removed_while_loading(stage):
 
 
 def ledger_killed(stage):
-    """The ledger's process, and then a node that reads."""
-    nodes = [stage.node(), stage.node()]
+    """The ledger's process, and then a node that reads; the head, which has a GPU here, goes on."""
+    node = stage.node()
 
     def kill():
+        stage.until_reading([node])
         stage.kill_process("Ledger")
-        stage.kill(stage.busy(nodes))
+        stage.kill(node)
 
-    return stage.read(actors=2, after=4, do=kill)
+    return stage.read(actors=2, do=kill)
 
 
 def all_lost(stage):
@@ -80,6 +83,24 @@ def from_zero(stage):
         stage.node()
 
     return stage.read(actors="1:4", gpus_per_actor=1, do=later)
+
+
+def precision_from_zero(stage):
+    """The nodes that will read are asked for their precision, and there is none yet."""
+    os.environ["RAY_ADDRESS"] = stage.cluster.address
+    answers = []
+
+    def ask():
+        settings = PoolSettings(actors="1:4", gpus_per_actor=1)
+        answers.append(reading_dtype(settings, stage.say))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    time.sleep(3)
+    early = list(answers)
+    stage.node()
+    asking.join()
+    return {"early": early, "answers": answers, "events": stage.events}
 
 
 def grows_and_shrinks(stage):
@@ -134,9 +155,13 @@ def resumed(stage):
     }
 
 
+# A head with a GPU reads too.
+WITH_GPU_ON_HEAD = ("ledger_killed",)
+
+
 def main():
     name, folder = sys.argv[1:]
-    stage = Stage(folder)
+    stage = Stage(folder, gpus=int(name in WITH_GPU_ON_HEAD))
     try:
         found = globals()[name](stage)
     finally:

@@ -70,9 +70,9 @@ def actor_class(log, load, pace):
 
 
 class Stage:
-    """A head without GPUs, on which the driver runs, and what is added to it."""
+    """A head, on which the driver runs, and what is added to it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, gpus=0):
         self.folder = Path(folder)
         self.log = self.folder / "log"
         self.log.touch()
@@ -80,7 +80,7 @@ class Stage:
         self.events = []
         self.cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 1, "num_gpus": 0, "object_store_memory": STORE_BYTES},
+            head_node_args={"num_cpus": 1, "num_gpus": gpus, "object_store_memory": STORE_BYTES},
         )
         ray.init(address=self.cluster.address, log_to_driver=False, logging_level="ERROR")
         logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -1,4 +1,5 @@
 import itertools
+import statistics
 
 import polars as pl
 import pytest
@@ -69,6 +70,46 @@ def test_reads_that_share_inputs_are_neighbours_in_one_unit():
     assert plan["read_key"].to_list() == ["c1", "a3", "a1", "a2", "b2", "b1"]
     assert [(u.offset, u.length) for u in cut_units(plan, 10)] == [(0, 1), (1, 3), (4, 2)]
     assert [(u.offset, u.length) for u in cut_units(plan, 26)] == [(0, 1), (1, 5)]
+
+
+def test_units_that_actors_share_become_smaller_towards_the_end():
+    missing = single_reads([f"{i:03}" for i in range(320)])
+    plan = longest_first(missing, [1] * 320)
+    lengths = [unit.length for unit in cut_units(plan, 16, actors=4)]
+    assert sum(lengths) == 320
+    assert lengths == sorted(lengths, reverse=True)
+    # From 16 * 16 reads left on each unit is a sixteenth of what is left, and no less than 2.
+    assert lengths[:6] == [16, 16, 16, 16, 16, 15]
+    assert lengths[-1] <= lengths[-2] == 2
+    # With four actors of equal speed the last ones differ by the smallest unit, and not by the largest.
+    ready = [0] * 4
+    for length in lengths:
+        ready.sort()
+        ready[0] += length
+    assert max(ready) - min(ready) <= 2
+
+
+def test_a_slow_actor_among_fast_ones_holds_the_others_up_less_with_smaller_last_units():
+    plan = longest_first(single_reads([f"{i:04}" for i in range(6400)]), [1] * 6400)
+
+    def ends(units):
+        """When all is done, by three actors and one that takes ten times as long."""
+        ready = [(0, 1), (0, 1), (0, 1), (0, 10)]
+        for unit in units:
+            ready.sort()
+            when, pace = ready[0]
+            ready[0] = when + pace * unit.length, pace
+        return max(when for when, _ in ready)
+
+    # How much later than the best possible all is done, over sizes, since with one it is chance.
+    best = 6400 / (3 + 1 / 10)
+    late = {
+        actors: statistics.mean(
+            ends(cut_units(plan, size, actors=actors)) - best for size in range(150, 250, 5)
+        )
+        for actors in (1, 4)
+    }
+    assert late[4] < late[1] / 2
 
 
 def test_reads_that_begin_with_the_same_passage_form_groups_of_limited_size():

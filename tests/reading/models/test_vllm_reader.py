@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import InputError
+from engine.machine.pool import PoolSettings, decide
 from engine.reading import pipeline, readers
 from engine.reading.models.causal import CausalReader
 from engine.reading.plan import INPUTS, cut_units
@@ -176,7 +177,9 @@ def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
 
     plan = pl.DataFrame({INPUTS: inputs, "size": 1, "group": range(len(inputs))})
     outputs = {}
-    for result in pipeline.read_on_ray(plan, cut_units(plan, 8), spec, actors=1):
+    for result in pipeline.read_on_ray(
+        plan, cut_units(plan, 8), spec, pool=decide(PoolSettings(actors=1), 2**30)
+    ):
         outputs[result.unit.offset] = result.outputs
         assert result.stats["peak_memory"] > 2**20
     assert [o for offset in sorted(outputs) for o in outputs[offset]] == expected

@@ -1,0 +1,156 @@
+"""Pools are decided from the nodes: how many actors, what each takes, and what can never be."""
+
+import math
+
+import pytest
+
+from engine.errors import InputError
+from engine.machine import cluster, nodes, pool
+from engine.machine.nodes import Needs, Node
+from engine.machine.pool import Pool, PoolSettings
+
+GIB = 2**30
+ONE_GPU = Needs(0.0, 1.0, 0, None)
+
+
+def node(cpus=4, gpus=0, memory=16 * GIB, kinds=(), **more):
+    return Node(cpus, gpus, memory, frozenset(kinds), **more)
+
+
+@pytest.fixture
+def decided(monkeypatch):
+    """``decide`` on a cluster of given nodes, joined or of this machine alone."""
+
+    def decide(settings, alive, *, promised=None, joined=True, actor_bytes=4 * GIB, budget=0):
+        monkeypatch.setattr(nodes, "alive", lambda: alive)
+        monkeypatch.setattr(nodes, "promised", lambda: promised)
+        monkeypatch.setattr(cluster, "is_joined", lambda: joined)
+        monkeypatch.setattr(cluster, "cpus_per_actor", lambda actors: 1.5)
+        monkeypatch.setattr(pool, "machine_memory", lambda: 18 * GIB)
+        monkeypatch.setattr(
+            "ray.cluster_resources", lambda: {"GPU": sum(node.gpus for node in alive)}
+        )
+        return pool.decide(settings, actor_bytes, budget=budget)
+
+    return decide
+
+
+@pytest.mark.parametrize(
+    ("actors", "bounds"),
+    [(None, (1, None)), (0, (0, 0)), (3, (3, 3)), ("3", (3, 3)), ("2:8", (2, 8)), ("4:4", (4, 4))],
+)
+def test_actors_are_a_number_or_a_range(actors, bounds):
+    assert PoolSettings(actors=actors).bounds() == bounds
+
+
+@pytest.mark.parametrize("actors", [-1, "two", "0:4", "4:2", "1:", ":3", "1-3", "1.5", "٣"])
+def test_other_actors_are_refused(actors):
+    with pytest.raises(InputError, match="`actors` is"):
+        PoolSettings(actors=actors)
+
+
+@pytest.mark.parametrize("gpus", [-0.5, 1.5, math.nan, math.inf])
+def test_gpus_are_a_fraction_or_a_whole_number(gpus):
+    with pytest.raises(InputError, match="`gpus_per_actor` is"):
+        PoolSettings(gpus_per_actor=gpus)
+    assert PoolSettings(gpus_per_actor=0.25).gpus_per_actor == 0.25
+    assert PoolSettings(gpus_per_actor=4).gpus_per_actor == 4
+
+
+def test_no_actor_takes_no_cpu_and_no_type_of_gpu_goes_without_gpu():
+    with pytest.raises(InputError, match="`cpus_per_actor` is 0"):
+        PoolSettings(cpus_per_actor=0)
+    with pytest.raises(InputError, match="`accelerator_type` with `gpus_per_actor` 0"):
+        PoolSettings(gpus_per_actor=0, accelerator_type="L4")
+
+
+def test_this_machine_alone_has_as_many_actors_as_cpus_and_memory_allow(decided):
+    # (18 - 2) GiB by 4 GiB each are 4, of 6 CPUs; by 2 GiB they are 8, and 6 CPUs.
+    four = decided(PoolSettings(), [node(6)], joined=False)
+    assert (four.least, four.most, four.start) == (4, 4, 4)
+    assert four.needs == Needs(1.5, 0.0, 0, None)
+    assert decided(PoolSettings(), [node(6)], joined=False, budget=2 * GIB).start == 6
+
+
+def test_this_machine_alone_has_an_actor_for_each_gpu_and_never_more(decided):
+    assert decided(PoolSettings(), [node(6, 2)], joined=False) == Pool(2, 2, 2, ONE_GPU)
+    with pytest.raises(InputError, match="3 actors with 1 GPU each on 2 GPUs"):
+        decided(PoolSettings(actors=3), [node(6, 2)], joined=False)
+    halves = decided(PoolSettings(actors=4, gpus_per_actor=0.5), [node(6, 2)], joined=False)
+    assert halves.start == 4
+
+
+def test_a_cluster_has_room_by_the_memory_of_its_nodes_and_not_of_the_drivers(decided):
+    # Ten nodes of 16 CPUs and 64 GiB: 16 of 4 GiB each; the driver's machine has 18 GiB.
+    large = [node(16, memory=64 * GIB) for _ in range(10)]
+    found = decided(PoolSettings(), large)
+    assert (found.least, found.most, found.start) == (1, None, 160)
+    assert found.needs.memory == 4 * GIB
+    assert decided(PoolSettings(), large, budget=8 * GIB).start == 80
+
+
+def test_memory_is_never_asked_for_beyond_what_a_node_has(decided):
+    found = decided(PoolSettings(), [node(4, 1, memory=8 * GIB)], actor_bytes=20 * GIB)
+    assert found.needs.memory == 8 * GIB
+    assert found.start == 1
+
+
+def test_a_range_starts_with_what_there_is_room_for(decided):
+    gpus = [node(4, 2), node(4, 1)]
+    assert decided(PoolSettings(actors="1:8"), gpus).start == 3
+    assert decided(PoolSettings(actors="1:2"), gpus).start == 2
+    five = decided(PoolSettings(actors="5:8"), gpus)
+    assert (five.least, five.most, five.start) == (5, 8, 5)
+
+
+def test_a_head_alone_waits_for_gpus_that_are_asked_for_or_promised(decided):
+    head = [node(4, is_head=True)]
+    asked = decided(PoolSettings(actors="1:4", gpus_per_actor=1), head)
+    assert (asked.needs.gpus, asked.start) == (1, 1)
+    promised = decided(PoolSettings(), head, promised=[node(8, 4, math.inf, ["L4"])])
+    assert (promised.needs.gpus, promised.most) == (1, None)
+    assert decided(PoolSettings(), head).needs.gpus == 0
+
+
+def test_what_can_never_be_hosted_is_refused(decided):
+    gpus = [node(4, 4, kinds=["T4"])]
+    with pytest.raises(InputError, match="with 8 GPUs: the largest has 4 GPUs"):
+        decided(PoolSettings(gpus_per_actor=8), gpus)
+    with pytest.raises(InputError, match="1 GPU of type L4: the largest has 4 GPUs \\(T4\\)"):
+        decided(PoolSettings(accelerator_type="L4"), gpus)
+    # An autoscaler may add such nodes, and knows of no others.
+    large = [node(8, 8, math.inf, ["L4"])]
+    assert decided(PoolSettings(gpus_per_actor=8), gpus, promised=large).needs.gpus == 8
+    with pytest.raises(InputError, match="type H100"):
+        decided(PoolSettings(accelerator_type="H100"), [node()], promised=large)
+    # Nodes may join a cluster without GPUs, but not this machine.
+    assert decided(PoolSettings(gpus_per_actor=2), [node()]).needs.gpus == 2
+    with pytest.raises(InputError, match="with 1 GPU: the largest has no GPU and 4 CPUs"):
+        decided(PoolSettings(gpus_per_actor=1), [node()], joined=False)
+    with pytest.raises(InputError, match="with 32 CPUs"):
+        decided(PoolSettings(cpus_per_actor=32), [node()])
+
+
+def test_more_actors_than_fit_are_refused_unless_nodes_may_join(decided):
+    gpus = [node(4, 2)]
+    with pytest.raises(InputError, match="use at most 2 actors, .* `actors` 1:5 if nodes"):
+        decided(PoolSettings(actors=5), gpus)
+    assert decided(PoolSettings(actors=5, gpus_per_actor=1), gpus).start == 5
+    assert decided(PoolSettings(actors=5), gpus, promised=[node(4, 2)]).start == 5
+
+
+def test_no_job_has_more_actors_than_tasks():
+    assert Pool(2, None, 8, ONE_GPU).at_most(3) == Pool(2, 3, 3, ONE_GPU)
+    assert Pool(4, 4, 4, ONE_GPU).at_most(3) == Pool(3, 3, 3, ONE_GPU)
+    assert Pool(1, 9, 2, ONE_GPU).at_most(100) == Pool(1, 9, 2, ONE_GPU)
+
+
+def test_ray_is_told_what_was_decided():
+    needs = Needs(2.0, 0.5, 3 * GIB, "L4")
+    options = pool.pool_options(Pool(1, 8, 2, needs))
+    strategy = options["compute"]
+    assert (strategy.min_size, strategy.max_size, strategy.initial_size) == (1, 8, 2)
+    assert (options["num_cpus"], options["num_gpus"], options["memory"]) == (2, 0.5, 3 * GIB)
+    assert options["accelerator_type"] == "L4"
+    assert not {"memory", "accelerator_type"} & pool.pool_options(Pool(1, 8, 2, ONE_GPU)).keys()
+    assert pool.pool_options(Pool(1, None, 2, ONE_GPU))["compute"].max_size == math.inf

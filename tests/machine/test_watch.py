@@ -1,0 +1,72 @@
+"""What happens to a pool becomes one line each, and totals."""
+
+from engine.machine.nodes import Needs, Node
+from engine.machine.watch import Observer, PoolTotals, Start, Tally
+
+HEAD = Node(4, 0, 1.0, frozenset(), id="head0000ffff", address="10.0.0.1", is_head=True)
+ONE, TWO = (
+    Node(4, gpus, 1.0, frozenset(), id=f"{gpus}" * 12, address=f"10.0.0.{gpus + 1}")
+    for gpus in (1, 2)
+)
+
+
+def observed(*looks):
+    """The lines and the totals of looks: nodes, tally, seconds."""
+    lines = []
+    totals = PoolTotals()
+    observer = Observer(Needs(0, 1, 0, None), lines.append, totals)
+    for look in looks:
+        observer.see(*look)
+    observer.end(looks[-1][2])
+    return lines, totals
+
+
+def test_nodes_that_come_and_go_are_told_once():
+    lines, totals = observed(
+        ([HEAD, ONE], None, 0), ([HEAD, ONE, TWO], None, 2), ([HEAD, TWO], None, 4), ([HEAD, TWO], None, 6)
+    )  # fmt: skip
+    assert lines == [
+        "node 22222222 (10.0.0.3) with 2 GPUs joined; 3 nodes now",
+        "node 11111111 (10.0.0.2) with 1 GPU is lost; 2 nodes left",
+    ]
+    assert (totals.lost_nodes, totals.joined_nodes, totals.waited_seconds) == (1, 1, 0)
+
+
+def test_waiting_is_told_at_once_and_then_ever_more_rarely():
+    lines, totals = observed(*(([HEAD], None, seconds) for seconds in range(0, 421, 2)))
+    assert lines == [
+        "waiting for a node with 1 GPU: none is there",
+        "still waiting for a node with 1 GPU, for 1 minute",
+        "still waiting for a node with 1 GPU, for 3 minutes",
+        "still waiting for a node with 1 GPU, for 7 minutes",
+    ]
+    assert totals.waited_seconds == 420
+
+
+def test_waiting_ends_when_a_node_fits():
+    lines, totals = observed(([HEAD], None, 0), ([HEAD, ONE], None, 10), ([HEAD, ONE], None, 20))
+    assert lines[-1] == "a node with 1 GPU is there: actors start"
+    assert totals.waited_seconds == 10
+
+
+def test_restarts_and_repeated_units_are_added_up():
+    first, again = Start("a", "n" * 12, 1, False), Start("a", "m" * 12, 2, True)
+    lines, totals = observed(
+        ([ONE], Tally("x", [first], 0), 0),
+        ([ONE], Tally("x", [first, again], 2), 2),
+        ([ONE], Tally("x", [first, again], 3), 4),
+    )
+    assert lines == [
+        "an actor was lost and started again on node mmmmmmmm",
+        "2 units of work are done again, 2 in all",
+        "1 unit of work is done again, 3 in all",
+    ]
+    assert (totals.restarted_actors, totals.repeated_units) == (1, 3)
+
+
+def test_counts_go_on_where_the_counter_was_lost():
+    again = Start("a", "m" * 12, 2, True)
+    _, totals = observed(
+        ([ONE], Tally("x", [again], 2), 0), ([ONE], None, 2), ([ONE], Tally("y", [again], 1), 4)
+    )
+    assert (totals.restarted_actors, totals.repeated_units) == (2, 3)
