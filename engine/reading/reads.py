@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -199,20 +199,9 @@ def get_reads(
             on_progress(stored.height + costs.done, distinct)
         if costs.done != plan.height:
             raise ReadError(f"{plan.height - costs.done} reads were lost on the way; run again")
-        fresh = pl.concat(frames[1:])
-        costs.failed = fresh[FAILURE].count()
-        costs.prompt_tokens = int(fresh[PROMPT_TOKENS].sum())
-        costs.output_tokens = int(fresh[OUTPUT_TOKENS].sum())
-        costs.computed_tokens = sum(stats["prompt_tokens"] for stats in workers.values())
-        costs.padded_tokens = sum(stats["padded_tokens"] for stats in workers.values())
-        costs.memory_halvings = sum(stats["memory_halvings"] for stats in workers.values())
-        costs.workers = {name: stats["peak_memory"] for name, stats in workers.items()}
-        for name, value in asdict(totals).items():
-            setattr(costs, name, value)
+        _add_up(costs, pl.concat(frames[1:]), workers, totals)
         costs.seconds = time.perf_counter() - start
         costs.reads_per_second = costs.done / costs.seconds
-        if costs.padded_tokens:
-            costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens
     outputs = pl.concat(frames).drop(QUERY_ID, DOC_IDS)
     reads = wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
         outputs, on=READ_KEY, how="left", maintain_order="left"
@@ -225,6 +214,26 @@ def _known(place: Folder, spec: ReaderSpec) -> store.Stored:
     damaged = store.tidy(place, spec.fingerprint)
     known = store.load(place, spec.fingerprint)
     return known._replace(damaged=[*damaged, *known.damaged])
+
+
+def _add_up(
+    costs: ReadingCosts,
+    fresh: pl.DataFrame,
+    workers: Mapping[str, Mapping[str, Any]],
+    totals: PoolTotals,
+) -> None:
+    """Put into the costs what the reads done now took, by the counters of those who did them."""
+    costs.failed = fresh[FAILURE].count()
+    costs.prompt_tokens = int(fresh[PROMPT_TOKENS].sum())
+    costs.output_tokens = int(fresh[OUTPUT_TOKENS].sum())
+    costs.computed_tokens = sum(stats["prompt_tokens"] for stats in workers.values())
+    costs.padded_tokens = sum(stats["padded_tokens"] for stats in workers.values())
+    costs.memory_halvings = sum(stats["memory_halvings"] for stats in workers.values())
+    costs.workers = {name: stats["peak_memory"] for name, stats in workers.items()}
+    if costs.padded_tokens:
+        costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens
+    for name, value in asdict(totals).items():
+        setattr(costs, name, value)
 
 
 def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:

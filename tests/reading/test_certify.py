@@ -230,7 +230,7 @@ def test_in_fp32_repeated_reads_have_the_same_outputs(tiny_t5, tmp_path, augment
         augmentation=augmentation,
         k=3,
         dtype="float32",
-        pool=PoolSettings(actors=0),
+        actors=0,
         resamples=0,
         certify=64,
     )
