@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles, input_tables
@@ -16,6 +16,7 @@ from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.study import Sweep
 from engine.labels.registry import ANNOTATORS
 from engine.labels.settings import LabelSettings, option_classes
+from engine.machine.pool import PoolSettings
 from engine.ranking.settings import RankingSettings
 from engine.reading.protocol import Augmentation
 from engine.reading.settings import ReaderSettings, RunningSettings
@@ -96,6 +97,7 @@ def parameters() -> list[inspect.Parameter]:
             RUNNING,
             types={
                 "memory": Annotated[int, Parameter(converter=convert_bytes)],
+                "actors": Annotated[int | str | None, Parameter(converter=_actors)],
                 "certify": Annotated[int | bool, Parameter(negative=())],
             },
         ),
@@ -171,6 +173,13 @@ def given_files(options: Mapping[str, Any]) -> dict[str, Any]:
         return any(isinstance(one, Path) for one in values)
 
     return {n: value for n, value in options.items() if is_path(value) and n not in _WRITTEN}
+
+
+def _actors(kind: type, tokens: tuple[Token, ...]) -> int | str:
+    """A number, or a range as it is written."""
+    text = tokens[0].value.strip()
+    PoolSettings(actors=text)  # refuses what is neither
+    return text if ":" in text else int(text)
 
 
 def _augmentations(text: str) -> tuple[Augmentation, ...]:

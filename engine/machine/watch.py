@@ -22,6 +22,8 @@ OnEvent = Callable[[str], None]
 _SECONDS_BETWEEN_LOOKS = 2.0
 # Seconds after which the same wait is told again; it doubles each time.
 _SECONDS_BETWEEN_LINES = 60.0
+# Seconds for an actor to load its model; then it is told that none is ready.
+_SECONDS_TO_START = 180.0
 
 
 def silent(line: str) -> None:
@@ -90,6 +92,8 @@ class Observer:
     _waiting_since: float | None = None
     _told_at: float = 0.0
     _gap: float = _SECONDS_BETWEEN_LINES
+    _fitting_since: float | None = None
+    _any_started: bool = False
 
     def see(self, alive: list[Node], tally: Tally | None, now: float) -> None:
         """Take in the nodes that are alive and, where there is an answer, what was counted."""
@@ -119,6 +123,7 @@ class Observer:
     def _see_tally(self, tally: Tally) -> None:
         if tally.counter != self._counter:
             self._counter, self._restarts, self._repeated = tally.counter, 0, 0
+        self._any_started |= bool(tally.starts)
         again = [start for start in tally.starts if start.again]
         for start in again[self._restarts :]:
             self.totals.restarted_actors += 1
@@ -135,7 +140,9 @@ class Observer:
             if self._waiting_since is not None:
                 self.tell(f"a node with {self.needs} is there: actors start")
             self.end(now)
+            self._see_start(now)
             return
+        self._fitting_since = None
         if self._waiting_since is None:
             self._waiting_since, self._told_at, self._gap = now, now, _SECONDS_BETWEEN_LINES
             self.tell(f"waiting for a node with {self.needs}: none is there")
@@ -143,6 +150,17 @@ class Observer:
             self._told_at, self._gap = now, 2 * self._gap
             minutes = counted(int((now - self._waiting_since) / 60), "[minute|minutes]")
             self.tell(f"still waiting for a node with {self.needs}, for {minutes}")
+
+    def _see_start(self, now: float) -> None:
+        """Tell once if nodes are there and yet no actor has started: others may hold what it needs."""
+        if self._fitting_since is None:
+            self._fitting_since = now
+        if not self._any_started and now - self._fitting_since >= _SECONDS_TO_START:
+            self._any_started = True
+            self.tell(
+                f"no actor is ready after {_SECONDS_TO_START / 60:.0f} minutes, though there are nodes "
+                f"with {self.needs}: its model loads, or other jobs hold them"
+            )
 
 
 def _called(node: Node) -> str:

@@ -268,8 +268,15 @@ def executor_for(
         on_event, totals: as in ``pipeline.read_on_ray``.
 
     Raises:
-        InputError: the cluster can never host such a pool.
+        InputError: the cluster can never host such a pool, or a reader not use it.
     """
+    if (settings.gpus_per_actor or 0) > 1:
+        raise InputError(
+            None,
+            None,
+            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and a reader runs on one GPU",
+            "use 1 or a fraction",
+        )
     if settings.in_process:
         return read_in_process, 1, device.machine_has_gpu()
     from engine.machine import cluster

@@ -97,8 +97,6 @@ class RunningSettings:
     def __post_init__(self) -> None:
         require_least("certify", self.certify, 0)
         require_least("shard_pairs", self.shard_pairs, 0)
-        if isinstance(self.actors, int):
-            require_least("actors", self.actors, 0)
         self.pool()
 
     def pool(self) -> PoolSettings:

@@ -70,3 +70,13 @@ def test_counts_go_on_where_the_counter_was_lost():
         ([ONE], Tally("x", [again], 2), 0), ([ONE], None, 2), ([ONE], Tally("y", [again], 1), 4)
     )
     assert (totals.restarted_actors, totals.repeated_units) == (2, 3)
+
+
+def test_nodes_that_are_there_and_yet_start_no_actor_are_told_of_once():
+    started = Tally("x", [Start("a", "n", 1, False)], 0)
+    lines, _ = observed(*(([ONE], Tally("x", [], 0), seconds) for seconds in range(0, 400, 2)))
+    assert len(lines) == 1
+    assert lines[0].startswith(
+        "no actor is ready after 3 minutes, though there are nodes with 1 GPU"
+    )
+    assert observed(*(([ONE], started, seconds) for seconds in range(0, 400, 2)))[0] == []

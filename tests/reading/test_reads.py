@@ -268,3 +268,8 @@ def test_sizes_do_not_count_the_shared_prefix():
     assert input_sizes(spec, [["p" * 100 + "a" * 40], ["p" * 100], ["p" * 100 + "a", "b" * 79]]) == [
         10, 1, 20,
     ]  # fmt: skip
+
+
+def test_a_reader_is_given_one_gpu_at_most(tmp_path):
+    with pytest.raises(InputError, match="`gpus_per_actor` is 4, and a reader runs on one GPU"):
+        get_reads(wanted("a"), SPEC, tmp_path, pool=PoolSettings(gpus_per_actor=4))
