@@ -37,7 +37,7 @@ from engine.sources.io.temporary import temporary_directory
 from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import buckets_of
-from engine.sources.queries.read import read_query_set
+from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
 from engine.sources.runs.size import bytes_of
 from engine.tables import DOC_ID, QUERY, QUERY_ID
@@ -153,78 +153,97 @@ def partition(
         temporary_directory(work / "partition") as temporary,
     ):
         query_set = read_query_set(files.queries)
-        lists = list_runs(
-            files,
-            _query_keys(query_set.table, files.limit),
-            temporary,
-            k=k,
-            parts=_count_parts(files.run),
-            on_rows=lambda rows: on_progress("runs", rows),
-        )
-        index = index_corpus(
-            files.corpus,
-            folder / "passages",
-            _corpus_key(files.corpus),
-            skip_bad=files.skip_bad,
-            on_passages=lambda passages: on_progress("passages", passages),
-        )
-        listed = look_up(index, (part[DOC_ID].unique() for part in lists))
-        refuse_unknown(files, lists, listed)
-        evaluated = query_set.table.head(lists.keys.evaluated)
-        queries, unmatchable = listed.match(evaluated, query_set.titles)
-        material = Material(
-            lists=lists,
-            listed=listed,
-            queries=queries,
-            tables=read_tables(files, queries, further_tables),
-            unmatchable=frozenset(unmatchable),
-        )
-        place = folder / (key or _key(files, k, pairs_per_shard, further_tables))
-        shards, cut_runs = _write(material, place, pairs_per_shard, k, on_progress)
-        made = Partition(
-            folder=place,
-            shards=shards,
-            runs=lists.names,
-            k=k,
-            notes=input_notes(
-                skipped=index.skipped,
-                unanswerable=query_set.unanswerable,
-                empty=listed.count_empty(),
-                ignored=lists.parts.ignored,
-            ),
-            cut_runs=cut_runs,
-            edited=lists.edited,
-            passages=index,
-            listed=listed.count(),
-            queries_file=files.queries,
-        )
-    place.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
+        material = _read(files, query_set, folder, temporary, k, further_tables, on_progress)
+        key = key or _key(files, k, pairs_per_shard, further_tables)
+        made = _write(material, folder / key, files, query_set, pairs_per_shard, k, on_progress)
+    made.folder.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
     return made
 
 
+def _read(
+    files: InputFiles,
+    query_set: QuerySet,
+    folder: Folder,
+    temporary: Path,
+    k: int,
+    further_tables: Sequence[InputTable],
+    on_progress: Progress,
+) -> Material:
+    """Read and check everything, in the order of ``inputs.read_inputs``, so that errors are its own."""
+    lists = list_runs(
+        files,
+        _query_keys(query_set.table, files.limit),
+        temporary,
+        k=k,
+        parts=_count_parts(files.run),
+        on_rows=lambda rows: on_progress("runs", rows),
+    )
+    index = index_corpus(
+        files.corpus,
+        folder / "passages",
+        _corpus_key(files.corpus),
+        skip_bad=files.skip_bad,
+        on_passages=lambda passages: on_progress("passages", passages),
+    )
+    listed = look_up(index, (part[DOC_ID].unique() for part in lists))
+    refuse_unknown(files, lists, listed)
+    evaluated = query_set.table.head(lists.keys.evaluated)
+    queries, unmatchable = listed.match(evaluated, query_set.titles)
+    return Material(
+        lists=lists,
+        listed=listed,
+        queries=queries,
+        tables=read_tables(files, queries, further_tables),
+        unmatchable=frozenset(unmatchable),
+    )
+
+
 def _write(
-    material: Material, place: Folder, most: int, k: int, on_progress: Progress
-) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
-    """Write all shards; what to keep of them, and the names of runs that the cutoff cut."""
-    lists = material.lists
-    further = (material.listed.index.fingerprint, str(k), repr(lists.edited))
+    material: Material,
+    place: Folder,
+    files: InputFiles,
+    query_set: QuerySet,
+    most: int,
+    k: int,
+    on_progress: Progress,
+) -> Partition:
+    """Write all shards; the partition that they make, which still lacks its manifest."""
+    lists, index = material.lists, material.listed.index
+    further = (index.fingerprint, str(k), repr(lists.edited))
     shards: list[Shard] = []
     cut_runs: set[str] = set()
-    numbers = np.zeros(material.queries.height, dtype=np.uint32)
-    buckets = lists.keys.buckets[: lists.keys.evaluated]
     for number, piece in enumerate(cut(material, most)):
         content = piece.content
         place.write(_name(number), to_bytes(content))
         digest = content.hexdigest(*further)
         shards.append(Shard(number, content.queries.height, piece.pairs, piece.span, digest))
         cut_runs.update(content.cut_runs)
-        numbers[(buckets >= piece.span[0]) & (buckets < piece.span[1])] = number
         on_progress("shards", len(shards))
+    # Spans ascend, and every query is in one.
+    starts = [shard.span[0] for shard in shards]
+    buckets = lists.keys.buckets[: lists.keys.evaluated]
+    numbers = np.searchsorted(starts, buckets, side="right").astype(np.uint32) - 1
     of_queries = material.queries.select(QUERY_ID).with_columns(pl.Series(SHARD, numbers))
     parquet = io.BytesIO()
     of_queries.write_parquet(parquet)
     place.write(_QUERIES, parquet.getvalue())
-    return tuple(shards), tuple(name for name in lists.names if name in cut_runs)
+    return Partition(
+        folder=place,
+        shards=tuple(shards),
+        runs=lists.names,
+        k=k,
+        notes=input_notes(
+            skipped=index.skipped,
+            unanswerable=query_set.unanswerable,
+            empty=material.listed.count_empty(),
+            ignored=lists.parts.ignored,
+        ),
+        cut_runs=tuple(name for name in lists.names if name in cut_runs),
+        edited=lists.edited,
+        passages=index,
+        listed=material.listed.count(),
+        queries_file=files.queries,
+    )
 
 
 def read_shard(partition: Partition, number: int) -> EvaluationInputs:
