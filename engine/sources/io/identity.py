@@ -18,7 +18,7 @@ from engine.sources.io.locations import (
     reported,
 )
 
-# Bytes up to which a file is read whole; of a larger one, this much of its beginning.
+# Bytes that are read of a file, or of all files of a directory together.
 READ = 16 << 20
 # What stores say of a file that changes when the file does, as far as they say it.
 _MARKS = (
@@ -38,8 +38,8 @@ _MARKS = (
 def identity(place: Location) -> str:
     """64 hexadecimal digits that change when a file, or a file in a directory, does.
 
-    They stand for names, sizes and, up to 16 MiB, the bytes. Of a larger file they stand for the first
-    16 MiB and the time of its last change (at an address, what the store says of it): one that was
+    They stand for the names and the first 16 MiB in all. A file that reaches beyond stands for itself with
+    its size and the time of its last change (at an address, with what the store says of it): one that was
     overwritten further down by a file of the same size, and had its time set back, is taken for the
     former.
 
@@ -49,22 +49,29 @@ def identity(place: Location) -> str:
     """
     place = locate(place)
     files = list_files(place) if is_directory(place) else [place]
-    marks = [_of_file(file) for file in files]
+    marks: list[list[object]] = []
+    left = READ
+    for file in files:
+        mark, read = _of_file(file, left)
+        marks.append([masked(str(file)), *mark])
+        left -= read
     return hashlib.sha256(json.dumps(marks, default=str).encode()).hexdigest()
 
 
-def _of_file(file: Location) -> list[object]:
+def _of_file(file: Location, most: int) -> tuple[list[object], int]:
+    """What tells a file, of which at most so much is read; and how much was."""
+    content = hashlib.sha256()
     with open_binary(file) as stream:
-        start = stream.read(READ)
-        # A pipe says nothing of its size; what is read of it is kept, and so is read once.
-        content = hashlib.sha256(start)
-        if len(start) < READ:
-            return [masked(str(file)), content.hexdigest()]
+        start = stream.read(most + 1)
+        content.update(start[:most])
+        if len(start) <= most:
+            return [content.hexdigest()], len(start)
         about = _about(file)
-        if about is None:
+        if about is None:  # a pipe; what is read of it is kept, and so is read once
+            content.update(start[most:])
             while block := stream.read(READ):
                 content.update(block)
-        return [masked(str(file)), content.hexdigest(), about]
+    return [content.hexdigest(), about], most
 
 
 def _about(file: Location) -> dict[str, Any] | None:

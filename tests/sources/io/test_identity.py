@@ -43,6 +43,21 @@ def test_a_directory_is_known_by_all_its_files(tmp_path):
     assert len({first, second, identity(tmp_path)}) == 3
 
 
+def test_of_many_files_no_more_is_read_than_of_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "READ", 4)
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"123")
+        os.utime(tmp_path / name, ns=(1000, 1000))
+    first = identity(tmp_path)
+    os.utime(tmp_path / "a", ns=(1000, 2000))
+    assert identity(tmp_path) == first  # read whole, so its time says nothing more
+    changed = []
+    for name in "bc":
+        os.utime(tmp_path / name, ns=(1000, 2000))
+        changed.append(identity(tmp_path))
+    assert len({first, *changed}) == 3
+
+
 def test_files_at_addresses_are_known_too_and_credentials_do_not_count(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "READ", 4)
     address = f"memory://{tmp_path.name}/a"
@@ -60,7 +75,6 @@ def test_a_pipe_is_known_by_all_that_comes_out_of_it(tmp_path, monkeypatch):
         read, write = os.pipe()
         os.write(write, content)
         os.close(write)
-        marks = module._of_file(module.Path(f"/dev/fd/{read}"))
-        found.append(marks[1:])
+        found.append(module._of_file(module.Path(f"/dev/fd/{read}"), 4)[0])
         os.close(read)
     assert found[0] == found[2] != found[1]
