@@ -237,6 +237,7 @@ def compact(
     read, damaged = _tables(folder, sorted(names))
     if len(read) > 1:
         write_file(folder, distinct(list(read.values())), span, {"merged": uuid.uuid4().hex})
+        folder.settle()
         folder.delete(read)
     return damaged
 

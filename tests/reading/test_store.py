@@ -245,6 +245,20 @@ def test_a_job_killed_while_it_merges_loses_nothing(place, monkeypatch, step):
     assert found(place, *"abcd") == ["A", "B", "C", "D"]
 
 
+def test_files_are_deleted_only_after_the_name_of_their_heir_is_on_the_disk(monkeypatch, tmp_path):
+    place = folder_at(tmp_path)
+    for text in "ab":
+        store.add(place, READER, reads(text))
+    done = []
+    settle, delete = Folder.settle, Folder.delete
+    monkeypatch.setattr(Folder, "settle", lambda self: (done.append("settled"), settle(self)))
+    monkeypatch.setattr(
+        Folder, "delete", lambda self, names: (done.append("deleted"), delete(self, names))
+    )
+    store.compact(place, READER, store.listing(place, READER).names, None)
+    assert done == ["settled", "deleted"]
+
+
 def test_two_merges_of_the_same_reads_never_share_a_name(place):
     # With equal names, each of two jobs could take the other's file for one that it may delete.
     for text in "ab":

@@ -159,6 +159,20 @@ class Folder:
         with reported(self.at, unless=(FileNotFoundError,)):
             system.get_file(f"{inside}/{name}", str(file))
 
+    def settle(self) -> None:
+        """Have the names of what was written reach the disk, before what it replaces is deleted.
+
+        Raises:
+            WriteError: the disk refuses. At an address nothing is left to do.
+        """
+        if isinstance(self.at, Path):
+            with reported_writing(self.at):
+                number = os.open(self.at, os.O_RDONLY)
+                try:
+                    os.fsync(number)
+                finally:
+                    os.close(number)
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; those that are not there are none of its business.
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.errors import InputError
-from engine.sources.io.locations import Location, locate, open_binary
+from engine.sources.io.locations import Location, locate, open_binary, open_in_parts
 from engine.wording import quoted
 
 # What Arrow, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
@@ -84,8 +84,12 @@ class ParquetTable:
 
 
 @contextlib.contextmanager
-def open_parquet(path: Location) -> Iterator[ParquetTable]:
+def open_parquet(path: Location, *, in_parts: bool = False) -> Iterator[ParquetTable]:
     """Open a Parquet file, whoever wrote it, for reading in batches, in constant memory.
+
+    Args:
+        path: the file.
+        in_parts: whether a part of it will be read, so that no more of an address should be fetched.
 
     Raises:
         InputError: the file is not Parquet, or is damaged.
@@ -95,7 +99,8 @@ def open_parquet(path: Location) -> Iterator[ParquetTable]:
         with _refusing_damage(path):
             # Given a path, Arrow reads without Python's lock; a pipe is no file that it can seek in.
             is_file = isinstance(path, Path) and path.is_file()
-            source = path if is_file else stack.enter_context(open_binary(path))
+            opened = open_in_parts if in_parts else open_binary
+            source = path if is_file else stack.enter_context(opened(path))
             file = stack.enter_context(_opened(source))
         yield ParquetTable(path, file)
 
@@ -110,7 +115,7 @@ def read_parquet(path: Location, columns: Collection[str] | None = None) -> pl.D
     Raises:
         InputError: the file is not Parquet, or is damaged.
     """
-    with open_parquet(path) as table:
+    with open_parquet(path, in_parts=columns is not None) as table:
         return table.read(columns)
 
 

@@ -1,13 +1,17 @@
-"""Parquet files that are damaged: refused in one line, whatever the bytes; no process ends."""
+"""Parquet files: damaged ones are refused in one line, and no process ends; parts are fetched alone."""
 
+import io
 import json
 import random
 import struct
+from string import ascii_letters
 
+import fsspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from engine.errors import InputError
 from engine.sources.io.parquet import open_parquet, read_parquet
@@ -158,3 +162,30 @@ def test_types_that_other_libraries_write_become_texts_and_numbers(tmp_path):
         {"query_id": "a", "numbers": 3, "large": "x", "view": "x"},
         {"query_id": "b", "numbers": 4, "large": None, "view": "y"},
     ]
+
+
+def test_of_an_address_only_the_columns_that_are_asked_for_are_fetched():
+    memory = io.BytesIO()
+    rng = random.Random(0)
+    texts = ["".join(rng.choices(ascii_letters, k=500)) for _ in range(2000)]
+    frame = pl.DataFrame({"key": range(2000), "text": texts})
+    frame.write_parquet(memory)
+    content = memory.getvalue()
+    fetched = []
+
+    class File(AbstractBufferedFile):
+        def _fetch_range(self, start, end):
+            fetched.append(end - start)
+            return content[start:end]
+
+    class System(AbstractFileSystem):
+        def info(self, path, **_):
+            return {"name": path, "size": len(content), "type": "file"}
+
+        def _open(self, path, mode="rb", **more):
+            return File(self, path, mode, **more)
+
+    fsspec.register_implementation("counting", System, clobber=True)
+    assert read_parquet("counting://x", ["key"])["key"].to_list() == list(range(2000))
+    assert sum(fetched) < len(content) / 5
+    assert read_parquet("counting://x").equals(frame)
