@@ -7,6 +7,7 @@ in an object store. The folder itself is a value that travels between processes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from typing import Any
 
 from engine.errors import InputError, WriteError
 from engine.masking import masked
-from engine.sources.io.files import atomic_path, reported_writing, require_output
+from engine.sources.io.files import atomic_path, cannot_write, reported_writing, require_output
 from engine.sources.io.locations import Location, file_system, locate, reason, reported, shown
 
 # Written, and deleted, to see whether an address can be written.
@@ -163,15 +164,19 @@ class Folder:
         """Have the names of what was written reach the disk, before what it replaces is deleted.
 
         Raises:
-            WriteError: the disk refuses. At an address nothing is left to do.
+            WriteError: the disk fails.
         """
+        # At an address nothing is left to do.
         if isinstance(self.at, Path):
-            with reported_writing(self.at):
-                number = os.open(self.at, os.O_RDONLY)
-                try:
-                    os.fsync(number)
-                finally:
-                    os.close(number)
+            number = os.open(self.at, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            except OSError as error:
+                # Some network file systems know no such thing.
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                    raise cannot_write(self.at, error) from error
+            finally:
+                os.close(number)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; those that are not there are none of its business.
