@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import polars as pl
 from cyclopts import App, Parameter
 
 from engine.errors import require_least
+from engine.machine.survey import reading_dtype
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
 from engine.retrieval.dense import IndexOptions
@@ -21,7 +23,7 @@ from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus
 from engine.wording import counted
 from jobs._command import ConfigFile, run_app
-from jobs._progress import shown_progress
+from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._sizes import convert_bytes
 from jobs._terminal import say, warn_of_code
@@ -106,6 +108,8 @@ def dense(
         Outputs(folders=[out]),
     )
     warn_of_code(encoder.trust_remote_code)
+    if encoder.dtype is None:
+        encoder = replace(encoder, dtype=reading_dtype(options.pool(), event))
     spec = specify(encoder, memory=memory)
     skipped = SkipBad(skip_bad)
 
@@ -116,7 +120,9 @@ def dense(
 
     keeps(f"encoded shards are kept in {out}; run the same command again to go on from there")
     with shown_progress("encoding", "shards") as on_progress:
-        index = vectors.build_index(scan, out, spec, options, on_progress=on_progress)
+        index = vectors.build_index(
+            scan, out, spec, options, on_progress=on_progress, on_event=event
+        )
     indexed = counted(index.passages, "passage[|s]")
     say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {out}")
     _print_skipped(skipped)

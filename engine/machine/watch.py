@@ -155,7 +155,11 @@ class Observer:
         """Tell once if nodes are there and yet no actor has started: others may hold what it needs."""
         if self._fitting_since is None:
             self._fitting_since = now
-        if not self._any_started and now - self._fitting_since >= _SECONDS_TO_START:
+        if (
+            self._counter
+            and not self._any_started
+            and now - self._fitting_since >= _SECONDS_TO_START
+        ):
             self._any_started = True
             self.tell(
                 f"no actor is ready after {_SECONDS_TO_START / 60:.0f} minutes, though there are nodes "

@@ -11,8 +11,10 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError, require_least
+from engine.errors import InputError
 from engine.machine import device, model_code, model_files
+from engine.machine.pool import PoolSettings, decide
+from engine.machine.watch import OnEvent, silent
 from engine.retrieval import approximate, encode, flat, manifest, shards
 from engine.retrieval.encoders import EncoderSpec, Preset
 from engine.retrieval.manifest import Manifest
@@ -39,16 +41,32 @@ class IndexOptions:
         storage: Precision in which vectors are stored.
         factory: FAISS's factory string of an approximate index beside the exact one (IVF1024,Flat;
             HNSW32).
-        actors: Ray actors that encode; by default one per GPU, or as many as CPUs and memory allow.
-            0 encodes in this process.
+        actors: Ray actors that encode: a number, or MIN:MAX for as many as the cluster has room for;
+            by default one per GPU, or as many as CPUs and memory allow. 0 encodes in this process.
+        gpus_per_actor: GPUs of each: a fraction, so that several share one, or 1; 0 keeps to CPUs. By
+            default 1 where the cluster has GPUs.
+        cpus_per_actor: CPUs of each. By default an even share where there are no GPUs.
+        accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it encode.
     """
 
     storage: Storage = "fp32"
     factory: str | None = None
-    actors: int | None = None
+    actors: str | int | None = None
+    gpus_per_actor: float | None = None
+    cpus_per_actor: float | None = None
+    accelerator_type: str | None = None
 
     def __post_init__(self) -> None:
-        require_least("actors", self.actors, 0)
+        self.pool()
+
+    def pool(self) -> PoolSettings:
+        """What of this concerns the actors."""
+        return PoolSettings(
+            actors=self.actors,
+            gpus_per_actor=self.gpus_per_actor,
+            cpus_per_actor=self.cpus_per_actor,
+            accelerator_type=self.accelerator_type,
+        )
 
 
 def build_index(
@@ -59,6 +77,7 @@ def build_index(
     *,
     shard: int = shards.SHARD,
     on_progress: Progress = lambda done, total: None,
+    on_event: OnEvent = silent,
     executor: encode.Executor | None = None,
 ) -> Manifest:
     """Encode a corpus and make it searchable, reusing the shards of an earlier build.
@@ -75,6 +94,7 @@ def build_index(
             to encode is built in this process.
         shard: passages per shard.
         on_progress: called with the number of shards done and the total; first with those reused.
+        on_event: told one line when nodes of the cluster come or go, or the build waits.
         executor: runs the encoder instead, as on machines of one's own. What it makes must be that
             encoder's vectors: shards are kept under the encoder's name.
 
@@ -103,7 +123,7 @@ def build_index(
         def wanted() -> Iterator[Shard]:
             return (piece for piece in cut(scan()) if piece.key in missing)
 
-        run = executor or executor_for(options.actors, len(missing), spec)
+        run = executor or executor_for(options.pool(), len(missing), spec, on_event)
         remaining = set(missing)
         for encoded in run(wanted, len(missing), spec, options.storage):
             shards.write(directory, encoded.key, encoded.doc_ids, encoded.vectors)
@@ -274,24 +294,31 @@ def query_vectors(
     return Encoder(spec).queries(texts)
 
 
-def executor_for(actors: int | None, count: int, spec: EncoderSpec) -> encode.Executor:
-    """What encodes ``count`` shards; ``actors`` as in ``IndexOptions``."""
+def executor_for(
+    settings: PoolSettings, count: int, spec: EncoderSpec, on_event: OnEvent = silent
+) -> encode.Executor:
+    """What encodes ``count`` shards; ``settings`` as ``IndexOptions.pool`` gives them."""
+    if (settings.gpus_per_actor or 0) > 1:
+        raise InputError(
+            None,
+            None,
+            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and an encoder runs on one GPU",
+            "use 1 or a fraction",
+        )
     small = count <= _FEW and not os.environ.get("RAY_ADDRESS") and not spec.memory
-    if actors == 0 or (actors is None and small):
+    if settings.in_process or (settings == PoolSettings() and small):
         return encode.execute
     from engine.machine import cluster
-    from engine.machine.pool import PoolSettings, decide
     from engine.retrieval import distribute
 
     cluster.start_ray()
     weights = device.weight_bytes(model_files.parameters(Path(spec.path)), spec.dtype)
-    actor_bytes = spec.memory or device.default_actor_memory(weights)
-    pool = decide(PoolSettings(actors=actors), actor_bytes).at_most(count)
+    pool = decide(settings, device.default_actor_memory(weights), budget=spec.memory)
 
     def on_ray(
         wanted: Callable[[], Iterator[Shard]], count: int, spec: EncoderSpec, storage: Storage
     ) -> Iterator[encode.Encoded]:
-        return distribute.execute(wanted, count, spec, storage, pool=pool)
+        return distribute.execute(wanted, count, spec, storage, pool=pool, on_event=on_event)
 
     return on_ray
 

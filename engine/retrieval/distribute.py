@@ -24,12 +24,14 @@ import numpy as np
 import pyarrow as pa
 import ray
 import ray.exceptions
+from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import EncodeError
 from engine.machine.attempts import Attempt, new_attempt, weight
 from engine.machine.cluster import beside_driver, cause, end_at_exit
 from engine.machine.device import is_fatal
 from engine.machine.pool import Pool, map_rows
+from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.shards import TYPES, Shard, Storage
@@ -180,10 +182,11 @@ def execute(
     *,
     pool: Pool,
     actor_class: type[EncoderActor] = EncoderActor,
+    on_event: OnEvent = silent,
 ) -> Iterator[Encoded]:
     """Encode shards on a pool of actors; results are yielded as they complete, in any order.
 
-    Ray must have been started.
+    Ray must have been started. ``on_event`` is told one line when nodes come or go, or the pool waits.
 
     Raises:
         InputError: the corpus cannot be read.
@@ -196,13 +199,14 @@ def execute(
     arguments = {"spec": spec, "storage": storage, "desk": desk}
     feeder.start()
     try:
-        for row in map_rows(tickets, actor_class, arguments, pool):
-            vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
-            yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
-            feeder.forget(row["ticket"])
+        with watched(pool.needs, on_event, PoolTotals(), lambda: None):
+            for row in map_rows(tickets, actor_class, arguments, pool):
+                vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
+                yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
+                feeder.forget(row["ticket"])
         if feeder.error is not None:
             raise feeder.error
-    except ray.exceptions.RayError as error:
+    except (ray.exceptions.RayError, ExecutionTimeoutError) as error:
         raise EncodeError(f"encoding on Ray failed: {cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):
