@@ -13,10 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import polars as pl
-import ray
 
 from engine import tables
-from engine.errors import ReadError
 from engine.evaluation.assess import Evaluation, conclude
 from engine.evaluation.judge import merge
 from engine.evaluation.partition import Partition, shards_sha256
@@ -33,12 +31,11 @@ from engine.evaluation.shard_work import (
     settings_digest,
     unfinished,
 )
-from engine.machine import cluster, device
-from engine.machine.pool import decide
+from engine.machine import device
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading.plan import WANTED
 from engine.reading.reads import Progress, ReadingCosts
-from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here, read_on_ray
+from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here
 from engine.sources.io.folders import Folder
 from engine.tables import FAILURE
 
@@ -234,7 +231,7 @@ class _Here:
 
     def read(self, shards: Sequence[int], one: _Pass) -> Iterator[UnitDone]:
         planner = planner_for(self._work, one.job)
-        return read_here(shards, planner, one.job.spec, self._work.store, host_class=self._host)
+        return read_here(shards, planner, self._host(one.job.spec, self._work.store))
 
     def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
         judge_shard(self._work, shard, failures)
@@ -247,53 +244,38 @@ class _OnRay:
     """Plans, reads and judges on Ray's workers."""
 
     def __init__(self, work: Work, host: type[Host], on_event: OnEvent) -> None:
+        from engine.machine import cluster, pool
+        from engine.machine.tasks import Tasks
+
         cluster.start_ray()
         self._host, self._on_event = host, on_event
         running, specs = work.settings.running, [job.spec for job in work.jobs]
         weights = max((device.weight_bytes(s.parameters, s.dtype) for s in specs), default=0)
         loading = device.default_actor_memory(weights)
-        self._pool = decide(running.pool(), loading, budget=running.memory)
+        self._pool = pool.decide(running.pool(), loading, budget=running.memory)
         self._work = replace(work, actors=self._pool.start, gpu=self._pool.needs.gpus > 0)
-        self._shared = ray.put(self._work)
-        self._judging: list[ray.ObjectRef] = []
-        # So many shards are judged at a time that planning and reading go on beside them.
-        self._most = max(2, int(ray.cluster_resources().get("CPU", 1)))
+        self._judging = Tasks(_judge, self._work, "judging")
 
     def read(self, shards: Sequence[int], one: _Pass) -> Iterator[UnitDone]:
+        from engine.reading.stream_on_ray import read_on_ray
+
         return read_on_ray(
             shards,
             planner_for(self._work, one.job),
-            one.job.spec,
-            self._work.store,
+            self._host(one.job.spec, self._work.store),
             pool=self._pool,
-            planning=self._most,
-            host_class=self._host,
             on_event=self._on_event,
             totals=one.totals,
         )
 
     def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
-        if len(self._judging) >= self._most:
-            self._wait(len(self._judging) - self._most + 1)
-        self._judging.append(_judge_remote.remote(self._shared, shard, failures))
+        self._judging.submit(shard, failures)
 
     def finish(self) -> None:
-        self._wait(len(self._judging))
-
-    def _wait(self, some: int) -> None:
-        if some:
-            done, self._judging = ray.wait(self._judging, num_returns=some)
-            try:
-                results = ray.get(done)
-            except ray.exceptions.RayError as error:
-                raise ReadError(f"judging on Ray failed: {cluster.cause(error)}") from error
-            for told in results:
-                if told is not None:
-                    raise told
+        self._judging.finish()
 
 
-@ray.remote(num_cpus=0.1, max_retries=-1)
-def _judge_remote(work: Work, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
+def _judge(work: Work, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
     try:
         judge_shard(work, shard, failures)
     except TOLD as error:

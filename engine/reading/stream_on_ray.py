@@ -1,0 +1,183 @@
+"""Reads of a large evaluation as a stream on Ray Data: planned by tasks, read by a pool of actors.
+
+The rows of the dataset are shards. One stage plans, a task a shard: from the number of the shard to its
+units, each a block of its own. The other reads: an actor takes a unit. Ray Data holds the first stage
+back while the second has enough to do, so that the prompts of a few shards are in memory at a time,
+whatever the total.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray
+import ray.data
+import ray.exceptions
+from ray.data.exceptions import ExecutionTimeoutError
+
+from engine.errors import ReadError
+from engine.machine import cluster, device
+from engine.machine.device import is_fatal
+from engine.machine.pool import Pool, pool_options
+from engine.machine.turns import loading_turn
+from engine.machine.watch import OnEvent, PoolTotals, silent, watched
+from engine.reading.execute import UnitResult
+from engine.reading.guard import read_guarded
+from engine.reading.ledger import Attempts, start_ledger, tally_of
+from engine.reading.plan import Unit
+from engine.reading.protocol import Reader, ReaderSpec
+from engine.reading.stream import TOLD, Host, Planner, UnitDone, unit_rows
+
+# CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
+_PLANNING_CPUS = 0.1
+# Units, and what is told of them, travel as opaque values: no schema must be kept in step with them.
+_UNIT = pa.schema({"unit": pa.binary()})
+_DONE = pa.schema({"done": pa.binary()})
+
+
+def read_on_ray(
+    shards: Sequence[int],
+    planner: Planner,
+    host: Host,
+    *,
+    pool: Pool,
+    on_event: OnEvent = silent,
+    totals: PoolTotals | None = None,
+) -> Iterator[UnitDone]:
+    """Read shards on Ray Data; results are yielded as units end, in any order.
+
+    Ray must have been started.
+
+    Args:
+        shards: their numbers, in the order in which they are begun.
+        planner: sent to every worker once.
+        host: what each actor hosts, not loaded yet.
+        pool: the actors, as ``pool.decide`` gives them.
+        on_event, totals: as in ``pipeline.read_on_ray``.
+
+    Raises:
+        InputError, WriteError, ReadError: as raised on a worker.
+        ReadError: Ray failed.
+    """
+    attempts = start_ledger()
+    try:
+        with (
+            _units_as_blocks(),
+            watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(attempts)),
+        ):
+            for block in _results(shards, planner, host, pool, attempts):
+                for row in block["done"].to_pylist():
+                    told = pickle.loads(row)
+                    if isinstance(told, Exception):
+                        raise told
+                    yield told
+    except (ray.exceptions.RayError, ExecutionTimeoutError) as error:
+        raise ReadError(f"reading on Ray failed: {cluster.cause(error)}") from error
+    finally:
+        with contextlib.suppress(Exception):
+            ray.kill(attempts)
+
+
+@contextlib.contextmanager
+def _units_as_blocks() -> Iterator[None]:
+    """Have each row be a block, and so a task, of its own: blocks are cut as soon as they hold a byte."""
+    context = ray.data.DataContext.get_current()
+    before = context.target_max_block_size
+    context.target_max_block_size = 1
+    try:
+        yield
+    finally:
+        context.target_max_block_size = before
+
+
+def _results(
+    shards: Sequence[int], planner: Planner, host: Host, pool: Pool, attempts: Any
+) -> Iterator[pa.Table]:
+    # That a small evaluation has fewer shards than actors is no news.
+    warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    results = (
+        ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards))
+        .map_batches(
+            _plan_batch,
+            fn_kwargs={"planner": ray.put(planner)},
+            batch_size=1,
+            batch_format="pyarrow",
+            num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
+            compute=ray.data.TaskPoolStrategy(size=min(max(2, cpus), len(shards))),
+        )
+        .map_batches(
+            _Actor,
+            fn_constructor_kwargs={"host": host, "attempts": attempts},
+            **_beside_tasks(pool_options(pool)),
+        )
+    )
+    yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+
+
+def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a pool that leaves some of the CPUs to the tasks that plan, and to those that judge.
+
+    A pool that takes every CPU would wait for units that nobody has a CPU to plan.
+    """
+    cpus = options["num_cpus"]
+    if options["num_gpus"]:
+        return options
+    return {**options, "num_cpus": cpus - min(0.25, cpus / 4)}
+
+
+def _plan_batch(batch: pa.Table, planner: Any) -> Iterator[pa.Table]:
+    """The stage that plans: from the number of a shard to its units."""
+    plan: Planner = ray.get(planner)
+    for shard in batch["shard"].to_pylist():
+        try:
+            for row in unit_rows(shard, plan(shard)):
+                yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
+        except TOLD as error:
+            yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
+
+
+class _Actor:
+    """The stage that reads: hosts a reader, and is called by Ray Data with one unit at a time."""
+
+    def __init__(self, host: Host, attempts: Any) -> None:
+        cluster.end_at_exit()
+        self._host, self._attempts = host, Attempts(attempts)
+        node = ray.get_runtime_context().get_node_id()[:8]
+        host.worker = f"node {node} process {os.getpid()}"
+        self._load = host.load
+        host.load = self._loaded  # type: ignore[method-assign]
+        host.run = self._run  # type: ignore[method-assign]
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        told = [self._told(content) for content in batch["unit"].to_pylist()]
+        return pa.table({"done": told}, schema=_DONE)
+
+    def _told(self, content: bytes) -> bytes:
+        row = pickle.loads(content)
+        if isinstance(row, Exception):
+            return content
+        try:
+            return pickle.dumps(self._host.done(row))
+        except TOLD as error:
+            return pickle.dumps(error)
+        except Exception as error:
+            if is_fatal(error):
+                # Ray retries a unit whose process died, on a fresh one; an exception would end the job.
+                os._exit(1)
+            raise
+
+    def _loaded(self, spec: ReaderSpec) -> Reader:
+        with loading_turn(device.weight_bytes(spec.parameters, spec.dtype)):
+            reader = self._load(spec)
+        self._attempts.started()
+        return reader
+
+    def _run(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
+        return read_guarded(reader, unit, inputs, worker=self._host.worker, attempts=self._attempts)
