@@ -26,12 +26,13 @@ from engine.evaluation.partition import Partition, read_shard
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read import Job, Reading, Request, refuse_written, requests_for
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.notes import Note
 from engine.reading import store
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReadOutput
 from engine.reading.reads import ReadingCosts, input_sizes, output_columns, unit_tokens
-from engine.reading.stream import Failure, ShardPlan
+from engine.reading.stream import Failure, ShardPlan, UnitSizes
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
@@ -111,10 +112,12 @@ class Planner:
         reused = wanted[READ_KEY].n_unique() - missing.height
         sizes = input_sizes(spec, missing[INPUTS].to_list())
         plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
-        # As if all shards were like this one: a unit is as large as the whole evaluation lets it be.
+        # As if all shards were like this one: units are as large as the whole evaluation lets them be.
         total = int(plan[SIZE].sum()) * max(1, work.pairs // max(1, known.pairs))
-        size = unit_tokens(total, actors=work.actors, gpu=work.gpu)
-        return ShardPlan(plan, reused, size, known.span)
+        usual = unit_tokens(total, actors=work.actors, gpu=work.gpu)
+        least = min(usual, GPU_BATCH_TOKENS if work.gpu else CPU_BATCH_TOKENS)
+        units = UnitSizes(least, usual, max(usual, total // (8 * work.actors)))
+        return ShardPlan(plan, reused, units, known.span)
 
 
 def planner_for(work: Work, job: Job) -> Planner:

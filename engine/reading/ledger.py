@@ -36,6 +36,8 @@ class Ledger:
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
         self._repeated: set[int] = set()
         self._starts: list[Start] = []
+        self._read = 0
+        self._seconds = 0.0
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """Record the beginning of a unit; returns how often it was begun so far, this one included."""
@@ -55,6 +57,16 @@ class Ledger:
         """Record that a read ended with its process alive."""
         self._entered.pop(row, None)
 
+    def ended(self, unit: int, size: int, seconds: float) -> None:
+        """Record that a unit is done, of this size in this time; it is not begun again but by chance."""
+        self._begun.pop(unit, None)
+        self._read += size
+        self._seconds += seconds
+
+    def pace(self) -> float | None:
+        """What one actor reads in a second, in the sizes of units; None before the first unit ended."""
+        return self._read / self._seconds if self._seconds else None
+
     def started(self, start: Start) -> None:
         """Record that an actor has loaded its reader."""
         if start not in self._starts:
@@ -68,6 +80,14 @@ class Ledger:
 def start_ledger() -> Any:
     """Start the ledger beside the driver; its handle. End it with ``ray.kill``."""
     return ray.remote(**cluster.beside_driver())(Ledger).remote()
+
+
+def pace_of(ledger: Any) -> float | None:
+    """What one actor reads in a second, as far as is known."""
+    with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+        pace: float | None = ray.get(ledger.pace.remote(), timeout=_SECONDS_TO_ANSWER)
+        return pace
+    return None
 
 
 def tally_of(ledger: Any) -> Tally | None:
@@ -105,6 +125,10 @@ class Attempts:
         with contextlib.suppress(ray.exceptions.RayError):
             return int(ray.get(self._ledger.begin.remote(unit, attempt)))
         return 1
+
+    def ended(self, unit: int, size: int, seconds: float) -> None:
+        """Tell that a unit is done; nobody waits for it."""
+        self._ledger.ended.remote(unit, size, seconds)
 
     def enter(self, row: int, attempt: Attempt) -> bool:
         """Whether a read may be tried on its own: too many processes have died in it if not."""

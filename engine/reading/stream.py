@@ -18,15 +18,32 @@ import pyarrow as pa
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
 from engine.reading.execute import UnitResult, run_unit
-from engine.reading.plan import INPUTS, Unit, cut_units
+from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.reads import reads_table
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
 _MOST = 2**40
+# A unit takes about so long, once it is known how fast actors read: little is lost with one, and what
+# a unit costs the driver is little beside it.
+UNIT_SECONDS = 5.0
 # Errors that say what a user can do; a worker's traceback would hide it.
 TOLD = (InputError, WriteError, ReadError)
+
+
+class UnitSizes(NamedTuple):
+    """How large a unit is, in the plan's sizes: what a device reads at once, what it is at first, and the most."""
+
+    least: int
+    usual: int
+    most: int
+
+    def at(self, pace: float | None) -> int:
+        """The size that takes some seconds at a pace, in sizes a second; the usual one where it is unknown."""
+        if pace is None:
+            return self.usual
+        return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
 
 
 @dataclass(frozen=True)
@@ -36,13 +53,13 @@ class ShardPlan:
     Attributes:
         reads: the plan, as ``plan.longest_first`` gives it; empty if everything is stored.
         reused: distinct reads that were found in the store.
-        unit_size: the most that a unit holds, in the plan's sizes.
+        sizes: of its units.
         span: the buckets of its queries (``store.add``).
     """
 
     reads: pl.DataFrame
     reused: int
-    unit_size: int
+    sizes: UnitSizes
     span: tuple[int, int]
 
 
@@ -97,22 +114,31 @@ class UnitRow:
     reused: int
     number: int = 0
     offset: int = 0
+    size: int = 0
     span: tuple[int, int] = (0, 0)
     reads: pa.Table | None = None
 
 
-def unit_rows(shard: int, plan: ShardPlan) -> Iterator[UnitRow]:
-    """The units of a shard, one at least."""
-    units = cut_units(plan.reads, plan.unit_size)
+def unit_rows(shard: int, plan: ShardPlan, pace: float | None = None) -> Iterator[UnitRow]:
+    """The units of a shard, one at least; as large as an actor reads in some seconds at this pace."""
+    units = cut_units(plan.reads, plan.sizes.at(pace))
     wanted = plan.reused + plan.reads.height
     if not units:
         yield UnitRow(shard, 0, wanted, plan.reused)
         return
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS).to_arrow()
     for unit in units:
-        part = needed.slice(unit.offset, unit.length)
         yield UnitRow(
-            shard, len(units), wanted, plan.reused, unit.number, unit.offset, plan.span, part
+            shard,
+            len(units),
+            wanted,
+            plan.reused,
+            # Numbers of their own in the whole job: a shard has fewer units, and fewer reads, than this.
+            number=shard * _MOST + unit.number,
+            offset=shard * _MOST + unit.offset,
+            size=int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
+            span=plan.span,
+            reads=needed.slice(unit.offset, unit.length),
         )
 
 
@@ -150,8 +176,7 @@ class Host:
         if row.reads is None:
             return UnitDone(row.shard, row.units, row.wanted, row.reused)
         planned = pl.DataFrame(pl.from_arrow(row.reads))
-        # Numbers of their own in the whole job: a shard has fewer units, and fewer reads, than this.
-        unit = Unit(row.shard * _MOST + row.number, row.shard * _MOST + row.offset, planned.height)
+        unit = Unit(row.number, row.offset, planned.height)
         result = self.run(self.reader, unit, planned[INPUTS].to_list())
         reads = reads_table(planned, result.outputs)
         whole = reads.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
@@ -177,6 +202,9 @@ class Host:
 
 def read_here(shards: Iterable[int], planner: Planner, host: Host) -> Iterator[UnitDone]:
     """Read shards with one reader in this process, in order; results are yielded as units end."""
+    size, seconds = 0, 0.0
     for shard in shards:
-        for row in unit_rows(shard, planner(shard)):
-            yield host.done(row)
+        for row in unit_rows(shard, planner(shard), size / seconds if seconds else None):
+            done = host.done(row)
+            size, seconds = size + row.size, seconds + done.seconds
+            yield done

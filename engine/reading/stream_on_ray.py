@@ -29,7 +29,7 @@ from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import UnitResult
 from engine.reading.guard import read_guarded
-from engine.reading.ledger import Attempts, start_ledger, tally_of
+from engine.reading.ledger import Attempts, pace_of, start_ledger, tally_of
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.stream import TOLD, Host, Planner, UnitDone, unit_rows
@@ -106,7 +106,7 @@ def _results(
         ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards))
         .map_batches(
             _plan_batch,
-            fn_kwargs={"planner": ray.put(planner)},
+            fn_kwargs={"planner": ray.put(planner), "ledger": attempts},
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
@@ -132,12 +132,13 @@ def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "num_cpus": cpus - min(0.25, cpus / 4)}
 
 
-def _plan_batch(batch: pa.Table, planner: Any) -> Iterator[pa.Table]:
+def _plan_batch(batch: pa.Table, planner: Any, ledger: Any) -> Iterator[pa.Table]:
     """The stage that plans: from the number of a shard to its units."""
     plan: Planner = ray.get(planner)
     for shard in batch["shard"].to_pylist():
         try:
-            for row in unit_rows(shard, plan(shard)):
+            planned = plan(shard)
+            for row in unit_rows(shard, planned, pace_of(ledger)):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except TOLD as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
@@ -164,7 +165,9 @@ class _Actor:
         if isinstance(row, Exception):
             return content
         try:
-            return pickle.dumps(self._host.done(row))
+            done = self._host.done(row)
+            self._attempts.ended(row.number, row.size, done.seconds)
+            return pickle.dumps(done)
         except TOLD as error:
             return pickle.dumps(error)
         except Exception as error:
