@@ -40,6 +40,8 @@ from engine.reading.protocol import ReaderSpec, ReadOutput
 GROUPS = {
     "ray": (
         "tests/machine/test_cluster.py",
+        "tests/machine/test_nodes.py",
+        "tests/reading/test_ledger.py",
         "tests/reading/test_pipeline.py",
         "tests/retrieval/test_dense.py",
         "tests/faults/test_kills.py",

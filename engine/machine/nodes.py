@@ -32,7 +32,9 @@ class Needs:
         gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:g} GPUs" if self.gpus else ""
         kind = f" of type {self.accelerator_type}" if self.accelerator_type else ""
         cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus:g} CPUs" if self.cpus else ""
-        return " and ".join(filter(None, [gpus + kind, cpus])) or "a share of the CPUs"
+        memory = f"{self.memory / 2**30:.1f} GiB of memory" if self.memory else ""
+        parts = [part for part in (gpus + kind, cpus, memory) if part]
+        return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]])) or "some CPU"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import InputError
@@ -129,16 +129,14 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     gpus = settings.gpus_per_actor
     if gpus is None:
         gpus = float(settings.accelerator_type is not None or any(node.gpus for node in known))
-    memory = 0
-    if cluster.is_joined():
-        # Never more than a node has, else the actor would wait for ever for want of a number.
-        largest = max((node.memory for node in known if node.gpus or not gpus), default=0)
-        memory = int(min(actor_bytes if gpus else budget or actor_bytes, largest or actor_bytes))
-    least_cpus = settings.cpus_per_actor or (0.0 if gpus else 1.0)
-    needs = Needs(least_cpus, gpus, memory, settings.accelerator_type)
+    cpus = settings.cpus_per_actor or (0.0 if gpus else 1.0)
     if not cluster.is_joined() and not gpus and settings.cpus_per_actor is None:
-        needs = Needs(0.0, 0.0, 0, None)  # any number of actors shares the machine's CPUs
+        cpus = 0.0  # any number of actors shares the machine's CPUs
+    needs = Needs(cpus, gpus, 0, settings.accelerator_type)
     _refuse_impossible(needs, alive, promised)
+    if cluster.is_joined():
+        memory = _memory(actor_bytes if gpus else budget or actor_bytes, needs, known)
+        needs = replace(needs, memory=memory)
     room = _room(needs, alive, budget or actor_bytes)
     least, most = settings.bounds()
     if settings.actors is None:
@@ -151,7 +149,15 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
     if gpus or settings.cpus_per_actor is not None:
         return pool
     share = cluster.cpus_per_actor(pool.start)
-    return Pool(pool.least, pool.most, pool.start, Needs(share, 0.0, memory, None))
+    return Pool(pool.least, pool.most, pool.start, replace(needs, cpus=share))
+
+
+def _memory(wanted: int, needs: Needs, known: list[Node]) -> int:
+    """Main memory that an actor tells Ray it takes: never more than a node that it fits on has, else it
+    would wait for ever for want of a number; 0 where no such node is known, or not its memory.
+    """
+    largest = max((node.memory for node in known if node.fits(needs)), default=0.0)
+    return int(min(wanted, largest)) if largest < math.inf else 0
 
 
 def _room(needs: Needs, alive: list[Node], actor_bytes: int) -> int:
@@ -208,6 +214,21 @@ def _refuse_too_many(
         )
 
 
+def patience() -> float:
+    """Seconds without any progress after which a job on Ray is given up."""
+    from engine.machine import cluster
+
+    return _PATIENCE_ON_A_CLUSTER if cluster.is_joined() else _PATIENCE
+
+
+def stalled(needs: Needs) -> str:
+    """What is said when a job was given up."""
+    return (
+        f"nothing has moved for {patience() / 60:.0f} minutes on actors with {needs}; what is finished "
+        "is kept: run the same command again when the cluster has nodes"
+    )
+
+
 def pool_options(pool: Pool) -> dict[str, Any]:
     """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
 
@@ -216,16 +237,12 @@ def pool_options(pool: Pool) -> dict[str, Any]:
     """
     import ray.data
 
-    from engine.machine import cluster
-
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.max_errored_blocks = 0
     context.max_consecutive_actor_init_deaths = 2
-    context.execution_no_progress_timeout_s = (
-        _PATIENCE_ON_A_CLUSTER if cluster.is_joined() else _PATIENCE
-    )
+    context.execution_no_progress_timeout_s = patience()
     needs = pool.needs
     options: dict[str, Any] = {
         "batch_size": 1,
@@ -259,11 +276,14 @@ def map_rows(
 
     Raises:
         RayError: a task failed.
+        ExecutionTimeoutError: nothing has moved for ``patience()`` seconds.
     """
     import ray.data
 
+    # First: a dataset keeps the settings of the moment at which it is made.
+    options = pool_options(pool.at_most(len(rows)))
     results = ray.data.from_items(list(rows), override_num_blocks=len(rows)).map_batches(
-        actor_class, fn_constructor_kwargs=arguments, **pool_options(pool.at_most(len(rows)))
+        actor_class, fn_constructor_kwargs=arguments, **options
     )
     for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
         yield from block.to_pylist()

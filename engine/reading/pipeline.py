@@ -26,7 +26,7 @@ from ray.data.exceptions import ExecutionTimeoutError
 from engine.errors import ReadError
 from engine.machine import cluster, device
 from engine.machine.device import is_fatal
-from engine.machine.pool import Pool, map_rows
+from engine.machine.pool import Pool, map_rows, stalled
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading import readers
@@ -133,7 +133,9 @@ def read_on_ray(
                     seconds=row["seconds"],
                     stats=row["stats"],
                 )
-    except (ray.exceptions.RayError, ExecutionTimeoutError) as error:
+    except ExecutionTimeoutError as error:
+        raise ReadError(f"reading on Ray was given up: {stalled(pool.needs)}") from error
+    except ray.exceptions.RayError as error:
         raise ReadError(f"reading on Ray failed: {cluster.cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):

@@ -30,7 +30,7 @@ from engine.errors import EncodeError
 from engine.machine.attempts import Attempt, new_attempt, weight
 from engine.machine.cluster import beside_driver, cause, end_at_exit
 from engine.machine.device import is_fatal
-from engine.machine.pool import Pool, map_rows
+from engine.machine.pool import Pool, map_rows, stalled
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
@@ -206,7 +206,9 @@ def execute(
                 feeder.forget(row["ticket"])
         if feeder.error is not None:
             raise feeder.error
-    except (ray.exceptions.RayError, ExecutionTimeoutError) as error:
+    except ExecutionTimeoutError as error:
+        raise EncodeError(f"encoding on Ray was given up: {stalled(pool.needs)}") from error
+    except ray.exceptions.RayError as error:
         raise EncodeError(f"encoding on Ray failed: {cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):

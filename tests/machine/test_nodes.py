@@ -28,6 +28,7 @@ def test_a_node_has_room_by_the_scarcest_of_what_is_taken():
         (Needs(2, 0.5, 0, None), "0.5 GPUs and 2 CPUs"),
         (Needs(1, 0, 0, None), "1 CPU"),
         (Needs(0, 4, 0, "L4"), "4 GPUs of type L4"),
+        (Needs(2, 1, 20 * 2**30, None), "1 GPU, 2 CPUs and 20.0 GiB of memory"),
     ],
 )
 def test_needs_are_told_in_words(needs, words):

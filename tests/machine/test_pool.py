@@ -95,6 +95,17 @@ def test_memory_is_never_asked_for_beyond_what_a_node_has(decided):
     assert found.start == 1
 
 
+def test_memory_is_that_of_the_nodes_that_an_actor_fits_on(decided):
+    mixed = [node(4, 1, 8 * GIB, ["L4"]), node(4, 1, 64 * GIB, ["T4"])]
+    chosen = decided(PoolSettings(accelerator_type="L4"), mixed, actor_bytes=20 * GIB)
+    assert chosen.needs.memory == 8 * GIB
+    # What nodes to come will have is not known: nothing is asked for.
+    head = [node(4, is_head=True)]
+    assert decided(PoolSettings(gpus_per_actor=1), head).needs.memory == 0
+    promised = [node(8, 4, math.inf)]
+    assert decided(PoolSettings(), head, promised=promised).needs.memory == 0
+
+
 def test_a_range_starts_with_what_there_is_room_for(decided):
     gpus = [node(4, 2), node(4, 1)]
     assert decided(PoolSettings(actors="1:8"), gpus).start == 3

@@ -12,7 +12,9 @@ import ray
 
 from engine.errors import ReadError
 from engine.machine import cluster
-from engine.machine.pool import PoolSettings, decide
+from engine.machine import pool as pools
+from engine.machine.nodes import Needs
+from engine.machine.pool import Pool, PoolSettings, decide
 from engine.reading import pipeline
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, Unit, cut_units
@@ -157,6 +159,21 @@ def test_an_actor_that_cannot_start_ends_in_one_line():
     with pytest.raises(ReadError, match="weights are broken") as caught:
         outputs(plan, units, Broken, actors=1)
     assert "\n" not in str(caught.value)
+
+
+def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
+    monkeypatch.setattr(pools, "_PATIENCE", 2.0)
+    plan, units = plan_of(["t0"])
+    hopeless = Pool(1, 1, 1, Needs(0.0, 1.0, 0, None))
+    told = []
+    with pytest.raises(ReadError, match="given up: nothing has moved.*with 1 GPU") as caught:
+        list(
+            pipeline.read_on_ray(
+                plan, units, SPEC, pool=hopeless, actor_class=actor_class(str), on_event=told.append
+            )
+        )
+    assert "\n" not in str(caught.value)
+    assert told == ["waiting for a node with 1 GPU: none is there"]
 
 
 def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
