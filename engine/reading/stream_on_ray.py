@@ -24,7 +24,7 @@ from ray.data.exceptions import ExecutionTimeoutError
 from engine.errors import ReadError
 from engine.machine import cluster, device
 from engine.machine.device import is_fatal
-from engine.machine.pool import Pool, pool_options
+from engine.machine.pool import Pool, pool_options, stalled
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import UnitResult
@@ -77,7 +77,9 @@ def read_on_ray(
                     if isinstance(told, Exception):
                         raise told
                     yield told
-    except (ray.exceptions.RayError, ExecutionTimeoutError) as error:
+    except ExecutionTimeoutError as error:
+        raise ReadError(f"reading on Ray was given up: {stalled(pool.needs)}") from error
+    except ray.exceptions.RayError as error:
         raise ReadError(f"reading on Ray failed: {cluster.cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):
@@ -101,6 +103,8 @@ def _results(
 ) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is no news.
     warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
+    # Before the dataset is made, which keeps the settings that it finds.
+    options = _beside_tasks(pool_options(pool))
     cpus = int(ray.cluster_resources().get("CPU", 1))
     results = (
         ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards))
@@ -115,7 +119,7 @@ def _results(
         .map_batches(
             _Actor,
             fn_constructor_kwargs={"host": host, "attempts": attempts},
-            **_beside_tasks(pool_options(pool)),
+            **options,
         )
     )
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
