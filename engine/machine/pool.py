@@ -6,6 +6,7 @@ keeps it: it starts actors as nodes join, lets go of them as nodes leave, and re
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -237,6 +238,8 @@ def pool_options(pool: Pool) -> dict[str, Any]:
     """
     import ray.data
 
+    # Importing it sets the level anew.
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
