@@ -23,6 +23,8 @@ from engine.machine.attempts import Attempt, weight
 from engine.machine.watch import Start, Tally
 
 _SECONDS_TO_ANSWER = 5.0
+# Seconds that a unit waits for a ledger that starts again; it may never, on a node that is being drained.
+_SECONDS_TO_COUNT = 30.0
 _STRIKES = 2  # deaths during a read before the read counts as their cause
 
 
@@ -102,8 +104,8 @@ def tally_of(ledger: Any) -> Tally | None:
 class Attempts:
     """What an actor knows of the ledger; its calls never fail for want of it.
 
-    Ray sends a call again to a ledger that restarts. Where there is none at all (the driver is about to
-    end), everything counts as begun for the first time.
+    Ray sends a call again to a ledger that restarts. Where there is none (the driver is about to end), or
+    none that answers, everything counts as begun for the first time.
     """
 
     def __init__(self, ledger: Any) -> None:
@@ -123,7 +125,7 @@ class Attempts:
     def begin(self, unit: int, attempt: Attempt) -> int:
         """How often a unit was begun, this attempt included."""
         with contextlib.suppress(ray.exceptions.RayError):
-            return int(ray.get(self._ledger.begin.remote(unit, attempt)))
+            return int(ray.get(self._ledger.begin.remote(unit, attempt), timeout=_SECONDS_TO_COUNT))
         return 1
 
     def ended(self, unit: int, size: int, seconds: float) -> None:
@@ -133,10 +135,10 @@ class Attempts:
     def enter(self, row: int, attempt: Attempt) -> bool:
         """Whether a read may be tried on its own: too many processes have died in it if not."""
         with contextlib.suppress(ray.exceptions.RayError):
-            return bool(ray.get(self._ledger.enter.remote(row, attempt)))
+            return bool(ray.get(self._ledger.enter.remote(row, attempt), timeout=_SECONDS_TO_COUNT))
         return True
 
     def leave(self, row: int) -> None:
         """Record that a read ended with this process alive."""
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self._ledger.leave.remote(row))
+            ray.get(self._ledger.leave.remote(row), timeout=_SECONDS_TO_COUNT)

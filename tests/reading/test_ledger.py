@@ -72,6 +72,18 @@ def test_a_lost_ledger_starts_again_and_no_call_fails():
     attempts.leave(1)
 
 
+def test_a_ledger_that_never_answers_holds_nothing_up(monkeypatch):
+    monkeypatch.setattr(ledger, "_SECONDS_TO_COUNT", 0.2)
+    monkeypatch.setattr(ledger, "_SECONDS_TO_ANSWER", 0.2)
+    nowhere = ray.remote(resources={"a resource that no node has": 1})(Ledger).remote()
+    attempts = Attempts(nowhere)
+    assert attempts.begin(1, new_attempt()) == 1
+    assert attempts.enter(1, new_attempt())
+    attempts.leave(1)
+    assert ledger.tally_of(nowhere) is None
+    ray.kill(nowhere)
+
+
 def test_actors_announce_themselves_once_loaded():
     book = Ledger()
     for start in (Start("a", "n", 1, False), Start("a", "n", 2, True), Start("a", "n", 2, True)):
