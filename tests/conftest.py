@@ -46,6 +46,7 @@ GROUPS = {
         "tests/retrieval/test_dense.py",
         "tests/faults/test_kills.py",
         "tests/jobs/test_commands.py::test_several_runs_on_ray",
+        "tests/jobs/test_commands.py::test_actors_that_can_never_be_hosted",
     ),
     "bundled reader": (
         "tests/reading/models/test_causal.py",

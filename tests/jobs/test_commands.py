@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from engine import tables
+from engine.machine import device
 from engine.scoring.metrics import METRICS
 from engine.sources.bundled import questions
 from jobs._command import command_line
@@ -319,7 +320,8 @@ def test_several_runs_on_ray_with_names_that_look_like_markup(
     other = tmp_path / "other.trec"
     other.write_text("1 Q0 b 1 2 s[/b]\n")
     more = ["--run", other, "--reader", tiny_t5, "--augmentation", "fid", "--k", 2]
-    more += ["--store", tmp_path / "s", "--annotators", "erag,provenance", "--actors", 2, "--full"]
+    more += ["--store", tmp_path / "s", "--annotators", "erag,provenance"]
+    more += ["--actors", "1:2", "--full"]
     assert evaluate(files, *more) == 0
     printed = capsys.readouterr().out
     assert "s[/b]" in printed
@@ -328,9 +330,23 @@ def test_several_runs_on_ray_with_names_that_look_like_markup(
     summary = json.loads((files["out"] / "summary.json").read_text())
     # mine: 4 passages alone and 2 lists; other: b alone for q1, which is its list too; q2 without any
     assert summary["reading"]["done"] == 8
+    assert summary["reading"]["lost_nodes"] == summary["reading"]["waited_seconds"] == 0
+    assert summary["configuration"]["actors"] == "1:2"
     assert summary["correlations"][0]["tau"] is None
     assert evaluate(files, *more) == 0
     assert "8 from the store, 0 done" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(device.machine_has_gpu(), reason="this machine has the GPU")
+def test_actors_that_can_never_be_hosted_end_in_one_line(
+    files, tiny_t5, tmp_path, capsys, ray_session
+):
+    more = ["--reader", tiny_t5, "--k", 2, "--store", tmp_path / "s"]
+    for asked in (["--gpus-per-actor", 1], ["--accelerator-type", "H100"]):
+        assert evaluate(files, *more, *asked) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("erag: no node can host an actor with 1 GPU")
+        assert "--gpus-per-actor" in error
 
 
 @pytest.mark.slow
