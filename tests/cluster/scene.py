@@ -11,9 +11,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
-from engine.machine.pool import PoolSettings
+import numpy as np
+import ray
+
+from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
+from engine.retrieval import distribute
+from engine.retrieval.shards import Shard
 from tests.cluster.play import READS
 from tests.cluster.stage import Stage
 from tests.faults import driver
@@ -118,6 +124,55 @@ def grows_and_shrinks(stage):
     return found | {"most_at_once": stage.most_at_once()}
 
 
+def encoding(stage):
+    """Shards of a corpus are encoded; the desk's process is killed, and then a node that encodes."""
+    nodes = [stage.node(), stage.node()]
+    log = str(stage.log)
+
+    class Encoder:
+        def encode(self, texts):
+            node = ray.get_runtime_context().get_node_id()
+            with open(log, "a") as stream:
+                stream.write(f"{texts[0]} {node} {time.monotonic()}\n")
+            time.sleep(0.3)
+            return np.array([[float(text), 1.0] for text in texts])
+
+    class Actor(distribute.EncoderActor):
+        def __init__(self, spec, storage, desk):
+            self._encoder, self._storage, self._desk = Encoder(), storage, desk
+
+    def corpus():
+        return (Shard(f"key {n}", [f"d{n}"], [f"{n}"]) for n in range(SHARDS))
+
+    got: dict[str, list[float]] = collections.defaultdict(list)
+    enough = threading.Event()
+
+    def encode():
+        pool = decide(PoolSettings(actors=2), 2**27)
+        spec = SimpleNamespace(dimensions=2)
+        for encoded in distribute.execute(
+            corpus, SHARDS, spec, "fp32", pool=pool, actor_class=Actor, on_event=stage.say
+        ):
+            got[encoded.key].append(float(encoded.vectors[0, 0]))
+            if len(got) >= 4:
+                enough.set()
+
+    encoding = threading.Thread(target=encode, daemon=True)
+    encoding.start()
+    enough.wait()
+    stage.kill_process("Desk")
+    stage.kill(stage.busy(nodes))
+    encoding.join()
+    begun = collections.Counter(text for text, _, _ in stage.lines())
+    return {
+        "equal": dict(got) == {f"key {n}": [float(n)] for n in range(SHARDS)},
+        "lost": SHARDS - len(got),
+        "doubled": sum(len(values) > 1 for values in got.values()),
+        "repeated": sum(times - 1 for times in begun.values()),
+        "events": stage.events,
+    }
+
+
 def head_lost(stage):
     """The head's machine with the driver on it; never returns."""
     stage.node()
@@ -155,6 +210,7 @@ def resumed(stage):
     }
 
 
+SHARDS = 24
 # A head with a GPU reads too.
 WITH_GPU_ON_HEAD = ("ledger_killed",)
 

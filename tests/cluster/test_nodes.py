@@ -66,6 +66,13 @@ def test_a_pool_of_gpu_actors_grows_shrinks_and_replaces_with_its_cluster(tmp_pa
 
 
 @pytest.mark.faults
+def test_a_killed_desk_and_a_killed_node_lose_no_shard(tmp_path):
+    found = play("encoding", tmp_path)
+    check(found, repeated=1)
+    assert any("is lost; 2 nodes left" in line for line in found["events"])
+
+
+@pytest.mark.faults
 def test_a_lost_head_costs_what_was_under_way(tmp_path):
     play("head_lost", tmp_path, survives=False)
     found = play("resumed", tmp_path)
