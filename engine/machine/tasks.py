@@ -29,7 +29,6 @@ class Tasks:
         self._shared = ray.put(shared)
         self._what = what
         self._under_way: list[ray.ObjectRef] = []
-        self._most = max(2, int(ray.cluster_resources().get("CPU", 1)))
 
     def submit(self, *arguments: Any) -> None:
         """Call the function, when fewer calls than CPUs are under way.
@@ -38,7 +37,8 @@ class Tasks:
             Exception: what an earlier call gave.
             ReadError: an earlier call failed.
         """
-        if len(self._under_way) >= self._most:
+        # Asked each time: a cluster may have grown since.
+        if len(self._under_way) >= max(2, int(ray.cluster_resources().get("CPU", 0))):
             self._wait(1)
         self._under_way.append(self._function.remote(self._shared, *arguments))
 

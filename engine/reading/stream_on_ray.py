@@ -105,7 +105,6 @@ def _results(
     warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
     # Before the dataset is made, which keeps the settings that it finds.
     options = _beside_tasks(pool_options(pool))
-    cpus = int(ray.cluster_resources().get("CPU", 1))
     results = (
         ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards))
         .map_batches(
@@ -113,8 +112,7 @@ def _results(
             fn_kwargs={"planner": ray.put(planner), "ledger": attempts},
             batch_size=1,
             batch_format="pyarrow",
-            num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
-            compute=ray.data.TaskPoolStrategy(size=min(max(2, cpus), len(shards))),
+            **_planning(pool, len(shards)),
         )
         .map_batches(
             _Actor,
@@ -123,6 +121,19 @@ def _results(
         )
     )
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+
+
+def _planning(pool: Pool, shards: int) -> dict[str, Any]:
+    """The options of the tasks that plan.
+
+    Beside actors with GPUs they have a CPU each, as many as there are. Beside actors that live on CPUs
+    they have next to none, and are no more than the CPUs: each takes some 300 MB.
+    """
+    if pool.needs.gpus:
+        return {"num_cpus": 1}
+    most = max(2, int(ray.cluster_resources().get("CPU", 0)))
+    strategy = ray.data.TaskPoolStrategy(size=min(most, shards))
+    return {"num_cpus": _PLANNING_CPUS, "compute": strategy}
 
 
 def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
