@@ -117,7 +117,8 @@ class Planner:
         usual = unit_tokens(total, actors=work.actors, gpu=work.gpu)
         least = min(usual, GPU_BATCH_TOKENS if work.gpu else CPU_BATCH_TOKENS)
         units = UnitSizes(least, usual, max(usual, total // (8 * work.actors)))
-        return ShardPlan(plan, reused, units, known.span)
+        last = shard == work.partition.shards[-1].number
+        return ShardPlan(plan, reused, units, known.span, sharing=work.actors if last else 1)
 
 
 def planner_for(work: Work, job: Job) -> Planner:

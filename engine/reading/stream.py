@@ -55,12 +55,15 @@ class ShardPlan:
         reused: distinct reads that were found in the store.
         sizes: of its units.
         span: the buckets of its queries (``store.add``).
+        sharing: actors that end with this shard, so that its units become smaller towards the end; 1 where
+            others come after it.
     """
 
     reads: pl.DataFrame
     reused: int
     sizes: UnitSizes
     span: tuple[int, int]
+    sharing: int = 1
 
 
 class Planner(Protocol):
@@ -121,7 +124,7 @@ class UnitRow:
 
 def unit_rows(shard: int, plan: ShardPlan, pace: float | None = None) -> Iterator[UnitRow]:
     """The units of a shard, one at least; as large as an actor reads in some seconds at this pace."""
-    units = cut_units(plan.reads, plan.sizes.at(pace))
+    units = cut_units(plan.reads, plan.sizes.at(pace), actors=plan.sharing)
     wanted = plan.reused + plan.reads.height
     if not units:
         yield UnitRow(shard, 0, wanted, plan.reused)
