@@ -170,6 +170,7 @@ def _peak_mib() -> int:
 @contextlib.contextmanager
 def _fake_gpus(actors: int) -> Iterator[None]:
     """A cluster of this machine's processes that says it has a GPU for each actor."""
+    import ray
     from ray.cluster_utils import Cluster
 
     nodes = min(_NODES, actors)
@@ -179,12 +180,14 @@ def _fake_gpus(actors: int) -> Iterator[None]:
     )
     for number in range(nodes):
         share = actors // nodes + (number < actors % nodes)
-        cluster.add_node(num_cpus=2, num_gpus=share, object_store_memory=100 * 2**20)
+        # Main memory that these nodes claim: it is declared for each actor, and none of these needs it.
+        cluster.add_node(num_cpus=2, num_gpus=share, object_store_memory=100 * 2**20, memory=2**40)
     os.environ["RAY_ADDRESS"] = cluster.address
     try:
         yield
     finally:
         os.environ.pop("RAY_ADDRESS")
+        ray.shutdown()
         cluster.shutdown()
 
 
