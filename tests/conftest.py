@@ -41,6 +41,7 @@ GROUPS = {
     "ray": (
         "tests/machine/test_cluster.py",
         "tests/machine/test_nodes.py",
+        "tests/machine/test_tasks.py",
         "tests/reading/test_ledger.py",
         "tests/reading/test_pipeline.py",
         "tests/retrieval/test_dense.py",

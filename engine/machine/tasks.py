@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 import ray.exceptions
 
 from engine.errors import ReadError
 from engine.machine import cluster
+from engine.machine.attempts import LOST_WITH_NODE
 
 # Of a CPU: such calls go on beside actors that take nearly all of them.
 _CPUS = 0.1
+# Deaths of its process after which a call is given up, and what each counts: a node may be taken away.
+_STRIKES = 4.0
+_DEATHS = (
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.NodeDiedError,
+    ray.exceptions.LocalRayletDiedError,
+)
+
+
+class _Call(NamedTuple):
+    """A call: its arguments, and what the deaths of its processes count for so far."""
+
+    arguments: tuple[Any, ...]
+    deaths: float
 
 
 class Tasks:
     """Calls ``function(shared, …)`` on workers; it is called again where its process or node is lost.
+
+    Ray itself would call it again for ever where it always ends its process (for want of memory, say).
 
     Args:
         function: gives None, or the error that is to be raised here.
@@ -25,35 +43,51 @@ class Tasks:
     """
 
     def __init__(self, function: Callable[..., Exception | None], shared: Any, what: str) -> None:
-        self._function = ray.remote(num_cpus=_CPUS, max_retries=-1)(function)
+        self._function = ray.remote(num_cpus=_CPUS, max_retries=0)(function)
         self._shared = ray.put(shared)
         self._what = what
-        self._under_way: list[ray.ObjectRef] = []
+        self._under_way: dict[ray.ObjectRef, _Call] = {}
 
     def submit(self, *arguments: Any) -> None:
         """Call the function, when fewer calls than CPUs are under way.
 
         Raises:
             Exception: what an earlier call gave.
-            ReadError: an earlier call failed.
+            ReadError: an earlier call failed, or its process died each time.
         """
-        # Asked each time: a cluster may have grown since.
-        if len(self._under_way) >= max(2, int(ray.cluster_resources().get("CPU", 0))):
-            self._wait(1)
-        self._under_way.append(self._function.remote(self._shared, *arguments))
+        # Of the cluster as it is now: nodes come and go.
+        most = max(2, int(ray.cluster_resources().get("CPU", 1)))
+        self._wait(most - 1)
+        self._call(_Call(arguments, 0.0))
 
     def finish(self) -> None:
         """Wait for all calls; raises as ``submit``."""
-        self._wait(len(self._under_way))
+        self._wait(0)
 
-    def _wait(self, some: int) -> None:
-        if not some:
-            return
-        done, self._under_way = ray.wait(self._under_way, num_returns=some)
-        try:
-            told = ray.get(done)
-        except ray.exceptions.RayError as error:
-            raise ReadError(f"{self._what} on Ray failed: {cluster.cause(error)}") from error
-        for problem in told:
+    def _call(self, call: _Call) -> None:
+        self._under_way[self._function.remote(self._shared, *call.arguments)] = call
+
+    def _wait(self, left: int) -> None:
+        """Wait until at most so many calls are under way."""
+        while len(self._under_way) > left:
+            (done,), _ = ray.wait(list(self._under_way), num_returns=1)
+            call = self._under_way.pop(done)
+            try:
+                problem = ray.get(done)
+            except _DEATHS as error:
+                self._again(call, error)
+                continue
+            except ray.exceptions.RayError as error:
+                raise ReadError(f"{self._what} on Ray failed: {cluster.cause(error)}") from error
             if problem is not None:
                 raise problem
+
+    def _again(self, call: _Call, error: ray.exceptions.RayError) -> None:
+        with_node = ray.exceptions.NodeDiedError, ray.exceptions.LocalRayletDiedError
+        deaths = call.deaths + (LOST_WITH_NODE if isinstance(error, with_node) else 1.0)
+        if deaths >= _STRIKES:
+            raise ReadError(
+                f"{self._what} on Ray failed: its process died again and again, perhaps for want of "
+                f"memory; what is finished is kept ({cluster.cause(error)})"
+            ) from error
+        self._call(call._replace(deaths=deaths))
