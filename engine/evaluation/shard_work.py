@@ -8,6 +8,7 @@ reads. The last of them is the shard's manifest: where it is, the shard is done.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -86,15 +87,20 @@ def asked(settings: Settings) -> list[Request]:
     return requests_for(pairs, lists, settings)
 
 
+# Columns of a plan's file that say how it was made: for which pass over the shards (``store.Listing.made``),
+# for which pace, and which reads were stored.
+_PASS, _PACE, _STORED = "pass", "pace", "stored"
+
+
 @dataclass(frozen=True)
 class Planner:
-    """Plans the reads of one role (``stream.Planner``)."""
+    """Plans the reads of one role (``stream.Planner``); the file of a plan has what it was made by."""
 
     work: Work
     job: Job
     listing: store.Listing
 
-    def __call__(self, shard: int) -> ShardPlan:
+    def __call__(self, shard: int, pace: float | None = None) -> ShardPlan:
         work, spec = self.work, self.job.spec
         inputs = read_shard(work.partition, shard)
         known = work.partition.shards[shard]
@@ -105,10 +111,9 @@ class Planner:
             prompt=self.job.prompt,
             fingerprint=spec.fingerprint,
         )
-        identified = wanted.drop(INPUTS)
-        _write(identified, work.folder / _PLANS / self.job.ask.role.name, shard)
-        found = store.find(self.listing, identified[READ_KEY].unique(), span=known.span)
-        missing = missing_reads(wanted, found.reads)
+        made = self._made(shard, wanted.drop(INPUTS), pace)
+        pace = None if made.is_empty() else made[_PACE][0]
+        missing = missing_reads(wanted, made.filter(_STORED))
         reused = wanted[READ_KEY].n_unique() - missing.height
         sizes = input_sizes(spec, missing[INPUTS].to_list())
         plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
@@ -118,7 +123,25 @@ class Planner:
         least = min(usual, GPU_BATCH_TOKENS if work.gpu else CPU_BATCH_TOKENS)
         units = UnitSizes(least, usual, max(usual, total // (8 * work.actors)))
         last = shard == work.partition.shards[-1].number
-        return ShardPlan(plan, reused, units, known.span, sharing=work.actors if last else 1)
+        sharing = work.actors if last else 1
+        return ShardPlan(plan, reused, units, known.span, pace, sharing)
+
+    def _made(self, shard: int, identified: pl.DataFrame, pace: float | None) -> pl.DataFrame:
+        """The plan's file: the one that this pass over the shards has written, else a new one."""
+        folder = self.work.folder / _PLANS / self.job.ask.role.name
+        with contextlib.suppress(FileNotFoundError):
+            before = _read(folder, shard)
+            if _PASS in before.columns and before[_PASS].first() == self.listing.made:
+                return before
+        span = self.work.partition.shards[shard].span
+        found = store.find(self.listing, identified[READ_KEY].unique(), span=span)
+        made = identified.with_columns(
+            pl.col(READ_KEY).is_in(found.reads[READ_KEY].implode()).alias(_STORED),
+            pl.lit(pace, pl.Float64).alias(_PACE),
+            pl.lit(self.listing.made).alias(_PASS),
+        )
+        _write(made, folder, shard)
+        return made
 
 
 def planner_for(work: Work, job: Job) -> Planner:
@@ -261,7 +284,7 @@ def _lists_of(inputs: EvaluationInputs, settings: Settings, job: Job) -> pl.Data
 def _reading(work: Work, job: Job, shard: int, failures: Mapping[str, Failure]) -> Reading:
     """The reads of a role, as they were planned."""
     spec = job.spec
-    asked = _read(work.folder / _PLANS / job.ask.role.name, shard)
+    asked = _read(work.folder / _PLANS / job.ask.role.name, shard).drop(_STORED, _PACE, _PASS)
     listing = store.listing(work.store, spec.fingerprint)
     keys = asked[READ_KEY].unique()
     found = store.find(listing, keys, span=work.partition.shards[shard].span)

@@ -28,6 +28,11 @@ _SECONDS_TO_COUNT = 30.0
 _STRIKES = 2  # deaths during a read before the read counts as their cause
 
 
+def planning_of(shard: int) -> int:
+    """The number under which the planning of a shard is entered; those of reads are 0 or more."""
+    return -1 - shard
+
+
 class Ledger:
     """The actor. Every message may come twice, as Ray's retries may have it, and counts once."""
 
@@ -49,11 +54,11 @@ class Ledger:
             self._repeated.add(unit)
         return int(1 + weight(earlier))
 
-    def enter(self, row: int, attempt: Attempt) -> bool:
-        """Record the beginning of a single read; False if processes died in it too often."""
+    def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
+        """Record the beginning of a single read, or other piece; False if processes died in it too often."""
         earlier = self._entered[row] - {attempt}
         self._entered[row].add(attempt)
-        return weight(earlier) < _STRIKES
+        return weight(earlier) < strikes
 
     def leave(self, row: int) -> None:
         """Record that a read ended with its process alive."""
@@ -132,10 +137,11 @@ class Attempts:
         """Tell that a unit is done; nobody waits for it."""
         self._ledger.ended.remote(unit, size, seconds)
 
-    def enter(self, row: int, attempt: Attempt) -> bool:
-        """Whether a read may be tried on its own: too many processes have died in it if not."""
+    def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
+        """Whether a read, or other piece, may be tried: so many processes have died in it if not."""
         with contextlib.suppress(ray.exceptions.RayError):
-            return bool(ray.get(self._ledger.enter.remote(row, attempt), timeout=_SECONDS_TO_COUNT))
+            entered = self._ledger.enter.remote(row, attempt, strikes)
+            return bool(ray.get(entered, timeout=_SECONDS_TO_COUNT))
         return True
 
     def leave(self, row: int) -> None:

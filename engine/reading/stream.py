@@ -55,6 +55,7 @@ class ShardPlan:
         reused: distinct reads that were found in the store.
         sizes: of its units.
         span: the buckets of its queries (``store.add``).
+        pace: for which they are cut, in sizes a second; None where it is unknown.
         sharing: actors that end with this shard, so that its units become smaller towards the end; 1 where
             others come after it.
     """
@@ -63,13 +64,19 @@ class ShardPlan:
     reused: int
     sizes: UnitSizes
     span: tuple[int, int]
+    pace: float | None = None
     sharing: int = 1
 
 
 class Planner(Protocol):
-    """Plans a shard, on any worker."""
+    """Plans a shard, on any worker.
 
-    def __call__(self, shard: int) -> ShardPlan: ...
+    The units that a lost node held are made again, from a plan made again, while others of the same plan
+    are done: so a shard that is planned again has the plan that it had, whatever the pace is by then and
+    whatever came to the store.
+    """
+
+    def __call__(self, shard: int, pace: float | None = None) -> ShardPlan: ...
 
 
 class Failure(NamedTuple):
@@ -122,9 +129,9 @@ class UnitRow:
     reads: pa.Table | None = None
 
 
-def unit_rows(shard: int, plan: ShardPlan, pace: float | None = None) -> Iterator[UnitRow]:
-    """The units of a shard, one at least; as large as an actor reads in some seconds at this pace."""
-    units = cut_units(plan.reads, plan.sizes.at(pace), actors=plan.sharing)
+def unit_rows(shard: int, plan: ShardPlan) -> Iterator[UnitRow]:
+    """The units of a shard, one at least; as large as an actor reads in some seconds at the plan's pace."""
+    units = cut_units(plan.reads, plan.sizes.at(plan.pace), actors=plan.sharing)
     wanted = plan.reused + plan.reads.height
     if not units:
         yield UnitRow(shard, 0, wanted, plan.reused)
@@ -207,7 +214,7 @@ def read_here(shards: Iterable[int], planner: Planner, host: Host) -> Iterator[U
     """Read shards with one reader in this process, in order; results are yielded as units end."""
     size, seconds = 0, 0.0
     for shard in shards:
-        for row in unit_rows(shard, planner(shard), size / seconds if seconds else None):
+        for row in unit_rows(shard, planner(shard, size / seconds if seconds else None)):
             done = host.done(row)
             size, seconds = size + row.size, seconds + done.seconds
             yield done

@@ -23,13 +23,14 @@ from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import ReadError
 from engine.machine import cluster, device
+from engine.machine.attempts import new_attempt
 from engine.machine.device import is_fatal
 from engine.machine.pool import Pool, pool_options, stalled
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import UnitResult
 from engine.reading.guard import read_guarded
-from engine.reading.ledger import Attempts, pace_of, start_ledger, tally_of
+from engine.reading.ledger import Attempts, pace_of, planning_of, start_ledger, tally_of
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.stream import TOLD, Host, Planner, UnitDone, unit_rows
@@ -39,6 +40,12 @@ _PLANNING_CPUS = 0.1
 # Units, and what is told of them, travel as opaque values: no schema must be kept in step with them.
 _UNIT = pa.schema({"unit": pa.binary()})
 _DONE = pa.schema({"done": pa.binary()})
+# Deaths of a process after which it is not started again; Ray itself would do so without end. Others may
+# have taken the memory that a task lacked; a model takes as much the next time.
+_PLANNING_DEATHS, _LOADING_DEATHS = 4, 3
+_DIED = (
+    "its process died in it again and again, perhaps for want of memory; what is finished is kept"
+)
 
 
 def read_on_ray(
@@ -112,7 +119,8 @@ def _results(
             fn_kwargs={"planner": ray.put(planner), "ledger": attempts},
             batch_size=1,
             batch_format="pyarrow",
-            **_planning(pool, len(shards)),
+            num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
+            compute=ray.data.TaskPoolStrategy(size=_planned_at_once(pool, len(shards))),
         )
         .map_batches(
             _Actor,
@@ -123,17 +131,16 @@ def _results(
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
 
 
-def _planning(pool: Pool, shards: int) -> dict[str, Any]:
-    """The options of the tasks that plan.
+def _planned_at_once(pool: Pool, shards: int) -> int:
+    """How many shards may be planned at a time, by nodes that are there and by those that are to come.
 
-    Beside actors with GPUs they have a CPU each, as many as there are. Beside actors that live on CPUs
-    they have next to none, and are no more than the CPUs: each takes some 300 MB.
+    Ray Data keeps this number, and a cluster may begin without any CPU. Beside actors with GPUs a task has
+    a CPU of its own, so there are as many as CPUs; beside those that read on CPUs it has a tenth.
     """
     if pool.needs.gpus:
-        return {"num_cpus": 1}
-    most = max(2, int(ray.cluster_resources().get("CPU", 0)))
-    strategy = ray.data.TaskPoolStrategy(size=min(most, shards))
-    return {"num_cpus": _PLANNING_CPUS, "compute": strategy}
+        return shards
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    return min(max(2, cpus, pool.most or 0), shards)
 
 
 def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
@@ -148,12 +155,19 @@ def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan_batch(batch: pa.Table, planner: Any, ledger: Any) -> Iterator[pa.Table]:
-    """The stage that plans: from the number of a shard to its units."""
+    """The stage that plans: from the number of a shard to its units.
+
+    Ray plans a shard whose process died again, without end: the ledger has an end to it.
+    """
     plan: Planner = ray.get(planner)
+    attempts = Attempts(ledger)
     for shard in batch["shard"].to_pylist():
         try:
-            planned = plan(shard)
-            for row in unit_rows(shard, planned, pace_of(ledger)):
+            if not attempts.enter(planning_of(shard), new_attempt(), _PLANNING_DEATHS):
+                raise ReadError(f"shard {shard} cannot be planned: {_DIED}")
+            planned = plan(shard, pace_of(ledger))
+            attempts.leave(planning_of(shard))
+            for row in unit_rows(shard, planned):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except TOLD as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
@@ -192,8 +206,13 @@ class _Actor:
             raise
 
     def _loaded(self, spec: ReaderSpec) -> Reader:
+        # An actor keeps its name when it is started again.
+        actor = int(ray.get_runtime_context().get_actor_id(), 16)
+        if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
+            raise ReadError(f"the reader cannot be loaded: {_DIED}")
         with loading_turn(device.weight_bytes(spec.parameters, spec.dtype)):
             reader = self._load(spec)
+        self._attempts.leave(actor)
         self._attempts.started()
         return reader
 

@@ -11,13 +11,16 @@ from polars.testing import assert_frame_equal
 
 from engine import tables
 from engine.errors import ReadError
+from engine.evaluation import shard_work
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.partition import partition
+from engine.evaluation.read import specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.stream import evaluate_shards
-from engine.reading import readers
+from engine.reading import readers, reads, store
 from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.reading.stream import Host, unit_rows
 from engine.sources.io.folders import folder_at
 
 
@@ -228,6 +231,34 @@ def test_without_manifests_keys_are_rendered_and_found(tmp_path):
     assert again.readings["reader"].costs.reused == count
 
 
+def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monkeypatch):
+    """Whatever the pace is by then, and though a merged file of the store now has some of the reads."""
+    # Small enough for the pace to matter here.
+    monkeypatch.setattr(shard_work, "CPU_BATCH_TOKENS", 200)
+    monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
+    asked, place = settings(**FEW), folder_at(tmp_path / "store")
+    whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10_000)
+    (job,) = specify_jobs(shard_work.asked(asked), asked)
+    work = shard_work.Work(whole, asked, (job,), folder_at(tmp_path / "shards"), place)
+    host = Host(job.spec, place)
+
+    def planned(planner, pace):
+        return list(unit_rows(0, planner(0, pace)))
+
+    host.done(planned(shard_work.planner_for(work, job), None)[0])
+    planner = shard_work.planner_for(work, job)
+    first = planned(planner, None)
+    host.done(first[0])
+    names = store.listing(place, job.spec.fingerprint).names
+    store.compact(place, job.spec.fingerprint, names, (0, store.BUCKETS))
+    assert len(names) == 2
+    assert planned(planner, 1e9) == first
+    # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
+    later = planned(shard_work.planner_for(work, job), 1e9)
+    assert 1 <= len(later) < len(first) - 1
+    assert later[0].reused == first[0].reused + first[0].reads.num_rows
+
+
 class Interrupted(BaseException):
     pass
 
@@ -300,7 +331,6 @@ def test_progress_counts_every_read_once_and_ends_at_the_total(tmp_path):
 
 def host_of(log=None):
     """What hosts the scripted reader on actors; by value, since workers lack this module."""
-    from engine.reading.stream import Host
 
     class OnActor(Host):
         def load(self, spec):

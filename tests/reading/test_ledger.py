@@ -37,6 +37,14 @@ def test_a_read_may_be_entered_until_two_processes_died_in_it():
     assert book.enter(4, here("c"))
 
 
+def test_what_is_no_read_may_be_entered_more_often():
+    book = Ledger()
+    planning = ledger.planning_of(0)
+    assert planning < 0
+    assert [book.enter(planning, here(name), 3) for name in "abcd"] == [True, True, True, False]
+    assert book.enter(0, here("a"))
+
+
 def test_attempts_that_ended_with_their_node_count_a_quarter():
     book = Ledger()
     for number in range(8):
