@@ -72,7 +72,7 @@ def actor_class(log, load, pace):
 class Stage:
     """A head, on which the driver runs, and what is added to it."""
 
-    def __init__(self, folder, *, gpus=0):
+    def __init__(self, folder, *, gpus=0, cpus=1, store=STORE_BYTES):
         self.folder = Path(folder)
         self.log = self.folder / "log"
         self.log.touch()
@@ -80,14 +80,14 @@ class Stage:
         self.events = []
         self.cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 1, "num_gpus": gpus, "object_store_memory": STORE_BYTES},
+            head_node_args={"num_cpus": cpus, "num_gpus": gpus, "object_store_memory": store},
         )
         ray.init(address=self.cluster.address, log_to_driver=False, logging_level="ERROR")
         logging.getLogger("ray.data").setLevel(logging.ERROR)
 
-    def node(self, gpus=1):
+    def node(self, gpus=1, cpus=1):
         """Add a node; in the main thread only."""
-        return self.cluster.add_node(num_cpus=1, num_gpus=gpus, object_store_memory=STORE_BYTES)
+        return self.cluster.add_node(num_cpus=cpus, num_gpus=gpus, object_store_memory=STORE_BYTES)
 
     def kill(self, node):
         self.cluster.remove_node(node, allow_graceful=False)
