@@ -22,7 +22,8 @@ class Note:
             not.
         what: how ``text`` is made of ``amount``, where it is (see ``count_note``): the notes of parts of
             an evaluation are told again with the sum of their amounts.
-        throughout: it holds of the whole only where it holds of every part; else the amounts add up.
+        passages: of a note that holds of all listed passages or of none, how many there are: it holds of
+            the whole where it holds of every part. None for one whose amounts add up.
     """
 
     code: str
@@ -31,7 +32,7 @@ class Note:
     about: tuple[str, ...] = ()
     printed: bool = True
     what: str = ""
-    throughout: bool = False
+    passages: int | None = None
 
     @property
     def is_shown(self) -> bool:
@@ -45,7 +46,7 @@ def count_note(
     *,
     about: Iterable[str] = (),
     printed: bool = True,
-    throughout: bool = False,
+    passages: int | None = None,
 ) -> Note:
     """A note whose text is the amount and what it counts, in the forms of ``wording.counted``.
 
@@ -53,26 +54,31 @@ def count_note(
     """
     names = tuple(about)
     text = counted(amount, what).replace("{}", ", ".join(names))
-    return Note(code, amount, text, names, printed, what, throughout)
+    return Note(code, amount, text, names, printed, what, passages)
 
 
-def merge_notes(parts: Iterable[Iterable[Note]]) -> tuple[Note, ...]:
+def merge_notes(parts: Iterable[Iterable[Note]], passages: int) -> tuple[Note, ...]:
     """The notes of the parts of an evaluation as notes of the whole, in the order of the parts'.
 
     Notes of the same code about the same things become one. Of a note without ``what`` the first text
     stands.
+
+    Args:
+        passages: how many are listed; the parts may share some.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Note]] = {}
     for notes in parts:
         for note in notes:
             groups.setdefault((note.code, note.about), []).append(note)
-    return tuple(map(_merge, groups.values()))
+    return tuple(_merge(notes, passages) for notes in groups.values())
 
 
-def _merge(notes: list[Note]) -> Note:
+def _merge(notes: list[Note], passages: int) -> Note:
     first = notes[0]
-    amounts = [note.amount for note in notes]
-    amount = 0 if first.throughout and not all(amounts) else sum(amounts)
+    if first.passages is None:
+        amount = sum(note.amount for note in notes)
+    else:
+        amount = passages if all(note.amount == note.passages for note in notes) else 0
     printed = any(note.printed for note in notes)
     if first.what:
         return count_note(
@@ -81,7 +87,7 @@ def _merge(notes: list[Note]) -> Note:
             first.what,
             about=first.about,
             printed=printed,
-            throughout=first.throughout,
+            passages=None if first.passages is None else passages,
         )
     told = next((note for note in notes if note.amount), first)
     return replace(told, amount=amount, printed=printed)

@@ -12,9 +12,17 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from engine import tables
-from engine.evaluation.prepare import Prepared, Scored, checked, material_for, score
+from engine.evaluation.prepare import (
+    Prepared,
+    Scored,
+    checked,
+    material_for,
+    score,
+    split_measures,
+)
 from engine.evaluation.read import Reading, alone, failed_queries
 from engine.evaluation.references import note_unscorable
+from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
 from engine.labels.registry import ANNOTATORS
 from engine.notes import Note, count_note, merge_notes
@@ -37,13 +45,12 @@ class Judged:
     """Labels and scores of some queries, or of all.
 
     Attributes:
-        queries, passages: how many were evaluated. In parts that were merged, a passage counts in each
-            part that lists it.
+        queries, passages: how many were evaluated.
         labels, traces, reads, further: tables of all listed passages; empty in what was merged.
         query_scores, undefined, downstream: see ``engine.tables``.
         judged: of how many queries each annotator judged something.
         real_valued: annotators of whose labels some lie between whole numbers.
-        above_one: those of them of whose labels some exceed 1 besides.
+        exceeding: annotators of whose labels some exceed 1.
         truncated: reads whose input was cut.
         left_out: queries that failed reads leave out of some figure.
         cut_runs: runs that list more passages than the cutoff keeps.
@@ -61,11 +68,16 @@ class Judged:
     downstream: pl.DataFrame
     judged: Mapping[str, int] = field(default_factory=dict)
     real_valued: tuple[str, ...] = ()
-    above_one: tuple[str, ...] = ()
+    exceeding: tuple[str, ...] = ()
     truncated: int = 0
     left_out: int = 0
     cut_runs: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
+
+    @property
+    def above_one(self) -> tuple[str, ...]:
+        """Annotators of whose labels some lie between whole numbers, and these or others exceed 1."""
+        return tuple(name for name in self.real_valued if name in self.exceeding)
 
 
 def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
@@ -101,7 +113,7 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
         downstream=_downstream(prepared, readings),
         judged={name: scored[name].judged for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
-        above_one=tuple(name for name in names if scored[name].above_one),
+        exceeding=tuple(name for name in names if scored[name].exceeding),
         truncated=sum(int(reading.reads[TRUNCATED].sum()) for reading in readings.values()),
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
@@ -109,22 +121,46 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
     )
 
 
-def merge(parts: Sequence[Judged], runs: Sequence[str]) -> Judged:
-    """What was judged in parts, as a whole; a measure that one part cannot have, the whole cannot.
+def merge(
+    parts: Sequence[Judged], settings: Settings, *, runs: Sequence[str], passages: int
+) -> Judged:
+    """What was judged in parts, as a whole.
+
+    What measures mean depends on all labels: where those of one part lie between whole numbers and
+    those of another exceed 1, a measure may be undefined that both parts have.
 
     Args:
         parts: at least one, of different queries.
+        settings: under which all of them were judged.
         runs: the names of the runs, in order.
+        passages: how many are listed; the parts may share some.
+
+    Raises:
+        InputError: the labels of an annotator have none of the measures.
     """
     first = parts[0]
-    undefined = pl.concat([part.undefined for part in parts])
-    undefined = undefined.unique([ANNOTATOR, MEASURE], keep="first", maintain_order=True)
-    scores = pl.concat([part.query_scores for part in parts])
     annotators = list(first.judged)
+
+    def having(names: str, order: Sequence[str]) -> tuple[str, ...]:
+        found = {name for part in parts for name in getattr(part, names)}
+        return tuple(name for name in order if name in found)
+
+    real_valued = having("real_valued", annotators)
+    exceeding = having("exceeding", annotators)
+    undefined = pl.concat(
+        split_measures(
+            annotator,
+            settings,
+            real_valued=annotator.name in real_valued,
+            exceeding=annotator.name in exceeding,
+        )[1]
+        for annotator in settings.labels.listed()
+    )
+    scores = pl.concat([part.query_scores for part in parts])
     order = {
         ANNOTATOR: annotators,
         RUN: list(runs),
-        MEASURE: scores[MEASURE].unique(maintain_order=True).to_list(),
+        MEASURE: [str(measure) for measure in settings.measures()],
     }
     scores = scores.join(
         undefined, on=[ANNOTATOR, MEASURE], how="anti", maintain_order="left"
@@ -133,14 +169,9 @@ def merge(parts: Sequence[Judged], runs: Sequence[str]) -> Judged:
         maintain_order=True,
     )
     downstream = pl.concat([part.downstream for part in parts])
-
-    def having(names: str) -> tuple[str, ...]:
-        found = {name for part in parts for name in getattr(part, names)}
-        return tuple(name for name in [*annotators, *runs] if name in found)
-
     return Judged(
         queries=sum(part.queries for part in parts),
-        passages=sum(part.passages for part in parts),
+        passages=passages,
         labels=first.labels.clear(),
         traces=first.traces.clear(),
         reads=first.reads.clear(),
@@ -151,12 +182,12 @@ def merge(parts: Sequence[Judged], runs: Sequence[str]) -> Judged:
             pl.col(RUN).replace_strict(_places(list(runs)), default=0), maintain_order=True
         ),
         judged={name: sum(part.judged[name] for part in parts) for name in annotators},
-        real_valued=having("real_valued"),
-        above_one=having("above_one"),
+        real_valued=real_valued,
+        exceeding=exceeding,
         truncated=sum(part.truncated for part in parts),
         left_out=sum(part.left_out for part in parts),
-        cut_runs=having("cut_runs"),
-        notes=merge_notes(part.notes for part in parts),
+        cut_runs=having("cut_runs", runs),
+        notes=merge_notes((part.notes for part in parts), passages),
     )
 
 

@@ -40,7 +40,7 @@ from engine.sources.queries.buckets import buckets_of
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
 from engine.sources.runs.size import bytes_of
-from engine.tables import DOC_ID, QUERY, QUERY_ID
+from engine.tables import CORPUS, DOC_ID, QUERY, QUERY_ID
 
 PAIRS_PER_SHARD = 20_000
 SHARD = "shard"
@@ -246,11 +246,11 @@ def _write(
     )
 
 
-def read_shard(partition: Partition, number: int) -> EvaluationInputs:
+def read_shard(partition: Partition, number: int, *, passages: bool = True) -> EvaluationInputs:
     """What ``inputs.read_inputs`` gives, of the queries of one shard.
 
     Runs are in the order of the partition's, though some may list nothing here; passages are in the
-    order of the corpus. Notes are those of the partition, so there are none here.
+    order of the corpus, or left out. Notes are those of the partition, so there are none here.
 
     Raises:
         InputError: a file of the partition, or the index, is gone or damaged.
@@ -261,12 +261,10 @@ def read_shard(partition: Partition, number: int) -> EvaluationInputs:
         content = from_bytes(partition.folder.read(name), path)
     except FileNotFoundError:
         raise InputError(path, None, "no such file", "run the same command again") from None
-    listed = content.runs[DOC_ID].unique()
-    corpus = partition.passages.find(listed)
-    if corpus.height < len(listed):
-        problem = (
-            f"{len(listed) - corpus.height} listed passages are not in the index of the corpus"
-        )
+    listed = content.runs[DOC_ID].unique() if passages else content.runs[DOC_ID].clear()
+    corpus = partition.passages.find(listed) if passages else pl.DataFrame(schema=CORPUS)
+    if lost := len(listed) - corpus.height:
+        problem = f"{lost} listed passages are not in the index of the corpus"
         raise InputError(path, None, problem, "delete the folder of passages, and run again")
     return EvaluationInputs(
         queries=content.queries,

@@ -6,7 +6,7 @@ What cannot work is refused here, before hours of reading are spent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -68,14 +68,14 @@ class Scored:
         undefined: ``tables.UNDEFINED``.
         judged: how many queries have scores, those of failed reads included.
         real_valued: whether some label lies between whole numbers.
-        above_one: whether some label exceeds 1 besides.
+        exceeding: whether some label exceeds 1.
     """
 
     scores: pl.DataFrame
     undefined: pl.DataFrame
     judged: int
     real_valued: bool
-    above_one: bool
+    exceeding: bool
 
 
 def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False) -> Prepared:
@@ -92,11 +92,14 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
             labels, or a run lists nothing for a query where ``missing`` is ``error``.
     """
     inputs = cut_inputs(inputs, settings.ranking.k)
-    _refuse_lacking_inputs(inputs, settings, part=part)
+    refuse_lacking_tables(settings, inputs.tables.keys())
+    if not part:
+        refuse_lacking_provenance(settings, int(inputs.queries[PROVENANCE].list.len().sum()))
+    refuse_unmatchable(inputs, settings)
     refuse_unscorable(inputs, settings)
     query_ids = inputs.queries[QUERY_ID].to_list()
     if settings.ranking.missing == "error":
-        refuse_missing_results(inputs.runs, query_ids)
+        refuse_missing_results(inputs.runs, query_ids, names=inputs.run_names)
     relevant = settings.judged(len(inputs.run_names))
     pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
     asking = settings.asks()
@@ -115,15 +118,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
     }
     if not part:
         refuse_unjudged({name: of.judged for name, of in scored.items()})
-    # What the ranking measures refuse whatever the labels are, they refuse now.
-    score_runs(
-        inputs.runs,
-        tables.empty(tables.LABELS),
-        query_ids,
-        [measure for measure in settings.measures() if measure.kind != UTILITY_KIND],
-        relevant=relevant,
-        missing=settings.ranking.missing,
-    )
+    refuse_meaningless(settings, relevant)
     requests = requests_for(pairs, lists, settings)
     return Prepared(inputs, settings, relevant, pairs, lists, tuple(requests), labelled, scored)
 
@@ -177,25 +172,16 @@ def score(
         InputError: none of the measures has a meaning on the labels, a measure needs a threshold
             because some label exceeds 1, or a label is out of range.
     """
-    measures, labels = settings.measures(), labelled.labels
+    labels = labelled.labels
     utilities = annotator.scale(settings).utilities
     counted = labels.filter(pl.col(LABEL) >= 0)
     real_valued = not utilities and is_real_valued(counted[LABEL].to_numpy())
-    above_one = real_valued and exceed_one(counted[LABEL])
-    reasons = [
-        settings.why_undefined(measure, annotator, real_valued=real_valued, above_one=above_one)
-        for measure in measures
-    ]
-    if above_one:
-        _refuse_without_threshold(annotator.name, counted, measures)
-    refuse_without_measure(settings, annotator, reasons)
-    undefined = [
-        {ANNOTATOR: annotator.name, MEASURE: str(measure), NOTE: why}
-        for measure, why in zip(measures, reasons, strict=True)
-        # Utilities and other labels have no measure in common: that is not a cell, empty or not.
-        if why and not utilities and measure.kind != UTILITY_KIND
-    ]
-    defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
+    exceeding = not utilities and exceed_one(counted[LABEL])
+    if real_valued and exceeding:
+        refuse_without_threshold(annotator.name, counted, settings.measures())
+    defined, undefined = split_measures(
+        annotator, settings, real_valued=real_valued, exceeding=exceeding
+    )
     unjudged, missing = set(labelled.unjudged), settings.ranking.missing
     query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
     if utilities:
@@ -214,11 +200,41 @@ def score(
         )
     return Scored(
         scores,
-        pl.DataFrame(undefined, schema=tables.UNDEFINED),
+        undefined,
         judged=len(query_ids),
         real_valued=real_valued,
-        above_one=above_one,
+        exceeding=exceeding,
     )
+
+
+def split_measures(
+    annotator: Annotator, settings: Settings, *, real_valued: bool, exceeding: bool
+) -> tuple[list[Measure], pl.DataFrame]:
+    """The measures that an annotator's labels have, and the others (``tables.UNDEFINED``).
+
+    Args:
+        real_valued: whether some label lies between whole numbers.
+        exceeding: whether some label exceeds 1.
+
+    Raises:
+        InputError: they have none.
+    """
+    measures = settings.measures()
+    above_one = real_valued and exceeding
+    reasons = [
+        settings.why_undefined(measure, annotator, real_valued=real_valued, above_one=above_one)
+        for measure in measures
+    ]
+    refuse_without_measure(settings, annotator, reasons)
+    utilities = annotator.scale(settings).utilities
+    undefined = [
+        {ANNOTATOR: annotator.name, MEASURE: str(measure), NOTE: why}
+        for measure, why in zip(measures, reasons, strict=True)
+        # Utilities and other labels have no measure in common: that is not a cell, empty or not.
+        if why and not utilities and measure.kind != UTILITY_KIND
+    ]
+    defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
+    return defined, pl.DataFrame(undefined, schema=tables.UNDEFINED)
 
 
 def refuse_unjudged(judged: Mapping[str, int]) -> None:
@@ -240,7 +256,7 @@ def refuse_unjudged(judged: Mapping[str, int]) -> None:
             )
 
 
-def _refuse_without_threshold(
+def refuse_without_threshold(
     annotator: str, labels: pl.DataFrame, measures: Sequence[Measure]
 ) -> None:
     """Refuse measures that real-valued labels above 1 would turn into means or sums of grades.
@@ -249,7 +265,10 @@ def _refuse_without_threshold(
     annotators, and undefined for this one.
 
     Args:
-        labels: of this annotator; some lie between whole numbers, and some exceed 1.
+        labels: of this annotator; some lie between whole numbers, and these or others exceed 1.
+
+    Raises:
+        InputError: naming a measure and a label.
     """
     # Measures that need a threshold on any real-valued labels are noted, as where none exceeds 1.
     affected = [m for m in undefined_on_graded(measures, above_one=True) if m.takes_labels(True)]
@@ -317,21 +336,51 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
                 )
 
 
-def _refuse_lacking_inputs(inputs: EvaluationInputs, settings: Settings, *, part: bool) -> None:
-    refuse_lacking_tables(settings, inputs.tables.keys())
-    without_any = not part and inputs.queries[PROVENANCE].list.len().sum() == 0
+def refuse_meaningless(settings: Settings, relevant: Relevant) -> None:
+    """Refuse what the ranking measures refuse whatever the labels are.
+
+    Raises:
+        InputError: naming the measure.
+    """
+    score_runs(
+        tables.empty(tables.RUNS),
+        tables.empty(tables.LABELS),
+        [],
+        [measure for measure in settings.measures() if measure.kind != UTILITY_KIND],
+        relevant=relevant,
+    )
+
+
+def refuse_lacking_provenance(settings: Settings, gold: int) -> None:
+    """Refuse annotators that need gold articles where the queries have none at all.
+
+    Raises:
+        InputError: saying what to leave out.
+    """
+    for remedy in _without_provenance(settings):
+        if not gold:
+            raise InputError(None, None, "no query has provenance", remedy)
+
+
+def refuse_unmatchable(inputs: EvaluationInputs, settings: Settings) -> None:
+    """Refuse annotators that need gold articles where some have titles that match nothing.
+
+    Raises:
+        InputError: naming the first such query, with its line.
+    """
+    for remedy in _without_provenance(settings):
+        for query_id in inputs.unmatchable:
+            raise InputError(
+                *query_place(inputs, query_id),
+                f"the gold articles of query {query_id!r} have a title and no id, and no listed "
+                "passage has a title",
+                f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
+            )
+
+
+def _without_provenance(settings: Settings) -> Iterator[str]:
+    """For each annotator that needs provenance, how to do without it."""
     for annotator in settings.labels.listed():
         for needed in settings.needed_by(annotator):
-            if not needed.needs_provenance:
-                continue
-            remedy = leave_out(annotator, needed.name)
-            if without_any:
-                raise InputError(None, None, "no query has provenance", remedy)
-            if inputs.unmatchable:
-                query_id = inputs.unmatchable[0]
-                raise InputError(
-                    *query_place(inputs, query_id),
-                    f"the gold articles of query {query_id!r} have a title and no id, and no listed "
-                    "passage has a title",
-                    f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
-                )
+            if needed.needs_provenance:
+                yield leave_out(annotator, needed.name)

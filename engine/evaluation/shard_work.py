@@ -20,10 +20,10 @@ from typing import NamedTuple
 import polars as pl
 
 from engine import __version__, tables
-from engine.errors import ReadError
+from engine.errors import InputError, ReadError
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.judge import Judged, judge
-from engine.evaluation.partition import Partition, read_shard
+from engine.evaluation.partition import Partition, read_shard, shards_sha256
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read import Job, Reading, Request, refuse_written, requests_for
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
@@ -44,10 +44,13 @@ _MANIFESTS, _PLANS = "manifests", "plans"
 OF_PASSAGES = ("labels", "traces", "reads")
 _OF_QUERIES = ("query_scores", "downstream", "undefined")
 # Settings that change neither labels nor scores.
-_WITHOUT_EFFECT = (
+WITHOUT_EFFECT = (
     *BOOTSTRAP_FIELDS,
     "memory",
     "actors",
+    "gpus_per_actor",
+    "cpus_per_actor",
+    "accelerator_type",
     "certify",
     "shard_pairs",
 )
@@ -129,7 +132,7 @@ class Planner:
     def _made(self, shard: int, identified: pl.DataFrame, pace: float | None) -> pl.DataFrame:
         """The plan's file: the one that this pass over the shards has written, else a new one."""
         folder = self.work.folder / _PLANS / self.job.ask.role.name
-        with contextlib.suppress(FileNotFoundError):
+        if _file(shard) in folder.names():
             before = _read(folder, shard)
             if _PASS in before.columns and before[_PASS].first() == self.listing.made:
                 return before
@@ -187,13 +190,19 @@ class Finished(NamedTuple):
 
 
 def finished(work: Work, shard: int) -> Finished:
-    """What is known of a shard that was judged."""
+    """What is known of a shard that was judged.
+
+    Raises:
+        InputError: one of its files is gone, or damaged.
+    """
     manifests = work.folder / _MANIFESTS
     try:
         written = manifests.read(_manifest(work, shard))
     except FileNotFoundError:
-        written = manifests.read(_manifest(work, shard, failed=True))
-    content = json.loads(written)
+        with _whole(work.folder, shard):
+            written = manifests.read(_manifest(work, shard, failed=True))
+    with _whole(work.folder, shard):
+        content = json.loads(written)
     judged = Judged(
         queries=content["queries"],
         passages=content["passages"],
@@ -206,7 +215,7 @@ def finished(work: Work, shard: int) -> Finished:
         downstream=_read(work.folder / "downstream", shard),
         judged=content["judged"],
         real_valued=tuple(content["real_valued"]),
-        above_one=tuple(content["above_one"]),
+        exceeding=tuple(content["exceeding"]),
         truncated=content["truncated"],
         left_out=content["left_out"],
         cut_runs=tuple(content["cut_runs"]),
@@ -217,23 +226,43 @@ def finished(work: Work, shard: int) -> Finished:
 
 
 def unfinished(work: Work) -> list[int]:
-    """The numbers of the shards that are not judged yet, or without reads that failed."""
-    done = set((work.folder / _MANIFESTS).names())
+    """The numbers of the shards that are not judged yet, or without reads that failed.
+
+    A shard is judged where its manifest and all of its tables are there: who removes an evaluation, and
+    is stopped half-way, may leave manifests alone.
+    """
+    folder = work.folder
+    done = set((folder / _MANIFESTS).names())
+    further = (made.further_tables for made in work.settings.labels.listed())
+    names = [
+        *OF_PASSAGES,
+        *_OF_QUERIES,
+        *(table.name for tables_of in further for table in tables_of),
+    ]
+    whole = set.intersection(*(set((folder / name).names()) for name in names))
     return [
-        shard.number for shard in work.partition.shards if _manifest(work, shard.number) not in done
+        shard.number
+        for shard in work.partition.shards
+        if _manifest(work, shard.number) not in done or _file(shard.number) not in whole
     ]
 
 
-def settings_digest(settings: Settings, jobs: Sequence[Job]) -> str:
-    """A digest of all that decides labels and scores, other than the inputs."""
+def evaluation_digest(partition: Partition, settings: Settings, jobs: Sequence[Job]) -> str:
+    """A digest of all that decides labels and scores: inputs, settings, and who reads with which prompt.
+
+    The names of all runs count apart from the shards: one that lists nothing for a shard's queries
+    is not in its files, and has scores for them.
+    """
     decisive = {
-        name: value for name, value in settings.flat().items() if name not in _WITHOUT_EFFECT
+        name: value for name, value in settings.flat().items() if name not in WITHOUT_EFFECT
     }
+    inputs = [partition.runs, shards_sha256(partition)]
     readers = [
         [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
         for job in jobs
     ]
-    content = json.dumps([_VERSION, __version__, decisive, readers], sort_keys=True, default=str)
+    known = [_VERSION, __version__, inputs, decisive, readers]
+    content = json.dumps(known, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
@@ -264,7 +293,7 @@ _SMALL = (
     "passages",
     "judged",
     "real_valued",
-    "above_one",
+    "exceeding",
     "truncated",
     "left_out",
     "cut_runs",
@@ -317,7 +346,7 @@ def _manifest(work: Work, shard: int, *, failed: bool = False) -> str:
     which are tried again.
     """
     digest = work.partition.shards[shard].digest[:32]
-    return f"{_stem(shard)}-{digest}{'-failed' if failed else ''}.json"
+    return f"{shard:06d}-{digest}{'-failed' if failed else ''}.json"
 
 
 def _content(judged: Judged, readings: Mapping[str, Reading]) -> bytes:
@@ -329,15 +358,31 @@ def _content(judged: Judged, readings: Mapping[str, Reading]) -> bytes:
     return json.dumps(content, ensure_ascii=False).encode()
 
 
-def _stem(shard: int) -> str:
-    return f"{shard:06d}"
+def _file(shard: int) -> str:
+    return f"{shard:06d}.parquet"
 
 
 def _write(table: pl.DataFrame, folder: Folder, shard: int) -> None:
     content = io.BytesIO()
     table.write_parquet(content)
-    folder.write(f"{_stem(shard)}.parquet", content.getvalue())
+    folder.write(_file(shard), content.getvalue())
 
 
 def _read(folder: Folder, shard: int) -> pl.DataFrame:
-    return pl.read_parquet(io.BytesIO(folder.read(f"{_stem(shard)}.parquet")))
+    with _whole(folder, shard):
+        return pl.read_parquet(io.BytesIO(folder.read(_file(shard))))
+
+
+@contextlib.contextmanager
+def _whole(folder: Folder, shard: int) -> Iterator[None]:
+    """Turn what is wrong with a file of an evaluation's own into an error that says what to do."""
+    try:
+        yield
+    except FileNotFoundError:
+        problem = f"files of shard {shard} are gone, as where another evaluation replaces this one"
+        remedy = "run again, or give each evaluation a place of its own"
+    except (pl.exceptions.PolarsError, ValueError):
+        problem, remedy = f"files of shard {shard} are damaged", "delete this folder, and run again"
+    else:
+        return
+    raise InputError(folder.shown(), None, problem, remedy)

@@ -16,6 +16,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.assess import Evaluation, conclude
+from engine.evaluation.early import refuse_early
 from engine.evaluation.judge import merge
 from engine.evaluation.partition import Partition, shards_sha256
 from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs
@@ -25,10 +26,10 @@ from engine.evaluation.shard_work import (
     Work,
     asked,
     clear_plans,
+    evaluation_digest,
     finished,
     judge_shard,
     planner_for,
-    settings_digest,
     unfinished,
 )
 from engine.machine import device
@@ -64,22 +65,26 @@ def evaluate_shards(
         host: what hosts the readers.
 
     Raises:
-        InputError: as ``evaluate.evaluate``, when the shard that it is about is reached.
+        InputError: as ``evaluate.evaluate``; of labels made from texts or by reading, when the shard that it
+            is about is judged.
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     start = time.perf_counter()
     jobs = specify_jobs(asked(settings), settings)
-    name = settings_digest(settings, jobs)[:16]
+    name = evaluation_digest(partition, settings, jobs)[:16]
     work = Work(partition, settings, tuple(jobs), folder / name, place)
     left = unfinished(work)
     passes = [_Pass(job) for job in jobs]
     if left:
+        refuse_early(partition, settings)
         _do(work, left, passes, on_progress, on_event, host)
-        clear_plans(work)
+    clear_plans(work)
     done = [finished(work, shard.number) for shard in partition.shards]
-    judged = merge([one.judged for one in done], partition.runs)
+    judged = merge(
+        [one.judged for one in done], settings, runs=partition.runs, passages=partition.listed
+    )
     evaluation = conclude(
-        replace(judged, passages=partition.listed, notes=(*partition.notes, *judged.notes)),
+        replace(judged, notes=(*partition.notes, *judged.notes)),
         {one.job.ask.role.name: _reading(one, done) for one in passes},
         settings,
         settings.judged(len(partition.runs)),

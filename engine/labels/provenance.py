@@ -45,7 +45,7 @@ def _label(material: Material) -> Labelled:
         corpus.height if none_listed else 0,
         "listed [passage|passages], and none from a gold article: check that queries and corpus use the "
         "same article ids",
-        throughout=True,
+        passages=corpus.height,
     )
     return Labelled(labels, trace_provenance(labels, queries, corpus), notes=(note,))
 

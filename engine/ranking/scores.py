@@ -133,7 +133,7 @@ def score_runs(
     )
     filled = _lists_with_results(run_keys, len(of_runs), len(query_ids))
     if missing == "error":
-        refuse_missing_results(runs, query_ids)
+        refuse_missing_results(runs, query_ids, names=names)
     listed = runs.select(DOC_ID, RANK).hstack(run_keys)
     parts = []
     for annotator in labels[ANNOTATOR].unique(maintain_order=True):
@@ -150,21 +150,40 @@ def score_runs(
     return pl.concat(parts) if parts else tables.empty(tables.QUERY_SCORES)
 
 
-def refuse_missing_results(runs: pl.DataFrame, query_ids: Sequence[str]) -> None:
+def refuse_missing_results(
+    runs: pl.DataFrame, query_ids: Sequence[str], *, names: Sequence[str] = ()
+) -> None:
     """Refuse runs that list nothing for some of the queries.
+
+    Args:
+        names: of all runs, in order, where ``runs`` may lack one.
 
     Raises:
         InputError: naming the first such run and query.
     """
-    for (run,), results in runs.group_by([RUN], maintain_order=True):
-        listed = set(results[QUERY_ID].unique())
-        if lacking := [query_id for query_id in query_ids if query_id not in listed]:
-            raise InputError(
-                None,
-                None,
-                f"{run!r} lists nothing for {counted(len(lacking), '[query|queries]')} ({lacking[0]!r}, …)",
-                "count these as 0 with `missing` zero, or leave them out with `missing` skip",
-            )
+    for run, lacking in without_results(runs, query_ids, names=names):
+        if lacking:
+            raise lists_nothing(run, len(lacking), lacking[0])
+
+
+def without_results(
+    runs: pl.DataFrame, query_ids: Sequence[str], *, names: Sequence[str] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """Every run with the queries for which it lists nothing; arguments as in ``refuse_missing_results``."""
+    found = dict(runs.group_by(RUN, maintain_order=True).agg(QUERY_ID).iter_rows())
+    for run in names or found:
+        listed = set(found.get(run, ()))
+        yield run, [query_id for query_id in query_ids if query_id not in listed]
+
+
+def lists_nothing(run: str, queries: int, first: str) -> InputError:
+    """The error for a run that lists nothing for so many queries."""
+    return InputError(
+        None,
+        None,
+        f"{run!r} lists nothing for {counted(queries, '[query|queries]')} ({first!r}, …)",
+        "count these as 0 with `missing` zero, or leave them out with `missing` skip",
+    )
 
 
 def _lists_with_results(keys: pl.DataFrame, runs: int, queries: int) -> np.ndarray:

@@ -1,0 +1,127 @@
+"""What cannot work is refused before anything is read, in shards in the words of the whole."""
+
+import json
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import read_inputs
+from engine.evaluation.partition import partition
+from engine.evaluation.stream import evaluate_shards
+from engine.sources.io.folders import folder_at
+from tests.evaluation.test_stream import Scripted, made, scripted, settings
+
+__all__ = ["scripted"]  # a fixture
+
+
+def edited(files, name, **columns):
+    """The files with other columns in one of them."""
+    path = getattr(files, name) if name in ("queries", "corpus") else files.tables[name]
+    pl.read_parquet(path).with_columns(**columns).write_parquet(path)
+    return files
+
+
+def without_provenance(files):
+    return edited(files, "queries", provenance=pl.lit([], pl.List(pl.String)))
+
+
+def unscorable(files):
+    """Answers that no output can match, of two queries in the middle of the file."""
+    answers = (
+        pl.when(pl.col("query_id").is_in(["q21", "q13"])).then(pl.lit(["the"])).otherwise("answers")
+    )
+    return edited(files, "queries", answers=answers)
+
+
+def grades(files):
+    """Judgments of two queries: one between whole numbers, the other above 1."""
+    labels = pl.when(query_id="q1").then(0.5).when(query_id="q2").then(2.0).otherwise(0.0)
+    return edited(files, "qrels", label=labels)
+
+
+def unjudged(files):
+    return edited(files, "qrels", label=pl.lit(-1.0))
+
+
+def titles(files):
+    """Gold articles that have titles alone, and a corpus that has none."""
+    queries = files.queries.with_suffix(".jsonl")
+    lines = [
+        {
+            "id": query_id,
+            "input": query,
+            "output": [{"answer": "a1", "provenance": [{"title": f"no {query_id}"}]}],
+        }
+        for query_id, query in pl.read_parquet(files.queries, columns=["query_id", "query"]).rows()
+    ]
+    queries.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return replace(edited(files, "corpus", title=pl.lit("")), queries=queries)
+
+
+def unchanged(files):
+    return files
+
+
+def one_run(files):
+    return replace(files, run=files.run[:1])
+
+
+def without_tables(files):
+    return replace(files, tables={})
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "problem"),
+    [
+        (without_provenance, {"annotators": ("erag", "provenance")}, "no query has provenance"),
+        (titles, {"annotators": ("erag", "provenance")}, "'q0' have a title and no id"),
+        (unscorable, {"metric": "f1"}, "cannot score the answers of query 'q13'"),
+        (unchanged, {"missing": "error"}, "'one' lists nothing for"),
+        (without_tables, {"annotators": ("erag", "qrels")}, "the annotator qrels without `qrels`"),
+        (unjudged, {"annotators": ("erag", "qrels")}, "no query is judged by qrels"),
+        (grades, {"annotators": ("erag", "qrels")}, "P@3 is not defined on the labels of qrels"),
+        (one_run, {"measures": "Judged@2 P@3"}, "Judged is 1 by definition"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_cannot_work_is_refused_before_reading(tmp_path, change, more, problem):
+    files = change(made(tmp_path))
+    asked = settings(**{"annotators": ("erag",), "measures": "P@3 nDCG@6", **more})
+
+    def in_shards():
+        inputs = folder_at(tmp_path / "inputs")
+        cut = partition(files, inputs, k=asked.ranking.k, pairs_per_shard=40)
+        assert len(cut.shards) > 2
+        evaluate_shards(
+            cut, asked, place=folder_at(tmp_path / "store"), folder=folder_at(tmp_path / "shards")
+        )
+
+    with pytest.raises(InputError) as of_the_whole:
+        evaluate(read_inputs(files, k=asked.ranking.k), asked, store=tmp_path / "whole")
+    with pytest.raises(InputError) as of_shards:
+        in_shards()
+    assert problem in str(of_shards.value)
+    assert str(of_shards.value) == str(of_the_whole.value)
+    assert not Scripted.asked
+
+
+def test_labels_of_a_file_are_looked_at_in_all_shards_together(tmp_path):
+    """Between whole numbers in one shard, above 1 in another: no measure without a threshold is left."""
+    files = grades(made(tmp_path))
+    assert pl.read_parquet(files.tables["qrels"]).filter(pl.col(tables.LABEL) > 1).height
+    asked = settings(annotators=("qrels",), measures="P(rel=1)@3 P@3 nDCG@6", end_to_end=False)
+    parts = evaluate_shards(
+        partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=1),
+        asked,
+        place=folder_at(tmp_path / "store"),
+        folder=folder_at(tmp_path / "shards"),
+    )
+    whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole")
+    assert whole.undefined.rows() == parts.undefined.rows() != []
+    assert whole.means.rows() == parts.means.rows()
+    told = [(note.code, note.text, note.about) for note in parts.notes]
+    assert told == [(note.code, note.text, note.about) for note in whole.notes]

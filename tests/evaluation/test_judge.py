@@ -1,0 +1,90 @@
+"""What parts of an evaluation say, merged, is what is said of the whole."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import read_inputs
+from engine.evaluation.partition import partition
+from engine.evaluation.stream import evaluate_shards
+from engine.sources.io.folders import folder_at
+from engine.tables import MEASURE, RUN
+from tests.evaluation.test_stream import made, settings
+
+
+def both(tmp_path, files, pairs=40, **more):
+    """An evaluation that reads nothing, held whole and in shards."""
+    asked = settings(**{"end_to_end": False, **more})
+    cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=pairs)
+    parts = evaluate_shards(
+        cut, asked, place=folder_at(tmp_path / "store"), folder=folder_at(tmp_path / "shards")
+    )
+    return evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole"), parts
+
+
+def told(result):
+    return [(note.code, note.amount, note.text, note.about) for note in result.notes]
+
+
+@pytest.mark.parametrize("pairs", [40, 1])
+def test_that_no_gold_article_is_listed_is_said_of_every_passage_once(tmp_path, pairs):
+    files = made(tmp_path)
+    foreign = pl.col("provenance").list.eval(pl.lit("Z") + pl.element())
+    pl.read_parquet(files.queries).with_columns(foreign).write_parquet(files.queries)
+    # Some queries, and with them some shards, without anything listed.
+    for path in files.run:
+        rows = pl.read_parquet(path)
+        rows.filter(~pl.col("query_id").str.ends_with("3")).write_parquet(path)
+    whole, parts = both(tmp_path, files, pairs, annotators=("provenance",), measures="P@3")
+    assert ("no_gold_article_listed", whole.passages) in [note[:2] for note in told(whole)]
+    assert told(parts) == told(whole)
+
+
+def test_a_run_may_have_the_name_of_an_annotator(tmp_path):
+    files = made(tmp_path, runs=("qrels", "containment"))
+    path = files.tables["qrels"]
+    halves = pl.read_parquet(path).with_columns(label=pl.lit(0.5))
+    halves.write_parquet(path)
+    files = replace(files, limit=30)
+    whole, parts = both(tmp_path, files, annotators=("qrels",), measures="P@3")
+    assert told(parts) == told(whole)
+    assert whole.means[RUN].to_list() == parts.means[RUN].to_list() == ["qrels", "containment"]
+
+
+def test_measures_are_in_the_order_in_which_they_were_asked_for(tmp_path):
+    """Also where those of the first shard are not: one has no meaning on its labels, others have."""
+    files = made(tmp_path)
+    first = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=40)
+    inside = pl.read_parquet(first.folder.read("queries.parquet")).filter(shard=0)["query_id"]
+    path = files.tables["qrels"]
+    judged = pl.read_parquet(path)
+    label = pl.when(pl.col("query_id").is_in(inside.implode())).then(0.5).otherwise("label")
+    judged.with_columns(label=label).write_parquet(path)
+    whole, parts = both(
+        tmp_path, files, annotators=("qrels", "containment"), measures="AP P@3 RR nDCG@6"
+    )
+    assert whole.means.rows() == parts.means.rows()
+    assert whole.undefined[MEASURE].to_list() == parts.undefined[MEASURE].to_list() == ["AP", "RR"]
+
+
+def test_a_run_without_results_for_a_whole_shard_is_refused_where_that_is_an_error(tmp_path):
+    files = made(tmp_path)
+    rows = pl.concat(map(pl.read_parquet, files.run)).unique(["query_id", "doc_id"])
+    ranked = rows.select("query_id", "doc_id").unique("query_id", maintain_order=True)
+    for path in files.run:
+        name = pl.read_parquet(path)[RUN][0]
+        every = pl.read_parquet(files.queries).select("query_id")
+        full = every.join(ranked, on="query_id", how="left").with_columns(
+            pl.col("doc_id").fill_null("d1"),
+            rank=pl.lit(1, pl.Int64),
+            score=pl.lit(1.0),
+            run=pl.lit(name),
+        )
+        full.select(pl.read_parquet(path).columns).write_parquet(path)
+    last = files.run[-1]
+    pl.read_parquet(last).filter(pl.col("query_id") != "q7").write_parquet(last)
+    with pytest.raises(InputError, match=r"'three' lists nothing for 1 query \('q7', …\)"):
+        both(tmp_path, files, 1, annotators=("containment",), measures="P@3", missing="error")

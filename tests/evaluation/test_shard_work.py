@@ -1,0 +1,127 @@
+"""What a shard leaves is taken for its own evaluation's, whole, or not at all."""
+
+import shutil
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import read_inputs
+from engine.evaluation.partition import partition
+from engine.evaluation.stream import evaluate_shards
+from engine.sources.io.folders import folder_at
+from tests.evaluation.test_stream import FEW, Scripted, assert_same, made, scripted, settings
+
+__all__ = ["scripted"]  # a fixture
+
+
+def in_shards(tmp_path, files, asked, pairs=40):
+    return evaluate_shards(
+        partition(files, folder_at(tmp_path / "inputs"), k=asked.ranking.k, pairs_per_shard=pairs),
+        asked,
+        place=folder_at(tmp_path / "store"),
+        folder=folder_at(tmp_path / "shards"),
+    )
+
+
+def held_whole(tmp_path, files, asked):
+    return evaluate(read_inputs(files, k=asked.ranking.k), asked, store=tmp_path / "whole")
+
+
+def with_short_run(files):
+    """The files with one run more, which lists something for a single query."""
+    path = files.run[0].parent / "short.parquet"
+    rows = pl.read_parquet(files.run[0]).head(1).with_columns(pl.lit("short").alias(tables.RUN))
+    rows.write_parquet(path)
+    return replace(files, run=(*files.run, path))
+
+
+def test_a_run_that_lists_nothing_for_a_shard_is_scored_there_after_an_evaluation_without_it(
+    tmp_path,
+):
+    files, asked = made(tmp_path), settings(**FEW)
+    in_shards(tmp_path, files, asked)
+    more = with_short_run(files)
+    parts = in_shards(tmp_path, more, asked)
+    whole = held_whole(tmp_path, more, asked)
+    for name in ("means", "end_to_end"):
+        assert_frame_equal(getattr(whole, name), getattr(parts, name), check_row_order=False)
+
+
+def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_its_own(tmp_path):
+    files, asked = made(tmp_path), settings(**FEW)
+    fewer = replace(files, run=files.run[:1], limit=9)
+    first = in_shards(tmp_path, files, asked)
+    between = in_shards(tmp_path, fewer, asked)
+    again = in_shards(tmp_path, files, asked)
+    assert again.shards == first.shards != between.shards
+    assert_frame_equal(again.query_scores, first.query_scores)
+    for result, of in ((again, files), (between, fewer)):
+        whole = held_whole(tmp_path, of, asked)
+        for reading in (whole.readings, result.readings):
+            reading["reader"].costs.done = 0
+        assert_same(whole, result, tmp_path / "shards")
+
+
+def test_who_reads_where_changes_nothing_that_was_judged(tmp_path, monkeypatch):
+    files = made(tmp_path)
+    first = in_shards(tmp_path, files, settings(**FEW))
+    monkeypatch.setattr("engine.evaluation.stream.judge_shard", None)
+    again = in_shards(
+        tmp_path,
+        files,
+        settings(**FEW, gpus_per_actor=1, cpus_per_actor=2, accelerator_type="L4", memory=2**40),
+    )
+    assert again.shards == first.shards
+
+
+@pytest.mark.parametrize("name", ["labels", "traces", "reads", "query_scores", "undefined"])
+def test_a_shard_without_one_of_its_tables_is_judged_again(tmp_path, name):
+    files, asked = made(tmp_path), settings(**FEW)
+    first = in_shards(tmp_path, files, asked)
+    count = len(Scripted.asked)
+    gone = sorted((tmp_path / "shards" / first.shards / name).iterdir())[1]
+    content = gone.read_bytes()
+    gone.unlink()
+    again = in_shards(tmp_path, files, asked)
+    assert gone.read_bytes() == content
+    assert len(Scripted.asked) == count
+    assert_frame_equal(again.query_scores, first.query_scores)
+
+
+def test_a_damaged_table_of_scores_is_one_line(tmp_path):
+    files, asked = made(tmp_path), settings(**FEW)
+    first = in_shards(tmp_path, files, asked)
+    table = tmp_path / "shards" / first.shards / "query_scores" / "000001.parquet"
+    table.write_bytes(table.read_bytes()[:-9])
+    with pytest.raises(InputError, match="query_scores: files of shard 1 are damaged; delete"):
+        in_shards(tmp_path, files, asked)
+
+
+def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeypatch):
+    files, asked = made(tmp_path), settings(**FEW)
+    one = Scripted.one
+
+    def removed(self, text):
+        for plans in (tmp_path / "shards").glob("*/plans"):
+            shutil.rmtree(plans)
+        return one(self, text)
+
+    monkeypatch.setattr(Scripted, "one", removed)
+    with pytest.raises(InputError, match="files of shard 0 are gone, as where another evaluation"):
+        in_shards(tmp_path, files, asked)
+
+
+def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
+    files, asked = made(tmp_path), settings(**FEW)
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.evaluation.stream.clear_plans", lambda work: None)
+        first = in_shards(tmp_path, files, asked)
+    plans = tmp_path / "shards" / first.shards / "plans" / "reader"
+    assert any(plans.iterdir())
+    in_shards(tmp_path, files, asked)
+    assert not any(plans.iterdir())
