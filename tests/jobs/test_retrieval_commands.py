@@ -155,9 +155,11 @@ def test_odd_queries_cutoffs_and_outputs(files, tmp_path, capsys):
     given = ["--index", files["bm25"], "--queries", files["queries"], "--out", out]
     assert erag("retrieve", *given, "--k", 3_000_000_000) == 0
     assert read_run(out)["doc_id"].to_list() == ["c"]
+    elsewhere = ["--out", f"file://{tmp_path}/x.trec"]
+    assert erag("retrieve", *given[:-2], *elsewhere, "--k", 3) == 0
+    assert read_run(tmp_path / "x.trec")["doc_id"].to_list() == ["c"]
     capsys.readouterr()
     for more, words in (
-        (["--out", f"file://{tmp_path}/x.trec"], "results are written to local files"),
         (["--out", tmp_path / "x.trec.gz"], "results are written uncompressed"),
         (["--index", f"file://{tmp_path}/link"], "is an address; give an index on a local disk"),
         (["--encoder", "bundled"], "--encoder without a dense index"),
