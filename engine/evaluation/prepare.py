@@ -184,6 +184,11 @@ def score(
     )
     unjudged, missing = set(labelled.unjudged), settings.ranking.missing
     query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
+    if labels.is_empty():
+        # Of a part for whose queries nothing is listed. Scores name the annotator as its labels do, so
+        # one label stands for none: below 0, of no passage.
+        nothing = {QUERY_ID: query_ids[:1], DOC_ID: "", ANNOTATOR: annotator.name, LABEL: -1.0}
+        labels = pl.DataFrame(nothing, schema=tables.LABELS)
     if utilities:
         scores = score_utility(
             inputs.runs, labels, query_ids, defined, missing=missing, names=inputs.run_names

@@ -12,7 +12,9 @@ from engine.evaluation.partition import partition
 from engine.evaluation.stream import evaluate_shards
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN
-from tests.evaluation.test_stream import made, settings
+from tests.evaluation.test_stream import made, scripted, settings
+
+__all__ = ["scripted"]  # a fixture
 
 
 def both(tmp_path, files, pairs=40, **more):
@@ -41,6 +43,23 @@ def test_that_no_gold_article_is_listed_is_said_of_every_passage_once(tmp_path, 
     whole, parts = both(tmp_path, files, pairs, annotators=("provenance",), measures="P@3")
     assert ("no_gold_article_listed", whole.passages) in [note[:2] for note in told(whole)]
     assert told(parts) == told(whole)
+
+
+def test_queries_of_a_shard_that_lists_nothing_count_as_without_results(tmp_path):
+    files = made(tmp_path)
+    for path in files.run:
+        rows = pl.read_parquet(path)
+        rows.filter(~pl.col("query_id").str.ends_with("3")).write_parquet(path)
+    whole, parts = both(
+        tmp_path,
+        files,
+        1,
+        annotators=("erag", "containment", "judge", "utility", "qrels"),
+        measures="P@3 nDCG@6 UDCG@6",
+        end_to_end=True,
+    )
+    assert whole.means.rows() == parts.means.rows()
+    assert set(parts.means.filter(annotator="erag")["n"]) == {whole.queries}
 
 
 def test_a_run_may_have_the_name_of_an_annotator(tmp_path):
