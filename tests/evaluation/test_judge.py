@@ -20,11 +20,15 @@ __all__ = ["scripted"]  # a fixture
 def both(tmp_path, files, pairs=40, **more):
     """An evaluation that reads nothing, held whole and in shards."""
     asked = settings(**{"end_to_end": False, **more})
+    whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole")
+    return whole, in_shards(tmp_path, files, pairs, asked)
+
+
+def in_shards(tmp_path, files, pairs, asked):
     cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=pairs)
-    parts = evaluate_shards(
+    return evaluate_shards(
         cut, asked, place=folder_at(tmp_path / "store"), folder=folder_at(tmp_path / "shards")
     )
-    return evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole"), parts
 
 
 def told(result):
@@ -105,5 +109,6 @@ def test_a_run_without_results_for_a_whole_shard_is_refused_where_that_is_an_err
         full.select(pl.read_parquet(path).columns).write_parquet(path)
     last = files.run[-1]
     pl.read_parquet(last).filter(pl.col("query_id") != "q7").write_parquet(last)
+    asked = settings(annotators=("containment",), measures="P@3", missing="error", end_to_end=False)
     with pytest.raises(InputError, match=r"'three' lists nothing for 1 query \('q7', …\)"):
-        both(tmp_path, files, 1, annotators=("containment",), measures="P@3", missing="error")
+        in_shards(tmp_path, files, 1, asked)
