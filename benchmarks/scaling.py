@@ -126,9 +126,9 @@ def _run(
     place: Path, host: Any, *, actors: int | None, resamples: int, told: list[float], k: int = K
 ) -> tuple[Any, float]:
     from engine.evaluation.inputs import InputFiles
-    from engine.evaluation.partition import partition
     from engine.evaluation.settings import Settings
-    from engine.evaluation.stream import evaluate_shards
+    from engine.evaluation.sharded.partition import partition
+    from engine.evaluation.sharded.stream import evaluate_shards
     from engine.sources.io.folders import folder_at
 
     files = InputFiles(

@@ -223,8 +223,8 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     cluster.start_ray(int(plan.estimated_size()))
     one = pool.decide(PoolSettings(actors=1), 2**30)
     for name, results in (
-        ("loop", lambda: read_in_process(plan, units, spec)),
-        ("pipeline", lambda: pipeline.read_on_ray(plan, units, spec, pool=one)),
+        ("loop", lambda: read_in_process(plan, units, [spec])),
+        ("pipeline", lambda: pipeline.read_on_ray(plan, units, [spec], pool=one)),
     ):
         start_up, seconds, done = timed(results())
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}

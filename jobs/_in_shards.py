@@ -6,9 +6,9 @@ from typing import Any
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import InputFiles
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
-from engine.evaluation.stream import evaluate_shards
+from engine.evaluation.sharded.partition import partition
+from engine.evaluation.sharded.stream import evaluate_shards
 from engine.report.audit import Origin
 from engine.report.summary import SHARDS
 from engine.sources.io.folders import folder_at

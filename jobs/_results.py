@@ -13,7 +13,7 @@ from rich.table import Table
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
-from engine.evaluation.shard_work import shard_tables
+from engine.evaluation.sharded.results import shard_tables
 from engine.evaluation.study import Study
 from engine.labels.registry import ANNOTATORS
 from engine.report import answer, printed, summary

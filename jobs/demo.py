@@ -15,7 +15,8 @@ from engine.evaluation.read import read, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, vary
 from engine.machine.device import best_dtype
-from engine.reading.reads import Executor, ReadingCosts
+from engine.reading.costs import ReadingCosts
+from engine.reading.reads import Executor
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump

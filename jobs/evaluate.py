@@ -9,7 +9,7 @@ from engine.evaluation import evaluate as evaluating
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables, read_inputs
 from engine.evaluation.settings import Settings
-from engine.evaluation.size import choose
+from engine.evaluation.sharded.size import choose
 from engine.evaluation.study import Condition, study, vary
 from engine.machine.model_files import cache_directory
 from engine.masking import masked

@@ -34,6 +34,19 @@ from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 
+# A reader that is nowhere, for what does not read.
+SPEC = ReaderSpec(
+    weights="w",
+    architecture="causal",
+    dtype="float32",
+    max_new_tokens=4,
+    stop=(),
+    max_input_tokens=0,
+    path="/nowhere",
+    parameters=1,
+    name="test",
+)
+
 # Where tests run in several processes, a module's tests stay together, and so do those of a group here,
 # by how their ids begin: one process starts Ray, one converts the bundled reader. The first group that
 # fits is taken, and groups come before the rest, which takes less time.

@@ -19,7 +19,8 @@ from engine.notes import Note, count_note
 from engine.ranking.measures import comparable
 from engine.ranking.scores import Relevant
 from engine.reading.certify import Certificate
-from engine.reading.reads import UNNAMED, ReadingCosts
+from engine.reading.costs import ReadingCosts
+from engine.reading.reads import UNNAMED
 from engine.statistics.comparison import PERMUTATION
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (

@@ -14,6 +14,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.machine.device import Dtype
 from engine.machine.survey import reading_dtype
 from engine.machine.watch import OnEvent, silent
+from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
@@ -22,8 +23,8 @@ from engine.reading.readers import specify
 from engine.reading.reads import (
     Executor,
     Progress,
-    ReadingCosts,
-    get_reads,
+    Wanted,
+    get_all_reads,
     is_kept,
     read_by,
 )
@@ -234,8 +235,8 @@ def read(
         running: the actors, and whether a failed read is an error.
         store: the read store, a path or an address.
         on_progress: called with the distinct reads done and wanted, of all jobs together.
-        on_event: as in ``get_reads``.
-        executor: does the reads instead of the readers, as in ``get_reads``; the one that the jobs
+        on_event: as in ``get_all_reads``.
+        executor: does the reads instead of the readers, as in ``get_all_reads``; the one that the jobs
             were specified with.
 
     Returns:
@@ -251,24 +252,21 @@ def read(
         )
         for job in jobs
     ]
-    total = sum(frame[READ_KEY].n_unique() for frame in wanted)
-    before = 0
-    readings: list[Reading] = []
-    for job, frame in zip(jobs, wanted, strict=True):
-        reads, costs = get_reads(
-            frame,
-            job.spec,
-            store,
-            pool=running.pool(),
-            on_progress=_shifted(on_progress, before, total),
-            on_event=on_event,
-            executor=executor,
-        )
+    got = get_all_reads(
+        [Wanted(frame, job.spec) for job, frame in zip(jobs, wanted, strict=True)],
+        store,
+        pool=running.pool(),
+        on_progress=on_progress,
+        on_event=on_event,
+        executor=executor,
+    )
+    for job, (reads, _) in zip(jobs, got, strict=True):
         _refuse_failures(reads, running.failed_reads, stored=is_kept(executor))
         refuse_written(reads, job.spec)
-        readings.append(Reading(job.ask, job.spec, job.prompt, frame, reads, costs))
-        before += costs.wanted
-    return readings
+    return [
+        Reading(job.ask, job.spec, job.prompt, frame, reads, costs)
+        for job, frame, (reads, costs) in zip(jobs, wanted, got, strict=True)
+    ]
 
 
 def by_role(readings: Iterable[Reading]) -> dict[str, Reading]:
@@ -285,10 +283,6 @@ def failed_queries(reads: pl.DataFrame) -> list[str]:
 def failures(readings: Mapping[str, Reading]) -> int:
     """Distinct reads that failed, over all roles."""
     return sum(reading.costs.failed for reading in readings.values())
-
-
-def _shifted(on_progress: Progress, before: int, total: int) -> Progress:
-    return lambda done, _: on_progress(before + done, total)
 
 
 def _refuse_failures(reads: pl.DataFrame, failed_reads: FailedReads, *, stored: bool) -> None:

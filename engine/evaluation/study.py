@@ -25,8 +25,9 @@ from engine.labels.annotator import READER as READER_ROLE
 from engine.machine.watch import OnEvent, silent
 from engine.notes import Note, count_note
 from engine.ranking.measures import Measure
+from engine.reading.costs import ReadingCosts
 from engine.reading.protocol import Augmentation
-from engine.reading.reads import Executor, Progress, ReadingCosts
+from engine.reading.reads import Executor, Progress
 from engine.sources.io.locations import Location
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse

@@ -4,6 +4,8 @@ transformers maps the files of weights and casts each tensor to the precision in
 the one in the files, the mapped pages stay resident beside what they were cast to until the end: a model
 stored in bf16 takes half as much again while it is loaded in fp32. There, files are read instead of mapped,
 tensor by tensor, so that only the few in flight are there twice. Values are the same to the last bit.
+
+A process that has several readers of one model holds its weights once.
 """
 
 from __future__ import annotations
@@ -11,11 +13,34 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from engine.machine import model_files
 from engine.machine.device import Dtype
 
 Kind = Literal["causal", "encoder-decoder", "encoder"]
+
+# Models in use, with what was said of their weights; each goes with the last of those that use it.
+_IN_USE: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
+_TOLD: dict[tuple[object, ...], dict[str, Any]] = {}
+
+
+def shared_model(
+    kind: Kind, path: Path, *, config: Any, dtype: Dtype, code: str, digest: str, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """As ``load_model``, of a model that nobody changes: one that this process has in use is not loaded again.
+
+    Args:
+        digest: of the model's files.
+    """
+    key = (kind, str(path), digest, dtype, code, *sorted(options.items()))
+    model = _IN_USE.get(key)
+    if model is None:
+        for gone in _TOLD.keys() - _IN_USE.keys():
+            del _TOLD[gone]
+        model, _TOLD[key] = load_model(kind, path, config=config, dtype=dtype, code=code, **options)
+        _IN_USE[key] = model
+    return model, _TOLD[key]
 
 
 def load_model(

@@ -6,6 +6,7 @@ keeps it: it starts actors as nodes join, lets go of them as nodes leave, and re
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import re
@@ -228,6 +229,22 @@ def stalled(needs: Needs) -> str:
         f"nothing has moved for {patience() / 60:.0f} minutes on actors with {needs}; what is finished "
         "is kept: run the same command again when the cluster has nodes"
     )
+
+
+@contextlib.contextmanager
+def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
+    """Turn what Ray raises in the block into an error that says what was being done and what went wrong."""
+    import ray.exceptions
+    from ray.data.exceptions import ExecutionTimeoutError
+
+    from engine.machine import cluster
+
+    try:
+        yield
+    except ExecutionTimeoutError as error:
+        raise kind(f"{doing} on Ray was given up: {stalled(needs)}") from error
+    except ray.exceptions.RayError as error:
+        raise kind(f"{doing} on Ray failed: {cluster.cause(error)}") from error
 
 
 def pool_options(pool: Pool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.reads import Executor, executor_for, output_columns
+from engine.reading.reads import Executor, executor_for, one_at_a_time, output_columns
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
 # Changed reads that a certificate lists.
@@ -128,16 +128,16 @@ def certify(
     """
     plan = draw(wanted, reads, sample)
     alone, units = cut(plan.height)
-    run, gpu = executor, False
+    run, gpu = one_at_a_time(executor) if executor else None, False
     if run is None and units:
         one = pool if pool.in_process else replace(pool, actors=1)
-        run, _, gpu = executor_for(one, plan, spec)
+        run, _, gpu = executor_for(one, plan, [spec])
     in_other_batches, tokens = spec, 0
     if spec.engine != "vllm":  # which makes its batches by itself
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     outputs: dict[int, ReadOutput] = {}
-    for result in run(plan, units, in_other_batches) if run else ():
+    for result in run(plan, units, [in_other_batches]) if run else ():
         outputs |= dict(enumerate(result.outputs, result.unit.offset))
     if len(outputs) != plan.height:
         raise ReadError(f"{plan.height - len(outputs)} repeated reads were lost; run again")

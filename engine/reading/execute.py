@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import polars as pl
@@ -30,14 +30,41 @@ class UnitResult:
     stats: dict[str, int]
 
 
+class Loaded:
+    """The readers of a process, each loaded when it is first needed; ``ReaderSpec.model`` of all is one.
+
+    Args:
+        specs: of the readers.
+        load: loads one; ``readers.load`` by default.
+    """
+
+    def __init__(
+        self, specs: Sequence[ReaderSpec], load: Callable[[ReaderSpec], Reader] | None = None
+    ) -> None:
+        self._specs = specs
+        self._load = load or readers.load
+        self._readers: dict[int, Reader] = {}
+
+    @property
+    def any(self) -> bool:
+        """Whether one of them is loaded, and so the model."""
+        return bool(self._readers)
+
+    def __getitem__(self, place: int) -> Reader:
+        """The reader at a place of ``specs``."""
+        if place not in self._readers:
+            self._readers[place] = self._load(self._specs[place])
+        return self._readers[place]
+
+
 def read_in_process(
-    plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec
+    plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
 ) -> Iterator[UnitResult]:
-    """Read the units of a plan with one reader in this process, in order."""
-    reader = readers.load(spec)
+    """Read the units of a plan in this process, in order, with readers that share a model."""
+    loaded = Loaded(specs)
     for unit in units:
         inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-        yield run_unit(reader, unit, inputs, worker=f"process {os.getpid()}")
+        yield run_unit(loaded[unit.reader], unit, inputs, worker=f"process {os.getpid()}")
 
 
 def run_unit(

@@ -28,9 +28,9 @@ _SECONDS_TO_COUNT = 30.0
 _STRIKES = 2  # deaths during a read before the read counts as their cause
 
 
-def planning_of(shard: int) -> int:
-    """The number under which the planning of a shard is entered; those of reads are 0 or more."""
-    return -1 - shard
+def planning_of(piece: int) -> int:
+    """The number under which the planning of a piece is entered; those of reads are 0 or more."""
+    return -1 - piece
 
 
 class Ledger:
@@ -43,8 +43,8 @@ class Ledger:
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
         self._repeated: set[int] = set()
         self._starts: list[Start] = []
-        self._read = 0
-        self._seconds = 0.0
+        self._read: defaultdict[int, int] = defaultdict(int)
+        self._seconds: defaultdict[int, float] = defaultdict(float)
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """Record the beginning of a unit; returns how often it was begun so far, this one included."""
@@ -64,15 +64,16 @@ class Ledger:
         """Record that a read ended with its process alive."""
         self._entered.pop(row, None)
 
-    def ended(self, unit: int, size: int, seconds: float) -> None:
+    def ended(self, unit: int, role: int, size: int, seconds: float) -> None:
         """Record that a unit is done, of this size in this time; it is not begun again but by chance."""
         self._begun.pop(unit, None)
-        self._read += size
-        self._seconds += seconds
+        self._read[role] += size
+        self._seconds[role] += seconds
 
-    def pace(self) -> float | None:
-        """What one actor reads in a second, in the sizes of units; None before the first unit ended."""
-        return self._read / self._seconds if self._seconds else None
+    def pace(self, role: int) -> float | None:
+        """What one actor reads in a second for a role, in the sizes of units; None before its first unit."""
+        seconds = self._seconds[role]
+        return self._read[role] / seconds if seconds else None
 
     def started(self, start: Start) -> None:
         """Record that an actor has loaded its reader."""
@@ -89,10 +90,10 @@ def start_ledger() -> Any:
     return ray.remote(**cluster.beside_driver())(Ledger).remote()
 
 
-def pace_of(ledger: Any) -> float | None:
-    """What one actor reads in a second, as far as is known."""
+def pace_of(ledger: Any, role: int) -> float | None:
+    """What one actor reads in a second for a role, as far as is known."""
     with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-        pace: float | None = ray.get(ledger.pace.remote(), timeout=_SECONDS_TO_ANSWER)
+        pace: float | None = ray.get(ledger.pace.remote(role), timeout=_SECONDS_TO_ANSWER)
         return pace
     return None
 
@@ -133,9 +134,9 @@ class Attempts:
             return int(ray.get(self._ledger.begin.remote(unit, attempt), timeout=_SECONDS_TO_COUNT))
         return 1
 
-    def ended(self, unit: int, size: int, seconds: float) -> None:
+    def ended(self, unit: int, role: int, size: int, seconds: float) -> None:
         """Tell that a unit is done; nobody waits for it."""
-        self._ledger.ended.remote(unit, size, seconds)
+        self._ledger.ended.remote(unit, role, size, seconds)
 
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
         """Whether a read, or other piece, may be tried: so many processes have died in it if not."""

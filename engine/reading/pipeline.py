@@ -21,16 +21,15 @@ import polars as pl
 import pyarrow as pa
 import ray
 import ray.exceptions
-from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import ReadError
 from engine.machine import cluster, device
 from engine.machine.device import is_fatal
-from engine.machine.pool import Pool, map_rows, stalled
+from engine.machine.pool import Pool, map_rows, reported
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading import readers
-from engine.reading.execute import UnitResult
+from engine.reading.execute import Loaded, UnitResult
 from engine.reading.guard import read_guarded
 from engine.reading.ledger import Attempts, start_ledger, tally_of
 from engine.reading.plan import INPUTS, Unit
@@ -38,12 +37,13 @@ from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput,
 
 
 class ReaderActor:
-    """Hosts a reader; called by Ray Data with one unit at a time."""
+    """Hosts readers that share a model; called by Ray Data with one unit at a time."""
 
-    def __init__(self, spec: ReaderSpec, inputs: ray.ObjectRef, ledger: Any) -> None:
+    def __init__(self, specs: Sequence[ReaderSpec], inputs: ray.ObjectRef, ledger: Any) -> None:
         cluster.end_at_exit()
-        with loading_turn(device.weight_bytes(spec.parameters, spec.dtype)):
-            self._reader: Reader = self.load(spec)
+        self._loaded = Loaded(specs, self.load)
+        with loading_turn(device.weight_bytes(specs[0].parameters, specs[0].dtype)):
+            self._loaded[0]
         # Arrow in shared memory: however long the plan, an actor copies only the unit it is at.
         self._inputs: pa.ChunkedArray = ray.get(inputs)
         self._attempts = Attempts(ledger)
@@ -51,15 +51,15 @@ class ReaderActor:
         self._attempts.started()
 
     def load(self, spec: ReaderSpec) -> Reader:
-        """The reader that this actor hosts."""
+        """One of the readers that this actor hosts."""
         return readers.load(spec)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         (row,) = batch.to_pylist()
-        unit = Unit(row["number"], row["offset"], row["length"])
+        unit = Unit(**row)
         try:
             result = read_guarded(
-                self._reader,
+                self._loaded[unit.reader],
                 unit,
                 self._inputs.slice(unit.offset, unit.length).to_pylist(),
                 worker=self._worker,
@@ -96,7 +96,7 @@ _RESULT = pa.schema(
 def read_on_ray(
     plan: pl.DataFrame,
     units: Sequence[Unit],
-    spec: ReaderSpec,
+    specs: Sequence[ReaderSpec],
     *,
     pool: Pool,
     actor_class: type[ReaderActor] = ReaderActor,
@@ -110,7 +110,7 @@ def read_on_ray(
     Args:
         plan: the reads, with ``inputs``.
         units: pieces of the plan.
-        spec: the reader.
+        specs: the readers, which share a model: ``Unit.reader`` is the place of one.
         pool: the actors, as ``pool.decide`` gives them.
         actor_class: what hosts the reader.
         on_event: told one line when nodes come or go, actors restart, or the pool waits.
@@ -122,9 +122,12 @@ def read_on_ray(
     ledger = start_ledger()
     inputs = ray.put(plan.select(INPUTS).to_arrow().column(0))
     rows = [asdict(unit) for unit in units]
-    arguments = {"spec": spec, "inputs": inputs, "ledger": ledger}
+    arguments = {"specs": specs, "inputs": inputs, "ledger": ledger}
     try:
-        with watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(ledger)):
+        with (
+            reported("reading", ReadError, pool.needs),
+            watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(ledger)),
+        ):
             for row in map_rows(rows, actor_class, arguments, pool):
                 yield UnitResult(
                     unit=Unit(**row["unit"]),
@@ -133,10 +136,6 @@ def read_on_ray(
                     seconds=row["seconds"],
                     stats=row["stats"],
                 )
-    except ExecutionTimeoutError as error:
-        raise ReadError(f"reading on Ray was given up: {stalled(pool.needs)}") from error
-    except ray.exceptions.RayError as error:
-        raise ReadError(f"reading on Ray failed: {cluster.cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):
             ray.kill(ledger)

@@ -39,12 +39,14 @@ WANTED: tables.Schema = {
 class Unit:
     """A piece of work: the rows ``offset`` to ``offset + length`` of the plan.
 
-    A unit is one task, one commit to the store, and the most that a crash can lose per actor.
+    A unit is one task, one commit to the store, and the most that a crash can lose per actor. ``reader``
+    says which of the readers does it that share an actor, by its place.
     """
 
     number: int
     offset: int
     length: int
+    reader: int = 0
 
 
 def read_key(fingerprint: str, inputs: Sequence[str]) -> str:

@@ -81,6 +81,13 @@ class ReaderSpec:
     source: str = ""
 
     @property
+    def model(self) -> tuple[object, ...]:
+        """Readers with equal ones can run on weights that a process holds once; of two on vLLM, none can."""
+        alone = self.fingerprint if self.engine == "vllm" else ""
+        where = (self.path, self.source, self.memory, self.threads)
+        return self.weights, self.architecture, self.dtype, self.engine, self.code, *where, alone
+
+    @property
     def fingerprint(self) -> str:
         """Hash of what decides the outputs: equal fingerprints give equal outputs for equal inputs."""
         decisive = [

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
+from engine.reading.costs import ReadingCosts, add_counters, share_costs
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
@@ -31,6 +32,9 @@ OUTPUT_COLUMNS: tables.Schema = {
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
+# The engine's own, whose actors several readers share.
+Run = Callable[[pl.DataFrame, Sequence[Unit], Sequence[ReaderSpec]], Iterator[UnitResult]]
+Read = TypeVar("Read")
 
 # How far a pool without a bound is taken to grow, where units are cut for it.
 _GROWTH = 4
@@ -82,55 +86,6 @@ def is_kept(executor: Executor | None) -> bool:
     return executor is None or isinstance(executor, NamedExecutor)
 
 
-@dataclass(kw_only=True)
-class ReadingCosts:
-    """What a job's reads cost.
-
-    Attributes:
-        wanted: distinct reads that the job asked for.
-        reused: those found in the store.
-        done: those done now, failed ones included.
-        failed: those that could not be done.
-        seconds: wall-clock seconds of reading, start of the actors included.
-        reads_per_second: ``done`` by ``seconds``.
-        reader_seconds: time that the actors spent reading, in total.
-        prompt_tokens, output_tokens: of the reads done now.
-        computed_tokens: prompt tokens that were computed; fewer, since what several prompts begin with
-            counts once.
-        padded_tokens: the same with padding.
-        padding_share: of the padded tokens.
-        memory_halvings: batches halved because memory ran out.
-        workers: peak memory in bytes of each actor.
-        damaged_files: paths of files of the store that the disk damaged, now set aside; reads in them
-            that were wanted were done again.
-        lost_nodes, joined_nodes: nodes that left the cluster, and that joined it, while it read.
-        restarted_actors: actors whose process ended and was started again.
-        repeated_units: units of work that were begun more than once.
-        waited_seconds: time without any node that an actor fits on.
-    """
-
-    wanted: int = 0
-    reused: int = 0
-    done: int = 0
-    failed: int = 0
-    seconds: float = 0.0
-    reads_per_second: float = 0.0
-    reader_seconds: float = 0.0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    computed_tokens: int = 0
-    padded_tokens: int = 0
-    padding_share: float = 0.0
-    memory_halvings: int = 0
-    workers: dict[str, int] = field(default_factory=dict)
-    damaged_files: list[str] = field(default_factory=list)
-    lost_nodes: int = 0
-    joined_nodes: int = 0
-    restarted_actors: int = 0
-    repeated_units: int = 0
-    waited_seconds: float = 0.0
-
-
 def get_reads(
     wanted: pl.DataFrame,
     spec: ReaderSpec,
@@ -141,72 +96,190 @@ def get_reads(
     on_event: OnEvent = silent,
     executor: Executor | None = None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
-    """Get all wanted reads: reuse those in the store, do the others.
+    """Get all wanted reads of one reader: as ``get_all_reads``."""
+    (got,) = get_all_reads(
+        [Wanted(wanted, spec)],
+        directory,
+        pool=pool,
+        on_progress=on_progress,
+        on_event=on_event,
+        executor=executor,
+    )
+    return got
+
+
+class Wanted(NamedTuple):
+    """Reads, as ``plan.wanted_reads`` gives them, of a reader, or of what ``read_by`` makes of it."""
+
+    reads: pl.DataFrame
+    spec: ReaderSpec
+
+
+def get_all_reads(
+    asked: Sequence[Wanted],
+    directory: Location,
+    *,
+    pool: PoolSettings,
+    on_progress: Progress = lambda done, total: None,
+    on_event: OnEvent = silent,
+    executor: Executor | None = None,
+) -> list[tuple[pl.DataFrame, ReadingCosts]]:
+    """Get all wanted reads of readers: reuse those in the store, do the others.
+
+    Readers that share a model (``ReaderSpec.model``) share the actors, in which it is loaded once, and no
+    actor waits at the end of one reader's work for the next to begin.
 
     Args:
-        wanted: as ``plan.wanted_reads`` gives them.
-        spec: the reader, or what ``read_by`` makes of it for the executor.
+        asked: a job for each reader.
         directory: the read store, a path or an address.
         pool: the actors on Ray, or none (the reads are done in this process).
         on_progress: called with the distinct reads done and wanted, first with what was reused.
         on_event: told one line when nodes come or go, actors restart, or the pool waits.
-        executor: does the units instead of the reader. The reads of a ``NamedExecutor`` are stored
-            and found under its name; any other's are neither stored nor looked up.
+        executor: does the units instead of the readers, one reader's after another's. The reads of a
+            ``NamedExecutor`` are stored and found under its name; any other's are neither stored nor
+            looked up.
 
     Returns:
-        the reads table with one row per row of ``wanted`` in its order, and a further column
-        ``failure`` (null, or why the read could not be done, and then ``output`` is empty); and
-        what it cost. Failed reads are not stored.
+        for each job, the reads table with one row per row of the wanted reads in their order, and a
+        further column ``failure`` (null, or why the read could not be done, and then ``output`` is empty);
+        and what it cost. Failed reads are not stored.
 
     Raises:
         ReadError: reads were lost on the way.
         WriteError: the store cannot be written; the units before are in it.
-        ValueError: ``spec`` is of another executor, or of the reader.
+        ValueError: a specification is of another executor, or of the reader.
     """
-    start = time.perf_counter()
-    if read_by(spec, executor) != spec:
+    if any(read_by(one.spec, executor) != one.spec for one in asked):
         raise ValueError("reads that were planned for another executor")
-    kept = is_kept(executor)
-    place = folder_at(directory)
-    known = _known(place, spec) if kept else store.NOTHING
+    place, kept = folder_at(directory), is_kept(executor)
+    jobs: list[_Job] = []
+    for one in asked:
+        same = [job for job in jobs if job.spec.fingerprint == one.spec.fingerprint and kept]
+        jobs.append(_job(one, _known(place, one.spec) if kept else store.NOTHING, same))
+    total = sum(job.costs.wanted for job in jobs)
+    reused = sum(job.costs.reused for job in jobs)
+
+    def on_unit() -> None:
+        on_progress(reused + sum(job.costs.done for job in jobs), total)
+
+    if jobs:
+        on_unit()
+    for group in _together([job for job in jobs if job.plan.height], executor):
+        _read(group, place if kept else None, pool, on_unit, on_event, executor)
+    return [(job.table(), job.costs) for job in jobs]
+
+
+@dataclass
+class _Job:
+    """The reads of one reader while they are done.
+
+    Attributes:
+        wanted: all that are asked for.
+        plan: those that are left to do, in the order in which they are done.
+        frames: tables of reads, with the column ``failure``.
+        same: jobs of the same reader before it, which do some of its reads.
+        workers: the counters of those who read.
+    """
+
+    wanted: pl.DataFrame
+    spec: ReaderSpec
+    plan: pl.DataFrame
+    costs: ReadingCosts
+    frames: list[pl.DataFrame]
+    same: Sequence[_Job]
+    workers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def table(self) -> pl.DataFrame:
+        """All reads that are asked for, in their order."""
+        frames = [*self.frames, *(frame for job in self.same for frame in job.frames)]
+        outputs = pl.concat(frames).drop(QUERY_ID, DOC_IDS).unique(READ_KEY, keep="first")
+        reads = self.wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
+            outputs, on=READ_KEY, how="left", maintain_order="left"
+        )
+        return reads.select([*tables.READS, FAILURE])
+
+
+def _job(asked: Wanted, known: store.Stored, same: Sequence[_Job]) -> _Job:
+    wanted, spec = asked
+    distinct = wanted[READ_KEY].n_unique()
     stored = known.reads.join(wanted, on=READ_KEY, how="semi")
-    plan = missing_reads(wanted, stored)
-    distinct = stored.height + plan.height
-    costs = ReadingCosts(wanted=distinct, reused=stored.height, damaged_files=[*known.damaged])
-    on_progress(stored.height, distinct)
-    frames = [stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))]
-    if plan.height:
-        totals = PoolTotals()
-        plan = longest_first(
-            plan, input_sizes(spec, plan[INPUTS].to_list()), lead=len(spec.shared_prefix)
-        )
-        run, actors, gpu = (
-            (executor, 1, False) if executor else executor_for(pool, plan, spec, on_event, totals)
-        )
-        size = unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=gpu)
-        units = cut_units(plan, size, actors=actors)
-        workers: dict[str, dict[str, Any]] = {}
-        for result in run(plan, units, spec):
-            unit = result.unit
-            done = reads_table(plan.slice(unit.offset, unit.length), result.outputs)
-            if kept:
-                whole = done.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
-                store.add(place, spec.fingerprint, whole)
-            frames.append(done)
-            workers[result.worker] = result.stats
-            costs.done += done.height
-            costs.reader_seconds += result.seconds
-            on_progress(stored.height + costs.done, distinct)
-        if costs.done != plan.height:
-            raise ReadError(f"{plan.height - costs.done} reads were lost on the way; run again")
-        _add_up(costs, pl.concat(frames[1:]), workers, totals)
-        costs.seconds = time.perf_counter() - start
-        costs.reads_per_second = costs.done / costs.seconds
-    outputs = pl.concat(frames).drop(QUERY_ID, DOC_IDS)
-    reads = wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
-        outputs, on=READ_KEY, how="left", maintain_order="left"
+    keys = [stored[[READ_KEY]], *(job.plan[[READ_KEY]] for job in same)]
+    missing = missing_reads(wanted, pl.concat(keys))
+    sizes = input_sizes(spec, missing[INPUTS].to_list())
+    costs = ReadingCosts(
+        wanted=distinct,
+        reused=distinct - missing.height,
+        damaged_files=[*known.damaged],
     )
-    return reads.select([*tables.READS, FAILURE]), costs
+    plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
+    found = stored.with_columns(pl.lit(None, pl.String).alias(FAILURE))
+    return _Job(wanted, spec, plan, costs, [found], same)
+
+
+def _together(jobs: Sequence[_Job], executor: Executor | None) -> list[list[_Job]]:
+    """Jobs whose readers share a model; a user's executor knows one reader at a time."""
+    if executor:
+        return [[job] for job in jobs]
+    return by_model(jobs, lambda job: job.spec)
+
+
+def by_model(whats: Iterable[Read], spec_of: Callable[[Read], ReaderSpec]) -> list[list[Read]]:
+    """What is read, in groups whose readers share a model, in the order of the first of each."""
+    groups: dict[tuple[object, ...], list[Read]] = {}
+    for what in whats:
+        groups.setdefault(spec_of(what).model, []).append(what)
+    return list(groups.values())
+
+
+def _read(
+    jobs: Sequence[_Job],
+    place: Folder | None,
+    settings: PoolSettings,
+    on_unit: Callable[[], None],
+    on_event: OnEvent,
+    executor: Executor | None,
+) -> None:
+    """Do what is left of jobs whose readers share a model; ``place``: where reads are kept, if they are."""
+    start = time.perf_counter()
+    totals = PoolTotals()
+    plan, specs = pl.concat([job.plan for job in jobs]), [job.spec for job in jobs]
+    run, actors, gpu = (
+        (one_at_a_time(executor), 1, False)
+        if executor
+        else executor_for(settings, plan, specs, on_event, totals)
+    )
+    units = _units(jobs, unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=gpu), actors)
+    for result in run(plan, units, specs):
+        unit = result.unit
+        job = jobs[unit.reader]
+        done = reads_table(plan.slice(unit.offset, unit.length), result.outputs)
+        if place is not None:
+            whole = done.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
+            store.add(place, job.spec.fingerprint, whole)
+        job.frames.append(done)
+        job.workers[result.worker] = result.stats
+        job.costs.done += done.height
+        job.costs.reader_seconds += result.seconds
+        on_unit()
+    if lost := plan.height - sum(job.costs.done for job in jobs):
+        raise ReadError(f"{lost} reads were lost on the way; run again")
+    for job in jobs:
+        _add_up(job.costs, pl.concat(job.frames[1:]), job.workers)
+    share_costs([job.costs for job in jobs], time.perf_counter() - start, totals)
+
+
+def _units(jobs: Sequence[_Job], size: int, actors: int) -> list[Unit]:
+    """The units of the jobs' plans, one behind the other; they become smaller towards the end of the last."""
+    units: list[Unit] = []
+    offset = 0
+    for place, job in enumerate(jobs):
+        sharing = actors if place == len(jobs) - 1 else 1
+        units += [
+            Unit(len(units) + unit.number, offset + unit.offset, unit.length, place)
+            for unit in cut_units(job.plan, size, actors=sharing)
+        ]
+        offset += job.plan.height
+    return units
 
 
 def _known(place: Folder, spec: ReaderSpec) -> store.Stored:
@@ -217,23 +290,13 @@ def _known(place: Folder, spec: ReaderSpec) -> store.Stored:
 
 
 def _add_up(
-    costs: ReadingCosts,
-    fresh: pl.DataFrame,
-    workers: Mapping[str, Mapping[str, Any]],
-    totals: PoolTotals,
+    costs: ReadingCosts, fresh: pl.DataFrame, workers: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Put into the costs what the reads done now took, by the counters of those who did them."""
     costs.failed = fresh[FAILURE].count()
     costs.prompt_tokens = int(fresh[PROMPT_TOKENS].sum())
     costs.output_tokens = int(fresh[OUTPUT_TOKENS].sum())
-    costs.computed_tokens = sum(stats["prompt_tokens"] for stats in workers.values())
-    costs.padded_tokens = sum(stats["padded_tokens"] for stats in workers.values())
-    costs.memory_halvings = sum(stats["memory_halvings"] for stats in workers.values())
-    costs.workers = {name: stats["peak_memory"] for name, stats in workers.items()}
-    if costs.padded_tokens:
-        costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens
-    for name, value in asdict(totals).items():
-        setattr(costs, name, value)
+    add_counters(costs, workers)
 
 
 def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
@@ -253,18 +316,24 @@ def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
     return max(1, min(most, total // (8 * actors)))
 
 
+def one_at_a_time(executor: Executor) -> Run:
+    """A user's executor as what does the reads of one reader."""
+    return lambda plan, units, specs: executor(plan, units, specs[0])
+
+
 def executor_for(
     settings: PoolSettings,
     plan: pl.DataFrame,
-    spec: ReaderSpec,
+    specs: Sequence[ReaderSpec],
     on_event: OnEvent = silent,
     totals: PoolTotals | None = None,
-) -> tuple[Executor, int, bool]:
+) -> tuple[Run, int, bool]:
     """The function that does the reads, how many actors it may come to have, and whether they have GPUs.
 
     Args:
-        settings: as in ``get_reads``.
+        settings: as in ``get_all_reads``.
         plan: the reads; none needs more actors than these.
+        specs: of the readers, which share a model.
         on_event, totals: as in ``pipeline.read_on_ray``.
 
     Raises:
@@ -284,14 +353,16 @@ def executor_for(
     from engine.reading import pipeline
 
     cluster.start_ray(int(plan.estimated_size()))
-    weights = device.weight_bytes(spec.parameters, spec.dtype)
+    weights = device.weight_bytes(specs[0].parameters, specs[0].dtype)
     loading = device.default_actor_memory(weights)
-    pool = pools.decide(settings, loading, budget=spec.memory)
+    pool = pools.decide(settings, loading, budget=specs[0].memory)
     # Units are for the pool as it may become; of one without a bound, some growth is foreseen.
     foreseen = min(pool.most or _GROWTH * pool.start, plan.height)
 
-    def on_ray(plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec) -> Iterator[UnitResult]:
-        return pipeline.read_on_ray(plan, units, spec, pool=pool, on_event=on_event, totals=totals)
+    def on_ray(
+        plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
+    ) -> Iterator[UnitResult]:
+        return pipeline.read_on_ray(plan, units, specs, pool=pool, on_event=on_event, totals=totals)
 
     return on_ray, foreseen, pool.needs.gpus > 0
 

@@ -23,7 +23,6 @@ Small files are merged (``compact``, ``tidy``). Nothing is lost where several jo
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,7 +38,6 @@ import polars as pl
 from engine import tables
 from engine.errors import WriteError
 from engine.reading.store_files import (
-    BUCKETS,
     DAMAGED,
     SUFFIX,
     KeyMemory,
@@ -54,6 +52,7 @@ from engine.reading.store_files import (
 )
 from engine.sources.io.folders import Folder
 from engine.sources.io.temporary import remove_abandoned
+from engine.sources.queries.buckets import BUCKETS
 from engine.tables import READ_KEY
 
 # As many files without a span are left as they are; more are merged before a job.
@@ -107,17 +106,18 @@ class Listing:
         inside = np.flatnonzero((low < span[1]) & (high > span[0]))
         return Listing(self.folder, tuple(self.names[place] for place in inside), self.made)
 
+    def inside(self, span: Span) -> Listing:
+        """Only the files that have a span, and reads of queries in these buckets alone."""
+        low, high = self._spans
+        known = np.array([span_of(name) is not None for name in self.names], dtype=bool)
+        inside = np.flatnonzero(known & (low >= span[0]) & (high <= span[1]))
+        return Listing(self.folder, tuple(self.names[place] for place in inside), self.made)
+
     @cached_property
     def _spans(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         spans = [span_of(name) or (0, BUCKETS) for name in self.names]
         low, high = np.array(spans, dtype=np.int64).reshape(-1, 2).T
         return low, high
-
-
-def bucket(query: str) -> int:
-    """The bucket of a query, in [0, ``BUCKETS``): the first 16 bits of the SHA-256 of its text."""
-    digest = hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:2], "big")
 
 
 def add(store: Folder, fingerprint: str, reads: pl.DataFrame, *, span: Span | None = None) -> None:

@@ -25,10 +25,9 @@ from engine import tables
 from engine.errors import InputError
 from engine.sources.io.folders import Folder
 from engine.sources.io.parquet import parse_parquet, read_parquet
+from engine.sources.queries.buckets import BUCKETS
 from engine.tables import READ_KEY
 
-# Queries fall into as many buckets.
-BUCKETS = 1 << 16
 Span = tuple[int, int]
 """Buckets: the first, and the one after the last."""
 

@@ -1,15 +1,16 @@
 """Doing the reads of a large evaluation as a stream, shard by shard; nobody holds all of them.
 
 A planner makes the prompts of a shard and leaves out the reads that are stored; the rest is cut into
-units. A host reads a unit and commits it to the store. The driver is told of each unit only how many
-reads it had and what they cost. ``read_here`` does this in this process, ``stream_on_ray`` on Ray Data.
+units. A host reads a unit and commits it to the store. Readers that share a model share the hosts, shard
+by shard: each of them has a planner, and its place among them is its role. The driver is told of each unit
+only how many reads it had and what they cost. ``read_here`` does this in this process, ``stream_on_ray`` on Ray Data.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import polars as pl
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
-from engine.reading.execute import UnitResult, run_unit
+from engine.reading.execute import Loaded, UnitResult, run_unit
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.reads import reads_table
@@ -58,6 +59,7 @@ class ShardPlan:
         pace: for which they are cut, in sizes a second; None where it is unknown.
         sharing: actors that end with this shard, so that its units become smaller towards the end; 1 where
             others come after it.
+        damaged: where the files of the store are that were found damaged.
     """
 
     reads: pl.DataFrame
@@ -66,6 +68,7 @@ class ShardPlan:
     span: tuple[int, int]
     pace: float | None = None
     sharing: int = 1
+    damaged: tuple[str, ...] = ()
 
 
 class Planner(Protocol):
@@ -91,16 +94,20 @@ class UnitDone:
     """What the driver is told of a unit.
 
     Attributes:
+        role: the place of the reader.
         shard: the shard's number.
-        units: how many units the shard has; 0 if there is nothing to read, which a single row says.
-        wanted: distinct reads of the whole shard.
+        units: how many units the shard has for the role; 0 if there is nothing to read, which a single row
+            says.
+        wanted: distinct reads of the role in the whole shard.
         reused: those of them that were in the store.
         reads: reads of this unit.
         failures: reads that failed, by their keys; the others are in the store.
         prompt_tokens, output_tokens: of its reads.
         worker, seconds, stats: as in ``execute.UnitResult``.
+        damaged: of the whole shard, as in ``ShardPlan``.
     """
 
+    role: int
     shard: int
     units: int
     wanted: int
@@ -112,12 +119,14 @@ class UnitDone:
     worker: str = ""
     seconds: float = 0.0
     stats: dict[str, int] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class UnitRow:
     """A unit on its way to a host; without reads where a shard has nothing to read."""
 
+    role: int
     shard: int
     units: int
     wanted: int
@@ -127,76 +136,103 @@ class UnitRow:
     size: int = 0
     span: tuple[int, int] = (0, 0)
     reads: pa.Table | None = None
+    damaged: tuple[str, ...] = ()
 
 
-def unit_rows(shard: int, plan: ShardPlan) -> Iterator[UnitRow]:
-    """The units of a shard, one at least; as large as an actor reads in some seconds at the plan's pace."""
+class Piece(NamedTuple):
+    """What is planned at once: a shard for a role, of so many."""
+
+    shard: int
+    role: int = 0
+    roles: int = 1
+
+    @property
+    def number(self) -> int:
+        """The number of the piece, in the whole job."""
+        return self.shard * self.roles + self.role
+
+
+def pieces(shards: Iterable[int], roles: int) -> Iterator[Piece]:
+    """All pieces: a shard for all roles, one behind the other, and then the next shard."""
+    for shard in shards:
+        for role in range(roles):
+            yield Piece(shard, role, roles)
+
+
+def unit_rows(piece: Piece, plan: ShardPlan) -> Iterator[UnitRow]:
+    """The units of a piece, one at least; as large as an actor reads in some seconds at the plan's pace."""
     units = cut_units(plan.reads, plan.sizes.at(plan.pace), actors=plan.sharing)
     wanted = plan.reused + plan.reads.height
     if not units:
-        yield UnitRow(shard, 0, wanted, plan.reused)
+        yield UnitRow(piece.role, piece.shard, 0, wanted, plan.reused, damaged=plan.damaged)
         return
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS).to_arrow()
     for unit in units:
         yield UnitRow(
-            shard,
+            piece.role,
+            piece.shard,
             len(units),
             wanted,
             plan.reused,
-            # Numbers of their own in the whole job: a shard has fewer units, and fewer reads, than this.
-            number=shard * _MOST + unit.number,
-            offset=shard * _MOST + unit.offset,
+            # Numbers of their own in the whole job: a piece has fewer units, and fewer reads, than this.
+            number=piece.number * _MOST + unit.number,
+            offset=piece.number * _MOST + unit.offset,
             size=int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
             span=plan.span,
             reads=needed.slice(unit.offset, unit.length),
+            damaged=plan.damaged,
         )
 
 
+ReadUnit = Callable[[Reader, Unit, Sequence[Sequence[str]]], UnitResult]
+
+
 class Host:
-    """Hosts a reader; reads units and commits them. The reader is loaded for the first unit.
+    """Hosts readers that share a model; reads units and commits them. Each is loaded for its first unit.
 
     Attributes:
-        spec: of the reader.
+        specs: of the readers.
         place: the read store.
         worker: names this process.
     """
 
-    def __init__(self, spec: ReaderSpec, place: Folder) -> None:
-        self.spec, self.place = spec, place
+    def __init__(self, specs: Sequence[ReaderSpec], place: Folder) -> None:
+        self.specs, self.place = specs, place
         self.worker = f"process {os.getpid()}"
-        self._reader: Reader | None = None
+        self._loaded = Loaded(specs, self.load)
 
     def load(self, spec: ReaderSpec) -> Reader:
-        """The reader that is hosted."""
+        """A reader that is hosted."""
         return readers.load(spec)
 
-    def run(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        """Read a unit."""
-        return run_unit(reader, unit, inputs, worker=self.worker)
-
     @property
-    def reader(self) -> Reader:
-        """The reader, loaded where it is not yet."""
-        if self._reader is None:
-            self._reader = self.load(self.spec)
-        return self._reader
+    def is_loaded(self) -> bool:
+        """Whether one of the readers is loaded, and so the model."""
+        return self._loaded.any
 
-    def done(self, row: UnitRow) -> UnitDone:
-        """Read and commit one unit."""
+    def reader(self, role: int) -> Reader:
+        """The reader of a role, loaded where it is not yet."""
+        return self._loaded[role]
+
+    def done(self, row: UnitRow, read: ReadUnit | None = None) -> UnitDone:
+        """Read and commit one unit.
+
+        Args:
+            row: the unit.
+            read: reads it; by default ``execute.run_unit``.
+        """
+        told = UnitDone(row.role, row.shard, row.units, row.wanted, row.reused, damaged=row.damaged)
         if row.reads is None:
-            return UnitDone(row.shard, row.units, row.wanted, row.reused)
+            return told
         planned = pl.DataFrame(pl.from_arrow(row.reads))
-        unit = Unit(row.number, row.offset, planned.height)
-        result = self.run(self.reader, unit, planned[INPUTS].to_list())
+        unit = Unit(row.number, row.offset, planned.height, row.role)
+        result = (read or self._read)(self.reader(row.role), unit, planned[INPUTS].to_list())
         reads = reads_table(planned, result.outputs)
         whole = reads.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
         failed = reads.filter(pl.col(FAILURE).is_not_null())
-        store.add(self.place, self.spec.fingerprint, whole, span=row.span)
-        return UnitDone(
-            shard=row.shard,
-            units=row.units,
-            wanted=row.wanted,
-            reused=row.reused,
+        store.add(self.place, self.specs[row.role].fingerprint, whole, span=row.span)
+        return replace(
+            told,
             reads=reads.height,
             failures={
                 key: Failure(query_id, reason)
@@ -209,12 +245,18 @@ class Host:
             stats=result.stats,
         )
 
+    def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
+        return run_unit(reader, unit, inputs, worker=self.worker)
 
-def read_here(shards: Iterable[int], planner: Planner, host: Host) -> Iterator[UnitDone]:
-    """Read shards with one reader in this process, in order; results are yielded as units end."""
-    size, seconds = 0, 0.0
-    for shard in shards:
-        for row in unit_rows(shard, planner(shard, size / seconds if seconds else None)):
+
+def read_here(shards: Iterable[int], planners: Sequence[Planner], host: Host) -> Iterator[UnitDone]:
+    """Read shards with one host in this process, in order; results are yielded as units end."""
+    size, seconds = [0] * len(planners), [0.0] * len(planners)
+    for piece in pieces(shards, len(planners)):
+        role = piece.role
+        pace = size[role] / seconds[role] if seconds[role] else None
+        for row in unit_rows(piece, planners[role](piece.shard, pace)):
             done = host.done(row)
-            size, seconds = size + row.size, seconds + done.seconds
+            size[role] += row.size
+            seconds[role] += done.seconds
             yield done

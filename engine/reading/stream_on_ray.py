@@ -1,7 +1,8 @@
 """Reads of a large evaluation as a stream on Ray Data: planned by tasks, read by a pool of actors.
 
-The rows of the dataset are shards. One stage plans, a task a shard: from the number of the shard to its
-units, each a block of its own. The other reads: an actor takes a unit. Ray Data holds the first stage
+The rows of the dataset are shards, one for each reader that shares the actors. One stage plans, a task a
+row: from the number of the shard to its units, each a block of its own. The other reads: an actor takes a
+unit. Ray Data holds the first stage
 back while the second has enough to do, so that the prompts of a few shards are in memory at a time,
 whatever the total.
 """
@@ -18,22 +19,20 @@ from typing import Any
 import pyarrow as pa
 import ray
 import ray.data
-import ray.exceptions
-from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import ReadError
 from engine.machine import cluster, device
 from engine.machine.attempts import new_attempt
 from engine.machine.device import is_fatal
-from engine.machine.pool import Pool, pool_options, stalled
+from engine.machine.pool import Pool, pool_options, reported
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import UnitResult
 from engine.reading.guard import read_guarded
 from engine.reading.ledger import Attempts, pace_of, planning_of, start_ledger, tally_of
 from engine.reading.plan import Unit
-from engine.reading.protocol import Reader, ReaderSpec
-from engine.reading.stream import TOLD, Host, Planner, UnitDone, unit_rows
+from engine.reading.protocol import Reader
+from engine.reading.stream import TOLD, Host, Piece, Planner, UnitDone, pieces, unit_rows
 
 # CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
 _PLANNING_CPUS = 0.1
@@ -50,7 +49,7 @@ _DIED = (
 
 def read_on_ray(
     shards: Sequence[int],
-    planner: Planner,
+    planners: Sequence[Planner],
     host: Host,
     *,
     pool: Pool,
@@ -63,7 +62,7 @@ def read_on_ray(
 
     Args:
         shards: their numbers, in the order in which they are begun.
-        planner: sent to every worker once.
+        planners: of each of the host's readers; sent to every worker once.
         host: what each actor hosts, not loaded yet.
         pool: the actors, as ``pool.decide`` gives them.
         on_event, totals: as in ``pipeline.read_on_ray``.
@@ -75,19 +74,16 @@ def read_on_ray(
     attempts = start_ledger()
     try:
         with (
+            reported("reading", ReadError, pool.needs),
             _units_as_blocks(),
             watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(attempts)),
         ):
-            for block in _results(shards, planner, host, pool, attempts):
+            for block in _results(shards, planners, host, pool, attempts):
                 for row in block["done"].to_pylist():
                     told = pickle.loads(row)
                     if isinstance(told, Exception):
                         raise told
                     yield told
-    except ExecutionTimeoutError as error:
-        raise ReadError(f"reading on Ray was given up: {stalled(pool.needs)}") from error
-    except ray.exceptions.RayError as error:
-        raise ReadError(f"reading on Ray failed: {cluster.cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):
             ray.kill(attempts)
@@ -106,21 +102,22 @@ def _units_as_blocks() -> Iterator[None]:
 
 
 def _results(
-    shards: Sequence[int], planner: Planner, host: Host, pool: Pool, attempts: Any
+    shards: Sequence[int], planners: Sequence[Planner], host: Host, pool: Pool, attempts: Any
 ) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is no news.
     warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
     # Before the dataset is made, which keeps the settings that it finds.
     options = _beside_tasks(pool_options(pool))
+    rows = [piece._asdict() for piece in pieces(shards, len(planners))]
     results = (
-        ray.data.from_items([{"shard": shard} for shard in shards], override_num_blocks=len(shards))
+        ray.data.from_items(rows, override_num_blocks=len(rows))
         .map_batches(
             _plan_batch,
-            fn_kwargs={"planner": ray.put(planner), "ledger": attempts},
+            fn_kwargs={"planners": ray.put(planners), "ledger": attempts},
             batch_size=1,
             batch_format="pyarrow",
             num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
-            compute=ray.data.TaskPoolStrategy(size=_planned_at_once(pool, len(shards))),
+            compute=ray.data.TaskPoolStrategy(size=_planned_at_once(pool, len(rows))),
         )
         .map_batches(
             _Actor,
@@ -131,16 +128,16 @@ def _results(
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
 
 
-def _planned_at_once(pool: Pool, shards: int) -> int:
-    """How many shards may be planned at a time, by nodes that are there and by those that are to come.
+def _planned_at_once(pool: Pool, rows: int) -> int:
+    """How many rows may be planned at a time, by nodes that are there and by those that are to come.
 
     Ray Data keeps this number, and a cluster may begin without any CPU. Beside actors with GPUs a task has
     a CPU of its own, so there are as many as CPUs; beside those that read on CPUs it has a tenth.
     """
     if pool.needs.gpus:
-        return shards
+        return rows
     cpus = int(ray.cluster_resources().get("CPU", 1))
-    return min(max(2, cpus, pool.most or 0), shards)
+    return min(max(2, cpus, pool.most or 0), rows)
 
 
 def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
@@ -154,36 +151,35 @@ def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "num_cpus": cpus - min(0.25, cpus / 4)}
 
 
-def _plan_batch(batch: pa.Table, planner: Any, ledger: Any) -> Iterator[pa.Table]:
-    """The stage that plans: from the number of a shard to its units.
+def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Table]:
+    """The stage that plans: from the number of a shard, and the place of a reader, to units.
 
     Ray plans a shard whose process died again, without end: the ledger has an end to it.
     """
-    plan: Planner = ray.get(planner)
+    plans: Sequence[Planner] = ray.get(planners)
     attempts = Attempts(ledger)
-    for shard in batch["shard"].to_pylist():
+    for asked in batch.to_pylist():
+        piece = Piece(**asked)
+        planning = planning_of(piece.number)
         try:
-            if not attempts.enter(planning_of(shard), new_attempt(), _PLANNING_DEATHS):
-                raise ReadError(f"shard {shard} cannot be planned: {_DIED}")
-            planned = plan(shard, pace_of(ledger))
-            attempts.leave(planning_of(shard))
-            for row in unit_rows(shard, planned):
+            if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
+                raise ReadError(f"shard {piece.shard} cannot be planned: {_DIED}")
+            planned = plans[piece.role](piece.shard, pace_of(ledger, piece.role))
+            attempts.leave(planning)
+            for row in unit_rows(piece, planned):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
         except TOLD as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
 
 
 class _Actor:
-    """The stage that reads: hosts a reader, and is called by Ray Data with one unit at a time."""
+    """The stage that reads: hosts readers, and is called by Ray Data with one unit at a time."""
 
     def __init__(self, host: Host, attempts: Any) -> None:
         cluster.end_at_exit()
         self._host, self._attempts = host, Attempts(attempts)
         node = ray.get_runtime_context().get_node_id()[:8]
         host.worker = f"node {node} process {os.getpid()}"
-        self._load = host.load
-        host.load = self._loaded  # type: ignore[method-assign]
-        host.run = self._run  # type: ignore[method-assign]
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         told = [self._told(content) for content in batch["unit"].to_pylist()]
@@ -194,8 +190,10 @@ class _Actor:
         if isinstance(row, Exception):
             return content
         try:
-            done = self._host.done(row)
-            self._attempts.ended(row.number, row.size, done.seconds)
+            if row.reads is not None and not self._host.is_loaded:
+                self._load(row.role)
+            done = self._host.done(row, self._read)
+            self._attempts.ended(row.number, row.role, row.size, done.seconds)
             return pickle.dumps(done)
         except TOLD as error:
             return pickle.dumps(error)
@@ -205,16 +203,16 @@ class _Actor:
                 os._exit(1)
             raise
 
-    def _loaded(self, spec: ReaderSpec) -> Reader:
+    def _load(self, role: int) -> None:
         # An actor keeps its name when it is started again.
         actor = int(ray.get_runtime_context().get_actor_id(), 16)
         if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
             raise ReadError(f"the reader cannot be loaded: {_DIED}")
+        spec = self._host.specs[role]
         with loading_turn(device.weight_bytes(spec.parameters, spec.dtype)):
-            reader = self._load(spec)
+            self._host.reader(role)
         self._attempts.leave(actor)
         self._attempts.started()
-        return reader
 
-    def _run(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
+    def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
         return read_guarded(reader, unit, inputs, worker=self._host.worker, attempts=self._attempts)

@@ -15,7 +15,7 @@ from rich.table import Table
 from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Study
-from engine.reading.reads import ReadingCosts
+from engine.reading.costs import ReadingCosts
 from engine.report import layout, printed, verdict
 from engine.tables import ANNOTATOR, BEST, MEASURE, METHOD, NOTE, RUN, VALUE
 from engine.wording import counted
@@ -44,12 +44,19 @@ def shown(evaluation: Evaluation, out: str | Path, study: Study | None = None) -
     below += _notes(evaluation, study)
     below.append(f"results -> {out} (`full` prints all tables and notes)")
     above = verdict.sentences(evaluation)
-    if end_to_end and evaluation.means[RUN].n_unique() == 1:
+    if not _runs(evaluation):
+        return ["no query has a score: failed reads leave all of them out", *below]
+    if end_to_end and len(_runs(evaluation)) == 1:
         return [printed.sizes(evaluation), *printed.end_to_end(evaluation), *below]
     # A head, and a line for the runs that are left out.
     room = MOST_LINES - len(above) - sum(map(_height, below)) - 3
     rows = max(_FEWEST_RUNS, min(_MOST_RUNS, room))
     return [*above, *([""] if above else []), _leaderboard(evaluation, rows), *below]
+
+
+def _runs(evaluation: Evaluation) -> list[str]:
+    """The runs that have a score of any kind, by name."""
+    return sorted({*evaluation.means[RUN], *evaluation.downstream[RUN]})
 
 
 def _height(part: Table | str) -> int:
@@ -129,9 +136,9 @@ def _agreement(evaluation: Evaluation) -> tuple[Table, list[str]]:
     """
     choice = evaluation.statistics.choice
     correlations = evaluation.statistics.correlations
-    run = choice.best if choice is not None else evaluation.means[RUN].sort()[0]
+    run = choice.best if choice is not None else _runs(evaluation)[0]
     of_run = correlations.filter(pl.col(RUN) == run)
-    several = evaluation.means[RUN].n_unique() > 1
+    several = len(_runs(evaluation)) > 1
     settings = evaluation.settings
     level = layout.level(settings.bootstrap)
     partial = any(n not in (0, evaluation.queries) for n in of_run[tables.N])

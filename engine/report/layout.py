@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from engine.reading.reads import ReadingCosts
+from engine.reading.costs import ReadingCosts
 from engine.statistics.correlation import Bootstrap
 from engine.tables import METHOD
 

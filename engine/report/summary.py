@@ -16,7 +16,7 @@ from engine.evaluation.read import Reading
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.notes import Note
-from engine.reading.reads import ReadingCosts
+from engine.reading.costs import ReadingCosts
 from engine.report import audit, certificate, verdict
 from engine.report.audit import Origin
 

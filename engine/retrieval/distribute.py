@@ -24,13 +24,12 @@ import numpy as np
 import pyarrow as pa
 import ray
 import ray.exceptions
-from ray.data.exceptions import ExecutionTimeoutError
 
 from engine.errors import EncodeError
 from engine.machine.attempts import Attempt, new_attempt, weight
-from engine.machine.cluster import beside_driver, cause, end_at_exit
+from engine.machine.cluster import beside_driver, end_at_exit
 from engine.machine.device import is_fatal
-from engine.machine.pool import Pool, map_rows, stalled
+from engine.machine.pool import Pool, map_rows, reported
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
@@ -199,17 +198,16 @@ def execute(
     arguments = {"spec": spec, "storage": storage, "desk": desk}
     feeder.start()
     try:
-        with watched(pool.needs, on_event, PoolTotals(), lambda: None):
+        with (
+            reported("encoding", EncodeError, pool.needs),
+            watched(pool.needs, on_event, PoolTotals(), lambda: None),
+        ):
             for row in map_rows(tickets, actor_class, arguments, pool):
                 vectors = np.frombuffer(row["vectors"], dtype=TYPES[storage])
                 yield Encoded(row["key"], row["doc_ids"], vectors.reshape(-1, spec.dimensions))
                 feeder.forget(row["ticket"])
         if feeder.error is not None:
             raise feeder.error
-    except ExecutionTimeoutError as error:
-        raise EncodeError(f"encoding on Ray was given up: {stalled(pool.needs)}") from error
-    except ray.exceptions.RayError as error:
-        raise EncodeError(f"encoding on Ray failed: {cause(error)}") from error
     finally:
         with contextlib.suppress(Exception):
             ray.kill(desk)

@@ -11,13 +11,13 @@ from unittest.mock import patch
 
 import polars as pl
 
-from engine.evaluation import stream
 from engine.evaluation.inputs import InputFiles
-from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
+from engine.evaluation.sharded import stream
+from engine.evaluation.sharded.partition import partition
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage
-from tests.evaluation.test_stream import all_shards, assert_same
+from tests.evaluation.sharded.test_stream import all_shards, assert_same
 
 QUERIES, PASSAGES = 24, 4
 # Every passage alone, and every query's list.
@@ -57,7 +57,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
     Each writes a line to the log when it begins: what, which, the node and the process, and the time.
     """
-    from engine.evaluation.stream import _judge
+    from engine.evaluation.sharded.stream import _judge
     from engine.reading.plan import INPUTS
     from engine.reading.protocol import ReaderStats, ReadOutput
     from engine.reading.stream import Host, UnitSizes

@@ -19,21 +19,11 @@ from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import PoolTotals
 from engine.reading import pipeline
 from engine.reading.plan import INPUTS, cut_units
-from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.cluster.play import READS, UNIT
+from tests.conftest import SPEC
 from tests.faults.processes import with_variable
 
-SPEC = ReaderSpec(
-    weights="w",
-    architecture="causal",
-    dtype="float32",
-    max_new_tokens=4,
-    stop=(),
-    max_input_tokens=0,
-    path="/nowhere",
-    parameters=1,
-    name="test",
-)
 ACTOR_BYTES = 2**27
 STORE_BYTES = 80 * 2**20
 
@@ -174,7 +164,7 @@ class Stage:
                 results = pipeline.read_on_ray(
                     plan,
                     cut_units(plan, UNIT),
-                    SPEC,
+                    [SPEC],
                     pool=decide(PoolSettings(**settings), ACTOR_BYTES),
                     actor_class=actor_class(str(self.log), load, pace),
                     on_event=self.say,

@@ -65,9 +65,9 @@ def on_ray(log, victim):
         def load(self, spec):
             return made()
 
-    def run(plan, units, spec):
+    def run(plan, units, specs):
         pool = decide(PoolSettings(actors=2), 2**30)
-        return pipeline.read_on_ray(plan, units, spec, pool=pool, actor_class=Actor)
+        return pipeline.read_on_ray(plan, units, specs, pool=pool, actor_class=Actor)
 
     return run
 

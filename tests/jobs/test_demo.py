@@ -5,9 +5,10 @@ import pytest
 
 from engine import tables
 from engine.evaluation.inputs import InputFiles
+from engine.reading.costs import ReadingCosts
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import NamedExecutor, ReadingCosts
+from engine.reading.reads import NamedExecutor
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 from jobs import demo

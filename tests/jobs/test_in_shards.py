@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine.evaluation import size
+from engine.evaluation.sharded import size
 from engine.labels.registry import ANNOTATORS
 from tests.commands import evaluate as run_evaluate
 

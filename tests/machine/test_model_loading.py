@@ -1,16 +1,18 @@
 """Models are loaded in no more memory than their weights take, and readers keep to their budgets."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
 
 from engine.errors import InputError
 from engine.machine import device, model_files
-from engine.machine.model_loading import load_model
+from engine.machine.model_loading import load_model, shared_model
 from engine.reading.readers import specify
 
 MIB = 2**20
@@ -113,6 +115,26 @@ def loaded(path, dtype):
 
     config = AutoConfig.from_pretrained(path)
     return load_model("causal", path, config=config, dtype=dtype, code="")
+
+
+def test_a_model_in_use_is_not_loaded_again(stored):
+    from transformers import AutoConfig
+
+    def shared(dtype="float32", digest="a"):
+        config = AutoConfig.from_pretrained(stored)
+        return shared_model("causal", stored, config=config, dtype=dtype, code="", digest=digest)
+
+    (first, told), (second, _) = shared(), shared()
+    assert second is first
+    assert not told["missing_keys"]
+    assert shared("bfloat16")[0] is not first
+    # Another model has come to the same place.
+    assert shared(digest="b")[0] is not first
+    gone = weakref.ref(first)
+    del first, second
+    gc.collect()
+    assert gone() is None
+    assert shared()[1] == told
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -3,7 +3,7 @@
 import collections
 import os
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import polars as pl
 import pyarrow as pa
@@ -18,20 +18,9 @@ from engine.machine.pool import Pool, PoolSettings, decide
 from engine.reading import pipeline
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, Unit, cut_units
-from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
-
-SPEC = ReaderSpec(
-    weights="w",
-    architecture="causal",
-    dtype="float32",
-    max_new_tokens=4,
-    stop=(),
-    max_input_tokens=0,
-    path="/nowhere",
-    parameters=1,
-    name="test",
-)
+from tests.conftest import SPEC
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -87,7 +76,7 @@ def actor_class(on_text):
 def outputs(plan, units, actor, actors=2):
     results = {}
     for result in pipeline.read_on_ray(
-        plan, units, SPEC, pool=decide(PoolSettings(actors=actors), 2**30), actor_class=actor
+        plan, units, [SPEC], pool=decide(PoolSettings(actors=actors), 2**30), actor_class=actor
     ):
         for place, output in enumerate(result.outputs):
             row = result.unit.offset + place
@@ -102,6 +91,34 @@ def test_every_read_comes_once_for_any_number_of_actors():
     for actors in (1, 2):
         got = outputs(plan, units, upper, actors)
         assert [o.output for o in got] == [f"T{i}" for i in range(20)]
+
+
+def test_readers_of_one_model_share_an_actor(tmp_path):
+    """Each unit is read by its own reader, which is loaded when its first unit comes."""
+    log = str(tmp_path / "loaded")
+
+    class Reader:
+        def __init__(self, spec):
+            self.spec, self.stats = spec, ReaderStats()
+
+        def read(self, inputs):
+            return [ReadOutput(self.spec.name + text, 1, 1, False) for (text,) in inputs]
+
+    class Actor(pipeline.ReaderActor):
+        def load(self, spec):
+            with open(log, "a") as stream:
+                stream.write(f"{spec.name} {os.getpid()}\n")
+            return Reader(spec)
+
+    plan, units = plan_of([f"t{i}" for i in range(6)])
+    specs = [replace(SPEC, name="one "), replace(SPEC, name="two ", choices=("yes",))]
+    asked = [replace(unit, reader=unit.number % 2) for unit in units]
+    pool = decide(PoolSettings(actors=1), 2**30)
+    results = list(pipeline.read_on_ray(plan, asked, specs, pool=pool, actor_class=Actor))
+    got = {result.unit.offset: [o.output for o in result.outputs] for result in results}
+    assert got == {0: ["one t0", "one t1", "one t2"], 3: ["two t3", "two t4", "two t5"]}
+    names, processes = zip(*map(str.split, open(log)), strict=True)
+    assert (names, len(set(processes))) == (("one", "two"), 1)
 
 
 def test_an_actor_killed_once_costs_one_unit_and_no_read(tmp_path):
@@ -169,7 +186,12 @@ def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
     with pytest.raises(ReadError, match="given up: nothing has moved.*with 1 GPU") as caught:
         list(
             pipeline.read_on_ray(
-                plan, units, SPEC, pool=hopeless, actor_class=actor_class(str), on_event=told.append
+                plan,
+                units,
+                [SPEC],
+                pool=hopeless,
+                actor_class=actor_class(str),
+                on_event=told.append,
             )
         )
     assert "\n" not in str(caught.value)
@@ -180,10 +202,10 @@ def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
     plan, units = plan_of(texts, 4)
-    here = [o for result in read_in_process(plan, units, spec) for o in result.outputs]
+    here = [o for result in read_in_process(plan, units, [spec]) for o in result.outputs]
     there = {}
     for result in pipeline.read_on_ray(
-        plan, units, spec, pool=decide(PoolSettings(actors=2), 2**30)
+        plan, units, [spec], pool=decide(PoolSettings(actors=2), 2**30)
     ):
         there[result.unit.offset] = result.outputs
         assert result.stats["peak_memory"] > 2**20

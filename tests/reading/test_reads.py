@@ -14,14 +14,18 @@ import pytest
 from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine.pool import PoolSettings
+from engine.machine.watch import PoolTotals
 from engine.reading import reads, store
+from engine.reading.costs import ReadingCosts, share_costs
 from engine.reading.execute import UnitResult
 from engine.reading.plan import WANTED, read_key
-from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.protocol import ReadOutput
 from engine.reading.reads import (
     FAILURE,
     OUTPUT_COLUMNS,
     NamedExecutor,
+    Wanted,
+    get_all_reads,
     get_reads,
     input_sizes,
     output_columns,
@@ -29,19 +33,7 @@ from engine.reading.reads import (
     unit_tokens,
 )
 from engine.sources.io.folders import folder_at
-from tests.conftest import ScriptedReader
-
-SPEC = ReaderSpec(
-    weights="w",
-    architecture="causal",
-    dtype="float32",
-    max_new_tokens=4,
-    stop=(),
-    max_input_tokens=0,
-    path="/nowhere",
-    parameters=1,
-    name="test",
-)
+from tests.conftest import SPEC, ScriptedReader
 
 
 def wanted(*texts, query="q", spec=SPEC):
@@ -210,6 +202,67 @@ def test_progress_counts_distinct_reads(tmp_path):
     assert seen == [(1, 2), (2, 2)]
 
 
+JUDGE = replace(SPEC, choices=("yes", "no"))
+
+
+def ask_both(first, second, directory, reader, specs=(SPEC, JUDGE)):
+    """Get the reads of two readers, which the scripted one does; and what was run for whom."""
+    runs = []
+
+    def run(plan, units, specs):
+        runs.append([specs[unit.reader] for unit in units])
+        return reader(plan, units, specs)
+
+    with patch.object(reads, "executor_for", lambda *_: (run, 1, False)):
+        pairs = zip((first, second), specs, strict=True)
+        asked = [Wanted(wanted(*texts, spec=spec), spec) for texts, spec in pairs]
+        return get_all_reads(asked, directory, pool=PoolSettings(actors=0)), runs
+
+
+def test_readers_of_one_model_are_run_together(tmp_path):
+    ((found, costs), (judged, others)), runs = ask_both(
+        "ab", "bc", tmp_path, ScriptedReader(str.upper)
+    )
+    assert runs == [[SPEC, JUDGE]]
+    assert [*found["output"], *judged["output"]] == ["A", "B", "B", "C"]
+    assert (costs.done, others.done) == (2, 2)
+    place = folder_at(tmp_path)
+    for spec in (SPEC, JUDGE):
+        assert store.load(place, spec.fingerprint).reads.height == 2
+    # What one of them has in the store leaves the other's to do.
+    ((_, costs), (_, others)), runs = ask_both("ab", "bcd", tmp_path, ScriptedReader(str.upper))
+    assert (costs.done, others.done, runs) == (0, 1, [[JUDGE]])
+
+
+def test_readers_of_two_models_are_run_one_after_the_other(tmp_path):
+    other = replace(JUDGE, weights="others")
+    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), (SPEC, other))
+    assert runs == [[SPEC], [other]]
+    on_vllm = [replace(spec, engine="vllm") for spec in (SPEC, JUDGE)]
+    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), on_vllm)
+    assert runs == [[on_vllm[0]], [on_vllm[1]]]
+
+
+def test_reads_that_two_jobs_of_a_reader_ask_for_are_done_once(tmp_path):
+    reader = ScriptedReader(str.upper)
+    ((first, costs), (second, others)), _ = ask_both("ab", "bc", tmp_path, reader, (SPEC, SPEC))
+    assert len(reader.asked) == 3
+    assert [*first["output"], *second["output"]] == ["A", "B", "B", "C"]
+    assert [(one.wanted, one.reused, one.done) for one in (costs, others)] == [(2, 0, 2), (2, 1, 1)]
+
+
+def test_readers_share_the_time_of_their_actors_and_tell_once_what_happened():
+    costs = [
+        ReadingCosts(done=30, reader_seconds=3.0),
+        ReadingCosts(done=10, reader_seconds=1.0),
+        ReadingCosts(),
+    ]
+    share_costs(costs, 8.0, PoolTotals(lost_nodes=2))
+    assert [one.seconds for one in costs] == [6.0, 2.0, 0.0]
+    assert [one.reads_per_second for one in costs] == [5.0, 5.0, 0.0]
+    assert [one.lost_nodes for one in costs] == [2, 0, 0]
+
+
 def test_a_broken_store_file_of_an_earlier_version_is_named(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     (file,) = (tmp_path / SPEC.fingerprint).glob("*.parquet")
@@ -227,9 +280,10 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
         import os, signal, sys
         import engine.reading.reads as reads
         from engine.machine.pool import PoolSettings
+from engine.machine.watch import PoolTotals
         from pathlib import Path
         from tests.reading.test_reads import SPEC, wanted
-        from tests.conftest import ScriptedReader
+        from tests.conftest import SPEC, ScriptedReader
         reads.unit_tokens = lambda *_, **__: 1  # one read a unit
         scripted = ScriptedReader(str.upper)
         def killed(plan, units, spec):

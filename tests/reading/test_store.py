@@ -62,12 +62,6 @@ def opened(monkeypatch):
     return seen
 
 
-def test_a_bucket_is_the_first_sixteen_bits_of_the_querys_hash():
-    # Half a surrogate pair, as JSON can hold, has one too.
-    assert store.bucket("who?") == int(hashlib.sha256(b"who?").hexdigest()[:4], 16)
-    assert 0 <= store.bucket("\ud800") < store.BUCKETS
-
-
 def test_what_is_added_is_found_by_any_process(place):
     assert outputs(store.load(place, READER)) == []
     store.add(place, READER, reads("a", "b"))

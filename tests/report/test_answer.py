@@ -1,6 +1,7 @@
 """The answer that ends an evaluation: what it says, and that it fits on a screen."""
 
 import random
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.reading.protocol import ReadOutput
 from engine.report import answer, printed, verdict
 from tests.conftest import ScriptedReader, make_run
 from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES, N
@@ -53,6 +55,41 @@ def test_one_run_gets_its_score_and_a_line_for_each_annotator(tmp_path):
     assert provenance[0] == "provenance"
     assert text[head + 3] == "intervals: i by inverting a test"
     assert text[-1].startswith(f"results -> {tmp_path}")
+
+
+class FailingReader(ScriptedReader):
+    """Fails at every single passage, or at everything."""
+
+    def __init__(self, alone):
+        super().__init__(str.upper)
+        self.alone = alone
+
+    def __call__(self, plan, units, spec):
+        for result in super().__call__(plan, units, spec):
+            failed = [
+                ReadOutput.failed("no")
+                if len(doc_ids) == 1 or not self.alone
+                else ReadOutput("A", 1, 1, False)
+                for doc_ids in plan["doc_ids"].slice(result.unit.offset, result.unit.length)
+            ]
+            yield replace(result, outputs=failed)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("runs", [GOOD, pl.concat([POOR, GOOD])])
+def test_an_answer_without_scores_says_so(tmp_path, runs, alone):
+    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=runs, tables={}, cut_runs=())
+    options = {"measures": "P@1 P@2", "resamples": 500, "failed_reads": "skip", "relevant": "pool"}
+    asked = Settings.of(k=2, end_to_end_k=2, **options)
+    result = evaluate(inputs, asked, store=tmp_path, executor=FailingReader(alone))
+    assert result.means.is_empty()
+    text = shown(result, tmp_path)
+    if alone:
+        assert any(line.startswith("agreement with the reader") for line in text)
+        assert any(line.split()[:2] == ["erag", "undefined"] for line in text)
+    else:
+        assert text[0] == "no query has a score: failed reads leave all of them out"
+    assert any("failed reads" in line for line in text if line.startswith("notes"))
 
 
 def test_several_runs_get_the_verdict_and_a_leaderboard(tmp_path):

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
-from engine.machine.model_loading import load_model
+from engine.machine.model_loading import shared_model
 from engine.reading.models import attention
 from engine.reading.models.decoding import Asked, Writer, Written
 from engine.reading.models.packed import PackedModel
@@ -42,12 +42,13 @@ class CausalReader:
         self._alone = _positions_vary(config)
         shares = not (_has_window(config) or self._alone)
         packs = config.model_type in attention.FAMILIES and shares and not runs_code
-        model, loading = load_model(
+        model, loading = shared_model(
             "causal",
             Path(spec.path),
             config=config,
             dtype=spec.dtype,
             code=spec.code,
+            digest=spec.weights,
             attn_implementation=attention.ATTENTION if packs else None,
         )
         refuse_missing(loading, spec.name)

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
-from engine.machine.model_loading import load_model
+from engine.machine.model_loading import shared_model
 from engine.reading.models.decoding import choose, first_tokens, refuse_nan
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.t5 import T5
@@ -54,8 +54,13 @@ class EncoderDecoderReader:
         config = AutoConfig.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
-        model, loading = load_model(
-            "encoder-decoder", Path(spec.path), config=config, dtype=spec.dtype, code=spec.code
+        model, loading = shared_model(
+            "encoder-decoder",
+            Path(spec.path),
+            config=config,
+            dtype=spec.dtype,
+            code=spec.code,
+            digest=spec.weights,
         )
         refuse_missing(loading, spec.name)
         model = model.to(self._device).eval()

@@ -48,6 +48,8 @@ CREATE TABLE empty ({_ROW} INTEGER PRIMARY KEY);
 # Ids that are looked up by one statement: SQLite takes some 30,000, and gets no faster beyond these.
 _AT_ONCE = 1000
 _BATCH = 20_000
+# Ids that ``finder`` holds at most: with their rows some 60 MB.
+_HELD = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,25 @@ class PassageIndex:
             for part in _parts(ids):
                 places.update(connection.execute(_select(f"{DOC_ID}, {_ROW}", part), part))
         return pl.Series([places.get(doc_id) for doc_id in ids], dtype=pl.Int64)
+
+    def finder(self) -> Callable[[pl.Series], pl.Series]:
+        """``rows_of`` for many calls: where the corpus has a million passages or fewer, it holds their ids.
+
+        Raises:
+            InputError: as ``find``; so does what is given.
+        """
+        if self.passages > _HELD:
+            return self.rows_of
+        none = pl.DataFrame(schema={DOC_ID: pl.String})
+        held = pl.concat([none, *self.scan([DOC_ID])]).with_columns(
+            pl.int_range(pl.len(), dtype=pl.Int64).alias(_ROW)
+        )
+
+        def rows_of(ids: pl.Series) -> pl.Series:
+            asked = ids.alias(DOC_ID).to_frame()
+            return asked.join(held, on=DOC_ID, how="left", maintain_order="left")[_ROW]
+
+        return rows_of
 
     def empty_rows(self) -> npt.NDArray[np.int64]:
         """The places of the passages without text, ascending.

@@ -178,7 +178,7 @@ def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
     plan = pl.DataFrame({INPUTS: inputs, "size": 1, "group": range(len(inputs))})
     outputs = {}
     for result in pipeline.read_on_ray(
-        plan, cut_units(plan, 8), spec, pool=decide(PoolSettings(actors=1), 2**30)
+        plan, cut_units(plan, 8), [spec], pool=decide(PoolSettings(actors=1), 2**30)
     ):
         outputs[result.unit.offset] = result.outputs
         assert result.stats["peak_memory"] > 2**20

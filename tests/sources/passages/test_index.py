@@ -33,7 +33,7 @@ def folder(request, tmp_path, monkeypatch):
     return folder_at(tmp_path / "work" if request.param == "path" else f"memory://{tmp_path.name}")
 
 
-def test_listed_passages_come_in_the_order_of_the_corpus(folder, tmp_path):
+def test_listed_passages_come_in_the_order_of_the_corpus(folder, tmp_path, monkeypatch):
     corpus = write(tmp_path / "c.jsonl", PASSAGES)
     index = index_corpus(corpus, folder, "k")
     whole = read_corpus(corpus)
@@ -42,7 +42,11 @@ def test_listed_passages_come_in_the_order_of_the_corpus(folder, tmp_path):
     assert index.find([]).schema == whole.schema
     assert pl.concat(index.scan()).equals(whole)
     assert pl.concat(index.scan(["title", "doc_id"])).equals(whole.select("title", "doc_id"))
-    assert index.rows_of(pl.Series(["A", "x", "b", "A"])).to_list() == [4, None, 0, 4]
+    asked = pl.Series(["A", "x", "b", "A"])
+    assert index.rows_of(asked).to_list() == [4, None, 0, 4]
+    assert index.finder()(asked).to_list() == [4, None, 0, 4]
+    monkeypatch.setattr(index_module, "_HELD", 4)
+    assert index.finder()(asked).to_list() == [4, None, 0, 4]
     assert index.empty_rows().tolist() == [1, 4]
     fingerprint = Fingerprint()
     fingerprint.update(whole)

@@ -10,10 +10,10 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import read_inputs
-from engine.evaluation.partition import partition
-from engine.evaluation.stream import evaluate_shards
+from engine.evaluation.sharded.partition import partition
+from engine.evaluation.sharded.stream import evaluate_shards
 from engine.sources.io.folders import folder_at
-from tests.evaluation.test_stream import Scripted, made, scripted, settings
+from tests.evaluation.sharded.test_stream import Scripted, made, scripted, settings
 
 __all__ = ["scripted"]  # a fixture
 

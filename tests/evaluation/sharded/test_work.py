@@ -11,10 +11,17 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import read_inputs
-from engine.evaluation.partition import partition
-from engine.evaluation.stream import evaluate_shards
+from engine.evaluation.sharded.partition import partition
+from engine.evaluation.sharded.stream import evaluate_shards
 from engine.sources.io.folders import folder_at
-from tests.evaluation.test_stream import FEW, Scripted, assert_same, made, scripted, settings
+from tests.evaluation.sharded.test_stream import (
+    FEW,
+    Scripted,
+    assert_same,
+    made,
+    scripted,
+    settings,
+)
 
 __all__ = ["scripted"]  # a fixture
 
@@ -70,7 +77,7 @@ def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_i
 def test_who_reads_where_changes_nothing_that_was_judged(tmp_path, monkeypatch):
     files = made(tmp_path)
     first = in_shards(tmp_path, files, settings(**FEW))
-    monkeypatch.setattr("engine.evaluation.stream.judge_shard", None)
+    monkeypatch.setattr("engine.evaluation.sharded.stream.judge_shard", None)
     again = in_shards(
         tmp_path,
         files,
@@ -119,7 +126,7 @@ def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeyp
 def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
     files, asked = made(tmp_path), settings(**FEW)
     with monkeypatch.context() as patched:
-        patched.setattr("engine.evaluation.stream.clear_plans", lambda work: None)
+        patched.setattr("engine.evaluation.sharded.stream.clear_plans", lambda work: None)
         first = in_shards(tmp_path, files, asked)
     plans = tmp_path / "shards" / first.shards / "plans" / "reader"
     assert any(plans.iterdir())

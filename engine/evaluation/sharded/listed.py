@@ -104,9 +104,10 @@ def look_up(index: PassageIndex, parts: Iterable[pl.Series]) -> Listed:
     by_id, by_text = (np.zeros(index.passages, dtype=np.bool_) for _ in range(2))
     lacks_some = False
     texts: list[pl.Series] = []
+    rows_of = index.finder()
     for documents in parts:
         for part in _sliced(documents):
-            places = index.rows_of(part)
+            places = rows_of(part)
             by_id[places.drop_nulls().to_numpy()] = True
             unknown = part.filter(places.is_null())
             # Texts hold spaces and ids of TREC runs cannot.

@@ -14,7 +14,6 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
-from engine.evaluation.partition import Partition, query_shards, read_shard
 from engine.evaluation.prepare import (
     pairs_to_label,
     refuse_lacking_provenance,
@@ -27,6 +26,7 @@ from engine.evaluation.prepare import (
 )
 from engine.evaluation.references import first_unscorable, unscorable
 from engine.evaluation.settings import Settings
+from engine.evaluation.sharded.partition import Partition, query_shards, read_shard
 from engine.labels.annotator import Annotator, Material
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import exceed_one, lists_nothing, without_results

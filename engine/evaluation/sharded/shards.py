@@ -10,11 +10,11 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.evaluation.cut_lists import BUCKET, CutLists
-from engine.evaluation.listed import Listed
-from engine.evaluation.ranges import Range, halved
-from engine.evaluation.run_parts import BEYOND, NUMBER, part_ranges
-from engine.evaluation.shard_files import ShardContent
+from engine.evaluation.sharded.cut_lists import BUCKET, CutLists
+from engine.evaluation.sharded.files import ShardContent
+from engine.evaluation.sharded.listed import Listed
+from engine.evaluation.sharded.ranges import Range, halved
+from engine.evaluation.sharded.run_parts import BEYOND, NUMBER, part_ranges
 from engine.sources.queries.buckets import BUCKETS
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
 

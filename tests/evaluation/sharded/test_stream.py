@@ -11,17 +11,20 @@ from polars.testing import assert_frame_equal
 
 from engine import tables
 from engine.errors import ReadError
-from engine.evaluation import shard_work
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.partition import partition
 from engine.evaluation.read import specify_jobs
 from engine.evaluation.settings import Settings
-from engine.evaluation.stream import evaluate_shards
+from engine.evaluation.sharded import plans, stream
+from engine.evaluation.sharded.partition import partition
+from engine.evaluation.sharded.stream import evaluate_shards
+from engine.evaluation.sharded.work import Work
+from engine.evaluation.sharded.work import asked as asked_of
 from engine.reading import readers, reads, store
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.stream import Host, unit_rows
+from engine.reading.stream import Host, Piece, unit_rows
 from engine.sources.io.folders import folder_at
+from engine.sources.queries.buckets import BUCKETS
 
 
 class Scripted:
@@ -205,7 +208,7 @@ FEW = {"annotators": ("erag",), "measures": "P@3"}
 def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
     first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    monkeypatch.setattr("engine.evaluation.shard_work.wanted_reads", None)
+    monkeypatch.setattr("engine.evaluation.sharded.plans.wanted_reads", None)
     again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
     assert again.shards == first.shards
@@ -234,29 +237,79 @@ def test_without_manifests_keys_are_rendered_and_found(tmp_path):
 def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monkeypatch):
     """Whatever the pace is by then, and though a merged file of the store now has some of the reads."""
     # Small enough for the pace to matter here.
-    monkeypatch.setattr(shard_work, "CPU_BATCH_TOKENS", 200)
+    monkeypatch.setattr(plans, "CPU_BATCH_TOKENS", 200)
     monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
     asked, place = settings(**FEW), folder_at(tmp_path / "store")
     whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10_000)
-    (job,) = specify_jobs(shard_work.asked(asked), asked)
-    work = shard_work.Work(whole, asked, (job,), folder_at(tmp_path / "shards"), place)
-    host = Host(job.spec, place)
+    (job,) = specify_jobs(asked_of(asked), asked)
+    work = Work(whole, asked, (job,), folder_at(tmp_path / "shards"), place)
+    host = Host([job.spec], place)
 
     def planned(planner, pace):
-        return list(unit_rows(0, planner(0, pace)))
+        return list(unit_rows(Piece(0), planner(0, pace)))
 
-    host.done(planned(shard_work.planner_for(work, job), None)[0])
-    planner = shard_work.planner_for(work, job)
+    host.done(planned(plans.planner_for(work, job), None)[0])
+    planner = plans.planner_for(work, job)
     first = planned(planner, None)
     host.done(first[0])
     names = store.listing(place, job.spec.fingerprint).names
-    store.compact(place, job.spec.fingerprint, names, (0, store.BUCKETS))
+    store.compact(place, job.spec.fingerprint, names, (0, BUCKETS))
     assert len(names) == 2
     assert planned(planner, 1e9) == first
     # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
-    later = planned(shard_work.planner_for(work, job), 1e9)
+    later = planned(plans.planner_for(work, job), 1e9)
     assert 1 <= len(later) < len(first) - 1
     assert later[0].reused == first[0].reused + first[0].reads.num_rows
+
+
+def test_a_judged_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
+    monkeypatch.setattr(plans, "CPU_BATCH_TOKENS", 200)
+    monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
+    written = []
+    add = store.add
+    monkeypatch.setattr(store, "add", lambda *of, **more: written.append(add(*of, **more)))
+    asked = settings(**FEW)
+    result = in_shards(tmp_path, asked)
+    shards = len(list((tmp_path / "shards" / result.shards / "manifests").iterdir()))
+    files = list((tmp_path / "store-of-shards").rglob("*.parquet"))
+    assert len(written) > len(files) == shards > 1
+    assert_same(the_whole(tmp_path, asked), result, tmp_path / "shards")
+
+
+def test_damaged_files_of_the_store_are_told_and_their_reads_done_again(tmp_path):
+    first = in_shards(tmp_path, settings(**FEW))
+    count = len(Scripted.asked)
+    shutil.rmtree(tmp_path / "shards")
+    path, *_ = sorted((tmp_path / "store-of-shards").rglob("*.parquet"))
+    lost = pl.read_parquet(path).height
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    again = in_shards(tmp_path, settings(**FEW))
+    assert len(Scripted.asked) == count + lost
+    (note,) = (note for note in again.notes if note.code == "damaged_store_files")
+    assert (note.amount, len(note.about)) == (1, 1)
+    assert_frame_equal(again.query_scores, first.query_scores)
+
+
+def test_roles_that_share_a_model_read_shard_after_shard_together(tmp_path, monkeypatch):
+    """A shard is judged when all of its roles are read, while others are not begun."""
+    begun = []
+    judge = stream.judge_shard
+
+    def judged(work, shard, failures):
+        begun.append(len(Scripted.asked))
+        judge(work, shard, failures)
+
+    monkeypatch.setattr(stream, "judge_shard", judged)
+    asked = settings(annotators=("erag", "judge"), measures="nDCG@6")
+    result = in_shards(tmp_path, asked)
+    assert len(begun) > 2
+    assert 0 < begun[0] < begun[1] < begun[-1] == len(Scripted.asked)
+    costs = [reading.costs for reading in result.readings.values()]
+    assert len(costs) == 2
+    assert sum(one.seconds for one in costs) < result.seconds
+    assert_same(the_whole(tmp_path, asked), result, tmp_path / "shards")
 
 
 class Interrupted(BaseException):

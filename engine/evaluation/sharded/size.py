@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles
-from engine.evaluation.partition import PAIRS_PER_SHARD
 from engine.evaluation.settings import Settings
+from engine.evaluation.sharded.partition import PAIRS_PER_SHARD
 from engine.labels.registry import ANNOTATORS
 from engine.sources.runs.size import lists_at_least
 

@@ -20,13 +20,13 @@ import numpy as np
 import polars as pl
 
 from engine.errors import InputError, require_least
-from engine.evaluation.cut_lists import list_runs, refuse_unknown
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_notes, read_tables
-from engine.evaluation.listed import look_up
-from engine.evaluation.ranges import Range
-from engine.evaluation.run_parts import MOST_PARTS, QueryKeys
-from engine.evaluation.shard_files import from_bytes, to_bytes
-from engine.evaluation.shards import Material, cut
+from engine.evaluation.sharded.cut_lists import list_runs, refuse_unknown
+from engine.evaluation.sharded.files import from_bytes, to_bytes
+from engine.evaluation.sharded.listed import look_up
+from engine.evaluation.sharded.ranges import Range
+from engine.evaluation.sharded.run_parts import MOST_PARTS, QueryKeys
+from engine.evaluation.sharded.shards import Material, cut
 from engine.labels.annotator import InputTable
 from engine.notes import Note
 from engine.sources.io.files import reported_writing
@@ -48,7 +48,7 @@ SHARD = "shard"
 Progress = Callable[[str, int], None]
 
 # Raise it when what shards hold changes; those of other versions are then made anew.
-_VERSION = 1
+_VERSION = 2
 _MANIFEST = "manifest.json"
 _QUERIES = "queries.parquet"
 # Bytes of runs, as they would be in TREC text, that are ordered at a time: some 200,000 rows.

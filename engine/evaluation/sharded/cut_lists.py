@@ -12,9 +12,16 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles
-from engine.evaluation.listed import Listed
 from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
-from engine.evaluation.run_parts import BEYOND, KEPT, NUMBER, QueryKeys, RunParts, scatter_runs
+from engine.evaluation.sharded.listed import Listed
+from engine.evaluation.sharded.run_parts import (
+    BEYOND,
+    KEPT,
+    NUMBER,
+    QueryKeys,
+    RunParts,
+    scatter_runs,
+)
 from engine.sources.queries.buckets import BUCKETS
 from engine.sources.runs.edits import Edit, EditedRun, apply_edits, read_edits
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN

@@ -12,7 +12,6 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 
 from engine.errors import InputError
@@ -22,6 +21,8 @@ _QUERIES = "queries.parquet"
 _RUNS = "runs.parquet"
 _TABLES = "tables/"
 _MORE = "more.json"
+# Texts that are joined at a time, for their digest.
+_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,9 +70,14 @@ def _update(total: hashlib._Hash, column: pl.Series) -> None:
         total.update(lengths.to_numpy().astype("<u4").tobytes())
         _update(total, column.filter(lengths > 0).explode())
     elif column.dtype == pl.String:
-        texts = [(text or "").encode() for text in column]
-        total.update(np.array([len(text) for text in texts], dtype="<u4").tobytes())
-        total.update(b"".join(texts))
+        texts = column.fill_null("")
+        total.update(texts.str.len_bytes().to_numpy().astype("<u4").tobytes())
+        for start in range(0, len(texts), _AT_ONCE):
+            total.update(texts.slice(start, _AT_ONCE).str.join("").item().encode())
+    elif column.dtype.is_integer():
+        total.update(column.cast(pl.Int64).fill_null(0).to_numpy().astype("<i8").tobytes())
+    elif column.dtype.is_float():
+        total.update(column.cast(pl.Float64).fill_null(0.0).to_numpy().astype("<f8").tobytes())
     else:
         total.update(json.dumps(column.to_list(), default=str).encode())
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
-from engine.evaluation import partition as module
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.partition import partition, query_shards, read_shard
+from engine.evaluation.sharded import partition as module
+from engine.evaluation.sharded.partition import partition, query_shards, read_shard
 from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of

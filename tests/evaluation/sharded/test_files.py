@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError
-from engine.evaluation.shard_files import ShardContent, from_bytes, to_bytes
+from engine.evaluation.sharded.files import ShardContent, from_bytes, to_bytes
 from tests.tables import QUERIES, RUN, judgments
 
 CONTENT = ShardContent(

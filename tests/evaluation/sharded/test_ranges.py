@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.evaluation.ranges import halved
+from engine.evaluation.sharded.ranges import halved
 
 
 def counts(*values):

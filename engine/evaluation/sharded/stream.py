@@ -10,32 +10,26 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from engine import tables
 from engine.evaluation.assess import Evaluation, conclude
-from engine.evaluation.early import refuse_early
 from engine.evaluation.judge import merge
-from engine.evaluation.partition import Partition, shards_sha256
 from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs
 from engine.evaluation.settings import Settings
-from engine.evaluation.shard_work import (
-    Finished,
-    Work,
-    asked,
-    clear_plans,
-    evaluation_digest,
-    finished,
-    judge_shard,
-    planner_for,
-    unfinished,
-)
+from engine.evaluation.sharded.early import refuse_early
+from engine.evaluation.sharded.partition import Partition, shards_sha256
+from engine.evaluation.sharded.plans import clear_plans, planner_for
+from engine.evaluation.sharded.results import Finished, finished, judge_shard, unfinished
+from engine.evaluation.sharded.work import Work, asked, evaluation_digest
 from engine.machine import device
 from engine.machine.watch import OnEvent, PoolTotals, silent
+from engine.reading import store
+from engine.reading.costs import ReadingCosts, add_counters, share_costs
 from engine.reading.plan import WANTED
-from engine.reading.reads import Progress, ReadingCosts
+from engine.reading.reads import Progress, by_model
 from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here
 from engine.sources.io.folders import Folder
 from engine.tables import FAILURE
@@ -107,7 +101,6 @@ class _Pass:
         failures: by shard, the reads that failed.
         left: by shard, the units that are not done yet, of shards that were begun.
         stats: of each actor, its last counts.
-        totals: what happened to the actors.
     """
 
     job: Job
@@ -115,10 +108,9 @@ class _Pass:
     failures: dict[int, dict[str, Failure]] = field(default_factory=lambda: defaultdict(dict))
     left: Counter[int] = field(default_factory=Counter)
     stats: dict[str, dict[str, int]] = field(default_factory=dict)
-    totals: PoolTotals = field(default_factory=PoolTotals)
 
-    def add(self, unit: UnitDone) -> bool:
-        """Count a unit; whether its shard is now read."""
+    def add(self, unit: UnitDone) -> None:
+        """Count a unit."""
         costs = self.costs
         if unit.shard not in self.left:
             self.left[unit.shard] = max(1, unit.units)
@@ -126,12 +118,16 @@ class _Pass:
         self.left[unit.shard] -= 1
         self.failures[unit.shard].update(unit.failures)
         costs.done += unit.reads
+        costs.damaged_files = list(dict.fromkeys([*costs.damaged_files, *unit.damaged]))
         costs.prompt_tokens += unit.prompt_tokens
         costs.output_tokens += unit.output_tokens
         costs.reader_seconds += unit.seconds
         if unit.worker:
             self.stats[unit.worker] = unit.stats
-        return self.left[unit.shard] == 0
+
+    def is_read(self, shard: int) -> bool:
+        """Whether all units of a shard are done."""
+        return self.left.get(shard) == 0
 
 
 def _do(
@@ -142,7 +138,7 @@ def _do(
     on_event: OnEvent,
     host: type[Host],
 ) -> None:
-    """Read and judge shards: role after role, and judge with the last one."""
+    """Read and judge shards: all roles of a model together, model after model; judged with the last one."""
     executor: _Here | _OnRay
     if work.settings.running.pool().in_process:
         executor = _Here(work, host)
@@ -150,16 +146,20 @@ def _do(
         executor = _OnRay(work, host, on_event)
     progress = _Progress(work, shards, len(passes), on_progress)
     refused = work.settings.running.failed_reads == "error"
-    for number, one in enumerate(passes):
-        start = time.perf_counter()
-        for unit in executor.read(shards, one):
-            is_read = one.add(unit)
-            if is_read and one is passes[-1]:
+    groups = by_model(passes, lambda one: one.job.spec)
+    for group in groups:
+        start, totals = time.perf_counter(), PoolTotals()
+        for one in group:
+            one.costs.damaged_files += store.tidy(work.store, one.job.spec.fingerprint)
+        for unit in executor.read(shards, group, totals):
+            one = group[unit.role]
+            one.add(unit)
+            if group is groups[-1] and all(of_role.is_read(unit.shard) for of_role in group):
                 failures = _failures(passes, unit.shard)
                 if not (failures and refused):
                     executor.judge(unit.shard, failures)
-            progress.add(number, unit)
-        one.costs.seconds = time.perf_counter() - start
+            progress.add(one, unit)
+        share_costs([one.costs for one in group], time.perf_counter() - start, totals)
     for one in passes:
         _refuse_failures(one, work)
     if not passes:
@@ -188,16 +188,7 @@ def _reading(one: _Pass, done: Sequence[Finished]) -> Reading:
     costs.wanted = sum(wanted for wanted, _ in of_role)
     costs.failed = sum(failed for _, failed in of_role)
     costs.reused = costs.wanted - costs.done
-    costs.computed_tokens = sum(stats["prompt_tokens"] for stats in one.stats.values())
-    costs.padded_tokens = sum(stats["padded_tokens"] for stats in one.stats.values())
-    costs.memory_halvings = sum(stats["memory_halvings"] for stats in one.stats.values())
-    costs.workers = {name: stats["peak_memory"] for name, stats in one.stats.items()}
-    for name, value in asdict(one.totals).items():
-        setattr(costs, name, value)
-    if costs.done:
-        costs.reads_per_second = costs.done / costs.seconds
-    if costs.padded_tokens:
-        costs.padding_share = 1 - costs.computed_tokens / costs.padded_tokens
+    add_counters(costs, one.stats)
     nothing = tables.empty(WANTED)
     reads = tables.empty({**tables.READS, FAILURE: pl.String()})
     return Reading(one.job.ask, one.job.spec, one.job.prompt, nothing, reads, costs)
@@ -214,13 +205,14 @@ class _Progress:
             shard: known[shard].pairs + whole * known[shard].queries for shard in shards
         }
         self._total = jobs * sum(self._expected.values())
-        self._begun: set[tuple[int, int]] = set()
+        self._begun: set[tuple[str, int]] = set()
         self._done = 0
         self._report = report
 
-    def add(self, job: int, unit: UnitDone) -> None:
-        if (job, unit.shard) not in self._begun:
-            self._begun.add((job, unit.shard))
+    def add(self, one: _Pass, unit: UnitDone) -> None:
+        begun = one.job.ask.role.name, unit.shard
+        if begun not in self._begun:
+            self._begun.add(begun)
             self._total += unit.wanted - self._expected[unit.shard]
             self._done += unit.reused
         self._done += unit.reads
@@ -234,9 +226,12 @@ class _Here:
         self._host = host
         self._work = replace(work, gpu=device.machine_has_gpu())
 
-    def read(self, shards: Sequence[int], one: _Pass) -> Iterator[UnitDone]:
-        planner = planner_for(self._work, one.job)
-        return read_here(shards, planner, self._host(one.job.spec, self._work.store))
+    def read(
+        self, shards: Sequence[int], group: Sequence[_Pass], totals: PoolTotals
+    ) -> Iterator[UnitDone]:
+        planners = [planner_for(self._work, one.job) for one in group]
+        host = self._host([one.job.spec for one in group], self._work.store)
+        return read_here(shards, planners, host)
 
     def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
         judge_shard(self._work, shard, failures)
@@ -261,16 +256,18 @@ class _OnRay:
         self._work = replace(work, actors=self._pool.start, gpu=self._pool.needs.gpus > 0)
         self._judging = Tasks(_judge, self._work, "judging")
 
-    def read(self, shards: Sequence[int], one: _Pass) -> Iterator[UnitDone]:
+    def read(
+        self, shards: Sequence[int], group: Sequence[_Pass], totals: PoolTotals
+    ) -> Iterator[UnitDone]:
         from engine.reading.stream_on_ray import read_on_ray
 
         return read_on_ray(
             shards,
-            planner_for(self._work, one.job),
-            self._host(one.job.spec, self._work.store),
+            [planner_for(self._work, one.job) for one in group],
+            self._host([one.job.spec for one in group], self._work.store),
             pool=self._pool,
             on_event=self._on_event,
-            totals=one.totals,
+            totals=totals,
         )
 
     def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
