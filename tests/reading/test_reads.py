@@ -210,7 +210,7 @@ def ask_both(first, second, directory, reader, specs=(SPEC, JUDGE)):
     runs = []
 
     def run(plan, units, specs):
-        runs.append([specs[unit.reader] for unit in units])
+        runs.append([specs[place] for place in dict.fromkeys(unit.reader for unit in units)])
         return reader(plan, units, specs)
 
     with patch.object(reads, "executor_for", lambda *_: (run, 1, False)):
@@ -280,10 +280,9 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
         import os, signal, sys
         import engine.reading.reads as reads
         from engine.machine.pool import PoolSettings
-from engine.machine.watch import PoolTotals
         from pathlib import Path
         from tests.reading.test_reads import SPEC, wanted
-        from tests.conftest import SPEC, ScriptedReader
+        from tests.conftest import ScriptedReader
         reads.unit_tokens = lambda *_, **__: 1  # one read a unit
         scripted = ScriptedReader(str.upper)
         def killed(plan, units, spec):
