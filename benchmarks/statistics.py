@@ -103,7 +103,8 @@ def make_job(n: int) -> tuple[pl.DataFrame, pl.DataFrame]:
                 values = np.round(labels * (measure + 1)) / (measure + 1)
                 if measure >= 5:
                     values = labels ** (measure - 4)
-                names = {"run": f"run{run}", "annotator": f"a{annotator}", "measure": f"m{measure}"}
+                name = f"P@{measure + 1}" if measure < 5 else f"nDCG@{measure + 1}"
+                names = {"run": f"run{run}", "annotator": f"a{annotator}", "measure": name}
                 scores.append(_columns(queries, values, **names))
     return (
         pl.concat(scores).select(pl.col(name).cast(t) for name, t in tables.QUERY_SCORES.items()),

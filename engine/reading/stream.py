@@ -8,13 +8,13 @@ only how many reads it had and what they cost. ``read_here`` does this in this p
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import polars as pl
-import pyarrow as pa
 
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
@@ -124,7 +124,10 @@ class UnitDone:
 
 @dataclass(frozen=True)
 class UnitRow:
-    """A unit on its way to a host; without reads where a shard has nothing to read."""
+    """A unit on its way to a host; without reads where a shard has nothing to read.
+
+    ``reads`` is an Arrow stream: a table that is a slice of another would be pickled with all of it.
+    """
 
     role: int
     shard: int
@@ -135,7 +138,7 @@ class UnitRow:
     offset: int = 0
     size: int = 0
     span: tuple[int, int] = (0, 0)
-    reads: pa.Table | None = None
+    reads: bytes | None = None
     damaged: tuple[str, ...] = ()
 
 
@@ -166,7 +169,7 @@ def unit_rows(piece: Piece, plan: ShardPlan) -> Iterator[UnitRow]:
     if not units:
         yield UnitRow(piece.role, piece.shard, 0, wanted, plan.reused, damaged=plan.damaged)
         return
-    needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS).to_arrow()
+    needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
     for unit in units:
         yield UnitRow(
             piece.role,
@@ -179,9 +182,16 @@ def unit_rows(piece: Piece, plan: ShardPlan) -> Iterator[UnitRow]:
             offset=piece.number * _MOST + unit.offset,
             size=int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
             span=plan.span,
-            reads=needed.slice(unit.offset, unit.length),
+            reads=_packed(needed.slice(unit.offset, unit.length)),
             damaged=plan.damaged,
         )
+
+
+def _packed(reads: pl.DataFrame) -> bytes:
+    content = io.BytesIO()
+    # Newer layouts of texts would be written with all texts of the table that this is a slice of.
+    reads.write_ipc_stream(content, compat_level=pl.CompatLevel.oldest())
+    return content.getvalue()
 
 
 ReadUnit = Callable[[Reader, Unit, Sequence[Sequence[str]]], UnitResult]
@@ -224,7 +234,7 @@ class Host:
         told = UnitDone(row.role, row.shard, row.units, row.wanted, row.reused, damaged=row.damaged)
         if row.reads is None:
             return told
-        planned = pl.DataFrame(pl.from_arrow(row.reads))
+        planned = pl.read_ipc_stream(io.BytesIO(row.reads))
         unit = Unit(row.number, row.offset, planned.height, row.role)
         result = (read or self._read)(self.reader(row.role), unit, planned[INPUTS].to_list())
         reads = reads_table(planned, result.outputs)

@@ -1,6 +1,8 @@
 """An evaluation in shards gives the figures of one that is held by one process."""
 
 import hashlib
+import io
+import pickle
 import random
 import shutil
 from typing import ClassVar
@@ -22,7 +24,7 @@ from engine.evaluation.sharded.work import Work
 from engine.evaluation.sharded.work import asked as asked_of
 from engine.reading import readers, reads, store
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.stream import Host, Piece, unit_rows
+from engine.reading.stream import Host, Piece, ShardPlan, UnitSizes, unit_rows
 from engine.sources.io.folders import folder_at
 from engine.sources.queries.buckets import BUCKETS
 
@@ -259,7 +261,29 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
     later = planned(plans.planner_for(work, job), 1e9)
     assert 1 <= len(later) < len(first) - 1
-    assert later[0].reused == first[0].reused + first[0].reads.num_rows
+    assert (
+        later[0].reused == first[0].reused + pl.read_ipc_stream(io.BytesIO(first[0].reads)).height
+    )
+
+
+def test_a_unit_travels_with_its_own_prompts_alone():
+    reads = 1000
+    plan = pl.DataFrame(
+        {
+            "read_key": [f"{i:064}" for i in range(reads)],
+            "query_id": [f"q{i}" for i in range(reads)],
+            "doc_ids": [[f"d{i}"] for i in range(reads)],
+            "inputs": [["prompt " * 100 + str(i)] for i in range(reads)],
+            "size": 1,
+            "group": range(reads),
+        }
+    )
+    rows = list(unit_rows(Piece(0), ShardPlan(plan, 0, UnitSizes(1, 10, 10), (0, 1))))
+    assert len(rows) == 100
+    # 10 prompts of 700 characters, their keys, and what the formats add.
+    assert max(len(pickle.dumps(row)) for row in rows) < 12_000
+    whole = pl.concat(pl.read_ipc_stream(io.BytesIO(row.reads)) for row in rows)
+    assert whole.equals(plan.select(whole.columns))
 
 
 def test_a_judged_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
