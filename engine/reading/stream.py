@@ -28,7 +28,7 @@ from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_
 _MOST = 2**40
 # A unit takes about so long, once it is known how fast actors read: little is lost with one, and what
 # a unit costs the driver is little beside it.
-UNIT_SECONDS = 4.0
+UNIT_SECONDS = 5.0
 # Errors that say what a user can do; a worker's traceback would hide it.
 TOLD = (InputError, WriteError, ReadError)
 
