@@ -76,16 +76,18 @@ def all_lost(stage):
 
 
 def from_zero(stage):
-    """A node joins some seconds after the job began, and another when it reads."""
+    """A node joins when the job has said that it waits for one, and another when that one reads."""
 
     def later():
-        time.sleep(4)
+        # However busy the machine: the job begins to look at its cluster some seconds after its start.
+        while not any(line.startswith("waiting for a node") for line in stage.events):
+            time.sleep(0.1)
         first = stage.node()
         stage.now()
         stage.until("read", 8, [first])
         stage.node()
 
-    found = stage.evaluate(actors="1:4", gpus_per_actor=1, do=later, play=Play(pace=0.25))
+    found = stage.evaluate(actors="1:4", gpus_per_actor=1, do=later, play=Play(pace=0.5))
     return {"zero": found}
 
 
