@@ -133,7 +133,7 @@ def _run(
 ) -> tuple[Any, float]:
     from engine.evaluation.inputs import InputFiles
     from engine.evaluation.settings import Settings
-    from engine.evaluation.sharded.partition import partition
+    from engine.evaluation.sharded.start import partition_beside_ray
     from engine.evaluation.sharded.stream import evaluate_shards
     from engine.sources.io.folders import folder_at
 
@@ -156,7 +156,9 @@ def _run(
         told.append((time.perf_counter(), time.process_time()))
 
     start = time.perf_counter()
-    made = partition(files, folder_at(place / "out" / "inputs"), k=k)
+    made = partition_beside_ray(
+        files, folder_at(place / "out" / "inputs"), settings.running.pool(), k=k
+    )
     partitioned = time.perf_counter() - start
     result = evaluate_shards(
         made,

@@ -7,7 +7,7 @@ from typing import Any
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.partition import partition
+from engine.evaluation.sharded.start import partition_beside_ray
 from engine.evaluation.sharded.stream import evaluate_shards
 from engine.report.audit import Origin
 from engine.report.summary import SHARDS
@@ -44,8 +44,13 @@ def evaluate_in_shards(
             if what == "runs":
                 on_rows(done, done)
 
-        made = partition(
-            files, folder / _INPUTS, k=settings.ranking.k, pairs_per_shard=pairs, on_progress=on_cut
+        made = partition_beside_ray(
+            files,
+            folder / _INPUTS,
+            settings.running.pool(),
+            k=settings.ranking.k,
+            pairs_per_shard=pairs,
+            on_progress=on_cut,
         )
     with shown_progress() as on_progress:
         result = evaluate_shards(

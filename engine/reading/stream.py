@@ -27,23 +27,23 @@ from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_
 
 _MOST = 2**40
 # A unit takes about so long, once it is known how fast actors read: little is lost with one, and what
-# a unit costs the driver is little beside it.
-UNIT_SECONDS = 5.0
+# a unit costs the driver is little beside it. Hardly one takes more than five seconds then.
+UNIT_SECONDS = 4.0
 # Errors that say what a user can do; a worker's traceback would hide it.
 TOLD = (InputError, WriteError, ReadError)
 
 
 class UnitSizes(NamedTuple):
-    """How large a unit is, in the plan's sizes: what a device reads at once, what it is at first, and the most."""
+    """How large a unit is, in the plan's sizes: the least, what it is while the pace is unknown, and the most."""
 
     least: int
-    usual: int
+    first: int
     most: int
 
     def at(self, pace: float | None) -> int:
-        """The size that takes some seconds at a pace, in sizes a second; the usual one where it is unknown."""
+        """The size that takes some seconds at a pace, in sizes a second; the first one where it is unknown."""
         if pace is None:
-            return self.usual
+            return self.first
         return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
 
 

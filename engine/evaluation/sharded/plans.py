@@ -19,7 +19,6 @@ from engine.evaluation.read import Job, Reading, refuse_written, requests_for
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import read_shard
 from engine.evaluation.sharded.work import Work, found_table, read_table, write_table
-from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.reading import store
 from engine.reading.costs import ReadingCosts
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
@@ -62,9 +61,10 @@ class Planner:
         plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
         # As if all shards were like this one: units are as large as the whole evaluation lets them be.
         total = int(plan[SIZE].sum()) * max(1, work.pairs // max(1, known.pairs))
-        usual = unit_tokens(total, actors=work.actors, gpu=work.gpu)
-        least = min(usual, GPU_BATCH_TOKENS if work.gpu else CPU_BATCH_TOKENS)
-        units = UnitSizes(least, usual, max(usual, total // (8 * work.actors)))
+        # While nobody knows how fast a GPU reads, it gets what a CPU does: a quarter of a batch, which a slow
+        # one reads in seconds and a fast one has soon done.
+        first = unit_tokens(total, actors=work.actors, gpu=False)
+        units = UnitSizes(max(1, first // 4), first, max(first, total // (8 * work.actors)))
         last = shard == work.partition.shards[-1].number
         sharing = work.actors if last else 1
         return ShardPlan(plan, reused, units, known.span, pace, sharing, damaged)

@@ -223,8 +223,7 @@ class _Here:
     """Does everything in this process."""
 
     def __init__(self, work: Work, host: type[Host]) -> None:
-        self._host = host
-        self._work = replace(work, gpu=device.machine_has_gpu())
+        self._host, self._work = host, work
 
     def read(
         self, shards: Sequence[int], group: Sequence[_Pass], totals: PoolTotals
@@ -253,7 +252,7 @@ class _OnRay:
         weights = max((device.weight_bytes(s.parameters, s.dtype) for s in specs), default=0)
         loading = device.default_actor_memory(weights)
         self._pool = pool.decide(running.pool(), loading, budget=running.memory)
-        self._work = replace(work, actors=self._pool.start, gpu=self._pool.needs.gpus > 0)
+        self._work = replace(work, actors=self._pool.start)
         self._judging = Tasks(_judge, self._work, "judging")
 
     def read(

@@ -239,7 +239,6 @@ def test_without_manifests_keys_are_rendered_and_found(tmp_path):
 def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monkeypatch):
     """Whatever the pace is by then, and though a merged file of the store now has some of the reads."""
     # Small enough for the pace to matter here.
-    monkeypatch.setattr(plans, "CPU_BATCH_TOKENS", 200)
     monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
     asked, place = settings(**FEW), folder_at(tmp_path / "store")
     whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10_000)
@@ -287,7 +286,6 @@ def test_a_unit_travels_with_its_own_prompts_alone():
 
 
 def test_a_judged_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
-    monkeypatch.setattr(plans, "CPU_BATCH_TOKENS", 200)
     monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
     written = []
     add = store.add

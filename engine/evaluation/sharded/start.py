@@ -1,0 +1,89 @@
+"""The start of an evaluation in shards: Ray starts while the inputs are cut."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from engine.evaluation.inputs import InputFiles
+from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, Partition, Progress, partition
+from engine.machine.pool import PoolSettings
+from engine.sources.io.folders import Folder
+
+# Inputs that are cut already, or are refused at once, need no Ray.
+_PATIENCE = 1.0
+
+
+def partition_beside_ray(
+    files: InputFiles,
+    folder: Folder,
+    pool: PoolSettings,
+    *,
+    k: int,
+    pairs_per_shard: int = PAIRS_PER_SHARD,
+    on_progress: Progress = lambda what, done: None,
+) -> Partition:
+    """As ``partition.partition``; Ray, where the reads are done on it, starts in the meantime.
+
+    Args:
+        pool: where the reads are done.
+        on_progress: called by a thread of its own.
+
+    Raises:
+        InputError, WriteError: as ``partition.partition``.
+        InputError, ReadError: as ``cluster.start_ray``.
+    """
+
+    def cut(on_cut: Progress) -> Partition:
+        return partition(files, folder, k=k, pairs_per_shard=pairs_per_shard, on_progress=on_cut)
+
+    if pool.in_process:
+        return cut(on_progress)
+    return _beside(cut, on_progress, _start_ray)
+
+
+def _start_ray() -> None:
+    from engine.machine import cluster
+
+    cluster.start_ray()
+    # What evaluates is imported here too: Ray Data takes a second.
+    from engine.reading import stream_on_ray  # noqa: F401
+
+
+class _Stopped(BaseException):
+    """What cuts has to end, since what it is for has ended."""
+
+
+def _beside(
+    cut: Callable[[Progress], Partition], on_progress: Progress, start: Callable[[], None]
+) -> Partition:
+    """Cut in a thread, and start in this one, which Ray's handling of signals needs."""
+    cutting: Future[Partition] = Future()
+    stopped = threading.Event()
+
+    def on_cut(what: str, done: int) -> None:
+        if stopped.is_set():
+            raise _Stopped
+        on_progress(what, done)
+
+    def run() -> None:
+        try:
+            cutting.set_result(cut(on_cut))
+        except BaseException as error:
+            cutting.set_exception(error)
+
+    # Not waited for where a process ends before it does.
+    thread = threading.Thread(target=run, name="cutting into shards", daemon=True)
+    thread.start()
+    try:
+        try:
+            return cutting.result(timeout=_PATIENCE)
+        except TimeoutError:
+            start()
+        return cutting.result()
+    except BaseException:
+        # It removes its temporary files.
+        stopped.set()
+        thread.join(timeout=10)
+        raise

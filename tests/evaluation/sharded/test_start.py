@@ -1,0 +1,88 @@
+"""Ray starts while inputs are cut; neither end of it loses an error, or leaves the other behind."""
+
+import threading
+import time
+
+import pytest
+
+from engine.errors import InputError
+from engine.evaluation.sharded import start
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(start, "_PATIENCE", 0.05)
+
+
+def waits(seconds, tidied=None):
+    """Cuts for a while and reports now and then, as ``partition`` does."""
+
+    def cut(on_progress):
+        try:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                on_progress("runs", 1)
+                time.sleep(0.01)
+            return "partition"
+        finally:
+            if tidied is not None:
+                tidied.set()
+
+    return cut
+
+
+def beside(cut, begin, on_progress=lambda what, done: None):
+    return start._beside(cut, on_progress, begin)
+
+
+def test_both_are_under_way_at_a_time():
+    seen, here = [], []
+    made = beside(
+        waits(0.3),
+        lambda: (here.append(threading.current_thread()), time.sleep(0.2)),
+        lambda what, done: seen.append((time.monotonic(), threading.current_thread())),
+    )
+    assert made == "partition"
+    assert here == [threading.main_thread()]
+    assert threading.main_thread() not in {thread for _, thread in seen}
+
+
+def test_nothing_is_started_for_what_is_cut_already_or_refused_at_once():
+    assert beside(lambda on_progress: "there", pytest.fail) == "there"
+
+    def refused(on_progress):
+        raise InputError("run.txt", 3, "no score", "add one")
+
+    with pytest.raises(InputError, match="no score"):
+        beside(refused, pytest.fail)
+
+
+def test_inputs_that_are_refused_later_are_told():
+    def refused(on_progress):
+        time.sleep(0.2)
+        raise InputError("run.txt", 3, "no score", "add one")
+
+    with pytest.raises(InputError, match="no score"):
+        beside(refused, lambda: None)
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, ValueError("Ray did not start")])
+def test_cutting_ends_and_tidies_up_when_the_start_ends(end):
+    tidied = threading.Event()
+
+    def begin():
+        raise end
+
+    begun = time.monotonic()
+    with pytest.raises(type(end) if isinstance(end, Exception) else end):
+        beside(waits(60, tidied=tidied), begin)
+    assert tidied.is_set()
+    assert time.monotonic() - begun < 5
+
+
+def test_errors_of_progress_are_told():
+    def broken(what, done):
+        raise OSError("nobody reads standard error")
+
+    with pytest.raises(OSError, match="nobody reads"):
+        beside(waits(60), lambda: None, broken)
