@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import polars as pl
+
 from engine.machine.watch import PoolTotals
+from engine.reading.execute import UnitResult
+from engine.tables import DOC_IDS, OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
+
+# The kinds of reads: of one passage at most, and of several, as a list is read whole.
+SINGLE, WHOLE = "single", "whole"
+_SEVERAL = pl.col(DOC_IDS).list.len() > 1
+
+
+@dataclass(kw_only=True)
+class KindCosts:
+    """What a job's reads of one kind cost.
+
+    Reads of both kinds are read together, since a list begins as its first passage alone does, and Fusion-in-Decoder
+    encodes a passage once for both. What such a unit took is split by the tokens of its reads, prompts and
+    outputs: ``split_seconds`` tells how much of ``reader_seconds`` is known only so.
+
+    Attributes:
+        wanted, reused, done, prompt_tokens, output_tokens: as in ``ReadingCosts``.
+        computed_tokens, padded_tokens: as there, without those of readers while they are loaded.
+        reader_seconds, seconds: as there.
+    """
+
+    wanted: int = 0
+    reused: int = 0
+    done: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    computed_tokens: int = 0
+    padded_tokens: int = 0
+    reader_seconds: float = 0.0
+    split_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, other: KindCosts) -> None:
+        """Add the costs of other reads of the kind."""
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+Kinds = dict[str, KindCosts]
 
 
 @dataclass(kw_only=True)
@@ -35,6 +77,7 @@ class ReadingCosts:
         restarted_actors: actors whose process ended and was started again.
         repeated_units: units of work that were begun more than once.
         waited_seconds: time without any node that an actor fits on.
+        kinds: the same for each kind of reads that there are.
     """
 
     wanted: int = 0
@@ -57,6 +100,64 @@ class ReadingCosts:
     restarted_actors: int = 0
     repeated_units: int = 0
     waited_seconds: float = 0.0
+    kinds: Kinds = field(default_factory=dict)
+
+
+def wanted_kinds(reads: pl.DataFrame) -> dict[str, int]:
+    """How many distinct reads of each kind a table with ``read_key`` and ``doc_ids`` has."""
+    distinct = reads.select(READ_KEY, _SEVERAL.alias("several")).unique(READ_KEY)
+    several = int(distinct["several"].sum())
+    counts = {SINGLE: distinct.height - several, WHOLE: several}
+    return {kind: count for kind, count in counts.items() if count}
+
+
+def unit_kinds(reads: pl.DataFrame, result: UnitResult) -> Kinds:
+    """What a unit cost, by kind.
+
+    Args:
+        reads: of the unit, a reads table.
+        result: what the unit took.
+    """
+    kinds: Kinds = {}
+    tokens = pl.col(PROMPT_TOKENS) + pl.col(OUTPUT_TOKENS)
+    together = int(reads.select(tokens.sum()).item())
+    split = reads.select(_SEVERAL.n_unique()).item() > 1
+    for kind, of_kind in ((SINGLE, reads.filter(~_SEVERAL)), (WHOLE, reads.filter(_SEVERAL))):
+        if of_kind.is_empty():
+            continue
+        own = int(of_kind.select(tokens.sum()).item())
+        share = own / together if together else of_kind.height / reads.height
+        kinds[kind] = KindCosts(
+            done=of_kind.height,
+            prompt_tokens=int(of_kind[PROMPT_TOKENS].sum()),
+            output_tokens=int(of_kind[OUTPUT_TOKENS].sum()),
+            computed_tokens=round(share * result.computed_tokens),
+            padded_tokens=round(share * result.padded_tokens),
+            reader_seconds=share * result.seconds,
+            split_seconds=share * result.seconds if split else 0.0,
+        )
+    return kinds
+
+
+def add_kinds(into: Kinds, kinds: Mapping[str, KindCosts]) -> None:
+    """Add costs by kind to others."""
+    for kind, costs in kinds.items():
+        into.setdefault(kind, KindCosts()).add(costs)
+
+
+def merge_kinds(of_several: Iterable[Kinds]) -> Kinds:
+    """The costs of several jobs together, by kind."""
+    merged: Kinds = {}
+    for kinds in of_several:
+        add_kinds(merged, kinds)
+    return merged
+
+
+def want(costs: ReadingCosts, wanted: Mapping[str, int]) -> None:
+    """Put into the costs how many distinct reads of each kind were asked for, done ones being counted."""
+    for kind, count in wanted.items():
+        of_kind = costs.kinds.setdefault(kind, KindCosts())
+        of_kind.wanted, of_kind.reused = count, count - of_kind.done
 
 
 def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotals) -> None:
@@ -70,6 +171,9 @@ def share_costs(costs: Sequence[ReadingCosts], seconds: float, totals: PoolTotal
         one.seconds = seconds * (one.reader_seconds / busy if busy else 1 / len(costs))
         if one.done and one.seconds:
             one.reads_per_second = one.done / one.seconds
+        for of_kind in one.kinds.values():
+            busy_here = one.reader_seconds
+            of_kind.seconds = one.seconds * of_kind.reader_seconds / busy_here if busy_here else 0.0
     for name, value in asdict(totals).items():
         setattr(costs[0], name, value)
 

@@ -20,7 +20,8 @@ class UnitResult:
     """The outputs of a unit's reads, in order, and what they cost.
 
     ``seconds`` is the reader's time on this unit; ``stats`` are its counters since it was loaded
-    (see ``ReaderStats``); ``worker`` identifies the process.
+    (see ``ReaderStats``); ``worker`` identifies the process. ``computed_tokens`` and ``padded_tokens`` are those of
+    this unit alone.
     """
 
     unit: Unit
@@ -28,6 +29,8 @@ class UnitResult:
     worker: str
     seconds: float
     stats: dict[str, int]
+    computed_tokens: int = 0
+    padded_tokens: int = 0
 
 
 class Loaded:
@@ -72,6 +75,7 @@ def run_unit(
 ) -> UnitResult:
     """Read one unit; where the reader raises, read by read, so that one bad read fails alone."""
     start = time.perf_counter()
+    computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
     try:
         outputs = reader.read(inputs)
     except Exception as error:
@@ -79,7 +83,15 @@ def run_unit(
             raise
         outputs = [_read_alone(reader, one) for one in inputs]
     seconds = time.perf_counter() - start
-    return UnitResult(unit, outputs, worker, seconds, asdict(reader.stats))
+    return UnitResult(
+        unit,
+        outputs,
+        worker,
+        seconds,
+        asdict(reader.stats),
+        reader.stats.prompt_tokens - computed,
+        reader.stats.padded_tokens - padded,
+    )
 
 
 def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:

@@ -44,7 +44,7 @@ def _one_by_one(
     attempt: Attempt,
 ) -> UnitResult:
     outputs: list[ReadOutput] = []
-    seconds = 0.0
+    seconds, computed, padded = 0.0, 0, 0
     for row, single in enumerate(inputs, start=unit.offset):
         if not attempts.enter(row, attempt):
             outputs.append(ReadOutput.failed("the reader's process died in this read"))
@@ -53,4 +53,6 @@ def _one_by_one(
         attempts.leave(row)
         outputs += result.outputs
         seconds += result.seconds
-    return UnitResult(unit, outputs, worker, seconds, asdict(reader.stats))
+        computed += result.computed_tokens
+        padded += result.padded_tokens
+    return UnitResult(unit, outputs, worker, seconds, asdict(reader.stats), computed, padded)

@@ -89,6 +89,8 @@ _RESULT = pa.schema(
         "worker": pa.string(),
         "seconds": pa.float64(),
         "stats": _record(ReaderStats),
+        "computed_tokens": pa.int64(),
+        "padded_tokens": pa.int64(),
     }
 )
 
@@ -130,11 +132,11 @@ def read_on_ray(
         ):
             for row in map_rows(rows, actor_class, arguments, pool):
                 yield UnitResult(
-                    unit=Unit(**row["unit"]),
-                    outputs=[ReadOutput(**output) for output in row["outputs"]],
-                    worker=row["worker"],
-                    seconds=row["seconds"],
-                    stats=row["stats"],
+                    **row
+                    | {
+                        "unit": Unit(**row["unit"]),
+                        "outputs": [ReadOutput(**output) for output in row["outputs"]],
+                    }
                 )
     finally:
         with contextlib.suppress(Exception):

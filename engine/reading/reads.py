@@ -16,7 +16,15 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
-from engine.reading.costs import ReadingCosts, add_counters, share_costs
+from engine.reading.costs import (
+    ReadingCosts,
+    add_counters,
+    add_kinds,
+    share_costs,
+    unit_kinds,
+    want,
+    wanted_kinds,
+)
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
@@ -166,6 +174,8 @@ def get_all_reads(
         on_unit()
     for group in _together([job for job in jobs if job.plan.height], executor):
         _read(group, place if kept else None, pool, on_unit, on_event, executor)
+    for job in jobs:
+        want(job.costs, wanted_kinds(job.wanted))
     return [(job.table(), job.costs) for job in jobs]
 
 
@@ -260,6 +270,7 @@ def _read(
         job.workers[result.worker] = result.stats
         job.costs.done += done.height
         job.costs.reader_seconds += result.seconds
+        add_kinds(job.costs.kinds, unit_kinds(done, result))
         on_unit()
     if lost := plan.height - sum(job.costs.done for job in jobs):
         raise ReadError(f"{lost} reads were lost on the way; run again")

@@ -18,6 +18,7 @@ import polars as pl
 
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
+from engine.reading.costs import Kinds, unit_kinds
 from engine.reading.execute import Loaded, UnitResult, run_unit
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
 from engine.reading.protocol import Reader, ReaderSpec
@@ -105,6 +106,7 @@ class UnitDone:
         prompt_tokens, output_tokens: of its reads.
         worker, seconds, stats: as in ``execute.UnitResult``.
         damaged: of the whole shard, as in ``ShardPlan``.
+        kinds: what it cost, by kind of reads.
     """
 
     role: int
@@ -120,6 +122,7 @@ class UnitDone:
     seconds: float = 0.0
     stats: dict[str, int] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
+    kinds: Kinds = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -253,6 +256,7 @@ class Host:
             worker=result.worker,
             seconds=result.seconds,
             stats=result.stats,
+            kinds=unit_kinds(reads, result),
         )
 
     def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:

@@ -15,8 +15,8 @@ from rich.table import Table
 from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Study
-from engine.reading.costs import ReadingCosts
-from engine.report import layout, printed, verdict
+from engine.reading.costs import ReadingCosts, merge_kinds
+from engine.report import costs, layout, printed, verdict
 from engine.tables import ANNOTATOR, BEST, MEASURE, METHOD, NOTE, RUN, VALUE
 from engine.wording import counted
 
@@ -192,33 +192,33 @@ def _of_study(study: Study | None) -> list[str]:
     return [f"a study of {conditions}; above is the first, conditions.parquet has all"]
 
 
-def _costs(evaluation: Evaluation, study: Study | None) -> list[str]:
-    """What all reads cost together, and how many each role asked for."""
+def _costs(evaluation: Evaluation, study: Study | None) -> list[Table | str]:
+    """What all reads cost together, and the reads of each kind."""
     if study is not None:
         asked: dict[str, list[ReadingCosts]] = {}
-        for (_, _, role), costs in study.costs.items():
-            asked.setdefault(role, []).append(costs)
-        roles = {role: _together(costs) for role, costs in asked.items()}
+        for (_, _, role), of_one in study.costs.items():
+            asked.setdefault(role, []).append(of_one)
+        roles = {role: _together(of_role) for role, of_role in asked.items()}
     else:
         roles = {name: reading.costs for name, reading in evaluation.readings.items()}
-    roles = {name: costs for name, costs in roles.items() if costs.wanted}
+    roles = {name: of_role for name, of_role in roles.items() if of_role.wanted}
     if not roles:
         return []
     line = layout.reads_line("reads", _together(list(roles.values())))
-    if len(roles) > 1:
-        line += f" ({', '.join(f'{name} {costs.wanted}' for name, costs in roles.items())})"
-    return [line]
+    table = costs.table(roles, costs.labelling(evaluation.settings))
+    return [line] if table is None else [line, table]
 
 
-def _together(costs: Sequence[ReadingCosts]) -> ReadingCosts:
-    workers = [peak for one in costs for peak in one.workers.values()]
+def _together(of_several: Sequence[ReadingCosts]) -> ReadingCosts:
+    workers = [peak for one in of_several for peak in one.workers.values()]
     return ReadingCosts(
-        wanted=sum(one.wanted for one in costs),
-        reused=sum(one.reused for one in costs),
-        done=sum(one.done for one in costs),
-        failed=sum(one.failed for one in costs),
-        seconds=sum(one.seconds for one in costs if one.done),
+        wanted=sum(one.wanted for one in of_several),
+        reused=sum(one.reused for one in of_several),
+        done=sum(one.done for one in of_several),
+        failed=sum(one.failed for one in of_several),
+        seconds=sum(one.seconds for one in of_several if one.done),
         workers={"": max(workers)} if workers else {},
+        kinds=merge_kinds(one.kinds for one in of_several),
     )
 
 

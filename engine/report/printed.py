@@ -15,6 +15,8 @@ from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.labels.annotator import Annotator, Display
 from engine.report import certificate, edits, layout, margins, runs, verdict
+from engine.report.costs import labelling
+from engine.report.costs import table as costs_table
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
 from engine.wording import counted
 
@@ -52,6 +54,9 @@ def shown_tables(evaluation: Evaluation) -> list[Table]:
     level = layout.level(settings.bootstrap)
     for annotator in settings.labels.listed():
         result += [_rendered(display) for display in _displays(annotator, evaluation, level)]
+    roles = {name: reading.costs for name, reading in evaluation.readings.items()}
+    if (costs := costs_table(roles, labelling(settings))) is not None:
+        result.append(costs)
     return result
 
 

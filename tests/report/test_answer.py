@@ -127,18 +127,29 @@ def test_without_the_end_to_end_score_the_labels_are_all_there_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "annotators", [("erag",), ("erag", "containment", "containment-substring", "provenance")]
+    ("annotators", "whole", "fewest"),
+    [
+        (("erag",), 1, 10),
+        (("erag", "containment", "containment-substring", "provenance"), 1, 7),
+        # The costs of two kinds of reads take three lines.
+        (("erag", "containment", "containment-substring", "provenance"), 2, 4),
+    ],
 )
-def test_any_number_of_runs_fits_on_a_screen(tmp_path, annotators):
+def test_any_number_of_runs_fits_on_a_screen(tmp_path, annotators, whole, fewest):
     result = evaluated(
-        tmp_path, many_runs(14), annotators=annotators, relevant="pool", resamples=200
+        tmp_path,
+        many_runs(14),
+        annotators=annotators,
+        relevant="pool",
+        resamples=200,
+        end_to_end_k=whole,
     )
     text = shown(result, tmp_path)
     assert len(text) <= answer.MOST_LINES
     rows = [line.split()[0] for line in text if line.startswith("run") and line[3].isdigit()]
     ranked = result.end_to_end.sort("value", "run", descending=[True, False])["run"].to_list()
     assert rows == ranked[: len(rows)]
-    assert len(rows) >= 7
+    assert len(rows) >= fewest
     assert f"and {14 - len(rows)} more runs" in " ".join(text)
 
 

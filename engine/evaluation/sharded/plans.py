@@ -20,7 +20,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import read_shard
 from engine.evaluation.sharded.work import Work, found_table, read_table, write_table
 from engine.reading import store
-from engine.reading.costs import ReadingCosts
+from engine.reading.costs import ReadingCosts, want, wanted_kinds
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReadOutput
 from engine.reading.reads import input_sizes, output_columns, unit_tokens
@@ -128,6 +128,7 @@ def planned_reading(work: Work, job: Job, shard: int, failures: Mapping[str, Fai
     refuse_written(reads, spec)
     lost = reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
     costs = ReadingCosts(wanted=len(keys), failed=lost)
+    want(costs, wanted_kinds(asked))
     return Reading(job.ask, spec, job.prompt, asked, reads, costs)
 
 

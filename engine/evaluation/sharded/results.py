@@ -86,11 +86,11 @@ class Finished(NamedTuple):
 
     Attributes:
         judged: without the tables of passages.
-        reads: of each role, the distinct reads and how many of them failed.
+        reads: of each role, the distinct reads by kind, and how many failed.
     """
 
     judged: Judged
-    reads: dict[str, tuple[int, int]]
+    reads: dict[str, tuple[dict[str, int], int]]
 
 
 def finished(work: Work, shard: int) -> Finished:
@@ -178,7 +178,11 @@ def _manifest(work: Work, shard: int, *, failed: bool = False) -> str:
 def _content(judged: Judged, readings: Mapping[str, Reading]) -> bytes:
     content = {name: getattr(judged, name) for name in _SMALL}
     content["reads"] = {
-        role: [reading.costs.wanted, reading.costs.failed] for role, reading in readings.items()
+        role: [
+            {kind: costs.wanted for kind, costs in reading.costs.kinds.items()},
+            reading.costs.failed,
+        ]
+        for role, reading in readings.items()
     }
     content["notes"] = [asdict(note) for note in judged.notes]
     return json.dumps(content, ensure_ascii=False).encode()

@@ -27,7 +27,7 @@ from engine.evaluation.sharded.work import Work, asked, evaluation_digest
 from engine.machine import device
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
-from engine.reading.costs import ReadingCosts, add_counters, share_costs
+from engine.reading.costs import ReadingCosts, add_counters, add_kinds, share_costs, want
 from engine.reading.plan import WANTED
 from engine.reading.reads import Progress, by_model
 from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here
@@ -122,6 +122,7 @@ class _Pass:
         costs.prompt_tokens += unit.prompt_tokens
         costs.output_tokens += unit.output_tokens
         costs.reader_seconds += unit.seconds
+        add_kinds(costs.kinds, unit.kinds)
         if unit.worker:
             self.stats[unit.worker] = unit.stats
 
@@ -185,9 +186,11 @@ def _reading(one: _Pass, done: Sequence[Finished]) -> Reading:
     """What a role read and what that cost, without the reads themselves."""
     role, costs = one.job.ask.role.name, one.costs
     of_role = [shard.reads[role] for shard in done]
-    costs.wanted = sum(wanted for wanted, _ in of_role)
+    wanted = sum((Counter(wanted) for wanted, _ in of_role), Counter[str]())
+    costs.wanted = wanted.total()
     costs.failed = sum(failed for _, failed in of_role)
     costs.reused = costs.wanted - costs.done
+    want(costs, wanted)
     add_counters(costs, one.stats)
     nothing = tables.empty(WANTED)
     reads = tables.empty({**tables.READS, FAILURE: pl.String()})

@@ -24,7 +24,7 @@ from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, QUERY_ID
 
 # Changed when equal inputs and settings would give other tables.
-_VERSION = 1
+_VERSION = 2
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
     *BOOTSTRAP_FIELDS,

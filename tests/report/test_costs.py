@@ -1,0 +1,93 @@
+"""What the reads of each kind cost, as a table."""
+
+import re
+
+from rich.console import Console
+
+from engine.evaluation.settings import Settings
+from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
+from engine.report import costs
+from engine.report.costs import Labelling
+
+ERAG = Labelling("erag", "reader")
+
+
+def kind(**given):
+    usual = {
+        "wanted": 100,
+        "done": 100,
+        "prompt_tokens": 10_000,
+        "computed_tokens": 8_000,
+        "padded_tokens": 8_000,
+        "output_tokens": 300,
+        "reader_seconds": 50.0,
+        "seconds": 25.0,
+    }
+    return KindCosts(**usual | given)
+
+
+def shown(roles, base=ERAG):
+    table = costs.table(roles, base)
+    if table is None:
+        return None
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(table)
+    return [re.split(r"  +", line.strip()) for line in captured.get().splitlines()]
+
+
+def both(**of_whole):
+    return ReadingCosts(kinds={SINGLE: kind(), WHOLE: kind(**{"reader_seconds": 20.0} | of_whole)})
+
+
+def test_end_to_end_stands_beside_single_passages_with_the_ratio():
+    head, single, whole = shown({"reader": both()})
+    assert head[:5] == ["cost of reads", "done", "stored", "prompt tokens", "shared"]
+    assert head[5:] == ["generated", "reader s", "wall s", "to erag"]
+    assert single == [
+        "erag: single passages", "100", "0", "10,000", "20%", "300", "50.0", "25.0", "1.00",
+    ]  # fmt: skip
+    assert whole[0] == "end to end: whole lists"
+    assert whole[-1] == "0.40"
+
+
+def test_reads_from_the_store_make_no_ratio():
+    """A ratio of times is of nothing where one side had a part of its reads done already."""
+    rows = shown({"reader": both(reused=1)})
+    assert rows[0][-1] == "to erag"
+    assert rows[2][-1] != "0.40"
+    assert (
+        "to erag"
+        not in shown({"reader": ReadingCosts(kinds={SINGLE: kind(reused=1), WHOLE: kind()})})[0]
+    )
+
+
+def test_padding_and_split_times_are_told_where_there_are_any():
+    rows = shown({"reader": both(padded_tokens=10_000, split_seconds=3.0)})
+    assert "padding" in rows[0]
+    assert "reader s (~ by tokens)" in rows[0]
+    assert rows[2][5] == "20%"
+    assert "~20.0" in rows[2]
+    assert not any(value.startswith("~") for value in rows[1])
+
+
+def test_other_roles_are_named():
+    rows = shown(
+        {"reader": both(), "judge": ReadingCosts(kinds={SINGLE: kind(reader_seconds=5.0)})}
+    )
+    assert rows[3][0] == "judge: single passages"
+    assert rows[3][-1] == "0.10"
+
+
+def test_one_kind_alone_and_reads_that_were_all_stored_need_no_table():
+    assert shown({"reader": ReadingCosts(kinds={SINGLE: kind()})}) is None
+    stored = {"wanted": 100, "reused": 100}
+    kinds = {SINGLE: KindCosts(**stored), WHOLE: KindCosts(**stored)}
+    assert shown({"reader": ReadingCosts(kinds=kinds)}) is None
+
+
+def test_whose_labels_are_the_readers_own_follows_from_the_settings():
+    assert costs.labelling(Settings.of(annotators=("containment", "erag"))) == ERAG
+    other = Settings.of(annotators=("erag",), erag_reader="another")
+    assert costs.labelling(other) == Labelling("erag", "erag")
+    assert costs.labelling(Settings.of(annotators=("containment",))) is None
