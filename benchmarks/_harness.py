@@ -1,4 +1,4 @@
-"""What benchmarks share: their options, timing sides in turn, and the JSON file of their figures."""
+"""What benchmarks share: their options, timing sides in turn, ratios, and the file of their figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
+
+
+class Ratio(NamedTuple):
+    """How many times as long one side takes as another: the median of the rounds, the least and the most."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 class Timing(NamedTuple):
@@ -23,15 +35,52 @@ class Timing(NamedTuple):
     def best(self) -> float:
         return min(self.seconds)
 
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
 
-def make_parser(doc: str | None, *, rounds: int | None = None) -> argparse.ArgumentParser:
+    def over(self, other: Timing) -> Ratio:
+        """How many times as long this side took: of each round, since the machine's load changes."""
+        ratios = [a / b for a, b in zip(self.seconds, other.seconds, strict=True)]
+        return Ratio(median(ratios), min(ratios), max(ratios))
+
+
+class Line(NamedTuple):
+    """A line of the page of all benchmarks: what was measured, the figure, and what it should be."""
+
+    what: str
+    figure: str
+    target: str = ""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Has other defaults where ``--quick`` is given."""
+
+    quick: Mapping[str, Any] | None = None
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found = super().parse_args(args, namespace)
+        if self.quick is None or not found.quick:
+            return found
+        self.set_defaults(**self.quick)
+        return super().parse_args(args, namespace)
+
+
+def make_parser(
+    doc: str | None, *, rounds: int | None = None, quick: Mapping[str, Any] | None = None
+) -> argparse.ArgumentParser:
     """A parser of a benchmark's options, with ``--json``, and ``--rounds`` where it times in turn.
 
     Args:
         doc: the benchmark's docstring, whose first line describes it.
         rounds: how often each side is timed by default.
+        quick: what ``--quick`` makes of the defaults, for the smallest case that says anything; None for a
+            benchmark that adds this option itself.
     """
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
+    parser = _Parser(description=doc.splitlines()[0] if doc else None)
+    if quick is not None:
+        parser.quick = quick
+        parser.add_argument("--quick", action="store_true", help="the smallest case")
     if rounds is not None:
         parser.add_argument(
             "--rounds", type=int, default=rounds, help="how often each side is timed, in turn"
@@ -58,7 +107,10 @@ def in_turn(
 
 
 def write_report(
-    arguments: argparse.Namespace, packages: Sequence[str], figures: Mapping[str, Any]
+    arguments: argparse.Namespace,
+    packages: Sequence[str],
+    figures: Mapping[str, Any],
+    page: Sequence[Line] = (),
 ) -> None:
     """Write the figures to the file of ``--json``, if given, with what they depend on.
 
@@ -66,6 +118,7 @@ def write_report(
         arguments: the benchmark's options.
         packages: whose versions matter.
         figures: what was measured.
+        page: what ``python -m benchmarks`` says of it.
     """
     if arguments.json is None:
         return
@@ -74,6 +127,7 @@ def write_report(
         "machine": platform.processor() or platform.machine(),
         "versions": {name: version(name) for name in packages},
         "options": {name: str(value) for name, value in vars(arguments).items()},
+        "page": [line._asdict() for line in page],
         **figures,
     }
     arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

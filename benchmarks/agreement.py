@@ -1,8 +1,9 @@
 """Agreement with the eRAG package: its ``eval`` from run to scores, beside ours, value by value.
 
-    python -m benchmarks.agreement --data DIR [--questions 50] [--again] [--store DIR] [--json FILE]
+    python -m benchmarks.agreement [--data DIR] [--questions 50] [--again] [--store DIR] [--json FILE]
 
-``--data`` is a directory with ``queries.jsonl`` and ``corpus.jsonl`` as the engine reads them. BM25 finds
+``--data`` is a directory with ``queries.jsonl`` and ``corpus.jsonl`` as the engine reads them; without it, the
+demo's questions and passages. BM25 finds
 ten passages for each question; then each side makes its labels and scores:
 
 - the engine: ``evaluate``, annotator erag, with the downstream metrics em and f1;
@@ -31,6 +32,7 @@ The package's conventions, and what follows for the comparison:
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +42,7 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks._harness import make_parser, write_report
+from benchmarks._harness import Line, make_parser, write_report
 from engine import tables
 from engine.conformance.references import trec_eval_name
 from engine.evaluation.assess import Evaluation
@@ -276,6 +278,17 @@ def _name(measure: Measure) -> str:
     return str(trec_eval_name(measure))
 
 
+def demo_data(directory: Path) -> Path:
+    """The demo's questions and passages, as files."""
+    from engine.sources.articles.read import read_source
+    from engine.sources.bundled import questions, wikipedia_dump
+    from engine.sources.passages.cut import passages
+
+    shutil.copy(questions("short-answer"), directory / "queries.jsonl")
+    passages(read_source(wikipedia_dump())).write_ndjson(directory / "corpus.jsonl")
+    return directory
+
+
 def search(data: Path, questions: int, directory: Path) -> EvaluationInputs:
     """The first questions with what BM25 finds for them."""
     from engine.sources.passages.read import read_corpus
@@ -292,16 +305,17 @@ def search(data: Path, questions: int, directory: Path) -> EvaluationInputs:
     return read_inputs(files, k=DEPTH)
 
 
-def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+def main(options: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, quick={"questions": 3})
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--questions", type=int, default=50)
     parser.add_argument("--again", action="store_true", help="do the package's reads anew")
     parser.add_argument("--store", type=Path, help="read store; by default that of erag evaluate")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
     store = arguments.store or cache_directory() / "reads"
     with tempfile.TemporaryDirectory() as name:
-        inputs = search(arguments.data, arguments.questions, Path(name))
+        data = arguments.data or demo_data(Path(name))
+        inputs = search(data, arguments.questions, Path(name))
         agreements = [
             compare_with_package(
                 inputs,
@@ -321,7 +335,12 @@ def main() -> None:
     worst = max(agreements, key=lambda row: row.largest)
     print(f"{sum(row.values for row in agreements)} values, largest difference {worst.largest:.1e}"
           f"{f' ({worst.metric}, {worst.where})' if worst.where else ''}")  # fmt: skip
-    write_report(arguments, ("erag", "polars"), {"agreement": [asdict(row) for row in agreements]})
+    figures = {"agreement": [asdict(row) for row in agreements]}
+    compared = (
+        f"the eRAG package: {sum(row.values for row in agreements)} values, largest difference"
+    )
+    page = [Line(compared, f"{worst.largest:.1e}", f"{TOLERANCE:g} at most")]
+    write_report(arguments, ("erag", "polars"), figures, page)
     if worst.largest > TOLERANCE:
         sys.exit(f"they differ by more than {TOLERANCE:g}")
 

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks._cells import beyond, figures_of
-from benchmarks._harness import make_parser, write_report
+from benchmarks._harness import Line, make_parser, write_report
 from benchmarks._simulated_pairs import Case, draw, true_differences, true_taus
 from engine.statistics.difference_tests import (
     DifferenceTest,
@@ -365,7 +365,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = sum(bool(figures["fails"]) for _, figures in results)
     print(f"\n{failed} of {len(results)} cells fail")
     rows = [{"cell": asdict(cell), "figures": figures} for cell, figures in results]
-    write_report(options, ("numpy", "scipy"), {"cells": rows})
+    page = [Line("cells whose tests or intervals fail", f"{failed} of {len(results)}", "0")]
+    write_report(options, ("numpy", "scipy"), {"cells": rows}, page)
     return 1 if failed else 0
 
 

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 
 from benchmarks._cells import beyond, figures_of
-from benchmarks._harness import make_parser, write_report
+from benchmarks._harness import Line, make_parser, write_report
 from benchmarks._simulated import (
     MEASURES,
     correlation_for,
@@ -278,6 +278,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options,
         ("numpy", "scipy"),
         {"cells": [{"cell": vars(cell), "figures": figures} for cell, figures in results]},
+        [
+            Line(
+                "cells whose intervals hold too rarely, or too often",
+                f"{failed} of {len(cells)}",
+                "0",
+            )
+        ],
     )
     return int(failed > 0)
 

@@ -19,13 +19,13 @@ near 80% one of 1.3.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._harness import make_parser, write_report
+from benchmarks._harness import Line, make_parser, write_report
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.differences import mean_differences
 from engine.statistics.intervals import holm
@@ -177,10 +177,10 @@ def power(draw: Draw, samples: int, number: int) -> dict[str, Any]:
     return {"n": n, "power": found / samples, "power_of_the_test": tests / samples}
 
 
-def main() -> None:
-    parser = make_parser(__doc__)
+def main(options: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, quick={"samples": 40})
     parser.add_argument("--samples", type=int, default=1000)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
     start = time.perf_counter()
     print(f"{'runs':50}{'n':>5}{'all':>8}{'by itself':>11}{'best fails':>12}{'width':>7}")
     cells: list[dict[str, Any]] = []
@@ -207,7 +207,11 @@ def main() -> None:
     near = sum(POWERS[0] <= plan["power"] <= POWERS[1] for plan in plans)
     print(f"power between {POWERS[0]:.0%} and {POWERS[1]:.0%}: {near} of {len(plans)}")
     print(f"{arguments.samples:,} samples each, {time.perf_counter() - start:.0f} s")
-    write_report(arguments, ("numpy", "scipy"), {"cells": cells, "plans": plans})
+    page = [
+        Line("cells whose intervals all hold often enough", f"{held} of {len(cells)}"),
+        Line("planned numbers of queries with the power asked for", f"{near} of {len(plans)}"),
+    ]
+    write_report(arguments, ("numpy", "scipy"), {"cells": cells, "plans": plans}, page)
 
 
 if __name__ == "__main__":

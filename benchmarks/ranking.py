@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from benchmarks._harness import make_parser, write_report
+from benchmarks._harness import Line, make_parser, write_report
 from engine.ranking.kernel import RankedLabels, measure_lists
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
@@ -181,12 +181,12 @@ def _serve(tool: str, labels: Labels, pipe: Connection) -> None:
         pipe.send((seconds, memory, ready.columns(found) if asked == "values" else None))
 
 
-def main() -> None:
-    parser = make_parser(__doc__, rounds=5)
+def main(options: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, rounds=5, quick={"queries": 5_000, "rounds": 3})
     parser.add_argument("--queries", type=int, default=200_000)
     parser.add_argument("--depth", type=int, default=50)
     parser.add_argument("--labels", choices=["binary", "graded"], default="graded")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
 
     labels = make_labels(arguments.queries, arguments.depth, arguments.labels)
     context = multiprocessing.get_context("fork")
@@ -232,7 +232,12 @@ def main() -> None:
             f"{seconds / engine:10.1f}x{row['memory'] / 1e6:9.0f}"
         )
     packages = ("numpy", "polars", "pytrec_eval-terrier", "ranx")
-    write_report(arguments, packages, {"tools": report})
+    page = [
+        Line(f"{tool} to engine, {row['measures']} measures", f"{row['ratio']:.1f}")
+        for tool, row in report.items()
+        if tool != "engine"
+    ]
+    write_report(arguments, packages, {"tools": report}, page)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks import _scale
-from benchmarks._harness import in_turn, make_parser, write_report
+from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, shards
 from engine.retrieval.encoders import EncoderOptions, specify
@@ -254,26 +254,37 @@ def _table(best: dict[str, float], count: int, unit: str) -> None:
         print(f"  {name:{width}}{seconds:9.2f}{count / seconds:14.1f}{base / seconds:8.2f}")
 
 
-def main() -> None:
-    parser = make_parser(__doc__, rounds=3)
+def main(options: Sequence[str] | None = None) -> None:
+    quick = {"passages": 100, "rounds": 1, "scale": "20000,40000"}
+    parser = make_parser(__doc__, rounds=3, quick=quick)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--passages", type=int, default=600, help="that are encoded")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scale", default="200000,500000", help="numbers of passages")
     parser.add_argument("--only", default="bm25,encode,scale")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     corpus, queries = load(arguments.data)
     parts = arguments.only.split(",")
     report: dict[str, Any] = {}
+    page: list[Line] = []
     if "bm25" in parts:
         report["bm25"] = compare_bm25(corpus, queries, arguments.threads, arguments.rounds)
+        page.append(_line("BM25, whole processes: Pyserini to engine", report["bm25"]["seconds"]))
     if "encode" in parts:
         some = corpus.head(arguments.passages)
         report["encode"] = compare_encoding(some, queries, arguments.threads, arguments.rounds)
+        what = "encoding: sentence-transformers to engine"
+        page.append(_line(what, report["encode"]["seconds"], "1.5 and more"))
     if "scale" in parts:
         report["scale"] = compare_sizes([int(n) for n in arguments.scale.split(",")])
-    write_report(arguments, ("numpy", "polars", "torch"), report)
+    write_report(arguments, ("numpy", "polars", "torch"), report, page)
+
+
+def _line(what: str, seconds: dict[str, float], target: str = "") -> Line:
+    """The first side's seconds to the last one's."""
+    first, *_, last = seconds.values()
+    return Line(what, f"{first / last:.2f}", target)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._harness import make_parser, write_report
+from benchmarks._harness import Line, make_parser, write_report
 
 K = 100
 # Passages of the whole list that is read at the end of it.
@@ -32,8 +32,8 @@ _PASSAGES = 200_000
 _NODES = 8
 
 
-def main() -> None:
-    arguments = _arguments()
+def main(options: Sequence[str] | None = None) -> None:
+    arguments = _arguments(options)
     figures: dict[str, list[dict[str, Any]]] = {"reads": [], "actors": []}
     folder = Path(tempfile.mkdtemp(prefix="erag-scaling-", dir=arguments.folder))
     try:
@@ -48,19 +48,38 @@ def main() -> None:
             print(json.dumps(row), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    write_report(arguments, ["ray", "polars", "pyarrow"], figures)
+    page = [
+        Line(
+            f"{row['reads']:,} reads: peak memory of the driver",
+            f"{row['driver_peak_mib']} MiB",
+            "1 GB",
+        )
+        for row in figures["reads"]
+    ]
+    page += [
+        Line(
+            f"{row['actors']} pretended GPUs: share of the time that they read",
+            f"{row['efficiency']:.1%}",
+        )
+        for row in figures["actors"]
+    ]
+    write_report(arguments, ["ray", "polars", "pyarrow"], figures, page)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = make_parser(__doc__)
-    parser.add_argument("--reads", type=int, nargs="*", default=[], help="reads of single passages")
-    parser.add_argument("--actors", type=int, nargs="*", default=[], help="pretended GPUs")
+def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser(__doc__, quick={"reads": [20_000], "actors": [2], "seconds": 15})
+    parser.add_argument("--reads", type=int, nargs="*", help="reads of single passages")
+    parser.add_argument("--actors", type=int, nargs="*", help="pretended GPUs")
     parser.add_argument(
         "--seconds", type=float, default=60, help="of reading, for each number of actors"
     )
     parser.add_argument("--resamples", type=int, default=0, help="of the statistics at the end")
     parser.add_argument("--folder", type=Path, help="where files are made; by default temporary")
-    return parser.parse_args()
+    arguments: argparse.Namespace = parser.parse_args(options)
+    if arguments.reads is None and arguments.actors is None:
+        arguments.reads, arguments.actors = [100_000, 1_000_000], [1, 8, 16]
+    arguments.reads, arguments.actors = arguments.reads or [], arguments.actors or []
+    return arguments
 
 
 def _by_reads(folder: Path, reads: int, resamples: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ import multiprocessing
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks._harness import in_turn, make_parser, write_report
+from benchmarks._harness import Line, Timing, in_turn, make_parser, write_report
 from engine.machine import cluster, pool
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
@@ -249,8 +249,8 @@ def apart(one: list[str], other: list[str]) -> float:
     return sum(a != b for a, b in zip(one, other, strict=True)) / len(one)
 
 
-def main() -> None:
-    parser = make_parser(__doc__, rounds=2)
+def main(options: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, rounds=2, quick={"reads": 24})
     parser.add_argument("--data", type=Path)
     parser.add_argument("--reads", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16, help="of generate")
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--vllm", help="an interpreter that has vLLM")
     parser.add_argument("--pipeline-reads", type=int, default=0)
     parser.add_argument("--memory", help="budgets, separated by commas")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(options)
     dtype: Dtype | None = arguments.dtype
     torch.set_num_threads(arguments.threads)
 
@@ -269,7 +269,7 @@ def main() -> None:
         arguments.data, max(arguments.reads, arguments.pipeline_reads), spec, prompt
     )
     prompts = ["".join(pieces) for pieces in reads["inputs"].head(arguments.reads).to_list()]
-    report = compare_readers(spec, prompts, arguments)
+    report, page = compare_readers(spec, prompts, arguments)
     if arguments.memory:
         report["memory"] = read_under_budgets(spec, prompts, arguments.memory.split(","))
     if arguments.pipeline_reads:
@@ -281,18 +281,21 @@ def main() -> None:
             )
         slower = sides["pipeline"]["seconds"] / sides["loop"]["seconds"] - 1
         print(f"the pipeline takes {slower:+.1%} of the loop's time")
-    write_report(arguments, ("torch", "transformers"), report)
+        page.append(Line("pipeline: time above that of a loop", f"{slower:+.1%}"))
+    write_report(arguments, ("torch", "transformers"), report, page)
 
 
 def compare_readers(
     spec: ReaderSpec, prompts: list[str], arguments: argparse.Namespace
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Line]]:
     """Equality in fp32, then the sides in turn, their shares of the floor, and what outputs differ."""
     exact, sample = replace(spec, dtype="float32"), prompts[:24]
     if engine(exact)[0](sample) != generate(exact, arguments.batch)(sample):
         raise SystemExit("outputs differ from generate's in fp32")
 
-    best, outputs, computed = time_readers(spec, prompts, arguments)
+    timings, computed = time_readers(spec, prompts, arguments)
+    best = {name: timing.best for name, timing in timings.items()}
+    outputs: dict[str, list[str]] = {name: timing.result for name, timing in timings.items()}
     model = AutoModelForCausalLM.from_pretrained(
         spec.path, dtype=getattr(torch, spec.dtype), trust_remote_code=False
     )
@@ -317,19 +320,30 @@ def compare_readers(
     for name in outputs:
         if name != ENGINE:
             print(f"  engine against {name}: {apart(outputs[ENGINE], outputs[name]):.1%}")
-    return {
+    reached = max(floor / seconds for name, seconds in best.items() if "engine" in name)
+    page = [
+        Line(f"reads/s: {name} to {GENERATE}", str(timings[GENERATE].over(timings[name])))
+        for name in (ENGINE, ACTORS)
+        if name in timings
+    ]
+    page += [Line(f"reads/s: {ENGINE} to {VLLM}", f"{best[VLLM] / best[ENGINE]:.2f}")] * (
+        VLLM in best
+    )
+    page.append(Line("speed of the engine, of its floor", f"{reached:.0%}", "50% and more"))
+    figures = {
         "dtype": spec.dtype,
         "reads_per_second": {name: len(prompts) / seconds for name, seconds in best.items()},
         "matmul_flops": rate,
         "share_of_floor": {name: floor / seconds for name, seconds in best.items()},
         "differing_batch_of_one": batched,
     }
+    return figures, page
 
 
 def time_readers(
     spec: ReaderSpec, prompts: list[str], arguments: argparse.Namespace
-) -> tuple[dict[str, float], dict[str, list[str]], float]:
-    """Best seconds and outputs of each side, and the prompt tokens that the engine computes."""
+) -> tuple[dict[str, Timing], float]:
+    """Seconds and outputs of each side, and the prompt tokens that the engine computes."""
     ours, reader = engine(spec)
     sides: dict[str, Read] = {GENERATE: generate(spec, arguments.batch), ENGINE: ours}
     with contextlib.ExitStack() as stack:
@@ -341,16 +355,13 @@ def time_readers(
         calls = {name: partial(read, prompts) for name, read in sides.items()}
         timings = in_turn(calls, arguments.rounds)
         computed = (reader.stats.prompt_tokens - before) / arguments.rounds
-        best = {name: timing.best for name, timing in timings.items()}
-        outputs: dict[str, list[str]] = {name: timing.result for name, timing in timings.items()}
         if arguments.vllm:
             peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
             # Once more, should the machine have changed meanwhile.
-            best = {
-                name: min(best[name], timing.best) for name, timing in in_turn(calls, 1).items()
-            }
-            best[VLLM], outputs[VLLM] = min(peer["seconds"]), peer["outputs"]
-    return best, outputs, computed
+            for name, timing in in_turn(calls, 1).items():
+                timings[name].seconds.extend(timing.seconds)
+            timings[VLLM] = Timing(peer["seconds"], peer["outputs"])
+    return timings, computed
 
 
 def read_under_budgets(

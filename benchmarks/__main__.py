@@ -1,0 +1,132 @@
+"""All benchmarks, one after another, each in a process of its own, and one page of what they found.
+
+    python -m benchmarks --quick [--only fid,statistics] [--json FILE]
+
+Without ``--quick`` each runs as it does by itself, which takes hours. A benchmark that fails, or takes longer
+than its share of the time, is named on the page, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks._harness import Line
+from engine.machine.batching import machine_memory
+
+# What is told first stands first: what the engine is for, then its parts.
+NAMES = (
+    "throughput",
+    "fid",
+    "scaling",
+    "retrieval",
+    "ranking",
+    "statistics",
+    "agreement",
+    "interval_coverage",
+    "lead_coverage",
+    "difference_size",
+)
+# Seconds that a quick one may take; the whole is to end within ten minutes.
+_QUICK_LIMIT = 240
+
+
+class Outcome(NamedTuple):
+    """What became of a benchmark: its report, or why there is none."""
+
+    name: str
+    seconds: float
+    report: dict[str, Any] | None
+    problem: str = ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    names = options.only.split(",") if options.only else list(NAMES)
+    if unknown := set(names) - set(NAMES):
+        sys.exit(
+            f"there is no benchmark {', '.join(sorted(unknown))}; choose of {', '.join(NAMES)}"
+        )
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+            outcomes.append(run(name, Path(folder, f"{name}.json"), quick=options.quick))
+    for line in page(outcomes):
+        print(line)
+    if options.json is not None:
+        content = {outcome.name: outcome._asdict() for outcome in outcomes}
+        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return int(any(outcome.problem for outcome in outcomes))
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--quick", action="store_true", help="the smallest case of each")
+    parser.add_argument("--only", help="names, separated by commas")
+    parser.add_argument("--json", type=Path, help="file to write all reports to")
+    return parser.parse_args(arguments)
+
+
+def run(name: str, report: Path, *, quick: bool) -> Outcome:
+    """Run a benchmark in a process of its own, so that no memory and no setting outlives it."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(report)]
+    command += ["--quick"] if quick else []
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
+        try:
+            status = subprocess.run(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                check=False,
+                timeout=_QUICK_LIMIT if quick else None,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return Outcome(name, _QUICK_LIMIT, None, f"took more than {_QUICK_LIMIT} s")
+        seconds = time.perf_counter() - start
+        said.seek(0)
+        lines = said.read().strip().splitlines()
+    found = json.loads(report.read_text(encoding="utf-8")) if report.exists() else None
+    if status or found is None:
+        problem = f"failed with status {status}: {lines[-1] if lines else 'it said nothing'}"
+        return Outcome(name, seconds, found, problem)
+    return Outcome(name, seconds, found)
+
+
+def page(outcomes: Sequence[Outcome]) -> list[str]:
+    """What all benchmarks found, a line for each figure."""
+    cores = len(os.sched_getaffinity(0))
+    used = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "ray"))
+    lines = [
+        f"{date.today().isoformat()}, {platform.machine()}, {cores} cores, "
+        f"{machine_memory() / 2**30:.0f} GiB, {used}",
+        f"{'benchmark':18}{'':56}{'figure':>28}  target",
+    ]
+    for outcome in outcomes:
+        told = [Line(**line) for line in (outcome.report or {}).get("page", [])]
+        if outcome.problem:
+            told.append(Line(outcome.problem, ""))
+        for number, line in enumerate(told):
+            name = outcome.name if number == 0 else ""
+            lines.append(f"{name:18}{line.what:56}{line.figure:>28}  {line.target}".rstrip())
+    total = sum(outcome.seconds for outcome in outcomes)
+    lines.append(
+        f"{len(outcomes)} benchmarks, {total:.0f} s; ratios: median of rounds [least, most]"
+    )
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,70 @@
+"""Benchmarks: what they share, and that the smallest case of each still runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as every
+from benchmarks._harness import Line, Ratio, Timing, make_parser, write_report
+
+
+def test_every_benchmark_is_on_the_page():
+    folder = Path(every.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    assert modules == set(every.NAMES)
+
+
+def test_quick_changes_defaults_and_nothing_that_was_given():
+    parser = make_parser("One.\n\nMore.", rounds=5, quick={"rounds": 1, "reads": 3})
+    parser.add_argument("--reads", type=int, default=100)
+    assert (parser.parse_args([]).rounds, parser.parse_args([]).reads) == (5, 100)
+    quick = parser.parse_args(["--quick", "--reads", "7"])
+    assert (quick.rounds, quick.reads) == (1, 7)
+
+
+def test_ratios_are_of_rounds_and_not_of_sums():
+    """A round beside other load is slow for both sides."""
+    slow, fast = Timing([2.0, 20.0, 4.0], None), Timing([1.0, 10.0, 1.0], None)
+    assert slow.over(fast) == Ratio(2.0, 2.0, 4.0)
+    assert str(slow.over(fast)) == "2.00 [2.00, 4.00]"
+    with pytest.raises(ValueError, match="shorter"):
+        slow.over(Timing([1.0], None))
+
+
+def test_reports_have_the_lines_of_the_page(tmp_path):
+    parser = make_parser("One.", quick={})
+    arguments = parser.parse_args(["--quick", "--json", str(tmp_path / "a.json")])
+    write_report(arguments, ["numpy"], {"cells": [1]}, [Line("speed", "2.0", "1 and more")])
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert report["cells"] == [1]
+    outcome = every.Outcome("fid", 3.0, report)
+    lines = every.page([outcome, every.Outcome("ranking", 4.0, None, "failed with status 1: no")])
+    told = [line.split() for line in lines[2:]]
+    assert told[0] == ["fid", "speed", "2.0", "1", "and", "more"]
+    assert told[1] == ["ranking", "failed", "with", "status", "1:", "no"]
+    assert told[2][:4] == ["2", "benchmarks,", "7", "s;"]
+
+
+def test_what_fails_is_told_and_decides_the_status(tmp_path, monkeypatch, capsys):
+    failed = every.Outcome("fid", 1.0, None, "failed with status 1: outputs differ")
+    monkeypatch.setattr(every, "run", lambda name, report, *, quick: failed)
+    assert every.main(["--quick", "--only", "fid", "--json", str(tmp_path / "all.json")]) == 1
+    assert "outputs differ" in capsys.readouterr().out
+    assert json.loads((tmp_path / "all.json").read_text())["fid"]["report"] is None
+    with pytest.raises(SystemExit, match="no benchmark nothing"):
+        every.main(["--only", "nothing"])
+
+
+def test_a_benchmark_that_ends_in_an_error_is_a_problem(tmp_path, monkeypatch):
+    found = every.run("_no_such", tmp_path / "report.json", quick=True)
+    assert found.report is None
+    assert "_no_such" in found.problem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", every.NAMES)
+def test_the_smallest_case_runs(name, tmp_path):
+    outcome = every.run(name, tmp_path / "report.json", quick=True)
+    assert not outcome.problem
+    assert outcome.report["page"]
