@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 import os
 import resource
@@ -219,14 +220,18 @@ def token_cost(
         probe: runs a forward pass of the given number of tokens.
     """
     probe(small)  # what a first pass sets up once is not a cost of its tokens
-    peaks = [_peak_of(device, probe, size) for size in (small, large)]
+    peaks = [peak_above(device, functools.partial(probe, size)) for size in (small, large)]
     if peaks[0] is None or peaks[1] is None:
         return None
     per_token = max(0.0, (peaks[1] - peaks[0]) / (large - small))
     return max(0.0, peaks[0] - per_token * small), per_token
 
 
-def _peak_of(device: torch.device, probe: Callable[[int], None], tokens: int) -> int | None:
+def peak_above(device: torch.device, run: Callable[[], None]) -> int | None:
+    """Bytes by which the peak of memory rises while something runs; None where that cannot be measured.
+
+    On a GPU by the allocator, on a CPU by the resident memory (Linux).
+    """
     import torch
 
     global _peak_before_probes
@@ -235,17 +240,17 @@ def _peak_of(device: torch.device, probe: Callable[[int], None], tokens: int) ->
         torch.cuda.empty_cache()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        probe(tokens)
+        run()
         return torch.cuda.max_memory_allocated() - before
     try:
         # Else what was freed before, and is still resident, would be reused unseen.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         before = _status_bytes("VmRSS")
-        probe(tokens)
-        return _status_bytes("VmHWM") - before
     except (OSError, AttributeError, ValueError):
         return None
+    run()
+    return _status_bytes("VmHWM") - before
 
 
 def _status_bytes(name: str) -> int:

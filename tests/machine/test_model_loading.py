@@ -160,10 +160,10 @@ def test_a_loaded_model_is_that_of_transformers(stored, dtype):
 
 
 def test_casting_while_loading_takes_no_second_copy_of_the_weights(stored):
-    def load(tokens):
+    def load():
         load.model = loaded(stored, "float32")
 
-    rise = device._peak_of(device.prepare(specify_share()), load, 0)
+    rise = device.peak_above(device.prepare(specify_share()), load)
     if rise is None:
         pytest.skip("this system does not say what a process takes")
     weights = sum(p.numel() * p.element_size() for p in load.model[0].parameters())

@@ -1,0 +1,224 @@
+"""The engine beside other ways to read the same prompts with the same model: reads a second, and memory.
+
+    python -m benchmarks.peers [--data DIR] [--reads 120] [--rounds 3] [--vllm PYTHON] [--json FILE]
+
+Single passages as BM25 lists them, as eRAG labels them. Every side is a process of its own with the bundled
+reader in the same precision and with the same threads, and all read in turn:
+
+- the engine's reader;
+- ``generate`` of transformers on one prompt at a time, which is what one writes first;
+- on batches of 16 prompts in the order of arrival, padded;
+- on batches of 16 prompts that were sorted by length, the longest first, as evaluation harnesses do;
+- the eRAG package's ``eval`` with a generator of the first kind, its metrics included, where the package is
+  installed;
+- vLLM, where ``--vllm`` names an interpreter that has it (``make vllm`` makes one); its memory is not measured.
+
+Answers first: in fp32 all sides must give the same answers to a sample of the prompts. Memory is what the peak
+of the process rises by above what it has with the model loaded.
+
+lm-evaluation-harness is not among them. It reads with ``generate`` in batches sorted by length, as the fourth
+side does, and would bring some forty packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing.pool import Pool
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from benchmarks._harness import Line, Timing, in_turn, make_parser, write_report
+from benchmarks.throughput import DEPTH, engine, generate, planned_reads, vllm
+from engine.machine import device
+from engine.reading.protocol import ReaderSpec
+from engine.reading.readers import specify
+
+Read = Callable[[list[str]], list[str]]
+ENGINE, ALONE, ARRIVAL, SORTED, PACKAGE, VLLM = (
+    "engine",
+    "generate, one at a time",
+    "generate, batches of 16",
+    "generate, sorted batches of 16",
+    "eRAG package, one at a time",
+    "vLLM",
+)
+_BATCH = 16
+# Prompts on which all sides must agree.
+_SAMPLE = 4
+
+
+def main(options: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, rounds=3, quick={"reads": 8, "rounds": 1})
+    parser.add_argument("--data", type=Path, help="with queries.jsonl and corpus.jsonl")
+    parser.add_argument("--reads", type=int, default=120)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--vllm", help="an interpreter that has vLLM")
+    arguments = parser.parse_args(options)
+    spec, prompt = specify(
+        "bundled", augmentation="in-prompt", task="short-answer", dtype=arguments.dtype
+    )
+    spec = replace(spec, threads=arguments.threads)
+    reads = planned_reads(arguments.data, arguments.reads, spec, prompt)
+    prompts = ["".join(pieces) for pieces in reads["inputs"].to_list()]
+    names = [ENGINE, ALONE, ARRIVAL, SORTED]
+    names += [PACKAGE] if importlib.util.find_spec("erag") else []
+    if PACKAGE not in names:
+        print("the eRAG package is not installed, and left out")
+    refuse_different_answers(names, replace(spec, dtype="float32"), prompts[:_SAMPLE])
+    timings, memory = measure(names, spec, prompts, arguments.rounds)
+    if arguments.vllm:
+        peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
+        timings[VLLM] = Timing(peer["seconds"], peer["outputs"])
+    show(timings, memory, len(prompts), spec, arguments)
+    figures = {
+        "dtype": spec.dtype,
+        "reads": len(prompts),
+        "seconds": {name: timing.seconds for name, timing in timings.items()},
+        "memory": memory,
+    }
+    page = [
+        Line(f"reads/s: engine to {name}", str(timing.over(timings[ENGINE])))
+        for name, timing in timings.items()
+        if name != ENGINE
+    ]
+    write_report(arguments, ("torch", "transformers"), figures, page)
+
+
+def measure(
+    names: Sequence[str], spec: ReaderSpec, prompts: list[str], rounds: int
+) -> tuple[dict[str, Timing], dict[str, int | None]]:
+    """Seconds and answers of each side, in turn, and the bytes that reading takes beside the model."""
+    pools = {name: _process(name, spec) for name in names}
+    try:
+        sides = {name: partial(pool.apply, _read, (prompts,)) for name, pool in pools.items()}
+        # What a first call sets up is no part of the time.
+        memory = {name: pool.apply(_rise, (prompts,)) for name, pool in pools.items()}
+        timings = in_turn(sides, rounds)
+    finally:
+        for pool in pools.values():
+            pool.terminate()
+    return timings, memory
+
+
+def refuse_different_answers(names: Sequence[str], exact: ReaderSpec, prompts: list[str]) -> None:
+    """End where a side's answers are not those of ``generate`` on one prompt at a time.
+
+    The package reads with just that.
+    """
+    answers: dict[str, list[str]] = {}
+    for name in names:
+        if name == PACKAGE:
+            continue
+        with _process(name, exact) as pool:
+            answers[name] = pool.apply(_read, (prompts,))
+    for name, given in answers.items():
+        if given != answers[ALONE]:
+            raise SystemExit(f"in fp32 the answers of {name!r} are not those of {ALONE!r}")
+
+
+def _process(name: str, spec: ReaderSpec) -> Pool:
+    return multiprocessing.get_context("spawn").Pool(1, _load, (name, spec))
+
+
+_side: Read | None = None  # of a process of ``_process``
+
+
+def _load(name: str, spec: ReaderSpec) -> None:
+    global _side
+    logging.disable_progress_bar()
+    torch.set_num_threads(spec.threads)
+    _side = _sides()[name](spec)
+
+
+def _read(prompts: list[str]) -> list[str]:
+    assert _side is not None
+    return _side(prompts)
+
+
+def _rise(prompts: list[str]) -> int | None:
+    def run() -> None:
+        _read(prompts)
+
+    return device.peak_above(torch.device("cuda" if torch.cuda.is_available() else "cpu"), run)
+
+
+def _sides() -> dict[str, Callable[[ReaderSpec], Read]]:
+    return {
+        ENGINE: lambda spec: engine(spec)[0],
+        ALONE: lambda spec: generate(spec, 1),
+        ARRIVAL: lambda spec: generate(spec, _BATCH),
+        SORTED: lambda spec: _sorted(generate(spec, _BATCH)),
+        PACKAGE: lambda spec: _package(generate(spec, 1)),
+    }
+
+
+def _sorted(read: Read) -> Read:
+    def read_sorted(prompts: list[str]) -> list[str]:
+        order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
+        outputs = dict(zip(order, read([prompts[i] for i in order]), strict=True))
+        return [outputs[i] for i in range(len(prompts))]
+
+    return read_sorted
+
+
+def _package(read: Read) -> Read:
+    """The package's ``eval`` on lists of ready prompts, which it takes for passages.
+
+    The references are made up: its metrics take the same time whatever they find.
+    """
+    from erag import eval as evaluate
+
+    def read_by_package(prompts: list[str]) -> list[str]:
+        lists = {str(i): prompts[i : i + DEPTH] for i in range(0, len(prompts), DEPTH)}
+        outputs: dict[str, str] = {}
+
+        def generator(asked: dict[str, list[str]]) -> dict[str, str]:
+            given = dict(zip(asked, read([listed[0] for listed in asked.values()]), strict=True))
+            outputs.update({asked[name][0]: output for name, output in given.items()})
+            return given
+
+        def metric(given: dict[str, str], expected: Any) -> dict[str, int]:
+            return {name: int(output in expected[name]) for name, output in given.items()}
+
+        evaluate(lists, {name: ["yes"] for name in lists}, generator, metric, {"P_5", "recip_rank"})
+        return [outputs[prompt] for prompt in prompts]
+
+    return read_by_package
+
+
+def show(
+    timings: dict[str, Timing],
+    memory: dict[str, int | None],
+    reads: int,
+    spec: ReaderSpec,
+    arguments: argparse.Namespace,
+) -> None:
+    print(
+        f"{reads} reads of single passages, {spec.dtype}, {arguments.threads} threads, medians of "
+        f"{arguments.rounds} rounds; equal answers in fp32 to {min(reads, _SAMPLE)} prompts"
+    )
+    print(f"{'':34}{'reads/s':>9}{'engine is':>24}{'memory':>12}{'as ' + ENGINE:>12}")
+    for name, timing in timings.items():
+        taken = memory.get(name)
+        differ = sum(a != b for a, b in zip(timing.result, timings[ENGINE].result, strict=True))
+        print(
+            f"{name:34}{reads / median(timing.seconds):9.2f}"
+            f"{'' if name == ENGINE else str(timing.over(timings[ENGINE])):>24}"
+            f"{'' if taken is None else f'{taken / 2**20:.0f} MiB':>12}"
+            f"{'' if name == ENGINE else f'{1 - differ / reads:.0%}':>12}"
+        )
+
+
+if __name__ == "__main__":
+    main()
