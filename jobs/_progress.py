@@ -55,9 +55,14 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
         speed_estimate_period=60,
     ) as progress:
         task = progress.add_task(doing, total=None)
+        first: list[int] = []
 
         def on_progress(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
+            if not first or (done > first[0] and len(first) < 2):
+                # The speed is of what follows: before the first thing was done, actors were started.
+                progress.reset(task, completed=done, total=total)
+                first.append(done)
 
         yield on_progress
 
@@ -68,7 +73,11 @@ def event(line: str) -> None:
 
 
 class _Lines:
-    """Plain lines for logs: at the start, every 15 seconds, and at the end."""
+    """Plain lines for logs: at the start, every 15 seconds, and at the end.
+
+    The time that is left follows from the speed since something was first done: before that, actors were
+    started and models loaded. The last line has the speed of the whole.
+    """
 
     def __init__(self, doing: str, things: str) -> None:
         self._doing = doing
@@ -76,15 +85,23 @@ class _Lines:
         self._start = time.monotonic()
         self._first: int | None = None
         self._last = 0.0
+        # When something was first done, and how much.
+        self._under_way: tuple[float, int] | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        first = self._first is None
         if self._first is None:
             self._first = done
-        elif done < total and now - self._last < _SECONDS_BETWEEN_LINES:
+        if self._under_way is None and done > self._first:
+            self._under_way = (now, done)
+        if not first and done < total and now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
-        rate = (done - self._first) / max(1e-9, now - self._start)
+        since, before = self._start, self._first
+        if done < total and self._under_way is not None:
+            since, before = self._under_way
+        rate = (done - before) / max(1e-9, now - since)
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
         speed = f", {rate:.1f} {self._things}/s" if rate > 0 else ""
         tell(f"{self._doing}: {done}/{total} {self._things}{speed}{left}")

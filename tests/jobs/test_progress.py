@@ -1,0 +1,58 @@
+"""Lines of progress: the time that is left is not that of a job which starts for ever."""
+
+import re
+
+import pytest
+
+from jobs import _progress
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """Lines told, at times that the test sets."""
+    told, now = [], [0.0]
+    monkeypatch.setattr(_progress, "tell", told.append)
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    progress = _progress._Lines("reading", "reads")
+
+    def at(seconds, done, total):
+        now[0] = seconds
+        progress(done, total)
+        return told
+
+    return at
+
+
+def test_what_is_left_follows_from_the_speed_since_reads_began(lines):
+    lines(0.0, 0, 1000)
+    lines(90.0, 10, 1000)  # actors started, models loaded
+    told = lines(110.0, 50, 1000)
+    assert told[0] == "reading: 0/1000 reads"
+    # 40 reads in 20 seconds, and not 50 in 110.
+    assert told[-1] == "reading: 50/1000 reads, 2.0 reads/s, 475 s left"
+    assert not any("left" in line for line in told[:-1])
+
+
+def test_the_last_line_has_the_speed_of_the_whole(lines):
+    lines(0.0, 0, 100)
+    lines(40.0, 10, 100)
+    assert lines(50.0, 100, 100)[-1] == "reading: 100/100 reads, 2.0 reads/s"
+
+
+def test_reads_from_the_store_are_no_speed(lines):
+    lines(1.0, 500, 1000)
+    lines(21.0, 510, 1000)
+    told = lines(41.0, 530, 1000)
+    assert told[-1] == "reading: 530/1000 reads, 1.0 reads/s, 470 s left"
+
+
+@pytest.mark.parametrize("step", [1, 3, 40])
+def test_no_estimate_is_off_by_ten(lines, step):
+    """A job of one read a second that starts for a minute, reported whenever some reads end."""
+    total = 600
+    for done in range(0, total + 1, step):
+        told = lines(60.0 + done if done else 0.0, done, total)
+    for line in told:
+        if found := re.search(r"(\d+)/600 .* (\d+) s left", line):
+            done, left = map(int, found.groups())
+            assert left == pytest.approx(total - done, rel=0.1, abs=1)
