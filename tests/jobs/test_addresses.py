@@ -3,13 +3,15 @@
 import json
 import os
 import urllib.request
+from typing import ClassVar
 from unittest.mock import patch
 
 import fsspec
 import polars as pl
 import pytest
 
-from engine.reading import reads
+from engine.reading import readers, reads
+from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
 from tests.conftest import ScriptedReader
@@ -288,3 +290,45 @@ def test_an_address_that_cannot_be_written_is_one_line_and_no_folder(
     assert run(files | {option: address}, None) == 2
     one_line(capsys, address, words)
     assert sorted(tmp_path.iterdir()) == before
+
+
+class InProcess:
+    """A reader that a process hosts, and counts what all of its kind are asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def __init__(self, spec):
+        self.stats = ReaderStats()
+
+    def read(self, inputs):
+        texts = ["".join(pieces) for pieces in inputs]
+        InProcess.asked += texts
+        return [ReadOutput("Oranjestad" if "Oranjestad" in t else "no", 5, 1, False) for t in texts]
+
+
+@pytest.mark.usefixtures("bundled_spec")
+def test_an_evaluation_in_shards_at_an_address(files, root, tmp_path, monkeypatch, capsys):
+    """Shards, manifests, plans and the store are there; a second start finds everything done."""
+    monkeypatch.setattr(readers, "load", InProcess)
+    monkeypatch.setattr(InProcess, "asked", [])
+    shards = [*MORE, "--shard-pairs", 2]
+    there = files | {"out": f"{root}/out", "store": f"{root}/store"}
+    assert evaluate(there, *shards) == 0
+    read = len(InProcess.asked)
+    assert read == 6
+    assert evaluate(files | {"store": tmp_path / "store"}, *shards) == 0
+    here, at_address = everything(folder_at(files["out"])), everything(folder_at(f"{root}/out"))
+    assert any("/labels/" in name for name in here)
+    for name in here:
+        if "labels/" in name or name in ("query_scores.parquet", "downstream.parquet"):
+            assert pl.read_parquet(at_address[name]).equals(pl.read_parquet(here[name])), name
+    InProcess.asked.clear()
+    assert evaluate(there, *shards) == 0
+    assert InProcess.asked == []
+    summaries = [
+        json.loads(content["summary.json"])
+        for content in (here, at_address, everything(folder_at(f"{root}/out")))
+    ]
+    assert len({json.dumps(one["correlations"]) for one in summaries}) == 1
+    assert [one["reading"]["done"] for one in summaries] == [6, 6, 0]
+    assert not (tmp_path / f"{root.split(':')[0]}:").exists()
