@@ -120,10 +120,10 @@ def the_whole(tmp_path, asked, store="store", **more):
     return evaluate(inputs, asked, store=tmp_path / store)
 
 
-def in_shards(tmp_path, asked, pairs=80, **more):
+def in_shards(tmp_path, asked, pairs=80, files=None, **more):
     inputs = folder_at(tmp_path / "inputs")
     return evaluate_shards(
-        partition(made(tmp_path), inputs, k=asked.ranking.k, pairs_per_shard=pairs),
+        partition(files or made(tmp_path), inputs, k=asked.ranking.k, pairs_per_shard=pairs),
         asked,
         place=folder_at(tmp_path / "store-of-shards"),
         folder=folder_at(tmp_path / "shards"),
@@ -334,6 +334,30 @@ def test_roles_that_share_a_model_read_shard_after_shard_together(tmp_path, monk
     assert len(costs) == 2
     assert sum(one.seconds for one in costs) < result.seconds
     assert_same(the_whole(tmp_path, asked), result, tmp_path / "shards")
+
+
+@pytest.mark.parametrize("augmentation", [pytest.param("in-prompt", marks=pytest.mark.slow), "fid"])
+def test_readers_of_several_models_and_fused_ones_give_the_figures_of_the_whole(
+    tmp_path, tiny_t5, monkeypatch, augmentation
+):
+    """Real ones: whole lists by one model, eRAG's labels by another, and a judge."""
+    monkeypatch.undo()
+    asked = settings(
+        reader=str(tiny_t5),
+        augmentation=augmentation,
+        annotators=("erag",),
+        measures="nDCG@6",
+        metric="f1",
+    )
+    if augmentation == "in-prompt":
+        asked = asked.but(annotators=("erag", "judge"), erag_reader="bundled", judge="bundled")
+    few = {"queries": 4, "runs": ("one",)}
+    whole = the_whole(tmp_path, asked, **few)
+    parts = in_shards(tmp_path, asked, pairs=12, files=made(tmp_path, **few))
+    assert list(parts.readings) == (
+        ["reader"] if augmentation == "fid" else ["erag", "reader", "judge"]
+    )
+    assert_same(whole, parts, tmp_path / "shards")
 
 
 class Interrupted(BaseException):
