@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import string
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
+ARTICLES = re.compile(r"\b(a|an|the)\b")
 # Marks around titles and quotations, which KorQuAD's script turns into spaces; the ASCII ones too.
-_KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize_answer(text: str) -> str:
@@ -20,8 +20,8 @@ def normalize_answer(text: str) -> str:
     "twenty-one" becomes "twentyone". Accents and non-ASCII punctuation stay. The result may be
     empty ("The!" becomes "").
     """
-    without_punctuation = text.lower().translate(_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
+    without_punctuation = text.lower().translate(PUNCTUATION)
+    return " ".join(ARTICLES.sub(" ", without_punctuation).split())
 
 
 def normalize_korquad(text: str) -> str:
@@ -31,5 +31,5 @@ def normalize_korquad(text: str) -> str:
     space. There are no articles to leave out, and other marks (“ ” 「 」 ·) stay, as in the script. The
     result may be empty.
     """
-    without_marks = text.translate(_KORQUAD_SPACES)
-    return " ".join(without_marks.lower().translate(_PUNCTUATION).split())
+    without_marks = text.translate(KORQUAD_SPACES)
+    return " ".join(without_marks.lower().translate(PUNCTUATION).split())

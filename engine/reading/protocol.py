@@ -57,6 +57,8 @@ class ReaderSpec:
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         batch_tokens: the most padded tokens of a batch; 0 for the device's default.
+        metric: the downstream metric by which reads that come with references end as soon as they are
+            decided (``engine.scoring.decided``); empty where all are read in full.
     """
 
     weights: str
@@ -79,6 +81,7 @@ class ReaderSpec:
     threads: int = 0
     batch_tokens: int = 0
     source: str = ""
+    metric: str = ""
 
     @property
     def model(self) -> tuple[object, ...]:
@@ -128,6 +131,8 @@ class ReadOutput:
         failure: why the read could not be done; None for a read that succeeded.
         confidence: where the reader chooses, the probability of the first choice, over those of all
             choices (of a single one, over those of all tokens); else None.
+        decided: whether the read was ended because its output scored 0 whatever followed; ``output`` is
+            what it had written by then.
     """
 
     output: str
@@ -136,6 +141,7 @@ class ReadOutput:
     truncated: bool
     failure: str | None = None
     confidence: float | None = None
+    decided: bool = False
 
     @classmethod
     def failed(cls, reason: str, *, prompt_tokens: int = 0, truncated: bool = False) -> ReadOutput:
@@ -178,8 +184,15 @@ class Reader(Protocol):
     in order: the last is the read's own, those before it are what other reads begin with too (the
     query, where it precedes the passages). For Fusion-in-Decoder there is one per passage. Outputs come in the order of the inputs and do not depend on
     what else is in the same call, up to the rounding of batched arithmetic.
+
+    A read that comes with references may end as soon as no continuation can score against them under
+    ``ReaderSpec.metric``; one without (None) is read in full.
     """
 
     stats: ReaderStats
 
-    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]: ...
+    def read(
+        self,
+        inputs: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str] | None] | None = None,
+    ) -> list[ReadOutput]: ...

@@ -60,6 +60,7 @@ class CausalReader:
             self._tokenizer,
             frozenset({ends} if isinstance(ends, int) else set(ends or ())),
         )
+        self._deciding = writer.deciding
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._longest = positions - max(1, writer.most) if positions else None
         self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
@@ -75,7 +76,11 @@ class CausalReader:
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
-    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+    def read(
+        self,
+        inputs: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str] | None] | None = None,
+    ) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
         texts = ["".join(pieces) for pieces in inputs]
         heads = self._heads(inputs)
@@ -89,10 +94,11 @@ class CausalReader:
             else None
             for prompt in prompts
         ]
+        goals = self._deciding.goals(references, len(texts))
         readable = [
             # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-            (i, Asked(prompt.tokens, common_length(head, prompt.tokens)))
-            for i, (prompt, head) in enumerate(zip(prompts, heads, strict=True))
+            (i, Asked(prompt.tokens, common_length(head, prompt.tokens), goal))
+            for i, (prompt, head, goal) in enumerate(zip(prompts, heads, goals, strict=True))
             if prompt.tokens is not None
         ]
         before = self.stats.memory_halvings
@@ -157,6 +163,7 @@ def _output(prompt: Fitted, result: Written | str) -> ReadOutput:
         len(result.tokens),
         prompt.truncated,
         confidence=result.confidence,
+        decided=result.decided,
     )
 
 

@@ -9,7 +9,9 @@ from typing import Protocol
 import torch
 
 from engine.errors import InputError
+from engine.reading.models.deciding import Deciding
 from engine.reading.protocol import ReaderSpec
+from engine.scoring.decided import Goal
 
 
 class Tokenizer(Protocol):
@@ -27,10 +29,12 @@ class Asked:
     Attributes:
         tokens: all of it.
         head: how many of its first tokens other prompts begin with, too.
+        goal: what decides its answer before the end; None for nothing.
     """
 
     tokens: list[int]
     head: int = 0
+    goal: Goal | None = None
 
 
 @dataclass
@@ -40,12 +44,15 @@ class Written:
     Attributes:
         tokens: what was generated, the token that ended a stop string included, end tokens not.
         text: their text, before the first stop string; or the choice.
-        confidence: see ``ReadOutput``.
+        confidence, decided: see ``ReadOutput``.
+        goal: see ``Asked``.
     """
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     confidence: float | None = None
+    decided: bool = False
+    goal: Goal | None = None
 
 
 def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> list[int]:
@@ -103,6 +110,7 @@ class Writer:
 
     Attributes:
         most: tokens generated at most.
+        deciding: ends answers that are decided.
         padding: a token that is never read.
     """
 
@@ -112,6 +120,7 @@ class Writer:
         self._stop = spec.stop
         self._choices = spec.choices
         self._first = first_tokens(tokenizer, spec.choices, spec.name)
+        self.deciding = Deciding(spec, tokenizer)
         self.most = 0 if spec.choices else spec.max_new_tokens
         self.padding = min(ends, default=0)
 
@@ -141,4 +150,8 @@ class Writer:
         text = self._tokenizer.decode(answer.tokens, skip_special_tokens=True)
         places = [at for stop in self._stop if (at := text.find(stop)) >= 0]
         answer.text = text[: min(places)] if places else text
-        return not places and len(answer.tokens) < self.most
+        if places or len(answer.tokens) >= self.most:
+            return False
+        if answer.goal is not None:
+            answer.decided = self.deciding.is_decided(answer.goal, answer.tokens, text)
+        return not answer.decided

@@ -21,10 +21,12 @@ from transformers import AutoConfig, AutoTokenizer
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
+from engine.reading.models.deciding import Deciding
 from engine.reading.models.decoding import choose, first_tokens, refuse_nan
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.t5 import T5
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.scoring.decided import Goal
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
 # what lies between two of them to stay in its caches.
@@ -39,7 +41,12 @@ class _Input:
     truncated: bool
 
 
-_Read = list[_Input]
+@dataclass(frozen=True)
+class _Read:
+    """A read's inputs, and what decides its output before the end; None for nothing."""
+
+    inputs: list[_Input]
+    goal: Goal | None = None
 
 
 class EncoderDecoderReader:
@@ -76,6 +83,7 @@ class EncoderDecoderReader:
         self._limit = spec.max_input_tokens or int(
             getattr(model.config, "max_position_embeddings", 0) or 512
         )
+        self._deciding = Deciding(spec, self._tokenizer)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
         most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
         self._chunk_tokens = min(spec.batch_tokens or most, most)
@@ -93,11 +101,19 @@ class EncoderDecoderReader:
         # Half is for encodings, a quarter for encoding, a quarter for decoding.
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
-    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+    def read(
+        self,
+        inputs: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str] | None] | None = None,
+    ) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
-        reads = [[items[text] for text in texts] for texts in inputs]
+        goals = self._deciding.goals(references, len(inputs))
+        reads = [
+            _Read([items[text] for text in texts], goal)
+            for texts, goal in zip(inputs, goals, strict=True)
+        ]
         outputs: list[ReadOutput] = []
         for first, last in self._held_together(reads):
             before = self.stats.memory_halvings
@@ -106,7 +122,7 @@ class EncoderDecoderReader:
             )
             if self.stats.memory_halvings > before:
                 # Reads that come later start smaller: what failed once would fail again, for a while.
-                most = max(sum(map(self._kept_bytes, read)) for read in reads[first:last])
+                most = max(sum(map(self._kept_bytes, read.inputs)) for read in reads[first:last])
                 self._allowance.ran_out(least=2.0 * most)
             else:
                 self._allowance.went_well()
@@ -123,12 +139,13 @@ class EncoderDecoderReader:
         """Ranges of reads whose encodings half of the memory holds; at least one read."""
         first, held, taken = 0, set[_Input](), 0
         for position, read in enumerate(reads):
-            new = set(read) - held
+            new = set(read.inputs) - held
             more = sum(map(self._kept_bytes, new))
             if position > first and taken + more > self._allowance.bytes / 2:
                 yield first, position
                 first, held, taken = position, set(), 0
-                new, more = set(read), sum(map(self._kept_bytes, set(read)))
+                new = set(read.inputs)
+                more = sum(map(self._kept_bytes, new))
             held |= new
             taken += more
         if reads:
@@ -145,11 +162,11 @@ class EncoderDecoderReader:
         reasons = self._encode(items, encodings)
         outputs: list[ReadOutput | None] = [None] * len(reads)
         for i, read in enumerate(reads):
-            if bad := [reasons[item] for item in read if item in reasons]:
+            if bad := [reasons[item] for item in read.inputs if item in reasons]:
                 outputs[i] = _failed(read, f"an input: {bad[0]}")
         ready = [i for i, output in enumerate(outputs) if output is None]
         for batch in batching.cut_batches(
-            [sum(len(item.tokens) for item in reads[i]) for i in ready],
+            [sum(len(item.tokens) for item in reads[i].inputs) for i in ready],
             cost=self._model.decode_cost,
             memory=self._allowance.bytes / 4,
             max_tokens=self._decoded_tokens,
@@ -233,6 +250,7 @@ class EncoderDecoderReader:
                 for read, (text, confidence) in zip(reads, chosen, strict=True)
             ]
         written: list[list[int]] = [[] for _ in reads]
+        decided = [False] * len(reads)
         alive = list(range(len(reads)))
         latest = [self._start] * len(reads)
         while True:
@@ -245,9 +263,10 @@ class EncoderDecoderReader:
                 if token in self._end_tokens:
                     continue
                 written[row].append(token)
-                if len(written[row]) < self._spec.max_new_tokens and not self._stopped(
-                    written[row]
-                ):
+                if len(written[row]) >= self._spec.max_new_tokens or self._stopped(written[row]):
+                    continue
+                decided[row] = self._is_decided(reads[row], written[row])
+                if not decided[row]:
                     going.append(place)
             if not going:
                 break
@@ -261,9 +280,17 @@ class EncoderDecoderReader:
                 read,
                 _before_stop(text, self._spec.stop).strip(),
                 sum(token not in self._special for token in tokens),
+                decided=done,
             )
-            for read, tokens, text in zip(reads, written, texts, strict=True)
+            for read, tokens, text, done in zip(reads, written, texts, decided, strict=True)
         ]
+
+    def _is_decided(self, read: _Read, tokens: list[int]) -> bool:
+        """Whether what was written decides a read's label."""
+        if read.goal is None:
+            return False
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
+        return self._deciding.is_decided(read.goal, tokens, text)
 
     def _stopped(self, tokens: list[int]) -> bool:
         """Whether an output has reached a stop string."""
@@ -291,32 +318,38 @@ def _placed(reads: Sequence[_Read]) -> list[_Input]:
     """
     placed: dict[_Input, None] = {}
     for read in reads:
-        if len(read) > 1:
-            placed |= dict.fromkeys(sorted(set(read) - placed.keys(), key=_order))
-    single = {item for read in reads for item in read} - placed.keys()
+        if len(read.inputs) > 1:
+            placed |= dict.fromkeys(sorted(set(read.inputs) - placed.keys(), key=_order))
+    single = {item for read in reads for item in read.inputs} - placed.keys()
     return [*placed, *sorted(single, key=_order)]
 
 
 def _where(read: _Read, slots: dict[_Input, Slot]) -> tuple[int, int, int]:
     """Sorts reads of one input by where it is kept, and fused ones behind them."""
-    slot = slots[read[0]]
-    return len(read), slot.padded, slot.place
+    slot = slots[read.inputs[0]]
+    return len(read.inputs), slot.padded, slot.place
 
 
 def _parts(read: _Read, slots: dict[_Input, Slot]) -> list[Part]:
     """A read's inputs in the order in which they are kept, so that neighbours stay neighbours."""
-    offsets = accumulate((len(item.tokens) for item in read), initial=0)
-    placed = sorted(zip(read, offsets, strict=False), key=lambda pair: _order(pair[0]))
+    offsets = accumulate((len(item.tokens) for item in read.inputs), initial=0)
+    placed = sorted(zip(read.inputs, offsets, strict=False), key=lambda pair: _order(pair[0]))
     return [Part(slots[item], offset) for item, offset in placed]
 
 
 def _output(
-    read: _Read, output: str, output_tokens: int, confidence: float | None = None
+    read: _Read,
+    output: str,
+    output_tokens: int,
+    confidence: float | None = None,
+    *,
+    decided: bool = False,
 ) -> ReadOutput:
-    tokens = sum(len(item.tokens) for item in read)
-    truncated = any(item.truncated for item in read)
-    return ReadOutput(output, tokens, output_tokens, truncated, None, confidence)
+    tokens = sum(len(item.tokens) for item in read.inputs)
+    truncated = any(item.truncated for item in read.inputs)
+    return ReadOutput(output, tokens, output_tokens, truncated, None, confidence, decided)
 
 
 def _failed(read: _Read, reason: str) -> ReadOutput:
-    return ReadOutput.failed(reason, prompt_tokens=sum(len(item.tokens) for item in read))
+    tokens = sum(len(item.tokens) for item in read.inputs)
+    return ReadOutput.failed(reason, prompt_tokens=tokens)

@@ -134,7 +134,7 @@ class PackedModel:
     def answer(self, asked: Sequence[Asked]) -> list[Written]:
         """Continue each text."""
         tokens = [a.tokens for a in asked]
-        written = [Written() for _ in asked]
+        written = [Written(goal=a.goal) for a in asked]
         cache, offsets, alive = self._prefill(tokens, written, chunk=self._chunk)
         while alive:
             spans = [

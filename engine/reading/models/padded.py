@@ -133,7 +133,7 @@ class PaddedModel:
         self._stats.padded_tokens += rows * length
         self._stats.prompt_tokens += sum(map(len, rest))
 
-        written = [Written() for _ in asked]
+        written = [Written(goal=a.goal) for a in asked]
         alive = list(range(rows))
         step = ids.to(self._device)
         while True:

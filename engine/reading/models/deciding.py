@@ -1,0 +1,134 @@
+"""Reads that end as soon as their label is decided: which text is certain while tokens are still added.
+
+The text of some tokens is not always the beginning of the text of more: bytes of a character that are not
+complete yet show as U+FFFD, and a tokenizer may take away a space before the mark that follows it. What no
+further token can change is asked for its goal (``engine.scoring.decided``); the rest is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from engine.reading.protocol import ReaderSpec
+from engine.scoring.decided import Goal, goal_of
+
+# Stands for bytes that are no character, or not a whole one yet.
+_INCOMPLETE = "\ufffd"
+# What transformers replaces in a text, one after the other, where a tokenizer is to clean up its spaces
+# (``PreTrainedTokenizerBase.clean_up_tokenization``).
+_CLEANED = {
+    " .": ".",
+    " ?": "?",
+    " !": "!",
+    " ,": ",",
+    " ' ": "'",
+    " n't": "n't",
+    " 'm": "'m",
+    " 's": "'s",
+    " 've": "'ve",
+    " 're": "'re",
+}
+# Decoders that turn each token into text by itself, so that more tokens only append to it. With bytes, see
+# ``_INCOMPLETE``.
+_TOKEN_BY_TOKEN = {"Replace", "ByteFallback", "ByteLevel", "Metaspace", "Fuse", "Strip"}
+_JOINING = {"ByteLevel", "Fuse"}
+# Where transformers' own methods that make the text are defined. A class of another may have others.
+_METHODS = {
+    "decode": "transformers.tokenization_utils_base",
+    "_decode": "transformers.tokenization_utils_tokenizers",
+    "clean_up_tokenization": "transformers.tokenization_utils_base",
+}
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that is used here."""
+
+    def decode(
+        self, tokens: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
+    ) -> str: ...
+
+
+class Deciding:
+    """Says whether what a read has written decides its label.
+
+    Args:
+        spec: of the reader; ``ReaderSpec.metric`` decides.
+        tokenizer: that of the reader.
+
+    Attributes:
+        able: whether it is known how the tokenizer's text grows. Else reads end by themselves.
+    """
+
+    def __init__(self, spec: ReaderSpec, tokenizer: Any) -> None:
+        self._metric = spec.metric
+        self._stop = spec.stop
+        self._tokenizer: Tokenizer = tokenizer
+        self.able = not spec.choices and not spec.code and grows(tokenizer)
+        self._cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+
+    def goals(self, references: Sequence[Sequence[str] | None] | None, reads: int) -> list[Goal | None]:
+        """What decides each of so many reads; None for those that end by themselves."""
+        if references is None or not self.able or not self._metric:
+            return [None] * reads
+        return [
+            # In an output, such a character may stand for one that is not whole yet.
+            None if known is None or any(_INCOMPLETE in one for one in known)
+            else goal_of(self._metric, tuple(known))
+            for known in references
+        ]  # fmt: skip
+
+    def is_decided(self, goal: Goal, tokens: list[int], text: str) -> bool:
+        """Whether a read that has written these tokens scores 0, whatever follows.
+
+        Args:
+            text: of the tokens, as the tokenizer decodes them; without a stop string.
+        """
+        beginnings = [text.rstrip(_INCOMPLETE)]
+        if self._cleans:
+            # Whether a tokenizer that is to clean up does so depends on its kind: both must be decided.
+            raw = self._tokenizer.decode(
+                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            ).rstrip(_INCOMPLETE)
+            beginnings = [raw, certain_cleaned(raw)]
+        if any(goal.can_score(_without_begun(one, self._stop)) for one in beginnings):
+            return False
+        return goal.score(text.strip()) == 0
+
+
+def grows(tokenizer: Any) -> bool:
+    """Whether the text of tokens is known to be the beginning of the text of these and more.
+
+    But for incomplete characters at its end and for spaces that are cleaned up. So it is where transformers
+    decodes with a decoder of the library tokenizers that takes token by token, or joins them by spaces.
+    """
+    methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
+    if [getattr(method, "__module__", "") for method in methods] != list(_METHODS.values()):
+        return False
+    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]
+    if decoder is None:
+        return True
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = [step["type"] for step in steps]
+    # Behind what joins the tokens, a step is done to the whole text: all may be lost but at its beginning.
+    joined = next((at for at, kind in enumerate(kinds) if kind in _JOINING), len(kinds))
+    return set(kinds) <= _TOKEN_BY_TOKEN and set(kinds[joined + 1 :]) <= {"Strip", "Fuse"}
+
+
+def certain_cleaned(text: str) -> str:
+    """The part of a text with its spaces cleaned up that is the same however the text goes on."""
+    for pattern, replacement in _CLEANED.items():
+        text = _without_begun(text.replace(pattern, replacement), [pattern])
+    return text
+
+
+def _without_begun(text: str, patterns: Sequence[str]) -> str:
+    """A text without the part at its end in which one of the patterns may have begun."""
+    begun = (
+        size
+        for pattern in patterns
+        for size in range(len(pattern) - 1, 0, -1)
+        if text.endswith(pattern[:size])
+    )
+    return text[: len(text) - max(begun, default=0)]
