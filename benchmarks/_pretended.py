@@ -34,7 +34,11 @@ class Pretended:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("")
 
-    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+    def read(
+        self,
+        inputs: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str] | None] | None = None,
+    ) -> list[ReadOutput]:
         start = time.perf_counter()
         tokens = [sum(map(len, texts)) // 4 for texts in inputs]
         self.stats.prompt_tokens += sum(tokens)

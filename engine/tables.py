@@ -33,6 +33,7 @@ PROMPT_TOKENS = "prompt_tokens"
 OUTPUT_TOKENS = "output_tokens"
 TRUNCATED = "truncated"
 CONFIDENCE = "confidence"
+DECIDED = "decided"
 FAILURE = "failure"
 ANNOTATOR = "annotator"
 LABEL = "label"
@@ -141,6 +142,7 @@ READS: Schema = {
     OUTPUT_TOKENS: pl.Int64(),
     TRUNCATED: pl.Boolean(),
     CONFIDENCE: pl.Float64(),  # where the reader chose between given answers: of the first; else null
+    DECIDED: pl.Boolean(),  # ended early, since its output scored 0 whatever followed
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -167,6 +169,7 @@ TRACES: Schema = {
     ARTICLE_ID: pl.String(),  # the gold article that the passage is of
     # The probability that a judge gave to relevance; of utilities: that the reader declines.
     CONFIDENCE: pl.Float64(),
+    DECIDED: pl.Boolean(),  # whether the read ended early, with what the output had come to by then
 }
 DUAL_LABELS: Schema = {
     QUERY_ID: pl.String(),

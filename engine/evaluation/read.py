@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from engine.errors import ReadError
+from engine.errors import InputError, ReadError
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
@@ -15,6 +15,7 @@ from engine.machine.device import Dtype
 from engine.machine.survey import reading_dtype
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
+from engine.reading.decided import with_references
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
@@ -35,14 +36,26 @@ from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_K
 
 # What identifies a read within a reading: the query, and its passages in their order.
 _IDENTITY = (QUERY_ID, DOC_IDS)
+_WHOLE = "whole"
+# ``Request.lists`` without reads.
+NO_LISTS = pl.DataFrame(
+    schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String), _WHOLE: pl.Boolean}
+)
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one role is asked for: ``query_id`` and ``doc_ids`` of each read."""
+    """What one role is asked for.
+
+    Attributes:
+        lists: ``query_id`` and ``doc_ids`` of each read, and ``whole``: whether it is wanted in full
+            whatever the metric.
+        metric: by which the other reads may end as soon as they are decided; empty for none.
+    """
 
     ask: Ask
     lists: pl.DataFrame
+    metric: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +129,7 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
         pairs: ``query_id`` and ``doc_id`` of the passages that are labelled.
         lists: ``query_id`` and ``doc_ids`` of the lists that are read whole.
     """
-    singles = alone(pairs)
+    singles = alone(pairs).with_columns(pl.lit(False).alias(_WHOLE))
     asks = settings.asks()
     of_reader = [a.name for a in settings.annotators_in_use() if a.is_the_readers]
     roles: dict[str, tuple[Ask, list[pl.DataFrame]]] = {}
@@ -132,13 +145,16 @@ def requests_for(pairs: pl.DataFrame, lists: pl.DataFrame, settings: Settings) -
         if name in asks:
             add(asks[name], singles)
     if settings.reader.end_to_end:
-        add(_of_whole_lists(settings), lists.select(_IDENTITY))
+        add(_of_whole_lists(settings), lists.select(*_IDENTITY, pl.lit(True).alias(_WHOLE)))
     # In the order of the registry, whatever the order of the annotators: tables of reads keep theirs.
     places = {name: place for place, name in enumerate(ANNOTATORS)}
     for name in sorted(asks, key=lambda name: places.get(name, len(places))):
         if name not in of_reader:
             add(asks[name], singles)
-    requests = [Request(ask, pl.concat(frames)) for ask, frames in roles.values()]
+    requests = [
+        Request(ask, pl.concat(frames), settings.decides(ask.role))
+        for ask, frames in roles.values()
+    ]
     return [request for request in requests if not request.lists.is_empty()]
 
 
@@ -172,12 +188,21 @@ def specify_jobs(
     Raises:
         InputError: one cannot be used.
     """
+    if executor is not None and settings.running.decide:
+        raise InputError(
+            None,
+            None,
+            "`decide` with an executor of your own, which reads in full",
+            "leave one of them out",
+        )
     jobs: list[Job] = []
     dtype = settings.reader.dtype
     for request in requests:
         if dtype is None and executor is None:
             dtype = reading_dtype(settings.running.pool(), on_event)
         spec, prompt = _specify(request.ask, settings, dtype)
+        if executor is None:
+            spec = replace(spec, metric=request.metric)
         jobs.append(Job(request.ask, request.lists, read_by(spec, executor), prompt))
     return jobs
 
@@ -208,12 +233,21 @@ def merge_jobs(jobs: Iterable[Job]) -> list[Job]:
     return [
         Job(
             group[0].ask,
-            pl.concat([job.lists for job in group]).unique(_IDENTITY, maintain_order=True),
+            pl.concat([job.lists for job in group]).unique(maintain_order=True),
             group[0].spec,
             group[0].prompt,
         )
         for group in groups.values()
     ]
+
+
+def wanted_of(
+    job: Job, lists: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
+) -> pl.DataFrame:
+    """The reads of a job (``plan.WANTED``), row by row as in ``lists`` (``Request.lists``)."""
+    spec = job.spec
+    wanted = wanted_reads(lists, queries, corpus, prompt=job.prompt, fingerprint=spec.fingerprint)
+    return with_references(wanted, lists[_WHOLE], queries, spec.metric)
 
 
 def read(
@@ -246,12 +280,7 @@ def read(
         ReadError: reads failed and ``failed_reads`` is ``error``; or a reader wrote text where it had
             to choose.
     """
-    wanted = [
-        wanted_reads(
-            job.lists, queries, corpus, prompt=job.prompt, fingerprint=job.spec.fingerprint
-        )
-        for job in jobs
-    ]
+    wanted = [wanted_of(job, job.lists, queries, corpus) for job in jobs]
     got = get_all_reads(
         [Wanted(frame, job.spec) for job, frame in zip(jobs, wanted, strict=True)],
         store,

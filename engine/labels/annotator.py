@@ -78,6 +78,8 @@ class Ask:
             counted by the first's.
         instead_of_reader: whether the model reads what the RAG system's own LLM would read otherwise.
         description: what else ``summary.json`` says of this role.
+        metric: the downstream metric whose value is all that labels take from the outputs, so that a read
+            may end as soon as that is known; empty where they take anything else.
     """
 
     role: Role
@@ -88,6 +90,7 @@ class Ask:
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
     instead_of_reader: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
+    metric: str = ""
 
     @property
     def terms(self) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ from engine.tables import (
     ANSWERS,
     ARTICLE_ID,
     CONFIDENCE,
+    DECIDED,
     DOC_ID,
     LABEL,
     METRIC,
@@ -53,6 +54,7 @@ def trace_erag(
         labels.with_columns(
             reads[READ_KEY],
             reads[OUTPUT],
+            reads[DECIDED],
             pl.lit(metric).alias(METRIC),
             pl.Series(ANSWER, [matched(*row) for row in values], dtype=pl.String),
         )
@@ -84,7 +86,7 @@ def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFra
         reads: the reads that could decline, one passage each.
         helpful: traces of the labels that say what helps, of the same pairs.
     """
-    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
+    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID, DECIDED)
     return complete(
         labels.with_columns(reads[READ_KEY], reads[CONFIDENCE]).join(
             of_helpful, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"

@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import polars as pl
 
 from engine.machine.device import is_fatal
 from engine.reading import readers
-from engine.reading.plan import INPUTS, Unit
+from engine.reading.plan import INPUTS, REFERENCES, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReadOutput
 
 
@@ -66,22 +67,32 @@ def read_in_process(
     """Read the units of a plan in this process, in order, with readers that share a model."""
     loaded = Loaded(specs)
     for unit in units:
-        inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-        yield run_unit(loaded[unit.reader], unit, inputs, worker=f"process {os.getpid()}")
+        asked = asked_of(plan.slice(unit.offset, unit.length))
+        yield run_unit(loaded[unit.reader], unit, asked, worker=f"process {os.getpid()}")
 
 
-def run_unit(
-    reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]], *, worker: str
-) -> UnitResult:
+class Asked(NamedTuple):
+    """What a reader is given for a read: its inputs, and the references that may end it early."""
+
+    inputs: Sequence[str]
+    references: Sequence[str] | None = None
+
+
+def asked_of(planned: pl.DataFrame) -> list[Asked]:
+    """What a reader is given for planned reads, in their order."""
+    return [Asked(*row) for row in planned.select(INPUTS, REFERENCES).iter_rows()]
+
+
+def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str) -> UnitResult:
     """Read one unit; where the reader raises, read by read, so that one bad read fails alone."""
     start = time.perf_counter()
     computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
     try:
-        outputs = reader.read(inputs)
+        outputs = _read(reader, asked)
     except Exception as error:
         if is_fatal(error):
             raise
-        outputs = [_read_alone(reader, one) for one in inputs]
+        outputs = [_read_alone(reader, one) for one in asked]
     seconds = time.perf_counter() - start
     return UnitResult(
         unit,
@@ -94,9 +105,13 @@ def run_unit(
     )
 
 
-def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
+def _read(reader: Reader, asked: Sequence[Asked]) -> list[ReadOutput]:
+    return reader.read([one.inputs for one in asked], [one.references for one in asked])
+
+
+def _read_alone(reader: Reader, one: Asked) -> ReadOutput:
     try:
-        return reader.read([inputs])[0]
+        return _read(reader, [one])[0]
     except Exception as error:
         if is_fatal(error):
             raise

@@ -29,10 +29,10 @@ from engine.machine.pool import Pool, map_rows, reported
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading import readers
-from engine.reading.execute import Loaded, UnitResult
+from engine.reading.execute import Asked, Loaded, UnitResult
 from engine.reading.guard import read_guarded
 from engine.reading.ledger import Attempts, start_ledger, tally_of
-from engine.reading.plan import INPUTS, Unit
+from engine.reading.plan import INPUTS, REFERENCES, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReaderStats, ReadOutput, field_types
 
 
@@ -45,7 +45,7 @@ class ReaderActor:
         with loading_turn(device.weight_bytes(specs[0].parameters, specs[0].dtype)):
             self._loaded[0]
         # Arrow in shared memory: however long the plan, an actor copies only the unit it is at.
-        self._inputs: pa.ChunkedArray = ray.get(inputs)
+        self._inputs: pa.Table = ray.get(inputs)
         self._attempts = Attempts(ledger)
         self._worker = f"node {ray.get_runtime_context().get_node_id()[:8]} process {os.getpid()}"
         self._attempts.started()
@@ -61,7 +61,7 @@ class ReaderActor:
             result = read_guarded(
                 self._loaded[unit.reader],
                 unit,
-                self._inputs.slice(unit.offset, unit.length).to_pylist(),
+                [Asked(**row) for row in self._inputs.slice(unit.offset, unit.length).to_pylist()],
                 worker=self._worker,
                 attempts=self._attempts,
             )
@@ -110,7 +110,7 @@ def read_on_ray(
     Ray must have been started.
 
     Args:
-        plan: the reads, with ``inputs``.
+        plan: the reads, with ``inputs`` and ``references``.
         units: pieces of the plan.
         specs: the readers, which share a model: ``Unit.reader`` is the place of one.
         pool: the actors, as ``pool.decide`` gives them.
@@ -122,7 +122,7 @@ def read_on_ray(
         ReadError: a unit cannot be done at all, or nothing has moved for hours.
     """
     ledger = start_ledger()
-    inputs = ray.put(plan.select(INPUTS).to_arrow().column(0))
+    inputs = ray.put(plan.select(INPUTS, REFERENCES).to_arrow())
     rows = [asdict(unit) for unit in units]
     arguments = {"specs": specs, "inputs": inputs, "ledger": ledger}
     try:

@@ -17,6 +17,9 @@ from engine.reading.prompting.prompts import Prompt
 from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
+# Of a read that may end as soon as it is decided (``engine.reading.decided``); null for one read in full.
+REFERENCES = "references"
+DECIDED_KEY = "decided_key"
 SIZE = "size"  # about how many tokens a read costs
 GROUP = "group"  # reads that share a part of their inputs have the same
 # Prompts that agree on this many characters are taken to begin with the same passage.
@@ -32,6 +35,8 @@ WANTED: tables.Schema = {
     QUERY_ID: pl.String(),
     DOC_IDS: pl.List(pl.String()),
     INPUTS: pl.List(pl.String()),
+    REFERENCES: pl.List(pl.String()),
+    DECIDED_KEY: pl.String(),
 }
 
 
@@ -63,7 +68,7 @@ def wanted_reads(
     prompt: Prompt,
     fingerprint: str,
 ) -> pl.DataFrame:
-    """The reads of ``lists``, one row each: ``read_key``, ``query_id``, ``doc_ids``, ``inputs``.
+    """The reads of ``lists``, one row each (``WANTED``), all of them to be read in full.
 
     Args:
         lists: ``query_id`` and ``doc_ids`` in rank order, best first; an empty list is a read
@@ -76,19 +81,23 @@ def wanted_reads(
         for doc_id, title, text in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()
     }
 
-    def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
+    def rows() -> Iterator[tuple[str, str, list[str], list[str], None, None]]:
         for query_id, doc_ids in lists.select(QUERY_ID, DOC_IDS).iter_rows():
             inputs = prompt.render(texts[query_id], [passages[doc_id] for doc_id in doc_ids])
-            yield read_key(fingerprint, inputs), query_id, doc_ids, inputs
+            yield read_key(fingerprint, inputs), query_id, doc_ids, inputs, None, None
 
     return pl.DataFrame(list(rows()), schema=WANTED, orient="row")
 
 
 def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """The distinct wanted reads that are not stored, in their order."""
-    return wanted.unique(READ_KEY, keep="first", maintain_order=True).join(
-        stored.select(READ_KEY), on=READ_KEY, how="anti", maintain_order="left"
-    )
+    """The distinct wanted reads that are not stored, in their order.
+
+    Args:
+        stored: ``read_key`` of reads in full, and the ``decided_key`` of others as such.
+    """
+    known = stored[READ_KEY].implode()
+    found = pl.col(READ_KEY).is_in(known) | pl.col(DECIDED_KEY).is_in(known).fill_null(False)
+    return wanted.unique(READ_KEY, keep="first", maintain_order=True).filter(~found)
 
 
 def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0) -> pl.DataFrame:

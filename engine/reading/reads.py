@@ -25,6 +25,7 @@ from engine.reading.costs import (
     want,
     wanted_kinds,
 )
+from engine.reading.decided import answered, as_asked, as_kept, kept_keys
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
@@ -202,18 +203,14 @@ class _Job:
     def table(self) -> pl.DataFrame:
         """All reads that are asked for, in their order."""
         frames = [*self.frames, *(frame for job in self.same for frame in job.frames)]
-        outputs = pl.concat(frames).drop(QUERY_ID, DOC_IDS).unique(READ_KEY, keep="first")
-        reads = self.wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
-            outputs, on=READ_KEY, how="left", maintain_order="left"
-        )
-        return reads.select([*tables.READS, FAILURE])
+        return answered(self.wanted, pl.concat(frames)).select([*tables.READS, FAILURE])
 
 
 def _job(asked: Wanted, known: store.Stored, same: Sequence[_Job]) -> _Job:
     wanted, spec = asked
     distinct = wanted[READ_KEY].n_unique()
-    stored = known.reads.join(wanted, on=READ_KEY, how="semi")
-    keys = [stored[[READ_KEY]], *(job.plan[[READ_KEY]] for job in same)]
+    stored = known.reads.filter(pl.col(READ_KEY).is_in(kept_keys(wanted).implode()))
+    keys = [stored[[READ_KEY]], *(as_asked(job.plan) for job in same)]
     missing = missing_reads(wanted, pl.concat(keys))
     sizes = input_sizes(spec, missing[INPUTS].to_list())
     costs = ReadingCosts(
@@ -307,6 +304,7 @@ def _add_up(
     costs.failed = fresh[FAILURE].count()
     costs.prompt_tokens = int(fresh[PROMPT_TOKENS].sum())
     costs.output_tokens = int(fresh[OUTPUT_TOKENS].sum())
+    costs.decided = int(fresh[tables.DECIDED].sum())
     add_counters(costs, workers)
 
 
@@ -379,12 +377,9 @@ def executor_for(
 
 
 def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
-    """The reads table of planned reads and their outputs, with the column ``failure``."""
-    return (
-        planned.select(READ_KEY, QUERY_ID, DOC_IDS)
-        .hstack(output_columns(outputs))
-        .select([*tables.READS, FAILURE])
-    )
+    """The reads table of planned reads and their outputs, as they are kept, with the column ``failure``."""
+    reads = planned.select(READ_KEY, QUERY_ID, DOC_IDS).hstack(output_columns(outputs))
+    return as_kept(reads, planned).select([*tables.READS, FAILURE])
 
 
 def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:

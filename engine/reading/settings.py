@@ -78,6 +78,9 @@ class RunningSettings:
         failed_reads: Whether a read that cannot be done is an error, counts as 0 (zero), or removes
             its query (skip): from an annotator's scores if a single passage failed, from a run's
             end-to-end score if its list did.
+        decide: End reads of single passages as soon as nothing that follows could make their output
+            score: eRAG's labels stay the same, and such outputs are cut (docs/methods.md). By default where
+            the metric is em, em-char or accuracy and nothing else is asked of these outputs.
         certify: Repeat a sample of the reads (64, or the number given) in other batches and count how
             many outputs change.
 
@@ -92,6 +95,7 @@ class RunningSettings:
     accelerator_type: str | None = None
     shard_pairs: int | None = None
     failed_reads: FailedReads = "error"
+    decide: bool | None = None
     certify: int = 0
 
     def __post_init__(self) -> None:

@@ -4,7 +4,8 @@ A file is named ``LOW-HIGH-KEYS-BYTES.parquet``. ``KEYS`` is a digest of its key
 bytes, which are compared before outputs are parsed: a file that was damaged is never used, whatever
 the damage would have meant. ``LOW-HIGH`` is its span, the buckets of the queries whose reads it has, in
 hexadecimal digits, from ``LOW`` up to but not including ``HIGH``; a file without a span may have any read.
-Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test.
+Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test. Nor do
+they have the column ``decided``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from engine.errors import InputError
 from engine.sources.io.folders import Folder
 from engine.sources.io.parquet import parse_parquet, read_parquet
 from engine.sources.queries.buckets import BUCKETS
-from engine.tables import READ_KEY
+from engine.tables import DECIDED, READ_KEY
 
 Span = tuple[int, int]
 """Buckets: the first, and the one after the last."""
@@ -100,7 +101,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
         except InputError as error:
             problem = f"broken file in the read store ({error.problem})"
             raise InputError(place, None, problem, remedy) from None
-        return tables.conform(frame, tables.READS, place)
+        return tables.conform(_marked(frame), tables.READS, place)
     if _digest(content) != named["content"]:
         if isinstance(folder.at, Path):
             return None
@@ -113,7 +114,14 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     except (pl.exceptions.PolarsError, OSError) as error:
         problem = f"broken file in the read store ({error})"
         raise InputError(place, None, problem, remedy) from None
-    return tables.conform(frame, tables.READS, place)
+    return tables.conform(_marked(frame), tables.READS, place)
+
+
+def _marked(frame: pl.DataFrame) -> pl.DataFrame:
+    """A file's table with the column that says which reads ended early: in earlier versions none did."""
+    if DECIDED in frame.columns:
+        return frame
+    return frame.with_columns(pl.lit(False).alias(DECIDED))
 
 
 def keys_of(folder: Folder, name: str) -> pl.Series | None:

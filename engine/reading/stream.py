@@ -16,11 +16,12 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
+from engine import tables
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
-from engine.reading.execute import Loaded, UnitResult, run_unit
-from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
+from engine.reading.execute import Asked, Loaded, UnitResult, asked_of, run_unit
+from engine.reading.plan import DECIDED_KEY, INPUTS, REFERENCES, SIZE, Unit, cut_units
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.reads import reads_table
 from engine.sources.io.folders import Folder
@@ -103,7 +104,7 @@ class UnitDone:
         reused: those of them that were in the store.
         reads: reads of this unit.
         failures: reads that failed, by their keys; the others are in the store.
-        prompt_tokens, output_tokens: of its reads.
+        prompt_tokens, output_tokens: of its reads; ``decided`` of them ended early.
         worker, seconds, stats: as in ``execute.UnitResult``.
         damaged: of the whole shard, as in ``ShardPlan``.
         kinds: what it cost, by kind of reads.
@@ -118,6 +119,7 @@ class UnitDone:
     failures: dict[str, Failure] = field(default_factory=dict)
     prompt_tokens: int = 0
     output_tokens: int = 0
+    decided: int = 0
     worker: str = ""
     seconds: float = 0.0
     stats: dict[str, int] = field(default_factory=dict)
@@ -172,7 +174,7 @@ def unit_rows(piece: Piece, plan: ShardPlan) -> Iterator[UnitRow]:
     if not units:
         yield UnitRow(piece.role, piece.shard, 0, wanted, plan.reused, damaged=plan.damaged)
         return
-    needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
+    needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS, REFERENCES, DECIDED_KEY)
     for unit in units:
         yield UnitRow(
             piece.role,
@@ -197,7 +199,7 @@ def _packed(reads: pl.DataFrame) -> bytes:
     return content.getvalue()
 
 
-ReadUnit = Callable[[Reader, Unit, Sequence[Sequence[str]]], UnitResult]
+ReadUnit = Callable[[Reader, Unit, Sequence[Asked]], UnitResult]
 
 
 class Host:
@@ -239,7 +241,7 @@ class Host:
             return told
         planned = pl.read_ipc_stream(io.BytesIO(row.reads))
         unit = Unit(row.number, row.offset, planned.height, row.role)
-        result = (read or self._read)(self.reader(row.role), unit, planned[INPUTS].to_list())
+        result = (read or self._read)(self.reader(row.role), unit, asked_of(planned))
         reads = reads_table(planned, result.outputs)
         whole = reads.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
         failed = reads.filter(pl.col(FAILURE).is_not_null())
@@ -253,14 +255,15 @@ class Host:
             },
             prompt_tokens=int(reads[PROMPT_TOKENS].sum()),
             output_tokens=int(reads[OUTPUT_TOKENS].sum()),
+            decided=int(reads[tables.DECIDED].sum()),
             worker=result.worker,
             seconds=result.seconds,
             stats=result.stats,
             kinds=unit_kinds(reads, result),
         )
 
-    def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        return run_unit(reader, unit, inputs, worker=self.worker)
+    def _read(self, reader: Reader, unit: Unit, asked: Sequence[Asked]) -> UnitResult:
+        return run_unit(reader, unit, asked, worker=self.worker)
 
 
 def read_here(shards: Iterable[int], planners: Sequence[Planner], host: Host) -> Iterator[UnitDone]:

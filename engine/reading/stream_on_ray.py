@@ -27,7 +27,7 @@ from engine.machine.device import is_fatal
 from engine.machine.pool import Pool, pool_options, reported
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
-from engine.reading.execute import UnitResult
+from engine.reading.execute import Asked, UnitResult
 from engine.reading.guard import read_guarded
 from engine.reading.ledger import Attempts, pace_of, planning_of, start_ledger, tally_of
 from engine.reading.plan import Unit
@@ -214,5 +214,5 @@ class _Actor:
         self._attempts.leave(actor)
         self._attempts.started()
 
-    def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        return read_guarded(reader, unit, inputs, worker=self._host.worker, attempts=self._attempts)
+    def _read(self, reader: Reader, unit: Unit, asked: Sequence[Asked]) -> UnitResult:
+        return read_guarded(reader, unit, asked, worker=self._host.worker, attempts=self._attempts)

@@ -81,7 +81,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
         def __init__(self):
             self.stats = ReaderStats()
 
-        def read(self, inputs):
+        def read(self, inputs, references=None):
             return [self.one("\n".join(texts).rstrip()) for texts in inputs]
 
         def one(self, text):

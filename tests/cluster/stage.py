@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import PoolTotals
 from engine.reading import pipeline
-from engine.reading.plan import INPUTS, cut_units
+from engine.reading.plan import INPUTS, REFERENCES, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.cluster.play import READS, UNIT
 from tests.conftest import SPEC
@@ -39,7 +39,7 @@ def actor_class(log, load, pace):
         def __init__(self):
             self.stats = ReaderStats()
 
-        def read(self, inputs):
+        def read(self, inputs, references=None):
             node = ray.get_runtime_context().get_node_id()
             outputs = []
             for (text,) in inputs:
@@ -152,7 +152,9 @@ class Stage:
             settings: as in ``PoolSettings``.
         """
         texts = [f"t{number}" for number in range(reads)]
-        plan = pl.DataFrame({INPUTS: [[t] for t in texts], "size": 1, "group": range(reads)})
+        plan = pl.DataFrame(
+            {INPUTS: [[t] for t in texts], "size": 1, "group": range(reads)}
+        ).with_columns(pl.lit(None, pl.List(pl.String)).alias(REFERENCES))
         totals = PoolTotals()
         got: dict[int, list[str]] = {}
         workers = collections.Counter()

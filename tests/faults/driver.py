@@ -39,7 +39,7 @@ def reader(log, victim):
         def __init__(self):
             self.stats = ReaderStats()
 
-        def read(self, inputs):
+        def read(self, inputs, references=None):
             outputs = []
             for (text,) in inputs:
                 with open(log, "a") as stream:

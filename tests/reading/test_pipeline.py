@@ -17,7 +17,7 @@ from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.reading import pipeline
 from engine.reading.execute import UnitResult, read_in_process
-from engine.reading.plan import INPUTS, Unit, cut_units
+from engine.reading.plan import INPUTS, REFERENCES, Unit, cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
 from tests.conftest import SPEC
@@ -52,7 +52,9 @@ def test_results_return_from_actors_whole():
 
 
 def plan_of(texts, size=3):
-    plan = pl.DataFrame({INPUTS: [[t] for t in texts], "size": 1, "group": range(len(texts))})
+    plan = pl.DataFrame(
+        {INPUTS: [[t] for t in texts], "size": 1, "group": range(len(texts))}
+    ).with_columns(pl.lit(None, pl.List(pl.String)).alias(REFERENCES))
     return plan, cut_units(plan, size)
 
 
@@ -63,7 +65,7 @@ def actor_class(on_text):
         def __init__(self):
             self.stats = ReaderStats()
 
-        def read(self, inputs):
+        def read(self, inputs, references=None):
             return [ReadOutput(on_text(text), 1, 1, False) for (text,) in inputs]
 
     class Actor(pipeline.ReaderActor):
@@ -101,7 +103,7 @@ def test_readers_of_one_model_share_an_actor(tmp_path):
         def __init__(self, spec):
             self.spec, self.stats = spec, ReaderStats()
 
-        def read(self, inputs):
+        def read(self, inputs, references=None):
             return [ReadOutput(self.spec.name + text, 1, 1, False) for (text,) in inputs]
 
     class Actor(pipeline.ReaderActor):

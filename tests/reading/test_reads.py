@@ -38,7 +38,7 @@ from tests.conftest import SPEC, ScriptedReader
 
 def wanted(*texts, query="q", spec=SPEC):
     rows = [
-        (read_key(spec.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t])
+        (read_key(spec.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t], None, None)
         for i, t in enumerate(texts)
     ]
     return pl.DataFrame(rows, schema=WANTED, orient="row")
@@ -80,6 +80,7 @@ STORED = {
     "output_tokens": pl.Int64(),
     "truncated": pl.Boolean(),
     "confidence": pl.Float64(),
+    "decided": pl.Boolean(),
 }
 
 
@@ -87,9 +88,9 @@ def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
     fingerprint = "cb5d1e964453a136ecf5bf08ef70d5f2"
     assert SPEC.fingerprint == fingerprint
     key = "a9ac009bb7f8b4841d71d78b552e7421e707b450223d381e2ef7b5f290d594dd"
-    rows = [(key, "q0", ["d0"], "A", 7, 1, True, None)]
+    rows = [(key, "q0", ["d0"], "A", 7, 1, True, None, False)]
     (tmp_path / fingerprint).mkdir()
-    pl.DataFrame(rows, schema=STORED, orient="row").write_parquet(
+    pl.DataFrame(rows, schema=STORED, orient="row").drop("decided").write_parquet(
         tmp_path / fingerprint / "0.parquet"
     )
     reader = ScriptedReader(str.upper)

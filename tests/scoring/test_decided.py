@@ -80,7 +80,7 @@ def test_metrics_that_value_parts_of_an_output_decide_nothing():
 
 
 @pytest.mark.parametrize("metric", DECIDABLE)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     output=st.text(LETTERS, max_size=12),
     others=st.lists(st.text(LETTERS, max_size=8), max_size=2),

@@ -15,17 +15,25 @@ from engine import tables
 from engine.errors import ReadError
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label
-from engine.evaluation.read import Job, Reading, refuse_written, requests_for
+from engine.evaluation.read import (
+    NO_LISTS,
+    Job,
+    Reading,
+    refuse_written,
+    requests_for,
+    wanted_of,
+)
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import read_shard
 from engine.evaluation.sharded.work import Work, found_table, read_table, write_table
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, want, wanted_kinds
-from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
+from engine.reading.decided import answered, kept_keys
+from engine.reading.plan import INPUTS, REFERENCES, SIZE, longest_first, missing_reads
 from engine.reading.protocol import ReadOutput
 from engine.reading.reads import input_sizes, output_columns, unit_tokens
 from engine.reading.stream import Failure, ShardPlan, UnitSizes
-from engine.tables import DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
+from engine.tables import FAILURE, OUTPUT, READ_KEY
 
 _PLANS = "plans"
 # Columns of a plan's file that say how it was made: for which pass over the shards (``store.Listing.made``),
@@ -45,14 +53,9 @@ class Planner:
         work, spec = self.work, self.job.spec
         inputs = read_shard(work.partition, shard)
         known = work.partition.shards[shard]
-        wanted = wanted_reads(
-            _lists_of(inputs, work.settings, self.job),
-            inputs.queries,
-            inputs.corpus,
-            prompt=self.job.prompt,
-            fingerprint=spec.fingerprint,
-        )
-        made = self._made(shard, wanted.drop(INPUTS), pace)
+        lists = _lists_of(inputs, work.settings, self.job)
+        wanted = wanted_of(self.job, lists, inputs.queries, inputs.corpus)
+        made = self._made(shard, wanted.drop(INPUTS, REFERENCES), pace)
         pace = None if made.is_empty() else made[_PACE][0]
         damaged = () if made.is_empty() else tuple(made[_DAMAGED][0])
         missing = missing_reads(wanted, made.filter(_STORED))
@@ -77,9 +80,10 @@ class Planner:
             if _PASS in before.columns and before[_PASS].first() == self.listing.made:
                 return before
         span = self.work.partition.shards[shard].span
-        found = store.find(self.listing, identified[READ_KEY].unique(), span=span)
+        found = store.find(self.listing, kept_keys(identified), span=span)
+        missing = missing_reads(identified, found.reads)
         made = identified.with_columns(
-            pl.col(READ_KEY).is_in(found.reads[READ_KEY].implode()).alias(_STORED),
+            (~pl.col(READ_KEY).is_in(missing[READ_KEY].implode())).alias(_STORED),
             pl.lit(pace, pl.Float64).alias(_PACE),
             pl.lit(self.listing.made).alias(_PASS),
             pl.lit(list(found.damaged), pl.List(pl.String)).alias(_DAMAGED),
@@ -107,27 +111,18 @@ def planned_reading(work: Work, job: Job, shard: int, failures: Mapping[str, Fai
         _STORED, _PACE, _PASS, _DAMAGED
     )
     listing = store.listing(work.store, spec.fingerprint)
-    keys = asked[READ_KEY].unique()
-    found = store.find(listing, keys, span=work.partition.shards[shard].span)
+    found = store.find(listing, kept_keys(asked), span=work.partition.shards[shard].span)
     failed = pl.DataFrame({READ_KEY: list(failures)}, {READ_KEY: pl.String}).hstack(
         output_columns([ReadOutput.failed(one.reason) for one in failures.values()])
     )
-    outputs = pl.concat(
-        [
-            found.reads.drop(QUERY_ID, DOC_IDS).with_columns(
-                pl.lit(None, pl.String).alias(FAILURE)
-            ),
-            failed,
-        ],
-        how="diagonal",
-    ).unique(READ_KEY, keep="first")
-    reads = asked.join(outputs, on=READ_KEY, how="left", maintain_order="left")
+    outputs = found.reads.with_columns(pl.lit(None, pl.String).alias(FAILURE))
+    reads = answered(asked, pl.concat([outputs, failed], how="diagonal"))
     if lost := reads.filter(pl.col(OUTPUT).is_null()).height:
         raise ReadError(f"{lost} reads were lost on the way; run again")
     reads = reads.select([*tables.READS, FAILURE])
     refuse_written(reads, spec)
     lost = reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
-    costs = ReadingCosts(wanted=len(keys), failed=lost)
+    costs = ReadingCosts(wanted=asked[READ_KEY].n_unique(), failed=lost)
     want(costs, wanted_kinds(asked))
     return Reading(job.ask, spec, job.prompt, asked, reads, costs)
 
@@ -140,10 +135,9 @@ def clear_plans(work: Work) -> None:
 
 
 def _lists_of(inputs: EvaluationInputs, settings: Settings, job: Job) -> pl.DataFrame:
-    """``query_id`` and ``doc_ids`` of what a role is asked to read of a shard."""
+    """What a role is asked to read of a shard, as ``Request.lists`` has it."""
     pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
     asked = {
         request.ask.role.name: request.lists for request in requests_for(pairs, lists, settings)
     }
-    none = pl.DataFrame(schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)})
-    return asked.get(job.ask.role.name, none)
+    return asked.get(job.ask.role.name, NO_LISTS)

@@ -121,6 +121,7 @@ class _Pass:
         costs.damaged_files = list(dict.fromkeys([*costs.damaged_files, *unit.damaged]))
         costs.prompt_tokens += unit.prompt_tokens
         costs.output_tokens += unit.output_tokens
+        costs.decided += unit.decided
         costs.reader_seconds += unit.seconds
         add_kinds(costs.kinds, unit.kinds)
         if unit.worker:

@@ -34,6 +34,7 @@ WITHOUT_EFFECT = (
     "cpus_per_actor",
     "accelerator_type",
     "certify",
+    "decide",
     "shard_pairs",
 )
 
@@ -82,7 +83,9 @@ def evaluation_digest(partition: Partition, settings: Settings, jobs: Sequence[J
     }
     inputs = [partition.runs, shards_sha256(partition)]
     readers = [
+        # What reads are ended early by is no setting: others decide whether they are.
         [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
+        + ([job.spec.metric] if job.spec.metric else [])
         for job in jobs
     ]
     known = [_VERSION, __version__, inputs, decisive, readers]

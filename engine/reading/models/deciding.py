@@ -68,7 +68,9 @@ class Deciding:
         self.able = not spec.choices and not spec.code and grows(tokenizer)
         self._cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
 
-    def goals(self, references: Sequence[Sequence[str] | None] | None, reads: int) -> list[Goal | None]:
+    def goals(
+        self, references: Sequence[Sequence[str] | None] | None, reads: int
+    ) -> list[Goal | None]:
         """What decides each of so many reads; None for those that end by themselves."""
         if references is None or not self.able or not self._metric:
             return [None] * reads

@@ -38,7 +38,7 @@ class Scripted:
         self.stats = ReaderStats()
         self.choices, self.fails = spec.choices, fails
 
-    def read(self, inputs):
+    def read(self, inputs, references=None):
         return [self.one("\n".join(texts)) for texts in inputs]
 
     def one(self, text):
@@ -210,7 +210,7 @@ FEW = {"annotators": ("erag",), "measures": "P@3"}
 def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
     first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    monkeypatch.setattr("engine.evaluation.sharded.plans.wanted_reads", None)
+    monkeypatch.setattr("engine.evaluation.sharded.plans.wanted_of", None)
     again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
     assert again.shards == first.shards
@@ -443,7 +443,7 @@ def host_of(log=None):
                 def __init__(self):
                     self.stats = ReaderStats()
 
-                def read(self, inputs):
+                def read(self, inputs, references=None):
                     if log:
                         with open(log, "a") as stream:
                             stream.writelines(f"{hash(tuple(texts))}\n" for texts in inputs)

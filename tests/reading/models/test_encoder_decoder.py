@@ -99,7 +99,7 @@ def test_a_certificate_counts_the_bf16_outputs_that_change_in_a_batch_of_one(spe
     together = reader.read(READS)
     changed = {i for i, read in enumerate(READS) if reader.read([read])[0] != together[i]}
     wanted = pl.DataFrame(
-        [(f"k{i}", f"q{i}", [f"d{i}"], texts) for i, texts in enumerate(READS)],
+        [(f"k{i}", f"q{i}", [f"d{i}"], texts, None, None) for i, texts in enumerate(READS)],
         schema=WANTED,
         orient="row",
     )

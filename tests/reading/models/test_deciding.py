@@ -1,0 +1,236 @@
+"""Reads that end when they are decided: with tokenizers of many kinds, no label changes, and reads do end."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from engine.reading.models import deciding
+from engine.reading.models.deciding import Deciding, certain_cleaned, grows
+from engine.reading.models.decoding import Writer, Written
+from engine.scoring.metrics import get_metric
+from tests.reading.models.test_decoding import spec
+
+METRICS = ("em", "em-char", "accuracy")
+# Pieces of words: beginnings of articles, marks that a tokenizer may move a space from, and others.
+PIECES = [
+    *("a", "an", "t", "the", "he", "T", "The", "x", "is", "Is", "y", "e", "n", "v", "Σ", "σ", "ς", "İ"),
+    *(".", ",", "?", "!", "'", "'s", "n't", "'ve", "'re", "'m", "-", "–", "\n", "end", "é", "서", "울"),
+]  # fmt: skip
+END = "</s>"
+
+
+def fast(tokenizer, **options):
+    """As transformers has it; the end token is special."""
+    tokenizer.add_special_tokens([AddedToken(END, special=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, **options)
+
+
+def byte_level():
+    """As the bundled reader's: a character may be several tokens, and shows as U+FFFD before its last."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [encoded(f" {piece}") for piece in PIECES if len(piece) < 3 and piece.isascii()]
+    vocabulary = dict.fromkeys([*letters, *words])
+    tokenizer = Tokenizer(
+        models.BPE({token: place for place, token in enumerate(vocabulary)}, merges=[])
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def encoded(text):
+    """A text as byte-level tokens write it."""
+    ((token, _),) = pre_tokenizers.ByteLevel(False, use_regex=False).pre_tokenize_str(text)
+    return token
+
+
+def with_bytes():
+    """As Llama's: pieces that begin with a mark for a space, and single bytes for what is in no piece."""
+    pieces = [*PIECES, *(f"▁{piece}" for piece in PIECES), "▁"]
+    vocabulary = dict.fromkeys([*pieces, *(f"<0x{byte:02X}>" for byte in range(256))])
+    tokenizer = Tokenizer(
+        models.BPE(
+            {token: place for place, token in enumerate(vocabulary)}, merges=[], byte_fallback=True
+        )
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return tokenizer
+
+
+def sentence_pieces():
+    """As T5's."""
+    pieces = dict.fromkeys([*PIECES, *(f"▁{piece}" for piece in PIECES), "▁", "<unk>"])
+    tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def words():
+    """As the tests' tiny models': tokens are joined by spaces."""
+    pieces = dict.fromkeys([*PIECES, "<unk>"])
+    return Tokenizer(
+        models.WordLevel({piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>")
+    )
+
+
+TOKENIZERS = {
+    "byte level": fast(byte_level()),
+    "byte level, told to clean": fast(byte_level(), clean_up_tokenization_spaces=True),
+    "byte level, cleaned": fast(
+        byte_level(),
+        clean_up_tokenization_spaces=True,
+        clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,
+    ),
+    "with bytes": fast(with_bytes()),
+    "sentence pieces": fast(sentence_pieces()),
+    "sentence pieces, cleaned": fast(sentence_pieces(), clean_up_tokenization_spaces=True),
+    "words": fast(words()),
+    "words, cleaned": fast(words(), clean_up_tokenization_spaces=True),
+}
+
+
+def write(tokenizer, tokens, metric, references, stop):
+    """What becomes of an answer that the model would write so, if these references decide it."""
+    writer = Writer(
+        spec(metric=metric, stop=stop, max_new_tokens=8),
+        tokenizer,
+        frozenset({tokenizer.eos_token_id}),
+    )
+    (goal,) = writer.deciding.goals([references], 1)
+    answer = Written(goal=goal)
+    for token in tokens:
+        logits = torch.zeros(1, len(tokenizer))
+        logits[0, token] = 1.0
+        if not writer.write([answer], logits):
+            break
+    return answer
+
+
+def some_tokens(tokenizer, data):
+    """Tokens of any kind; with bytes, more often those that belong together."""
+    any_token = st.integers(0, len(tokenizer) - 1)
+    vocabulary = tokenizer.get_vocab()
+    euro = [
+        [vocabulary[name] for name in names]
+        for names in (list(encoded("€")), ["<0xE2>", "<0x82>", "<0xAC>"])
+        if all(name in vocabulary for name in names)
+    ]
+    chunk = st.lists(any_token, min_size=1, max_size=1)
+    chunks = st.lists(st.one_of(chunk, chunk, *map(st.just, euro)), min_size=1, max_size=8)
+    return [token for part in data.draw(chunks) for token in part]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_ending_a_decided_read_changes_no_label(name, data):
+    tokenizer = TOKENIZERS[name]
+    metric = data.draw(st.sampled_from(METRICS))
+    stop = data.draw(st.sampled_from([(), ("\n",), (". ",), ("end", "?!"), (" the x",)]))
+    tokens = some_tokens(tokenizer, data)
+    whole = write(tokenizer, tokens, metric, None, stop)
+    others = [tokenizer.decode(some_tokens(tokenizer, data), skip_special_tokens=True)]
+    near = data.draw(
+        st.sampled_from([whole.text, whole.text.strip(), whole.text[:3], whole.text.lower(), "x"])
+    )
+    references = data.draw(st.sampled_from([[near], [near, *others], others]))
+    cut = write(tokenizer, tokens, metric, references, stop)
+    score = get_metric(metric)
+    assert score(cut.text.strip(), references) == score(whole.text.strip(), references)
+    if cut.decided:
+        assert score(whole.text.strip(), references) == 0
+        assert cut.tokens == whole.tokens[: len(cut.tokens)]
+    else:
+        assert cut.tokens == whole.tokens
+        assert cut.text == whole.text
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_reads_end_where_no_reference_can_be_met(name):
+    tokenizer = TOKENIZERS[name]
+    piece = {token: place for token, place in tokenizer.get_vocab().items()}
+    x, y = (piece.get(f"▁{letter}", piece.get(f"Ġ{letter}", piece.get(letter))) for letter in "xy")
+    answer = write(tokenizer, [x, y, x, x], "em", ["y x"], ("\n",))
+    assert (answer.decided, answer.tokens) == (True, [x])
+    answer = write(tokenizer, [x, y, x, x], "em", ["x y y", "x yen"], ("\n",))
+    assert (answer.decided, answer.tokens) == (True, [x, y, x])
+    answer = write(tokenizer, [x, y, x, x], "em", ["x y x", "x y x x"], ("\n",))
+    assert (answer.decided, answer.tokens) == (False, [x, y, x, x])
+    # What a character that is not complete stands for is not known, and may stand in a reference.
+    answer = write(tokenizer, [x, y], "em", ["\ufffd"], ("\n",))
+    assert (answer.decided, answer.tokens) == (False, [x, y])
+
+
+def test_a_character_of_several_tokens_is_waited_for():
+    for name in ("byte level", "with bytes"):
+        tokenizer = TOKENIZERS[name]
+        vocabulary = tokenizer.get_vocab()
+        names = list(encoded("€")) if name == "byte level" else ["<0xE2>", "<0x82>", "<0xAC>"]
+        first, second, third = (vocabulary[name] for name in names)
+        answer = write(tokenizer, [first, second, third], "accuracy", ["€"], ())
+        assert (answer.text, answer.decided) == ("€", False)
+        answer = write(tokenizer, [first, second, third], "accuracy", ["£"], ())
+        assert (answer.decided, answer.tokens) == (True, [first, second, third])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(" .?!,'ntmsver x", max_size=24), st.integers(0, 24))
+def test_what_is_certain_of_a_cleaned_text_stays(text, end):
+    clean = TOKENIZERS["words, cleaned"].clean_up_tokenization
+    certain = certain_cleaned(text[:end])
+    assert clean(text).startswith(certain)
+    assert clean(text[:end]).startswith(certain)
+    # A few characters at the end at most are left open.
+    assert len(clean(text[:end])) - len(certain) <= 3 or " " in clean(text[:end])[len(certain) :]
+
+
+def test_the_replacements_are_those_of_transformers():
+    clean = TOKENIZERS["words, cleaned"].clean_up_tokenization
+    for pattern, replacement in deciding._CLEANED.items():
+        assert clean(f"x{pattern}x") == f"x{replacement}x"
+
+
+def test_tokenizers_whose_text_may_change_end_no_read():
+    pieces = {"[UNK]": 0, "do": 1, "##n": 2, "not": 3}
+    pieced = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    pieced.decoder = decoders.WordPiece()
+    assert not grows(fast(pieced))
+    replaced = with_bytes()
+    replaced.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace("▁▁", " ")])
+    assert not grows(fast(replaced))
+
+    class Own(PreTrainedTokenizerFast):
+        def _decode(self, *args, **kwargs):
+            return super()._decode(*args, **kwargs)[::-1]
+
+    assert not grows(Own(tokenizer_object=words()))
+    assert all(grows(tokenizer) for tokenizer in TOKENIZERS.values())
+    x = pieces["do"]
+    answer = write(fast(pieced), [x, x], "em", ["y"], ())
+    assert (answer.decided, answer.tokens) == (False, [x, x])
+
+
+@pytest.mark.parametrize("changed", [{"choices": ("x", "y")}, {"code": "c"}, {"metric": ""}])
+def test_choices_code_of_models_and_readers_without_a_metric_end_no_read(changed):
+    reader = Deciding(spec(**{"metric": "em"} | changed), TOKENIZERS["words"])
+    assert reader.goals([["y"]], 1) == [None]
+    assert Deciding(spec(metric="em"), TOKENIZERS["words"]).goals([["y"], None], 2)[1] is None
+
+
+def test_the_kind_of_decoder_is_read_from_the_tokenizer():
+    kinds = {
+        name: (json.loads(tokenizer.backend_tokenizer.to_str())["decoder"] or {}).get("type")
+        for name, tokenizer in TOKENIZERS.items()
+    }
+    assert set(kinds.values()) == {"ByteLevel", "Sequence", "Metaspace", None}
