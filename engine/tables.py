@@ -151,11 +151,7 @@ LABELS: Schema = {
     # In [0, 1]; those of qrels are grades, utilities lie in [-1/3, 1].
     LABEL: pl.Float64(),
 }
-QRELS: Schema = {
-    QUERY_ID: pl.String(),
-    DOC_ID: pl.String(),
-    LABEL: pl.Float64(),
-}
+QRELS: Schema = {QUERY_ID: pl.String(), DOC_ID: pl.String(), LABEL: pl.Float64()}
 TRACES: Schema = {
     # What a label rests on; null in columns that do not apply to its annotator.
     QUERY_ID: pl.String(),

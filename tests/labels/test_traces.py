@@ -25,7 +25,7 @@ PAIRS = pl.DataFrame({"query_id": ["1", "1", "2"], "doc_id": ["x", "y", "x"]})
 def reads(outputs, confidence=(None, None, None)):
     rows = zip("abc", ["1", "1", "2"], [["x"], ["y"], ["x"]], outputs, confidence, strict=True)
     return pl.DataFrame(
-        [(key, q, d, output, 1, 1, False, c) for key, q, d, output, c in rows],
+        [(key, q, d, output, 1, 1, False, c, key == "c") for key, q, d, output, c in rows],
         schema=tables.READS,
         orient="row",
     )
@@ -51,10 +51,10 @@ def test_an_erag_label_leads_to_its_read_metric_and_answer():
     read = reads(["the lee", "bo", "x"]).with_columns(value=pl.Series([2 / 3, 1.0, 0.0]))
     labels = erag.label(read)
     traced = traces.trace_erag(labels, read, QUERIES, "f1")
-    assert columns(traced, "read_key", "output", "metric", "answer") == [
-        ("a", "the lee", "f1", "Ann Lee"),
-        ("b", "bo", "f1", "Bo"),
-        ("c", "x", "f1", None),
+    assert columns(traced, "read_key", "output", "decided", "metric", "answer") == [
+        ("a", "the lee", False, "f1", "Ann Lee"),
+        ("b", "bo", False, "f1", "Bo"),
+        ("c", "x", True, "f1", None),
     ]
     assert traced["label"].to_list() == [2 / 3, 1.0, 0.0]
 

@@ -44,7 +44,18 @@ def make_reads(singles=60, lists=6, nothing=2, failed=0):
         orient="row",
     )
     rows = [
-        (f"k{i}", f"q{i}", docs, f"TEXT {i}", 2, 2, False, None, "broken" if i < failed else None)
+        (
+            f"k{i}",
+            f"q{i}",
+            docs,
+            f"TEXT {i}",
+            2,
+            2,
+            False,
+            None,
+            False,
+            "broken" if i < failed else None,
+        )
         for i, docs in enumerate(kinds)
     ]
     return wanted, pl.DataFrame(rows, schema=tables.READS | {FAILURE: pl.String()}, orient="row")

@@ -159,7 +159,7 @@ def test_ending_a_decided_read_changes_no_label(name, data):
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_reads_end_where_no_reference_can_be_met(name):
     tokenizer = TOKENIZERS[name]
-    piece = {token: place for token, place in tokenizer.get_vocab().items()}
+    piece = tokenizer.get_vocab()
     x, y = (piece.get(f"▁{letter}", piece.get(f"Ġ{letter}", piece.get(letter))) for letter in "xy")
     answer = write(tokenizer, [x, y, x, x], "em", ["y x"], ("\n",))
     assert (answer.decided, answer.tokens) == (True, [x])
