@@ -163,8 +163,10 @@ def get_all_reads(
     place, kept = folder_at(directory), is_kept(executor)
     jobs: list[_Job] = []
     for one in asked:
-        same = [job for job in jobs if job.spec.fingerprint == one.spec.fingerprint and kept]
+        before = [job for job in jobs if job.spec.fingerprint == one.spec.fingerprint and kept]
+        same = before[0].same if before else []
         jobs.append(_job(one, _known(place, one.spec) if kept else store.NOTHING, same))
+        same.append(jobs[-1])
     total = sum(job.costs.wanted for job in jobs)
     reused = sum(job.costs.reused for job in jobs)
 
@@ -188,7 +190,8 @@ class _Job:
         wanted: all that are asked for.
         plan: those that are left to do, in the order in which they are done.
         frames: tables of reads, with the column ``failure``.
-        same: jobs of the same reader before it, which do some of its reads.
+        same: all jobs of the same reader. Those before it do some of its reads, and those behind it some
+            in full that end early in this one.
         workers: the counters of those who read.
     """
 
@@ -197,16 +200,17 @@ class _Job:
     plan: pl.DataFrame
     costs: ReadingCosts
     frames: list[pl.DataFrame]
-    same: Sequence[_Job]
+    same: list[_Job]
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def table(self) -> pl.DataFrame:
         """All reads that are asked for, in their order."""
-        frames = [*self.frames, *(frame for job in self.same for frame in job.frames)]
-        return answered(self.wanted, pl.concat(frames)).select([*tables.READS, FAILURE])
+        frames = pl.concat(frame for job in self.same for frame in job.frames)
+        frames = frames.sort(FAILURE, nulls_last=False, maintain_order=True)
+        return answered(self.wanted, frames).select([*tables.READS, FAILURE])
 
 
-def _job(asked: Wanted, known: store.Stored, same: Sequence[_Job]) -> _Job:
+def _job(asked: Wanted, known: store.Stored, same: list[_Job]) -> _Job:
     wanted, spec = asked
     distinct = wanted[READ_KEY].n_unique()
     stored = known.reads.filter(pl.col(READ_KEY).is_in(kept_keys(wanted).implode()))
