@@ -26,6 +26,8 @@ from jobs._command import ConfigFile
 from jobs._options import option, options_of, take
 from jobs._sizes import convert_bytes
 
+# The option that makes an evaluation a plan of itself.
+DRY_RUN = "dry_run"
 # Reads that --certify repeats where it is given no number.
 _CERTIFIED = 64
 # Options that name a model or a prompt template: a folder or file where there is one, else a name.
@@ -100,6 +102,13 @@ def parameters() -> list[inspect.Parameter]:
                 "actors": Annotated[int | str | None, Parameter(converter=_actors)],
                 "certify": Annotated[int | bool, Parameter(negative=())],
             },
+        ),
+        option(
+            DRY_RUN,
+            bool,
+            RUNNING,
+            "Print what the evaluation will take, as erag plan does, and evaluate nothing.",
+            False,
         ),
         inspect.Parameter(
             "config",

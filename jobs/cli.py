@@ -20,6 +20,7 @@ for name, path, summary in (
     ("index", "jobs.index:app", "Build an index of a corpus."),
     ("retrieve", "jobs.retrieve:retrieve", "Retrieve passages for queries."),
     ("fuse", "jobs.fuse:fuse", "Fuse runs by reciprocal ranks."),
+    ("plan", "jobs.plan:plan", "Print what an evaluation will take before it is done."),
     ("evaluate", "jobs.evaluate:evaluate", "Evaluate runs with the LLM that reads them."),
     (
         "coverage",

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.evaluation import evaluate as evaluating
 from engine.evaluation.assess import Evaluation
+from engine.evaluation.forecast import PlanSettings
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables, read_inputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.size import choose
@@ -19,6 +20,7 @@ from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, refuse_overlap
 from jobs._command import command_line, run_command
 from jobs._evaluation_options import (
+    DRY_RUN,
     MODEL_FIELDS,
     files_of,
     given_files,
@@ -28,6 +30,7 @@ from jobs._evaluation_options import (
 )
 from jobs._in_shards import evaluate_in_shards
 from jobs._options import with_signature
+from jobs._planning import plan_and_print
 from jobs._progress import event, shown_progress
 from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
@@ -52,6 +55,9 @@ def evaluate_command() -> Callable[..., None]:
         conditions = vary(settings, sweep)
         files = files_of(options, settings)
         out, store = options["out"], options["store"] or cache_directory() / "reads"
+        if options[DRY_RUN]:
+            plan_and_print(files, conditions, PlanSettings(), store=store, known=options.keys())
+            return
         for place in (out, store):
             require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}

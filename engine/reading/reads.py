@@ -334,6 +334,21 @@ def one_at_a_time(executor: Executor) -> Run:
     return lambda plan, units, specs: executor(plan, units, specs[0])
 
 
+def require_one_gpu(settings: PoolSettings) -> None:
+    """Refuse actors with several GPUs.
+
+    Raises:
+        InputError: they have.
+    """
+    if (settings.gpus_per_actor or 0) > 1:
+        raise InputError(
+            None,
+            None,
+            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and a reader runs on one GPU",
+            "use 1 or a fraction",
+        )
+
+
 def executor_for(
     settings: PoolSettings,
     plan: pl.DataFrame,
@@ -352,13 +367,7 @@ def executor_for(
     Raises:
         InputError: the cluster can never host such a pool, or a reader not use it.
     """
-    if (settings.gpus_per_actor or 0) > 1:
-        raise InputError(
-            None,
-            None,
-            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and a reader runs on one GPU",
-            "use 1 or a fraction",
-        )
+    require_one_gpu(settings)
     if settings.in_process:
         return read_in_process, 1, device.machine_has_gpu()
     from engine.machine import cluster

@@ -172,10 +172,10 @@ def _read(
     """Read and check everything, in the order of ``inputs.read_inputs``, so that errors are its own."""
     lists = list_runs(
         files,
-        _query_keys(query_set.table, files.limit),
+        query_keys(query_set.table, files.limit),
         temporary,
         k=k,
-        parts=_count_parts(files.run),
+        parts=count_parts(files.run),
         on_rows=lambda rows: on_progress("runs", rows),
     )
     index = index_corpus(
@@ -295,7 +295,8 @@ def _name(number: int) -> str:
     return f"shard-{number:06d}.zip"
 
 
-def _query_keys(queries: pl.DataFrame, limit: int | None) -> QueryKeys:
+def query_keys(queries: pl.DataFrame, limit: int | None) -> QueryKeys:
+    """The queries of an evaluation that is limited to the first ones, if it is."""
     return QueryKeys(
         table=queries,
         evaluated=queries.height if limit is None else min(limit, queries.height),
@@ -304,7 +305,7 @@ def _query_keys(queries: pl.DataFrame, limit: int | None) -> QueryKeys:
     )
 
 
-def _count_parts(runs: Sequence[Location]) -> int:
+def count_parts(runs: Sequence[Location]) -> int:
     """How many parts of all runs are about as large as may be ordered at a time."""
     try:
         needed = sum(bytes_of(path) for path in runs) // _PART_BYTES

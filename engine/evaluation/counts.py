@@ -1,0 +1,169 @@
+"""Which reads an evaluation wants, how many of them are equal or stored, and what is left, by kind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
+from engine.evaluation.read import Job, merge_jobs, requests_for, specify_jobs
+from engine.evaluation.settings import Settings
+from engine.labels.annotator import READER
+from engine.machine.watch import OnEvent, silent
+from engine.reading import store
+from engine.reading.plan import INPUTS, longest_first, missing_reads, wanted_reads
+from engine.reading.probe import WHOLE
+from engine.reading.reads import Executor, input_sizes, is_kept
+from engine.reading.store_files import Span
+from engine.sources.io.folders import Folder
+from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Some of the queries of an evaluation, with all that is listed for them.
+
+    Attributes:
+        inputs: of these queries, without the tables of annotators.
+        spans: the ranges of buckets that they are, with the ids of their queries.
+        queries: of the whole evaluation.
+        pairs: pairs of query and listed passage in the whole, for each in the sample.
+        lists: queries in the whole, for each in the sample.
+    """
+
+    inputs: EvaluationInputs
+    spans: tuple[tuple[Span, frozenset[str]], ...]
+    queries: int
+    pairs: float
+    lists: float
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The reads of a job.
+
+    Attributes:
+        left: those to be done, as ``plan.longest_first`` gives them, with the column ``whole``.
+        asked: how many are asked for, of every run and condition; by whether they are of whole lists.
+        stored: how many distinct ones of these are in the store.
+    """
+
+    job: Job
+    left: pl.DataFrame
+    asked: Mapping[bool, int]
+    stored: Mapping[bool, int]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a condition asks of a job: single reads and whole lists, as often as runs list them."""
+
+    job: Job
+    singles: int
+    lists: int
+
+
+def count_reads(
+    inputs: EvaluationInputs,
+    conditions: Iterable[Settings],
+    place: Folder,
+    *,
+    sample: Sample | None = None,
+    executor: Executor | None = None,
+    on_event: OnEvent = silent,
+) -> Iterator[Counted]:
+    """Count the reads of an evaluation, or of a study; a job at a time, since prompts take memory.
+
+    Args:
+        inputs: read at the largest cutoff of the conditions, or those of the sample.
+        conditions: the settings of each.
+        place: the read store.
+        sample: what the inputs are a sample of, if they are one.
+        executor: as in ``evaluate.evaluate``.
+        on_event: as in ``read.specify_jobs``.
+
+    Raises:
+        InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be
+            used.
+    """
+    asked = [
+        one
+        for settings in conditions
+        for one in _asked(inputs, settings, executor, on_event, part=sample is not None)
+    ]
+    seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
+    for job in merge_jobs(one.job for one in asked):
+        same = [one for one in asked if one.job.identity == job.identity]
+        wanted = wanted_reads(
+            job.lists,
+            inputs.queries,
+            inputs.corpus,
+            prompt=job.prompt,
+            fingerprint=job.spec.fingerprint,
+        )
+        # A list of one passage that is read alone too is the same read.
+        alone = (pl.col(DOC_IDS).list.len() == 1) & pl.lit(any(one.singles for one in same))
+        wanted = wanted.with_columns((~alone).alias(WHOLE))
+        distinct = wanted.unique(READ_KEY, keep="first", maintain_order=True)
+        known = pl.concat([distinct[[READ_KEY]].clear(), *seen[job.spec.fingerprint]])
+        distinct = distinct.join(known, on=READ_KEY, how="anti", maintain_order="left")
+        stored = _stored(place, job, distinct, sample) if is_kept(executor) else known.clear()
+        found = distinct.join(stored, on=READ_KEY, how="semi")
+        missing = missing_reads(distinct, stored)
+        sizes = input_sizes(job.spec, missing[INPUTS].to_list())
+        seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
+        yield Counted(
+            job=job,
+            left=longest_first(missing, sizes, lead=len(job.spec.shared_prefix)),
+            asked={
+                False: sum(one.singles for one in same),
+                True: sum(one.lists for one in same),
+            },
+            stored={whole: found.filter(pl.col(WHOLE) == whole).height for whole in (False, True)},
+        )
+
+
+def _asked(
+    inputs: EvaluationInputs,
+    settings: Settings,
+    executor: Executor | None,
+    on_event: OnEvent,
+    *,
+    part: bool,
+) -> Iterator[_Asked]:
+    cut = cut_inputs(inputs, settings.ranking.k)
+    if part:
+        lists = lists_to_read(cut, settings)
+        requests = requests_for(pairs_to_label(cut), lists, settings)
+    else:
+        prepared = prepare(cut, settings)
+        lists, requests = prepared.lists, list(prepared.requests)
+    of_singles = {ask.role.name for ask in settings.asks().values()}
+    for job in specify_jobs(requests, settings, executor, on_event):
+        role = job.ask.role.name
+        whole = role == READER.name and settings.reader.end_to_end
+        yield _Asked(
+            job,
+            singles=cut.runs.height if role in of_singles else 0,
+            lists=lists.height if whole else 0,
+        )
+
+
+def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | None) -> pl.DataFrame:
+    """The keys that the store has, in one column. Nothing is merged there."""
+    listing = store.listing(place, job.spec.fingerprint)
+    if sample is None:
+        return store.find(listing, distinct[READ_KEY]).reads[[READ_KEY]]
+    found = [
+        store.find(
+            listing,
+            distinct.filter(pl.col(QUERY_ID).is_in(list(ids)))[READ_KEY],
+            span=span,
+        ).reads[[READ_KEY]]
+        for span, ids in sample.spans
+    ]
+    return pl.concat([distinct[[READ_KEY]].clear(), *found])

@@ -1,0 +1,305 @@
+"""What an evaluation will take: reads counted, and time, memory and cost foreseen from a probe.
+
+Pure functions of counts and of the batches that were timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from engine.errors import InputError, require_least
+
+# The share of any batch is told from that of its reads where batches differ in size by this factor, and
+# there are so many of them.
+_CONTRAST, _BATCHES = 2.5, 4
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """What a plan is asked.
+
+    Attributes:
+        price_per_hour: Price of one actor for an hour, in any currency: of the machine, or of the part of
+            it, that one actor takes (a GPU with its share of the machine; half of a machine that two
+            actors share).
+        finish_in: Hours in which the reads should end; the plan says how many actors that takes.
+        probe_reads: About how many reads are done for the estimate; 0 for none, and counts alone. By
+            default 64, or 32 for each actor if that is more; 8 times as many on GPUs.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    price_per_hour: float | None = None
+    finish_in: float | None = None
+    probe_reads: int | None = None
+
+    def __post_init__(self) -> None:
+        price, hours = self.price_per_hour, self.finish_in
+        if price is not None and not 0 <= price < math.inf:
+            raise InputError(None, None, f"`price_per_hour` is {price:g}", "use 0 or more")
+        if hours is not None and not 0 < hours < math.inf:
+            raise InputError(None, None, f"`finish_in` is {hours:g}", "use hours, more than 0")
+        require_least("probe_reads", self.probe_reads, 0)
+        if self.probe_reads == 0:
+            for name, value in (("price_per_hour", price), ("finish_in", hours)):
+                if value is not None:
+                    raise InputError(
+                        None,
+                        None,
+                        f"`{name}` with `probe_reads` 0, which counts reads and times none",
+                        "leave one of them out",
+                    )
+
+
+class Batch(NamedTuple):
+    """A batch that was timed: its size, in the plan's sizes, and the seconds of its reader."""
+
+    size: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of batches as a line: ``fixed`` for any, and ``rate`` for each of its size.
+
+    Attributes:
+        spread: squared differences of the batches from the line, each by the variance that a relative
+            error of 1 would give it, which grows with the size of the batch.
+        freedom: batches less what was estimated from them.
+        covariance: of ``fixed`` and ``rate``, for a relative error of 1.
+        unit: variance of a batch of size 1 for that error.
+    """
+
+    fixed: float
+    rate: float
+    spread: float
+    freedom: int
+    covariance: npt.NDArray[np.float64]
+    unit: float
+
+
+def pace_of(batches: Sequence[Batch]) -> Pace:
+    """The line through batches that were timed, by least squares weighted by their sizes.
+
+    Where they are few or alike in size, or the line would go below 0, seconds are in proportion to size.
+    """
+    sizes = np.array([max(1.0, batch.size) for batch in batches])
+    seconds = np.array([batch.seconds for batch in batches])
+    rate = float(seconds.sum() / sizes.sum())
+    unit = rate**2 * float(sizes.mean())
+    design = np.stack([np.zeros_like(sizes), sizes], axis=1)
+    fixed = 0.0
+    if len(batches) >= _BATCHES and sizes.max() >= _CONTRAST * sizes.min():
+        both = np.stack([np.ones_like(sizes), sizes], axis=1)
+        root = np.sqrt(sizes)
+        (a, b), *_ = np.linalg.lstsq(both / root[:, None], seconds / root, rcond=None)
+        if a >= 0 and b > 0:
+            fixed, rate, design = float(a), float(b), both
+    estimated = int(design.any(axis=0).sum())
+    spread = float((((seconds - fixed - rate * sizes) ** 2) / sizes).sum())
+    return Pace(
+        fixed,
+        rate,
+        spread / unit if unit else 0.0,
+        len(batches) - estimated,
+        unit * np.linalg.pinv(design.T @ (design / sizes[:, None])),
+        unit,
+    )
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of reads of like cost.
+
+    Attributes:
+        size: of all of them, in the plan's sizes.
+        groups: of reads that are not divided.
+        batch: the size of a batch, as the evaluation cuts it.
+        batch_seconds: what a batch takes at most, where it is cut by that; None where it is not.
+    """
+
+    size: float
+    groups: float
+    batch: float
+    batch_seconds: float | None = None
+
+    def batches(self, pace: Pace) -> float:
+        """About how many batches they are done in."""
+        size = self.batch
+        if self.batch_seconds is not None and pace.rate:
+            size = min(size, max(1.0, self.batch_seconds / pace.rate))
+        return max(min(1.0, self.groups), min(self.groups, self.size / size))
+
+
+@dataclass(frozen=True)
+class Span:
+    """A figure and its interval; without one, the bounds are NaN."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    def plus(self, value: float) -> Span:
+        """The same with something added that is known."""
+        return Span(self.value + value, self.low + value, self.high + value)
+
+    def times(self, factor: float) -> Span:
+        """The same, so many times."""
+        return Span(self.value * factor, self.low * factor, self.high * factor)
+
+    @property
+    def most(self) -> float:
+        """The upper bound; the figure where there is none."""
+        return self.value if math.isnan(self.high) else self.high
+
+
+def reading_seconds(left: Left, pace: Pace) -> float:
+    """Seconds of readers, for what is left of one stratum."""
+    return pace.fixed * left.batches(pace) + pace.rate * left.size
+
+
+def total_seconds(work: Sequence[tuple[Left, Pace]], *, confidence: float) -> Span:
+    """Seconds of readers, for what is left of all strata.
+
+    The interval is Student's t. It holds what the choice of the reads and the timing of the probe leave
+    uncertain, by how far its batches lie from their lines: one relative error, of all strata together. It
+    cannot hold what changes the machine's speed later.
+    """
+    value = sum(reading_seconds(left, pace) for left, pace in work)
+    freedom = sum(pace.freedom for _, pace in work)
+    if not work or freedom < 1:
+        return Span(value)
+    relative = sum(pace.spread for _, pace in work) / freedom
+    variance = 0.0
+    for left, pace in work:
+        at = np.array([left.batches(pace), left.size])
+        variance += relative * (float(at @ pace.covariance @ at) + pace.unit * left.size)
+    reach = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(variance)
+    return Span(value, max(0.0, value - reach), value + reach)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """Reads of one kind: what a line of the plan says.
+
+    Attributes:
+        reader: the model's name.
+        name: "single reads", "whole lists", or who reads.
+        asked: reads that the evaluation asks for, of every run, with those that are equal.
+        stored: distinct reads that the store has, those of the probe among them.
+        left: distinct reads that are to be done.
+        prompt_tokens, output_tokens: of these, as far as they are known.
+        seconds: of the reader, for these; 0 without a probe.
+    """
+
+    reader: str
+    name: str
+    asked: int
+    stored: int
+    left: int
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def shared(self) -> int:
+        """Those that are equal to others, and so are done once."""
+        return self.asked - self.stored - self.left
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What the probe was.
+
+    Attributes:
+        reads: how many were done.
+        failed: how many of them failed.
+        failure: why the first of them did.
+        actors: that did them.
+        share: what each of these takes of a machine, in words.
+        room: actors that there is room for now.
+        seconds: that it took, from its beginning.
+        unstored: why the reads are not in the store; empty where they are.
+    """
+
+    reads: int
+    actors: int
+    share: str
+    room: int
+    seconds: float
+    failed: int = 0
+    failure: str = ""
+    unstored: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What an evaluation will take.
+
+    Attributes:
+        kinds: the reads, by kind.
+        queries: how many are evaluated.
+        sampled: how many of these the counts are taken from, where not from all.
+        probe: None where none was made.
+        reading: seconds of readers for what is left, of all actors together.
+        start: seconds until the actors read, and in which they load further models; of each actor.
+        peak: memory of an actor in bytes; 0 where it is not known.
+        actors: how many the evaluation has.
+        settings: what was asked.
+        confidence: level of the intervals.
+        certified: reads that are repeated for a certificate, and not counted.
+    """
+
+    kinds: tuple[Kind, ...]
+    queries: int
+    sampled: int | None = None
+    probe: Probe | None = None
+    reading: Span = field(default_factory=lambda: Span(0.0))
+    start: float = 0.0
+    peak: int = 0
+    actors: int = 1
+    settings: PlanSettings = field(default_factory=PlanSettings)
+    confidence: float = 0.95
+    certified: int = 0
+
+    @property
+    def left(self) -> int:
+        """Reads that are to be done."""
+        return sum(kind.left for kind in self.kinds)
+
+    def seconds(self, actors: int) -> Span:
+        """Wall-clock seconds of reading with so many actors, each like those of the probe."""
+        return self.reading.times(1 / actors).plus(self.start)
+
+    def cost(self, actors: int) -> Span | None:
+        """The price of the actors, from their start to the end; None where no price is known."""
+        price = self.settings.price_per_hour
+        if price is None:
+            return None
+        return self.seconds(actors).times(actors * price / _HOUR)
+
+
+def actors_to_finish(reading: Span, start: float, hours: float) -> int:
+    """How many actors finish in so many hours, by the upper end of the interval where there is one.
+
+    Raises:
+        InputError: none do, since their start takes longer.
+    """
+    seconds = hours * _HOUR - start
+    if seconds <= 0:
+        raise InputError(
+            None,
+            None,
+            f"`finish_in` is {hours:g} hours, and the start of the actors alone takes {start:.0f} s",
+            f"give more than {start / _HOUR:.2g} hours",
+        )
+    return max(1, math.ceil(reading.most / seconds))

@@ -1,0 +1,407 @@
+"""The plan of an evaluation: its reads are counted, some are done, and what all will take is foreseen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError, WriteError
+from engine.evaluation.counts import Counted, Sample, count_reads
+from engine.evaluation.forecast import (
+    Batch,
+    Forecast,
+    Kind,
+    Left,
+    Pace,
+    PlanSettings,
+    Probe,
+    actors_to_finish,
+    pace_of,
+    reading_seconds,
+    total_seconds,
+)
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.labels.annotator import READER
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.machine.pool import PoolSettings
+from engine.machine.watch import OnEvent, silent
+from engine.reading import probe, store
+from engine.reading.plan import GROUP, SIZE
+from engine.reading.probe import WHOLE, Means, Stratum, Timed
+from engine.reading.reads import Executor, Progress, by_model, is_kept, one_at_a_time, unit_tokens
+from engine.reading.stream import UNIT_SECONDS
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import Location
+from engine.tables import FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
+
+SINGLE_READS, WHOLE_LISTS = "single reads", "whole lists"
+_READS, _GROUPS = "reads", "groups"
+
+
+def plan_evaluation(
+    inputs: EvaluationInputs,
+    conditions: Iterable[Settings],
+    asked: PlanSettings,
+    *,
+    store: Location,
+    sample: Sample | None = None,
+    on_progress: Progress = lambda done, total: None,
+    on_event: OnEvent = silent,
+    executor: Executor | None = None,
+) -> Forecast:
+    """Foresee what an evaluation, or a study, will take, from a probe of its reads.
+
+    The reads of the probe are added to the store; nothing else is written.
+
+    Args:
+        inputs: as in ``evaluate.evaluate``, or those of the sample.
+        conditions: the settings of each, as ``study.vary`` gives them.
+        asked: what the plan is asked.
+        store: the read store, a path or an address.
+        sample: what the inputs are a sample of, where the evaluation is done in shards.
+        on_progress: called with the reads of the probe that are done and wanted.
+        on_event, executor: as in ``evaluate.evaluate``.
+
+    Raises:
+        InputError: as ``evaluate.evaluate``; a number of actors beside a time to finish in; or a time that
+            the start of the actors alone takes.
+    """
+    settings = list(conditions)
+    running, bootstrap = settings[0].running, settings[0].bootstrap
+    refuse_both(asked, running.pool())
+    place = folder_at(store)
+    counted = list(
+        count_reads(inputs, settings, place, sample=sample, executor=executor, on_event=on_event)
+    )
+    prober = _Prober(place, asked, running.pool(), on_progress, on_event, executor)
+    groups = [
+        prober.read(jobs, _size(jobs) / max(1, _size(counted)), seed=bootstrap.seed)
+        for jobs in _together(counted, executor)
+    ]
+    actors = running.pool().bounds()[1] or max((group.room for group in groups), default=1)
+    scale = {False: sample.pairs, True: sample.lists} if sample else {False: 1.0, True: 1.0}
+    parts = [
+        _foresee(group, scale, actors, kept=not prober.unstored, in_shards=bool(sample))
+        for group in groups
+    ]
+    works = [(work.left, work.pace) for part in parts for work in part.works]
+    reading = total_seconds(works, confidence=bootstrap.confidence)
+    start = sum(probe.start_seconds(group.timed) for group in groups)
+    if asked.finish_in is not None and works:
+        actors = actors_to_finish(reading, start, asked.finish_in)
+    return Forecast(
+        kinds=tuple(kind for part in parts for kind in part.kinds),
+        queries=sample.queries if sample else inputs.queries.height,
+        sampled=inputs.queries.height if sample else None,
+        probe=prober.made(groups),
+        reading=reading,
+        start=start,
+        peak=max((part.peak for part in parts), default=0),
+        actors=actors,
+        settings=asked,
+        confidence=bootstrap.confidence,
+        certified=running.certify,
+    )
+
+
+def refuse_both(asked: PlanSettings, pool: PoolSettings) -> None:
+    """Refuse a number of actors where the plan is asked for one.
+
+    Raises:
+        InputError: there is one.
+    """
+    if asked.finish_in is not None and pool.actors is not None:
+        raise InputError(
+            None,
+            None,
+            f"`actors` {pool.actors} beside `finish_in` {asked.finish_in:g}, which asks how many",
+            "leave one of them out",
+        )
+
+
+def _together(counted: Sequence[Counted], executor: Executor | None) -> list[list[Counted]]:
+    """Jobs whose readers share the actors, as in the evaluation."""
+    if executor:
+        return [[one] for one in counted]
+    return by_model(counted, lambda one: one.job.spec)
+
+
+def _size(jobs: Iterable[Counted]) -> int:
+    return sum(int(one.left[SIZE].sum()) for one in jobs)
+
+
+@dataclass
+class _Group:
+    """Jobs whose readers share a model, and the batches of the probe that these did."""
+
+    jobs: Sequence[Counted]
+    means: Means | None = None
+    timed: list[Timed] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        return self.means.room if self.means else 1
+
+    def of(self, job: int) -> list[Timed]:
+        """The batches of a job, by its place."""
+        return [one for one in self.timed if one.batch.stratum.job == job]
+
+
+@dataclass
+class _Prober:
+    """Reads the probe, and keeps its reads.
+
+    Attributes:
+        unstored: why they are not in the store; empty where they are.
+        seconds: of the whole probe.
+        done: reads so far.
+    """
+
+    place: Folder
+    asked: PlanSettings
+    pool: PoolSettings
+    on_progress: Progress
+    on_event: OnEvent
+    executor: Executor | None
+    unstored: str = ""
+    seconds: float = 0.0
+    done: int = 0
+
+    def read(self, jobs: Sequence[Counted], share: float, *, seed: int) -> _Group:
+        """Do the part of the probe that falls to the readers of a model."""
+        if self.asked.probe_reads == 0 or not any(one.left.height for one in jobs):
+            return _Group(jobs)
+        begun = time.perf_counter()
+        specs = [one.job.spec for one in jobs]
+        if self.executor:
+            means = Means(one_at_a_time(self.executor), 1, 1, False, "a program of your own")
+        else:
+            means = probe.means_for(self.pool, specs, self.on_event)
+        wanted = self.asked.probe_reads or probe.default_reads(means)
+        batches = probe.choose(
+            [one.left for one in jobs], round(wanted * share), actors=means.actors, seed=seed
+        )
+        total = self.done + sum(batch.reads.height for batch in batches)
+        self.on_progress(self.done, total)
+        group = _Group(jobs, means)
+        for timed in probe.read_batches(batches, specs, means.run, begun):
+            group.timed.append(timed)
+            self._keep(specs[timed.batch.stratum.job].fingerprint, timed.reads)
+            self.done += timed.reads.height
+            self.on_progress(self.done, total)
+        self.seconds += time.perf_counter() - begun
+        return group
+
+    def _keep(self, fingerprint: str, reads: pl.DataFrame) -> None:
+        if not is_kept(self.executor):
+            self.unstored = "a function without a name reads them"
+        if self.unstored:
+            return
+        try:
+            store.add(self.place, fingerprint, reads.filter(_DONE).drop(FAILURE))
+        except WriteError as error:
+            self.unstored = str(error)
+
+    def made(self, groups: Sequence[_Group]) -> Probe | None:
+        """What the probe was; None where nothing was read."""
+        means = [group.means for group in groups if group.means is not None]
+        if not means:
+            return None
+        failures = [
+            why for group in groups for timed in group.timed for why in timed.reads[FAILURE]
+        ]
+        failed = [why for why in failures if why is not None]
+        return Probe(
+            reads=len(failures),
+            actors=max(one.actors for one in means),
+            share=means[0].share,
+            room=min(one.room for one in means),
+            seconds=self.seconds,
+            failed=len(failed),
+            failure=next(iter(failed), ""),
+            unstored=self.unstored,
+        )
+
+
+_DONE = pl.col(FAILURE).is_null()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is left of a stratum, how fast it goes, and the tokens of its prompts by kind of read."""
+
+    stratum: Stratum
+    left: Left
+    pace: Pace
+    prompts: Mapping[bool, float]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is foreseen of jobs whose readers share a model."""
+
+    works: tuple[_Work, ...]
+    kinds: tuple[Kind, ...]
+    peak: int
+
+
+def _foresee(
+    group: _Group, scale: Mapping[bool, float], actors: int, *, kept: bool, in_shards: bool
+) -> _Part:
+    """What is foreseen of the jobs of a group.
+
+    Args:
+        scale: reads in the whole evaluation for each that was counted, by kind.
+        actors: of the evaluation.
+        kept: whether the reads of the probe are in the store.
+        in_shards: whether units are cut by time.
+    """
+    left = [
+        _left(job, one, _keys(group.of(job)) if kept else None, scale)
+        for job, one in enumerate(group.jobs)
+    ]
+    total = sum(float(of_job[SIZE].sum()) for of_job in left)
+    gpu = group.means is not None and group.means.gpu
+    unit = unit_tokens(int(total), actors=actors, gpu=gpu)
+    batch = min(unit, GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
+    works: list[_Work] = []
+    if group.timed:
+        for stratum, of_stratum in _by_stratum(left):
+            works.append(_work(group, stratum, of_stratum, batch, in_shards=in_shards))
+    kinds = [
+        kind
+        for job, one in enumerate(group.jobs)
+        for kind in _kinds(job, one, left[job], group.of(job), works, scale)
+    ]
+    largest = max((work.left.size / work.left.batches(work.pace) for work in works), default=0.0)
+    return _Part(tuple(works), tuple(kinds), probe.peak_memory(group.timed, largest))
+
+
+def _keys(timed: Iterable[Timed]) -> pl.DataFrame:
+    """The keys of reads that were done, in one column."""
+    none = pl.DataFrame(schema={READ_KEY: pl.String})
+    return pl.concat([none, *(one.reads.filter(_DONE).select(READ_KEY) for one in timed)])
+
+
+def _left(
+    job: int, counted: Counted, done: pl.DataFrame | None, scale: Mapping[bool, float]
+) -> pl.DataFrame:
+    """What is left of a job once the probe is done: by ``job``, ``lists`` (whether the group has any) and
+    ``whole``, the number of ``reads``, their ``size``, and the ``groups`` that have them.
+    """
+    frames = [
+        part.with_columns(pl.lit(stratum.whole).alias("lists"))
+        for stratum, part in probe.strata(counted.left, job)
+    ]
+    if not frames:
+        return pl.DataFrame(schema=_LEFT)
+    factor = pl.col(WHOLE).replace_strict(scale, return_dtype=pl.Float64)
+    plan = pl.concat(frames)
+    read = plan.clear() if done is None else plan.join(done, on=READ_KEY, how="semi")
+    counts = [
+        frame.group_by("lists", WHOLE).agg(
+            pl.len().alias(_READS), pl.col(SIZE).sum(), pl.col(GROUP).n_unique().alias(_GROUPS)
+        )
+        for frame in (plan, read)
+    ]
+    both = counts[0].join(counts[1], on=["lists", WHOLE], how="left", suffix="_done")
+    return both.select(
+        pl.lit(job, pl.Int64).alias("job"),
+        "lists",
+        WHOLE,
+        *(
+            (pl.col(name) * factor - pl.col(f"{name}_done").fill_null(0)).clip(0).alias(name)
+            for name in (_READS, SIZE, _GROUPS)
+        ),
+    )
+
+
+_LEFT: tables.Schema = {
+    "job": pl.Int64(),
+    "lists": pl.Boolean(),
+    WHOLE: pl.Boolean(),
+} | dict.fromkeys((_READS, SIZE, _GROUPS), pl.Float64())
+
+
+def _by_stratum(left: Sequence[pl.DataFrame]) -> Iterator[tuple[Stratum, pl.DataFrame]]:
+    for (job, lists), rows in pl.concat(left).group_by("job", "lists", maintain_order=True):
+        yield Stratum(int(job), bool(lists)), rows
+
+
+def _work(
+    group: _Group, stratum: Stratum, left: pl.DataFrame, batch: float, *, in_shards: bool
+) -> _Work:
+    timed = [one for one in group.timed if one.batch.stratum == stratum]
+    # Of a stratum of few reads it may be that all of them came first.
+    counted = [one for one in timed if not (one.first or one.batch.warming)] or timed
+    pace = pace_of([Batch(float(one.batch.reads[SIZE].sum()), one.seconds) for one in counted])
+    prompts = {
+        whole: size * _ratio(timed, whole, PROMPT_TOKENS, by_size=True)
+        for whole, size in left.select(WHOLE, SIZE).iter_rows()
+    }
+    work = Left(
+        size=float(left[SIZE].sum()),
+        groups=float(left[_GROUPS].max() or 0),  # type: ignore[arg-type]
+        batch=batch,
+        batch_seconds=UNIT_SECONDS if in_shards else None,
+    )
+    return _Work(stratum, work, pace, prompts)
+
+
+def _ratio(timed: Iterable[Timed], whole: bool, tokens: str, *, by_size: bool = False) -> float:
+    """Tokens of a read of a kind in the probe, or of one of its size; 0 where it has none of that kind."""
+    counts = [
+        one.batch.reads.select(READ_KEY, SIZE, WHOLE)
+        .join(one.reads.filter(_DONE), on=READ_KEY)
+        .filter(pl.col(WHOLE) == whole)
+        .select(pl.col(tokens).sum(), pl.col(SIZE).sum() if by_size else pl.len().alias(SIZE))
+        for one in timed
+    ]
+    if not counts:
+        return 0.0
+    had, of = pl.concat(counts).sum().row(0)
+    return had / of if of else 0.0
+
+
+def _kinds(
+    job: int,
+    counted: Counted,
+    left: pl.DataFrame,
+    timed: Sequence[Timed],
+    works: Sequence[_Work],
+    scale: Mapping[bool, float],
+) -> Iterator[Kind]:
+    """The reads of a job by kind; the time of a stratum is divided by the tokens of its prompts."""
+    own = [work for work in works if work.stratum.job == job]
+    for whole in (False, True):
+        if not counted.asked[whole]:
+            continue
+        reads = round(float(left.filter(pl.col(WHOLE) == whole)[_READS].sum()))
+        distinct = counted.left.filter(pl.col(WHOLE) == whole).height + counted.stored[whole]
+        yield Kind(
+            reader=counted.job.spec.name,
+            name=_name(counted, whole),
+            asked=round(counted.asked[whole] * scale[whole]),
+            stored=round(distinct * scale[whole]) - reads,
+            left=reads,
+            prompt_tokens=round(sum(work.prompts.get(whole, 0.0) for work in own)),
+            output_tokens=round(reads * _ratio(timed, whole, OUTPUT_TOKENS)),
+            seconds=sum(
+                reading_seconds(work.left, work.pace)
+                * work.prompts.get(whole, 0.0)
+                / max(1.0, sum(work.prompts.values()))
+                for work in own
+            ),
+        )
+
+
+def _name(counted: Counted, whole: bool) -> str:
+    role = counted.job.ask.role
+    if role != READER:
+        return role.title.removeprefix("the ")
+    return WHOLE_LISTS if whole else SINGLE_READS

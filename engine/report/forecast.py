@@ -1,0 +1,140 @@
+"""The plan of an evaluation, as people read it: a table of reads by kind, and lines below it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from rich.table import Table
+from rich.text import Text
+
+from engine.evaluation.forecast import Forecast, Kind, Probe, Span
+from engine.report import layout
+from engine.wording import agreeing, counted
+
+_MINUTE, _HOUR, _GIB = 60.0, 3600.0, 2**30
+# Up to so many, seconds are given as such, and as minutes.
+_AS_SECONDS, _AS_MINUTES = 100.0, 100 * _MINUTE
+# Rows of the table; kinds of several readers are added up where there would be more.
+_MOST_ROWS = 10
+_ACTORS = "[actor|actors]"
+_FIGURES = ("asked", "stored", "left", "prompt_tokens", "output_tokens", "seconds")
+
+
+def shown(forecast: Forecast) -> list[Table | str]:
+    """The table and the lines, 25 at most in all."""
+    return [_table(forecast), *_lines(forecast)]
+
+
+def _table(forecast: Forecast) -> Table:
+    kinds = _rows(forecast.kinds)
+    several = len({kind.reader for kind in kinds}) > 1
+    timed, actors = forecast.probe is not None, forecast.actors
+    shared = [] if actors == 1 else [f"of {actors} actors"]
+    estimated = "" if forecast.sampled is None else ", an estimate"
+    result = layout.table(
+        f"Reads of {counted(forecast.queries, '[query|queries]')}{estimated}",
+        ["reader", "reads"] if several else ["reads"],
+        ["asked for", "equal", "stored", "left"]
+        + (["prompt tokens", "generated", "time of 1 actor", *shared] if timed else []),
+    )
+    for kind in [*kinds, _sum(kinds, "", "all")]:
+        values = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored, kind.left)]
+        if timed:
+            values += [f"{kind.prompt_tokens:,}", f"{kind.output_tokens:,}", duration(kind.seconds)]
+            values += [duration(kind.seconds / actors) for _ in shared]
+        names = [kind.reader, kind.name] if several else [kind.name]
+        result.add_row(*map(Text, [*names, *values]))
+    return result
+
+
+def _rows(kinds: Sequence[Kind]) -> list[Kind]:
+    """The kinds, those of one name and reader added up; of all readers together where they are many."""
+    names = dict.fromkeys((kind.reader, kind.name) for kind in kinds)
+    if len(names) > _MOST_ROWS:
+        kinds = [replace(kind, reader="") for kind in kinds]
+        names = dict.fromkeys(("", name) for _, name in names)
+    return [
+        _sum([kind for kind in kinds if (kind.reader, kind.name) == (reader, name)], reader, name)
+        for reader, name in names
+    ]
+
+
+def _sum(kinds: Sequence[Kind], reader: str, name: str) -> Kind:
+    totals = {figure: sum(getattr(kind, figure) for kind in kinds) for figure in _FIGURES}
+    return Kind(reader=reader, name=name, **totals)
+
+
+def _lines(forecast: Forecast) -> Iterator[str]:
+    if forecast.sampled is not None:
+        queries = counted(forecast.sampled, "[query|queries]")
+        yield f"counts: from a sample of {queries}, by what runs list for all"
+    if forecast.certified:
+        yield f"not counted: reads that `certify` repeats, up to {forecast.certified} in each role"
+    if not forecast.left and forecast.probe is None:
+        yield "nothing is left to read: the evaluation takes all reads from the store"
+        return
+    if forecast.probe is None:
+        yield "no time is foreseen: `probe_reads` is 0"
+        return
+    yield from _times(forecast)
+    if forecast.peak:
+        yield f"memory: about {forecast.peak / _GIB:.1f} GiB at most, of each actor"
+    cost = forecast.cost(forecast.actors)
+    if cost is not None:
+        price = forecast.settings.price_per_hour
+        yield (
+            f"cost: {_with_interval(cost, _money)} at {price:g} for an actor's hour, start included "
+            f"(an actor has {forecast.probe.share})"
+        )
+    yield from _of_probe(forecast, forecast.probe)
+
+
+def _times(forecast: Forecast) -> Iterator[str]:
+    level = f"{forecast.confidence * 100:g}%"
+    bounds = "" if math.isnan(forecast.reading.low) else f" [{level} interval]"
+    yield f"start: {duration(forecast.start)} until an actor reads, models loaded"
+    counts = dict.fromkeys((1, forecast.actors))
+    for actors in counts:
+        span = forecast.seconds(actors)
+        name = counted(actors, _ACTORS)
+        yield f"start and reads, {name}: {_with_interval(span, duration)}{bounds}"
+    hours = forecast.settings.finish_in
+    if hours is not None:
+        by = ", by the upper end of the interval" if bounds else ""
+        verb = agreeing(forecast.actors, "[finishes|finish]")
+        yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} hours{by}"
+
+
+def _of_probe(forecast: Forecast, probe: Probe) -> Iterator[str]:
+    kept = f"not in the store ({probe.unstored})" if probe.unstored else "in the store"
+    actors = f"{counted(probe.actors, _ACTORS)} with {probe.share}"
+    yield (
+        f"probe: {counted(probe.reads, '[read|reads]')} in {duration(probe.seconds)} by {actors}; "
+        f"{agreeing(probe.reads, '[it is|they are]')} {kept}"
+    )
+    if probe.failed:
+        yield f"{counted(probe.failed, '[read|reads]')} of the probe failed: {probe.failure}"
+    if forecast.actors > probe.room:
+        yield f"there is room for {counted(probe.room, _ACTORS)} now; others are taken to be like these"
+
+
+def _with_interval(span: Span, written: Callable[[float], str]) -> str:
+    if math.isnan(span.low):
+        return written(span.value)
+    return f"{written(span.value)} ({written(span.low)} to {written(span.high)})"
+
+
+def duration(seconds: float) -> str:
+    """A time in seconds, minutes or hours, with two or three digits."""
+    if seconds < _AS_SECONDS:
+        return f"{seconds:.0f} s" if seconds >= 10 or not seconds else f"{seconds:.1f} s"
+    if seconds < _AS_MINUTES:
+        return f"{seconds / _MINUTE:.1f} min"
+    hours = seconds / _HOUR
+    return f"{hours:.1f} h" if hours < 100 else f"{hours:,.0f} h"
+
+
+def _money(amount: float) -> str:
+    return f"{amount:.2f}" if amount < 1000 else f"{amount:,.0f}"

@@ -1,0 +1,66 @@
+"""What ``erag plan`` and ``erag evaluate --dry-run`` do: plan an evaluation, and print the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from engine.evaluation.forecast import Forecast, PlanSettings
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.planner import plan_evaluation, refuse_both
+from engine.evaluation.settings import Settings
+from engine.evaluation.sharded.sample import take_sample
+from engine.evaluation.sharded.size import choose
+from engine.evaluation.study import Condition
+from engine.report import forecast as report
+from engine.sources.io.folders import folder_at
+from engine.sources.io.locations import Location
+from jobs._options import with_options
+from jobs._progress import event, shown_progress
+from jobs._signals import keeps
+from jobs._terminal import standard_output
+
+
+def plan_and_print(
+    files: InputFiles,
+    conditions: Mapping[Condition, Settings],
+    asked: PlanSettings,
+    *,
+    store: Location,
+    known: Collection[str],
+) -> Forecast:
+    """Plan an evaluation, or a study, and print what it will take.
+
+    Of one that is done in shards, a sample of its queries is looked at, no more than a shard has.
+
+    Args:
+        files, conditions: of the evaluation.
+        asked: what the plan is asked.
+        store: the read store, which keeps the reads of the probe.
+        known: the fields that are options, for the lines that name some.
+    """
+    settings = list(conditions.values())
+    refuse_both(asked, settings[0].running.pool())
+    keeps(
+        f"reads of the probe are kept in {folder_at(store).shown()}, and nothing else was written"
+    )
+    k = max(condition.k for condition in conditions)
+    pairs = choose(files, settings).pairs
+    sample = take_sample(files, k=k, pairs=pairs) if pairs else None
+    inputs = read_inputs(files, k=k) if sample is None else sample.inputs
+    with shown_progress("probing") as on_progress:
+        made = plan_evaluation(
+            inputs,
+            settings,
+            asked,
+            store=store,
+            sample=sample,
+            on_progress=on_progress,
+            on_event=event,
+        )
+    console = standard_output()
+    for part in report.shown(made):
+        if isinstance(part, str):
+            console.print_line(with_options(part, known))
+        else:
+            console.print(part)
+    return made

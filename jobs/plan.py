@@ -1,0 +1,63 @@
+"""``erag plan``: what an evaluation will take, in reads, time, memory and money, before it is done."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from cyclopts import Group
+
+from engine.evaluation.forecast import PlanSettings
+from engine.evaluation.study import vary
+from engine.machine.model_files import cache_directory
+from jobs._command import run_command
+from jobs._evaluation_options import DRY_RUN, RUNNING, files_of, parameters, settings_of, sweep_of
+from jobs._options import option, options_of, take, with_signature
+from jobs._planning import plan_and_print
+from jobs._terminal import warn_of_code
+
+_PLAN = Group("Plan", sort_key=-1)
+
+
+def plan_parameters() -> list[inspect.Parameter]:
+    """The options of ``erag evaluate``, of which ``out`` may be left out, and those of a plan."""
+    out = option(
+        "out", str | None, RUNNING, "Where the results would go; nothing is written there.", None
+    )
+    of_evaluate = [
+        out if known.name == "out" else known for known in parameters() if known.name != DRY_RUN
+    ]
+    return [*options_of(PlanSettings, _PLAN), *of_evaluate]
+
+
+def plan_command() -> Callable[..., None]:
+    """The command, with the options of the annotators that are registered now."""
+
+    def plan(**options: Any) -> None:
+        """Print what an evaluation will take: reads, tokens, time, memory and cost.
+
+        Takes the options of ``erag evaluate``. Reads that are equal or stored are counted; some of the
+        others are done, as a probe, and foretell the rest. They are kept in the read store, so that the
+        evaluation need not do them again. Nothing else is written.
+        """
+        asked = take(PlanSettings, options)
+        sweep = sweep_of(options)
+        settings = settings_of(options, sweep)
+        warn_of_code(settings.reader.trust_remote_code)
+        plan_and_print(
+            files_of(options, settings),
+            vary(settings, sweep),
+            asked,
+            store=options["store"] or cache_directory() / "reads",
+            known=options.keys(),
+        )
+
+    return with_signature(plan, plan_parameters())
+
+
+plan = plan_command()
+
+
+if __name__ == "__main__":
+    run_command(plan)
