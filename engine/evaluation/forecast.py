@@ -139,6 +139,10 @@ class Left:
             size = min(size, max(1.0, self.batch_seconds / pace.rate))
         return max(min(1.0, self.groups), min(self.groups, self.size / size))
 
+    def size_of_batch(self, pace: Pace) -> float:
+        """The size of one of them; 0 where nothing is left."""
+        return self.size / self.batches(pace) if self.groups else 0.0
+
 
 @dataclass(frozen=True)
 class Span:

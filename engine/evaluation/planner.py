@@ -278,7 +278,7 @@ def _foresee(
         for job, one in enumerate(group.jobs)
         for kind in _kinds(job, one, left[job], group.of(job), works, scale)
     ]
-    largest = max((work.left.size / work.left.batches(work.pace) for work in works), default=0.0)
+    largest = max((work.left.size_of_batch(work.pace) for work in works), default=0.0)
     return _Part(tuple(works), tuple(kinds), probe.peak_memory(group.timed, largest))
 
 

@@ -35,8 +35,9 @@ _ON_GPU = 8
 MOST_ACTORS = 8
 # Batches of a stratum: of one group each, which show what any batch costs, and of many groups.
 _SMALL, _LARGE = 3, 3
-# Of a stratum this many groups are read at least, if it has them: one to warm up, and some to be timed.
-_LEAST = 4
+# Of a stratum so many groups are read at least, if it has them: one to warm up, and some to be timed; of a
+# probe that is to be small, fewer.
+_LEAST, _LEAST_OF_ALL = 4, 2
 
 
 class Stratum(NamedTuple):
@@ -131,7 +132,8 @@ def choose(
     for stratum, part in parts:
         groups = part.partition_by(GROUP, maintain_order=True)
         share = reads * int(part[SIZE].sum()) / max(1, total)
-        wanted = max(_LEAST, math.ceil(share * len(groups) / part.height))
+        least = min(_LEAST, max(_LEAST_OF_ALL, reads // 8))
+        wanted = max(least, math.ceil(share * len(groups) / part.height))
         warm = min(actors, max(1, wanted // 4)) if len(groups) > 1 else 0
         warming += [Batch(stratum, group, True) for group in groups[:warm]]
         left = groups[warm:]

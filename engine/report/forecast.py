@@ -72,8 +72,10 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         yield f"counts: from a sample of {queries}, by what runs list for all"
     if forecast.certified:
         yield f"not counted: reads that `certify` repeats, up to {forecast.certified} in each role"
-    if not forecast.left and forecast.probe is None:
+    if not forecast.left:
         yield "nothing is left to read: the evaluation takes all reads from the store"
+        if forecast.probe is not None:
+            yield from _of_probe(forecast, forecast.probe)
         return
     if forecast.probe is None:
         yield "no time is foreseen: `probe_reads` is 0"

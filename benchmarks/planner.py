@@ -1,0 +1,208 @@
+"""What ``erag plan`` foretells, beside what the evaluation then takes: reads, seconds and memory.
+
+    python -m benchmarks.planner [--cases demo runs fid] [--queries 24] [--probe-reads 64] [--actors 0]
+        [--rounds 1] [--json FILE]
+
+Each plan, and then its evaluation, runs in a process of its own, as two commands do; the store is empty
+before, and has the reads of the probe between them. Three cases: the demo's questions with the bundled
+decoder-only reader; the same with three runs whose lists overlap, and a judge; Fusion-in-Decoder with a
+random model of T5-small's shape.
+
+The reads that are left, as they are counted, must be those that the evaluation does. Expectation: the time
+of reading, models loaded and actors started, is within 20% of what was foretold. On a machine that others
+use, what changes between the plan and the evaluation counts as an error of the plan: the processor time
+that each spends on a read stands beside the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from benchmarks._harness import make_parser, write_report
+from engine.tables import QUERY_ID, RANK, RUN
+
+CASES = ("demo", "runs", "fid")
+_WITHIN = 0.2
+# Passages of a list of the demo, and of the runs that are made of longer ones.
+_DEPTH, _LONG = 10, 18
+_MIB = 2**20
+_VOCABULARY = 8000
+
+
+def main() -> None:
+    arguments = _arguments()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="erag-planner-") as place:
+        folder = Path(place)
+        _fresh(_make, place, arguments.queries, arguments.cases)
+        print(_line(_HEAD))
+        for number in range(arguments.rounds):
+            for case in arguments.cases:
+                shared = (place, case, str(folder / f"store-{case}-{number}"), arguments.actors)
+                plan = _fresh(_plan, *shared, arguments.probe_reads, number)
+                real = _fresh(_evaluate, *shared)
+                rows.append(_row(case, plan, real))
+                print(_line(_shown(rows[-1])), flush=True)
+    within = sum(abs(row["error"]) <= _WITHIN for row in rows)
+    held = sum(row["low"] <= row["real_seconds"] <= row["high"] for row in rows)
+    print(f"within {_WITHIN:.0%}: {within} of {len(rows)}; inside the interval: {held}")
+    write_report(arguments, ["torch", "transformers", "ray", "polars"], {"rows": rows})
+
+
+def _arguments() -> argparse.Namespace:
+    parser = make_parser(__doc__, rounds=1)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--queries", type=int, default=24, help="questions of each case")
+    parser.add_argument("--probe-reads", type=int, help="as of erag plan")
+    parser.add_argument("--actors", type=int, default=0, help="as of erag evaluate")
+    return parser.parse_args()
+
+
+def _fresh(function: Any, *arguments: Any) -> dict[str, Any]:
+    """Call a function in a process of its own, which loads its libraries and its model itself."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        result: dict[str, Any] = pool.apply(function, arguments)
+        return result
+
+
+def _make(place: str, queries: int, cases: list[str]) -> dict[str, Any]:
+    """Lay down questions, passages, runs and the random model."""
+    from engine.retrieval.bm25 import build_index, search
+    from engine.sources.articles.read import read_source
+    from engine.sources.bundled import questions, wikipedia_dump
+    from engine.sources.io.files import write_parquet
+    from engine.sources.passages.cut import passages
+    from engine.sources.queries.read import read_queries
+    from engine.sources.runs.read import write_run
+
+    folder = Path(place)
+    corpus = passages(read_source(wikipedia_dump()))
+    table = read_queries(questions("short-answer")).head(queries)
+    write_parquet(corpus, folder / "corpus.parquet")
+    write_parquet(table, folder / "queries.parquet")
+    build_index(corpus, folder / "index")
+    lists = search(folder / "index", table, k=_LONG)
+    for name, first in (("bm25", 0), ("from-fifth", 4), ("from-ninth", 8)):
+        part = lists.filter(pl.col(RANK) > first, pl.col(RANK) <= first + _DEPTH)
+        ranked = part.with_columns(pl.col(RANK) - first, pl.lit(name).alias(RUN))
+        write_run(ranked.sort(QUERY_ID, RANK), folder / f"{name}.parquet")
+    if "fid" in cases:
+        from benchmarks.fid import make_model
+
+        make_model(folder / "t5", corpus["text"].to_list(), _VOCABULARY)
+    return {}
+
+
+def _case(place: str, case: str, actors: int) -> tuple[Any, Any]:
+    """The files and settings of a case."""
+    from engine.evaluation.inputs import InputFiles
+    from engine.evaluation.settings import Settings
+
+    folder = Path(place)
+    runs = ("bm25", "from-fifth", "from-ninth") if case == "runs" else ("bm25",)
+    files = InputFiles(
+        queries=folder / "queries.parquet",
+        corpus=folder / "corpus.parquet",
+        run=tuple(folder / f"{name}.parquet" for name in runs),
+    )
+    more: dict[str, Any] = {
+        "demo": {"k": _DEPTH, "end_to_end_k": 3, "annotators": ("erag",)},
+        "runs": {"k": 5, "annotators": ("erag", "judge"), "judge": "bundled"},
+        "fid": {"k": _DEPTH, "reader": str(folder / "t5"), "augmentation": "fid"},
+    }[case]
+    measures = f"nDCG@{more['k']}"
+    return files, Settings.of(actors=actors, measures=measures, resamples=0, **more)
+
+
+def _plan(
+    place: str, case: str, store: str, actors: int, probe_reads: int | None, seed: int
+) -> dict[str, Any]:
+    from engine.evaluation.forecast import PlanSettings
+    from engine.evaluation.inputs import read_inputs
+    from engine.evaluation.planner import plan_evaluation
+
+    files, settings = _case(place, case, actors)
+    inputs = read_inputs(files, k=settings.ranking.k)
+    begun, clock = time.perf_counter(), time.process_time()
+    plan = plan_evaluation(
+        inputs,
+        [settings.but(seed=seed)],
+        PlanSettings(probe_reads=probe_reads),
+        store=store,
+    )
+    span = plan.seconds(plan.actors)
+    assert plan.probe is not None, "everything is stored"
+    return {
+        "asked": sum(kind.asked for kind in plan.kinds),
+        "left": plan.left,
+        "probed": plan.probe.reads,
+        "plan_seconds": time.perf_counter() - begun,
+        "plan_processor_seconds": time.process_time() - clock,
+        "foretold_seconds": span.value,
+        "low": span.low,
+        "high": span.high,
+        "start": plan.start,
+        "foretold_mib": plan.peak / _MIB,
+    }
+
+
+def _evaluate(place: str, case: str, store: str, actors: int) -> dict[str, Any]:
+    from engine.evaluation.evaluate import evaluate
+    from engine.evaluation.inputs import read_inputs
+
+    files, settings = _case(place, case, actors)
+    inputs = read_inputs(files, k=settings.ranking.k)
+    begun, clock = time.perf_counter(), time.process_time()
+    result = evaluate(inputs, settings, store=store)
+    costs = [reading.costs for reading in result.readings.values()]
+    return {
+        "done": sum(one.done for one in costs),
+        "real_seconds": sum(one.seconds for one in costs),
+        "whole_seconds": time.perf_counter() - begun,
+        "processor_seconds": time.process_time() - clock,
+        "real_mib": max((peak for one in costs for peak in one.workers.values()), default=0) / _MIB,
+    }
+
+
+def _row(case: str, plan: dict[str, Any], real: dict[str, Any]) -> dict[str, Any]:
+    assert plan["left"] == real["done"], f"{case}: {plan['left']} foretold, {real['done']} done"
+    error = plan["foretold_seconds"] / real["real_seconds"] - 1
+    return {"case": case, **plan, **real, "error": error}
+
+
+_HEAD = (
+    *("case", "asked", "probe", "left", "foretold s", "interval", "real s", "error"),
+    *("CPU s a read", "then", "MiB", "real MiB"),
+)
+_WIDTHS = (6, 6, 6, 6, 11, 16, 8, 7, 13, 6, 6, 9)
+
+
+def _shown(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["case"],
+        *(str(row[name]) for name in ("asked", "probed", "left")),
+        f"{row['foretold_seconds']:.1f}",
+        f"{row['low']:.1f} to {row['high']:.1f}",
+        f"{row['real_seconds']:.1f}",
+        f"{row['error']:+.0%}",
+        # Of both, loading included; actors have processes of their own, whose time is not in it.
+        f"{row['plan_processor_seconds'] / row['probed']:.2f}",
+        f"{row['processor_seconds'] / max(1, row['done']):.2f}",
+        f"{row['foretold_mib']:.0f}",
+        f"{row['real_mib']:.0f}",
+    )
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+if __name__ == "__main__":
+    main()
