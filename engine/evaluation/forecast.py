@@ -18,7 +18,7 @@ from engine.errors import InputError, require_least
 
 # The share of any batch is told from that of its reads where batches differ in size by this factor, and
 # there are so many of them.
-_CONTRAST, _BATCHES = 2.5, 4
+_CONTRAST, _BATCHES = 2.0, 3
 _HOUR = 3600.0
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError, WriteError
+from engine.errors import InputError
 from engine.evaluation.counts import Counted, Sample, count_reads
 from engine.evaluation.forecast import (
     Batch,
@@ -18,26 +17,26 @@ from engine.evaluation.forecast import (
     Left,
     Pace,
     PlanSettings,
-    Probe,
     actors_to_finish,
     pace_of,
     reading_seconds,
     total_seconds,
 )
 from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.prober import DONE, Group, Prober
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent, silent
-from engine.reading import probe, store
+from engine.reading import probe
 from engine.reading.plan import GROUP, SIZE
-from engine.reading.probe import WHOLE, Means, Stratum, Timed
-from engine.reading.reads import Executor, Progress, by_model, is_kept, one_at_a_time, unit_tokens
+from engine.reading.probe import WHOLE, Stratum, Timed
+from engine.reading.reads import Executor, Progress, by_model, unit_tokens
 from engine.reading.stream import UNIT_SECONDS
-from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
-from engine.tables import FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
+from engine.tables import OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
 
 SINGLE_READS, WHOLE_LISTS = "single reads", "whole lists"
 _READS, _GROUPS = "reads", "groups"
@@ -78,7 +77,7 @@ def plan_evaluation(
     counted = list(
         count_reads(inputs, settings, place, sample=sample, executor=executor, on_event=on_event)
     )
-    prober = _Prober(place, asked, running.pool(), on_progress, on_event, executor)
+    prober = Prober(place, asked, running.pool(), on_progress, on_event, executor)
     groups = [
         prober.read(jobs, _size(jobs) / max(1, _size(counted)), seed=bootstrap.seed)
         for jobs in _together(counted, executor)
@@ -135,102 +134,6 @@ def _size(jobs: Iterable[Counted]) -> int:
     return sum(int(one.left[SIZE].sum()) for one in jobs)
 
 
-@dataclass
-class _Group:
-    """Jobs whose readers share a model, and the batches of the probe that these did."""
-
-    jobs: Sequence[Counted]
-    means: Means | None = None
-    timed: list[Timed] = field(default_factory=list)
-
-    @property
-    def room(self) -> int:
-        return self.means.room if self.means else 1
-
-    def of(self, job: int) -> list[Timed]:
-        """The batches of a job, by its place."""
-        return [one for one in self.timed if one.batch.stratum.job == job]
-
-
-@dataclass
-class _Prober:
-    """Reads the probe, and keeps its reads.
-
-    Attributes:
-        unstored: why they are not in the store; empty where they are.
-        seconds: of the whole probe.
-        done: reads so far.
-    """
-
-    place: Folder
-    asked: PlanSettings
-    pool: PoolSettings
-    on_progress: Progress
-    on_event: OnEvent
-    executor: Executor | None
-    unstored: str = ""
-    seconds: float = 0.0
-    done: int = 0
-
-    def read(self, jobs: Sequence[Counted], share: float, *, seed: int) -> _Group:
-        """Do the part of the probe that falls to the readers of a model."""
-        if self.asked.probe_reads == 0 or not any(one.left.height for one in jobs):
-            return _Group(jobs)
-        begun = time.perf_counter()
-        specs = [one.job.spec for one in jobs]
-        if self.executor:
-            means = Means(one_at_a_time(self.executor), 1, 1, False, "a program of your own")
-        else:
-            means = probe.means_for(self.pool, specs, self.on_event)
-        wanted = self.asked.probe_reads or probe.default_reads(means)
-        batches = probe.choose(
-            [one.left for one in jobs], round(wanted * share), actors=means.actors, seed=seed
-        )
-        total = self.done + sum(batch.reads.height for batch in batches)
-        self.on_progress(self.done, total)
-        group = _Group(jobs, means)
-        for timed in probe.read_batches(batches, specs, means.run, begun):
-            group.timed.append(timed)
-            self._keep(specs[timed.batch.stratum.job].fingerprint, timed.reads)
-            self.done += timed.reads.height
-            self.on_progress(self.done, total)
-        self.seconds += time.perf_counter() - begun
-        return group
-
-    def _keep(self, fingerprint: str, reads: pl.DataFrame) -> None:
-        if not is_kept(self.executor):
-            self.unstored = "a function without a name reads them"
-        if self.unstored:
-            return
-        try:
-            store.add(self.place, fingerprint, reads.filter(_DONE).drop(FAILURE))
-        except WriteError as error:
-            self.unstored = str(error)
-
-    def made(self, groups: Sequence[_Group]) -> Probe | None:
-        """What the probe was; None where nothing was read."""
-        means = [group.means for group in groups if group.means is not None]
-        if not means:
-            return None
-        failures = [
-            why for group in groups for timed in group.timed for why in timed.reads[FAILURE]
-        ]
-        failed = [why for why in failures if why is not None]
-        return Probe(
-            reads=len(failures),
-            actors=max(one.actors for one in means),
-            share=means[0].share,
-            room=min(one.room for one in means),
-            seconds=self.seconds,
-            failed=len(failed),
-            failure=next(iter(failed), ""),
-            unstored=self.unstored,
-        )
-
-
-_DONE = pl.col(FAILURE).is_null()
-
-
 @dataclass(frozen=True)
 class _Work:
     """What is left of a stratum, how fast it goes, and the tokens of its prompts by kind of read."""
@@ -251,7 +154,7 @@ class _Part:
 
 
 def _foresee(
-    group: _Group, scale: Mapping[bool, float], actors: int, *, kept: bool, in_shards: bool
+    group: Group, scale: Mapping[bool, float], actors: int, *, kept: bool, in_shards: bool
 ) -> _Part:
     """What is foreseen of the jobs of a group.
 
@@ -285,7 +188,7 @@ def _foresee(
 def _keys(timed: Iterable[Timed]) -> pl.DataFrame:
     """The keys of reads that were done, in one column."""
     none = pl.DataFrame(schema={READ_KEY: pl.String})
-    return pl.concat([none, *(one.reads.filter(_DONE).select(READ_KEY) for one in timed)])
+    return pl.concat([none, *(one.reads.filter(DONE).select(READ_KEY) for one in timed)])
 
 
 def _left(
@@ -334,7 +237,7 @@ def _by_stratum(left: Sequence[pl.DataFrame]) -> Iterator[tuple[Stratum, pl.Data
 
 
 def _work(
-    group: _Group, stratum: Stratum, left: pl.DataFrame, batch: float, *, in_shards: bool
+    group: Group, stratum: Stratum, left: pl.DataFrame, batch: float, *, in_shards: bool
 ) -> _Work:
     timed = [one for one in group.timed if one.batch.stratum == stratum]
     # Of a stratum of few reads it may be that all of them came first.
@@ -357,7 +260,7 @@ def _ratio(timed: Iterable[Timed], whole: bool, tokens: str, *, by_size: bool = 
     """Tokens of a read of a kind in the probe, or of one of its size; 0 where it has none of that kind."""
     counts = [
         one.batch.reads.select(READ_KEY, SIZE, WHOLE)
-        .join(one.reads.filter(_DONE), on=READ_KEY)
+        .join(one.reads.filter(DONE), on=READ_KEY)
         .filter(pl.col(WHOLE) == whole)
         .select(pl.col(tokens).sum(), pl.col(SIZE).sum() if by_size else pl.len().alias(SIZE))
         for one in timed

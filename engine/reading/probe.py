@@ -33,11 +33,12 @@ READS, READS_OF_ACTOR = 64, 32
 _ON_GPU = 8
 # Actors that a probe starts at most, however many there is room for.
 MOST_ACTORS = 8
-# Batches of a stratum: of one group each, which show what any batch costs, and of many groups.
-_SMALL, _LARGE = 3, 3
+# Batches of a stratum: of one group each, which show what any batch costs, and of many groups; the latter
+# have three times as many at least, where there are enough.
+_SMALL, _LARGE, _MANY = 3, 3, 3
 # Of a stratum so many groups are read at least, if it has them: one to warm up, and some to be timed; of a
 # probe that is to be small, fewer.
-_LEAST, _LEAST_OF_ALL = 4, 2
+_LEAST, _LEAST_OF_ALL = 6, 2
 
 
 class Stratum(NamedTuple):
@@ -146,11 +147,11 @@ def choose(
 
 def _batches(stratum: Stratum, groups: Sequence[pl.DataFrame], actors: int) -> list[Batch]:
     """Groups in batches of many, each with groups of all sizes, and of one, in turn."""
-    small = min(_SMALL, len(groups) // 4)
+    small = min(_SMALL, max(len(groups) // 4, min(2, len(groups) // 2)))
     alone = {int((i + 0.5) * len(groups) / small) for i in range(small)}
     others = [group for place, group in enumerate(groups) if place not in alone]
-    large = min(max(_LARGE, 2 * actors), len(others))
-    many = [pl.concat(others[place::large]) for place in range(large)]
+    large = max(1, min(max(_LARGE, 2 * actors), len(others) // _MANY))
+    many = [pl.concat(others[place::large]) for place in range(large) if others]
     one = [groups[place] for place in sorted(alone)]
     mixed = itertools.chain.from_iterable(itertools.zip_longest(many, one))
     return [Batch(stratum, reads, False) for reads in mixed if reads is not None]

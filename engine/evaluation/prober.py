@@ -1,0 +1,116 @@
+"""Reading the probe of a plan: with what the evaluation would be read, into the store that it would use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from engine.errors import WriteError
+from engine.evaluation.counts import Counted
+from engine.evaluation.forecast import PlanSettings, Probe
+from engine.machine.pool import PoolSettings
+from engine.machine.watch import OnEvent
+from engine.reading import probe, store
+from engine.reading.probe import Means, Timed
+from engine.reading.reads import Executor, Progress, is_kept, one_at_a_time
+from engine.sources.io.folders import Folder
+from engine.tables import FAILURE
+
+# Of a reads table with ``failure``: the reads that were done.
+DONE = pl.col(FAILURE).is_null()
+
+
+@dataclass
+class Group:
+    """Jobs whose readers share a model, and the batches of the probe that these did."""
+
+    jobs: Sequence[Counted]
+    means: Means | None = None
+    timed: list[Timed] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        return self.means.room if self.means else 1
+
+    def of(self, job: int) -> list[Timed]:
+        """The batches of a job, by its place."""
+        return [one for one in self.timed if one.batch.stratum.job == job]
+
+
+@dataclass
+class Prober:
+    """Reads the probe, and keeps its reads.
+
+    Attributes:
+        unstored: why they are not in the store; empty where they are.
+        seconds: of the whole probe.
+        done: reads so far.
+    """
+
+    place: Folder
+    asked: PlanSettings
+    pool: PoolSettings
+    on_progress: Progress
+    on_event: OnEvent
+    executor: Executor | None
+    unstored: str = ""
+    seconds: float = 0.0
+    done: int = 0
+
+    def read(self, jobs: Sequence[Counted], share: float, *, seed: int) -> Group:
+        """Do the part of the probe that falls to the readers of a model."""
+        if self.asked.probe_reads == 0 or not any(one.left.height for one in jobs):
+            return Group(jobs)
+        begun = time.perf_counter()
+        specs = [one.job.spec for one in jobs]
+        if self.executor:
+            means = Means(one_at_a_time(self.executor), 1, 1, False, "a program of your own")
+        else:
+            means = probe.means_for(self.pool, specs, self.on_event)
+        wanted = self.asked.probe_reads or probe.default_reads(means)
+        batches = probe.choose(
+            [one.left for one in jobs], round(wanted * share), actors=means.actors, seed=seed
+        )
+        total = self.done + sum(batch.reads.height for batch in batches)
+        self.on_progress(self.done, total)
+        group = Group(jobs, means)
+        for timed in probe.read_batches(batches, specs, means.run, begun):
+            group.timed.append(timed)
+            self._keep(specs[timed.batch.stratum.job].fingerprint, timed.reads)
+            self.done += timed.reads.height
+            self.on_progress(self.done, total)
+        self.seconds += time.perf_counter() - begun
+        return group
+
+    def _keep(self, fingerprint: str, reads: pl.DataFrame) -> None:
+        if not is_kept(self.executor):
+            self.unstored = "a function without a name reads them"
+        if self.unstored:
+            return
+        try:
+            store.add(self.place, fingerprint, reads.filter(DONE).drop(FAILURE))
+        except WriteError as error:
+            self.unstored = str(error)
+
+    def made(self, groups: Sequence[Group]) -> Probe | None:
+        """What the probe was; None where nothing was read."""
+        means = [group.means for group in groups if group.means is not None]
+        if not means:
+            return None
+        failures = [
+            why for group in groups for timed in group.timed for why in timed.reads[FAILURE]
+        ]
+        failed = [why for why in failures if why is not None]
+        return Probe(
+            reads=len(failures),
+            actors=max(one.actors for one in means),
+            share=means[0].share,
+            room=min(one.room for one in means),
+            seconds=self.seconds,
+            failed=len(failed),
+            failure=next(iter(failed), ""),
+            unstored=self.unstored,
+        )
