@@ -61,6 +61,7 @@ GROUPS = {
         "tests/faults/test_kills.py",
         "tests/jobs/test_commands.py::test_several_runs_on_ray",
         "tests/jobs/test_commands.py::test_actors_that_can_never_be_hosted",
+        "tests/jobs/test_plan.py::test_on_ray",
     ),
     "bundled reader": (
         "tests/reading/models/test_causal.py",

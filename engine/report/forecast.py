@@ -106,7 +106,7 @@ def _times(forecast: Forecast) -> Iterator[str]:
     if hours is not None:
         by = ", by the upper end of the interval" if bounds else ""
         verb = agreeing(forecast.actors, "[finishes|finish]")
-        yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} hours{by}"
+        yield f"{counted(forecast.actors, _ACTORS)} {verb} in {hours:g} h{by}"
 
 
 def _of_probe(forecast: Forecast, probe: Probe) -> Iterator[str]:

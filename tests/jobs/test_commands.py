@@ -370,7 +370,7 @@ def test_a_killed_evaluation_finishes_from_where_it_was(tmp_path):
 
 
 def test_every_command_runs_as_a_module():
-    for name in ("demo", "passages", "index", "retrieve", "fuse", "evaluate", "doctor"):
+    for name in ("demo", "passages", "index", "retrieve", "fuse", "plan", "evaluate", "doctor"):
         done = subprocess.run(
             [sys.executable, "-m", f"jobs.{name}", "--help"], capture_output=True, text=True
         )

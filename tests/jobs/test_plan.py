@@ -8,7 +8,6 @@ from engine.evaluation.sharded import size
 from tests.commands import erag
 from tests.commands import evaluate as run_evaluate
 
-
 QUERIES = 12
 
 
@@ -94,6 +93,21 @@ def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, fi
     assert "counts: from a sample of 12 queries" in printed
     assert row(printed, "all")[0] == "36"
     assert not files["out"].exists()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_on_ray_the_probe_is_read_by_actors_and_says_how_many_finish_in_time(plan):
+    status, printed, _ = plan("--finish-in", 1, "--probe-reads", 16, "--cpus-per-actor", 1)
+    assert status == 0
+    assert "1 actor finishes in 1 h, by the upper end" in printed
+    _, stored, left = map(int, row(printed, "all")[1:4])
+    assert stored >= 8
+    assert stored + left == 36
+    (line,) = (line for line in printed.splitlines() if line.startswith("probe:"))
+    assert "with 1 CPU" in line
+    # That Ray, an actor and its libraries take no time would be news.
+    (start,) = (line for line in printed.splitlines() if line.startswith("start: "))
+    assert float(start.split()[1]) > 1
 
 
 def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_path):
