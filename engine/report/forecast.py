@@ -17,7 +17,7 @@ _MINUTE, _HOUR, _GIB = 60.0, 3600.0, 2**30
 # Up to so many, seconds are given as such, and as minutes.
 _AS_SECONDS, _AS_MINUTES = 100.0, 100 * _MINUTE
 # Rows of the table; kinds of several readers are added up where there would be more.
-_MOST_ROWS = 10
+_MOST_ROWS = 8
 _ACTORS = "[actor|actors]"
 _FIGURES = ("asked", "stored", "left", "prompt_tokens", "output_tokens", "seconds")
 

@@ -1,0 +1,127 @@
+"""Plans as they are printed, on figures that are known."""
+
+import pytest
+from rich.table import Table
+
+from engine.evaluation.forecast import Forecast, Kind, PlanSettings, Probe, Span
+from engine.report.forecast import duration, shown
+from jobs._terminal import Terminal
+
+PROBE = Probe(reads=64, actors=2, share="1 CPU", room=2, seconds=12.0)
+
+
+def kind(name, reader="small", **more):
+    figures = {"asked": 1200, "stored": 100, "left": 1000, "seconds": 7200.0} | more
+    return Kind(reader=reader, name=name, prompt_tokens=250_000, output_tokens=4000, **figures)
+
+
+def printed(forecast):
+    console = Terminal(width=160)
+    with console.capture() as captured:
+        for part in shown(forecast):
+            console.print(part) if isinstance(part, Table) else console.print_line(part)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def line(lines, start):
+    (found,) = (one for one in lines if one.strip().startswith(start))
+    return found.strip()
+
+
+def plan(*kinds, **more):
+    figures = {"probe": PROBE, "reading": Span(14_400, 10_800, 18_000), "start": 60.0}
+    return Forecast(kinds=kinds, queries=500, **(figures | {"peak": 3 * 2**29} | more))
+
+
+def test_a_plan_says_what_is_left_and_what_it_takes():
+    lines = printed(
+        plan(
+            kind("single reads"),
+            kind("whole lists"),
+            actors=4,
+            settings=PlanSettings(price_per_hour=2.0),
+        )
+    )
+    assert lines[0].strip() == "Reads of 500 queries"
+    row = line(lines, "single reads").split()
+    assert row[2:] == [
+        "1,200",
+        "100",
+        "100",
+        "1,000",
+        "250,000",
+        "4,000",
+        "2.0",
+        "h",
+        "30.0",
+        "min",
+    ]
+    assert line(lines, "all").split()[1:5] == ["2,400", "200", "200", "2,000"]
+    assert line(lines, "start:") == "start: 60 s until an actor reads, models loaded"
+    one, four = (one for one in lines if one.startswith("start and reads"))
+    assert one == "start and reads, 1 actor: 4.0 h (3.0 h to 5.0 h) [95% interval]"
+    # 60 s and a fourth of 14,400, 10,800 and 18,000.
+    assert four.endswith("4 actors: 61.0 min (46.0 min to 76.0 min) [95% interval]")
+    # 4 actors for 3,660 s, at 2 an hour.
+    assert line(lines, "cost:").startswith("cost: 8.13 (6.13 to 10.13) at 2 for an actor's hour")
+    assert line(lines, "memory:") == "memory: about 1.5 GiB at most, of each actor"
+    assert line(lines, "probe:").endswith("by 2 actors with 1 CPU; they are in the store")
+    assert line(lines, "there is room for 2 actors now")
+
+
+def test_without_an_interval_none_is_claimed():
+    lines = printed(plan(kind("single reads"), reading=Span(30.0)))
+    assert line(lines, "start and reads, 1 actor: 90 s") == "start and reads, 1 actor: 90 s"
+
+
+def test_reads_that_failed_or_are_not_kept_are_told():
+    probe = Probe(
+        reads=9, actors=1, share="x", room=1, seconds=1, failed=2, failure="why", unstored="full"
+    )
+    lines = printed(plan(kind("single reads"), probe=probe))
+    assert line(lines, "probe:").endswith("they are not in the store (full)")
+    assert line(lines, "2 reads of the probe failed: why")
+
+
+def test_counts_of_a_sample_are_called_an_estimate():
+    lines = printed(plan(kind("single reads"), sampled=40))
+    assert lines[0].strip() == "Reads of 500 queries, an estimate"
+    assert line(lines, "counts: from a sample of 40 queries")
+
+
+@pytest.mark.parametrize("readers", [1, 2, 12])
+def test_a_plan_has_at_most_25_lines(readers):
+    kinds = [
+        kind(name, reader=f"reader {number}")
+        for number in range(readers)
+        for name in ("single reads", "whole lists", "judge", "reader that may decline")
+    ]
+    probe = Probe(reads=9, actors=1, share="x", room=1, seconds=1, failed=2, unstored="full")
+    settings = PlanSettings(price_per_hour=2.0, finish_in=2.0)
+    lines = printed(plan(*kinds, probe=probe, settings=settings, actors=9, sampled=4, certified=64))
+    assert len(lines) <= 25
+    assert line(lines, "9 actors finish in 2 h, by the upper end of the interval")
+    row = next(one for one in lines if "judge" in one)
+    assert ("reader 0" in " ".join(lines)) == (readers == 2)
+    asked = row.split("judge")[1].split()[0]
+    assert asked == ("1,200" if readers == 2 else f"{1200 * readers:,}")
+
+
+def test_nothing_left_is_one_line():
+    done = plan(kind("single reads", left=0, stored=1100), probe=None)
+    assert printed(done)[-1].startswith("nothing is left to read")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (3.25, "3.2 s"),
+        (59.6, "60 s"),
+        (150, "2.5 min"),
+        (7200, "2.0 h"),
+        (4e6, "1,111 h"),
+    ],
+)
+def test_times_have_two_or_three_digits(seconds, text):
+    assert duration(seconds) == text
