@@ -30,7 +30,7 @@ def plan_and_print(
 ) -> Forecast:
     """Plan an evaluation, or a study, and print what it will take.
 
-    Of one that is done in shards, a sample of its queries is looked at, no more than a shard has.
+    Of one that is done in shards, a sample of its queries is looked at, no more than half a shard.
 
     Args:
         files, conditions: of the evaluation.

@@ -155,7 +155,8 @@ def test_heavy_libraries_are_imported_only_where_they_are_used(library, allowed)
 
 def test_help_loads_nothing_heavy():
     code = (
-        "import sys; from jobs.cli import app; app(['evaluate', '--help'], result_action='return_value');"
+        "import sys; from jobs.cli import app;"
+        "[app([name, '--help'], result_action='return_value') for name in ('evaluate', 'plan')];"
         "print([m for m in ('torch', 'ray', 'transformers', 'pyserini', 'scipy.stats') if m in sys.modules])"
     )
     done = subprocess.run(
@@ -163,6 +164,7 @@ def test_help_loads_nothing_heavy():
     )
     assert done.stdout.strip().endswith("[]")
     assert "--queries" in done.stdout
+    assert "--probe-reads" in done.stdout
 
 
 def test_modules_stay_short():

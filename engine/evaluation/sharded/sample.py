@@ -29,12 +29,13 @@ from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
 
-# Places that a sample is taken from.
-_PLACES = 16
+# Places that a sample is taken from; and which part of a shard it is at most, since its prompts are held
+# beside the keys of all queries.
+_PLACES, _PART = 16, 2
 
 
 def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> Sample:
-    """A sample of at most about as many pairs as a shard has.
+    """A sample of at most about half of the pairs that a shard has.
 
     Runs are read, checked and cut part after part, as for shards, in a temporary folder; of the corpus the
     passages that the sample lists are kept.
@@ -42,7 +43,7 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
     Args:
         files: of an evaluation without edits.
         k: passages per query at most.
-        pairs: of the sample, at most.
+        pairs: of a shard.
 
     Raises:
         InputError: as ``inputs.read_inputs``; of documents that the corpus lacks, for those of the sample.
@@ -56,7 +57,7 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         lists = list_runs(files, keys, folder / "parts", k=k, parts=count_parts(files.run))
         counted = _pairs_by_bucket(lists)
         evaluated = np.bincount(keys.buckets[: keys.evaluated], minlength=BUCKETS)
-        spans = _spread(halved(counted, evaluated, max(1, pairs // _PLACES)))
+        spans = _spread(halved(counted, evaluated, max(1, pairs // (_PART * _PLACES))))
         inside = np.concatenate([np.arange(low, high) for low, high in spans])
         rows = _rows_of(lists, inside)
         numbers = np.flatnonzero(np.isin(keys.buckets[: keys.evaluated], inside))
