@@ -10,12 +10,13 @@ import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
-from engine.evaluation.read import Job, merge_jobs, requests_for, specify_jobs
+from engine.evaluation.read import Job, merge_jobs, requests_for, specify_jobs, wanted_of
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.watch import OnEvent, silent
 from engine.reading import store
-from engine.reading.plan import INPUTS, longest_first, missing_reads, wanted_reads
+from engine.reading.decided import as_asked, kept_keys
+from engine.reading.plan import INPUTS, longest_first, missing_reads
 from engine.reading.probe import WHOLE
 from engine.reading.reads import Executor, input_sizes, is_kept
 from engine.reading.store_files import Span
@@ -98,24 +99,17 @@ def count_reads(
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
     for job in merge_jobs(one.job for one in asked):
         same = [one for one in asked if one.job.identity == job.identity]
-        wanted = wanted_reads(
-            job.lists,
-            inputs.queries,
-            inputs.corpus,
-            prompt=job.prompt,
-            fingerprint=job.spec.fingerprint,
-        )
+        wanted = wanted_of(job, job.lists, inputs.queries, inputs.corpus)
         # A list of one passage that is read alone too is the same read.
         alone = (pl.col(DOC_IDS).list.len() == 1) & pl.lit(any(one.singles for one in same))
         wanted = wanted.with_columns((~alone).alias(WHOLE))
-        distinct = wanted.unique(READ_KEY, keep="first", maintain_order=True)
-        known = pl.concat([distinct[[READ_KEY]].clear(), *seen[job.spec.fingerprint]])
-        distinct = distinct.join(known, on=READ_KEY, how="anti", maintain_order="left")
-        stored = _stored(place, job, distinct, sample) if is_kept(executor) else known.clear()
-        found = distinct.join(stored, on=READ_KEY, how="semi")
+        none = wanted[[READ_KEY]].clear()
+        distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
+        stored = _stored(place, job, distinct, sample) if is_kept(executor) else none
         missing = missing_reads(distinct, stored)
+        found = distinct.join(missing, on=READ_KEY, how="anti")
         sizes = input_sizes(job.spec, missing[INPUTS].to_list())
-        seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
+        seen[job.spec.fingerprint].append(as_asked(distinct))
         yield Counted(
             job=job,
             left=longest_first(missing, sizes, lead=len(job.spec.shared_prefix)),
@@ -157,11 +151,11 @@ def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | No
     """The keys that the store has, in one column. Nothing is merged there."""
     listing = store.listing(place, job.spec.fingerprint)
     if sample is None:
-        return store.find(listing, distinct[READ_KEY]).reads[[READ_KEY]]
+        return store.find(listing, kept_keys(distinct)).reads[[READ_KEY]]
     found = [
         store.find(
             listing,
-            distinct.filter(pl.col(QUERY_ID).is_in(list(ids)))[READ_KEY],
+            kept_keys(distinct.filter(pl.col(QUERY_ID).is_in(list(ids)))),
             span=span,
         ).reads[[READ_KEY]]
         for span, ids in sample.spans

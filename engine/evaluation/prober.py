@@ -79,7 +79,7 @@ class Prober:
         group = Group(jobs, means)
         for timed in probe.read_batches(batches, specs, means.run, begun):
             group.timed.append(timed)
-            self._keep(specs[timed.batch.stratum.job].fingerprint, timed.reads)
+            self._keep(specs[timed.batch.stratum.job].fingerprint, timed.kept)
             self.done += timed.reads.height
             self.on_progress(self.done, total)
         self.seconds += time.perf_counter() - begun

@@ -97,6 +97,21 @@ class PoolSettings:
         return ":" in str(self.actors)
 
 
+def require_one_gpu(settings: PoolSettings) -> None:
+    """Refuse actors with several GPUs.
+
+    Raises:
+        InputError: they have.
+    """
+    if (settings.gpus_per_actor or 0) > 1:
+        raise InputError(
+            None,
+            None,
+            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and a reader runs on one GPU",
+            "use 1 or a fraction",
+        )
+
+
 @dataclass(frozen=True)
 class Pool:
     """Actors of a job: the least and the most (None: any number) at a time, how many start, their needs."""

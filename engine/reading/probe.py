@@ -18,12 +18,13 @@ import numpy as np
 import polars as pl
 
 from engine.machine import device
-from engine.machine.pool import PoolSettings
+from engine.machine.pool import PoolSettings, require_one_gpu
 from engine.machine.watch import OnEvent, silent
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import GROUP, SIZE, Unit
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Run, reads_table, require_one_gpu
+from engine.reading.reads import Run, reads_table
+from engine.tables import READ_KEY
 
 # Whether a read is of a whole list.
 WHOLE = "whole"
@@ -60,7 +61,8 @@ class Timed(NamedTuple):
     """A batch that was done.
 
     Attributes:
-        reads: the reads table with ``failure``.
+        reads: the reads table with ``failure``, under the keys of the plan.
+        kept: the same under the keys by which a store has it, which differ for reads that ended early.
         seconds: of its reader.
         worker: who did it.
         peak: the highest memory of that worker so far, in bytes.
@@ -70,6 +72,7 @@ class Timed(NamedTuple):
 
     batch: Batch
     reads: pl.DataFrame
+    kept: pl.DataFrame
     seconds: float
     worker: str
     peak: int
@@ -180,9 +183,10 @@ def read_batches(
 
 
 def _timed(batch: Batch, result: UnitResult, at: float, *, first: bool) -> Timed:
-    reads = reads_table(batch.reads, result.outputs)
+    kept = reads_table(batch.reads, result.outputs)
+    reads = kept.with_columns(batch.reads[READ_KEY])
     peak = result.stats["peak_memory"]
-    return Timed(batch, reads, result.seconds, result.worker, peak, at, first)
+    return Timed(batch, reads, kept, result.seconds, result.worker, peak, at, first)
 
 
 def start_seconds(timed: Sequence[Timed]) -> float:

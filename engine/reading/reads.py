@@ -13,7 +13,7 @@ from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from engine.machine.pool import PoolSettings
+from engine.machine.pool import PoolSettings, require_one_gpu
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
 from engine.reading.costs import (
@@ -332,21 +332,6 @@ def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
 def one_at_a_time(executor: Executor) -> Run:
     """A user's executor as what does the reads of one reader."""
     return lambda plan, units, specs: executor(plan, units, specs[0])
-
-
-def require_one_gpu(settings: PoolSettings) -> None:
-    """Refuse actors with several GPUs.
-
-    Raises:
-        InputError: they have.
-    """
-    if (settings.gpus_per_actor or 0) > 1:
-        raise InputError(
-            None,
-            None,
-            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and a reader runs on one GPU",
-            "use 1 or a fraction",
-        )
 
 
 def executor_for(
