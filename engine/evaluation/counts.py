@@ -77,7 +77,7 @@ def count_reads(
     executor: Executor | None = None,
     on_event: OnEvent = silent,
 ) -> Iterator[Counted]:
-    """Count the reads of an evaluation, or of a study; a job at a time, since prompts take memory.
+    """Count the reads of an evaluation, or of a study, job by job; what is left has its prompts.
 
     Args:
         inputs: read at the largest cutoff of the conditions, or those of the sample.

@@ -134,16 +134,18 @@ def choose(
     warming: list[Batch] = []
     timed: list[list[Batch]] = []
     for stratum, part in parts:
-        groups = part.partition_by(GROUP, maintain_order=True)
+        names = part[GROUP].unique(maintain_order=True)
         share = reads * int(part[SIZE].sum()) / max(1, total)
         least = min(_LEAST, max(_LEAST_OF_ALL, reads // 8))
-        wanted = max(least, math.ceil(share * len(groups) / part.height))
-        warm = min(actors, max(1, wanted // 4)) if len(groups) > 1 else 0
+        wanted = max(least, math.ceil(share * len(names) / part.height))
+        warm = min(actors, max(1, wanted // 4)) if len(names) > 1 else 0
+        left = len(names) - warm
+        count = min(left, max(1, wanted - warm))
+        places = warm + ((np.arange(count) + rng.random()) * left / count).astype(int)
+        chosen = part.filter(pl.col(GROUP).is_in(names.gather([*range(warm), *places]).implode()))
+        groups = chosen.partition_by(GROUP, maintain_order=True)
         warming += [Batch(stratum, group, True) for group in groups[:warm]]
-        left = groups[warm:]
-        count = min(len(left), max(1, wanted - warm))
-        places = ((np.arange(count) + rng.random()) * len(left) / count).astype(int)
-        timed.append(_batches(stratum, [left[place] for place in places], actors))
+        timed.append(_batches(stratum, groups[warm:], actors))
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*timed))
     return [*warming, *(batch for batch in in_turn if batch is not None)]
 
