@@ -27,6 +27,7 @@ from engine.machine.batching import machine_memory
 
 # What is told first stands first: what the engine is for, then its parts.
 NAMES = (
+    "planner",
     "peers",
     "throughput",
     "fid",
