@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -96,6 +97,10 @@ def _timed_by(clock: str, function: Any, *arguments: Any) -> dict[str, Any]:
     if clock == "processor":
         time.perf_counter = time.process_time
     result: dict[str, Any] = function(*arguments)
+    if "ray" in sys.modules:  # else it would be ended in the middle of its work
+        from engine.machine import cluster
+
+        cluster.stop_ray()
     return result
 
 
