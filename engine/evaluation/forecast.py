@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from engine.errors import InputError, require_least
 
@@ -177,20 +177,24 @@ def reading_seconds(left: Left, pace: Pace) -> float:
 def total_seconds(work: Sequence[tuple[Left, Pace]], *, confidence: float) -> Span:
     """Seconds of readers, for what is left of all strata.
 
-    The interval is Student's t. It holds what the choice of the reads and the timing of the probe leave
-    uncertain, by how far its batches lie from their lines: one relative error, of all strata together; and 6%
-    by which the same work differs when it is done again. It cannot hold other jobs that come or go.
+    The interval holds what the choice of the reads and the timing of the probe leave uncertain (Student's t,
+    by how far its batches lie from their lines: one relative error, of all strata together), and the 6% by
+    which the same work differs when it is done again (normal), as the root of both squared. It cannot hold
+    other jobs that come or go.
     """
     value = sum(reading_seconds(left, pace) for left, pace in work)
     freedom = sum(pace.freedom for _, pace in work)
     if not work or freedom < 1:
         return Span(value)
     relative = sum(pace.spread for _, pace in work) / freedom
-    variance = (_AGAIN * value) ** 2
+    variance = 0.0
     for left, pace in work:
         at = np.array([left.batches(pace), left.size])
         variance += relative * (float(at @ pace.covariance @ at) + pace.unit * left.size)
-    reach = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(variance)
+    tail = (1 + confidence) / 2
+    reach = math.hypot(
+        float(stdtrit(freedom, tail)) * math.sqrt(variance), float(ndtri(tail)) * _AGAIN * value
+    )
     return Span(value, max(0.0, value - reach), value + reach)
 
 

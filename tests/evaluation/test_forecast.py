@@ -28,10 +28,9 @@ def test_a_line_through_batches_of_differing_size_is_found():
     # 8000 in batches of 2000: four times 0.5, and 80.
     span = total_seconds([(Left(8000, 100, 2000), pace)], confidence=0.95)
     assert span.value == pytest.approx(82)
-    # The batches lie on the line: what is left is 6%, by Student's t with two degrees of freedom.
-    assert (span.low, span.high) == pytest.approx(
-        (82 - 0.06 * 4.303 * 82, 82 + 0.06 * 4.303 * 82), rel=1e-3
-    )
+    # The batches lie on the line: what is left is 6%, by the normal distribution.
+    reach = 1.96 * 0.06 * 82
+    assert (span.low, span.high) == pytest.approx((82 - reach, 82 + reach), rel=1e-3)
 
 
 def test_batches_alike_in_size_or_few_give_a_proportion():
