@@ -19,9 +19,10 @@ from engine.errors import InputError, require_least
 # The share of any batch is told from that of its reads where batches differ in size by this factor, and
 # there are so many of them.
 _CONTRAST, _BATCHES = 2.0, 3
-# Relative error of the same work when it is done again, which a probe of a minute cannot show: four equal
-# evaluations took 20.7 to 23.9 seconds of a processor, with a standard deviation of 6%.
-_AGAIN = 0.06
+# Relative error that a probe of a minute cannot show: the same work done again takes another time (6%, of four
+# equal evaluations), and other groups are drawn. Seven plans of Fusion-in-Decoder missed by 10%, the root
+# of the mean square (docs/benchmarks.md).
+_UNSEEN = 0.1
 _HOUR = 3600.0
 
 
@@ -178,9 +179,9 @@ def total_seconds(work: Sequence[tuple[Left, Pace]], *, confidence: float) -> Sp
     """Seconds of readers, for what is left of all strata.
 
     The interval holds what the choice of the reads and the timing of the probe leave uncertain (Student's t,
-    by how far its batches lie from their lines: one relative error, of all strata together), and the 6% by
-    which the same work differs when it is done again (normal), as the root of both squared. It cannot hold
-    other jobs that come or go.
+    by how far its batches lie from their lines: one relative error, of all strata together), and the 10%
+    that a probe cannot show (normal; ``_UNSEEN``), as the root of both squared. It cannot hold other jobs that
+    come or go.
     """
     value = sum(reading_seconds(left, pace) for left, pace in work)
     freedom = sum(pace.freedom for _, pace in work)
@@ -193,7 +194,7 @@ def total_seconds(work: Sequence[tuple[Left, Pace]], *, confidence: float) -> Sp
         variance += relative * (float(at @ pace.covariance @ at) + pace.unit * left.size)
     tail = (1 + confidence) / 2
     reach = math.hypot(
-        float(stdtrit(freedom, tail)) * math.sqrt(variance), float(ndtri(tail)) * _AGAIN * value
+        float(stdtrit(freedom, tail)) * math.sqrt(variance), float(ndtri(tail)) * _UNSEEN * value
     )
     return Span(value, max(0.0, value - reach), value + reach)
 
