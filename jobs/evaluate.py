@@ -47,7 +47,7 @@ def evaluate_command() -> Callable[..., None]:
 
         Labels every listed passage, scores the runs with ranking measures, and correlates these, query
         by query, with the score of the same reader given the whole list. Every read is stored and is
-        reused by any later run, measure or metric.
+        reused by any later run or measure, and by any metric unless it ended early (--no-decide).
         """
         sweep = sweep_of(options)
         settings = settings_of(options, sweep)
