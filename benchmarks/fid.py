@@ -27,7 +27,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,8 +74,10 @@ def make_inputs(queries: int, count: int, data: Path | None) -> list[Read]:
     ]
 
 
-def make_model(directory: Path, texts: list[str], vocabulary: int) -> None:
-    """A random model of T5-small's shape, and a tokenizer trained on texts."""
+def make_model(
+    directory: Path, texts: list[str], vocabulary: int, shape: Mapping[str, int] = SMALL
+) -> None:
+    """A random model of T5-small's shape, or another, and a tokenizer trained on texts."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -98,7 +100,7 @@ def make_model(directory: Path, texts: list[str], vocabulary: int) -> None:
     torch.manual_seed(0)
     # Weights of usual size make a random model say one thing to everything; these do not.
     config = T5Config(
-        vocab_size=VOCABULARY, decoder_start_token_id=0, initializer_factor=2.0, **SMALL
+        vocab_size=VOCABULARY, decoder_start_token_id=0, initializer_factor=2.0, **shape
     )
     T5ForConditionalGeneration(config).save_pretrained(directory)
 

@@ -1,0 +1,184 @@
+"""One cell of ``benchmarks.efficiency``, measured in the process that this is called in.
+
+Times: both methods warm, in turn. Memory: how far the peak rises above the loaded model while a batch is
+read: on a GPU by the allocator (allocated and reserved), on a CPU by the resident size (Linux).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from benchmarks import _efficiency_predict as predict
+from benchmarks import _efficiency_savings as savings
+from benchmarks._efficiency_generate import Generate
+from benchmarks._efficiency_grid import SHAPES, WAYS, Cell, Conditions, Method
+from benchmarks._efficiency_models import Sample, Subject, load, sample
+from benchmarks._harness import in_turn
+from engine.errors import ReadError
+from engine.machine import device
+from engine.reading.protocol import ReadOutput
+
+Inputs = Sequence[Sequence[str]]
+_COMPARED = 2  # queries of which all ways must give the same outputs
+
+
+class Side(NamedTuple):
+    """A way of reading, loaded.
+
+    Attributes:
+        read: reads a batch.
+        tokenizer: of the model.
+        device: that the model is on.
+        room: bytes that a batch may take beside the model.
+    """
+
+    read: Callable[[Inputs], list[ReadOutput]]
+    tokenizer: Any
+    device: torch.device
+    room: float
+
+
+def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -> dict[str, Any]:
+    """The figures of a cell.
+
+    Raises:
+        ReadError: reads failed, or ways differ where they must give the same.
+        InputError: the bundled data is too small for the cell.
+    """
+    logging.disable_progress_bar()
+    torch.set_num_threads(conditions.threads)
+    if cell.kind == "check":
+        return _check(cell, conditions, subject, folder)
+    if cell.kind == "saving":
+        return savings.measure(cell, conditions, subject, folder)
+    side = _load(cell, subject)
+    queries = predict.queries_of(cell, conditions)
+    own = sample(cell, subject, folder, side.tokenizer, queries)
+    if cell.kind == "time":
+        return _times(cell, conditions, side, own)
+    return _peaks(cell, conditions, side, own)
+
+
+def _load(cell: Cell, subject: Subject) -> Side:
+    spec = subject.spec
+    if cell.way == "engine":
+        reader: Any = load(spec)
+        # Its batches are its own affair: it fits them to the budget, and has measured what they take.
+        tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=False)
+        return Side(reader.read, tokenizer, device.prepare(spec), 0.0)
+    plain = Generate(spec, cell.way)
+    plain.read([["warm"]])  # what is resident once the model has run counts as held
+    room = device.batch_memory(spec, plain.device, plain.weights())
+    return Side(plain.read, plain.tokenizer, plain.device, room)
+
+
+def rows_within(
+    cell: Cell, conditions: Conditions, method: Method, *, room: float, most: int
+) -> int:
+    """Reads of the largest batch that ``generate`` gets: by memory, and by tokens as the engine's own.
+
+    Args:
+        room: bytes beside the model.
+        most: tokens of a batch.
+    """
+    reads = predict.reads_of(cell, method)
+    item = predict.item_bytes(conditions.dtype)
+    one = predict.batch_bytes(SHAPES[cell.model], cell.way, reads, 1, item)
+    two = predict.batch_bytes(SHAPES[cell.model], cell.way, reads, 2, item)
+    by_memory = 1 + int(max(0.0, room - one) // max(1, two - one))
+    return max(1, min(by_memory, most // (reads.texts * reads.tokens)))
+
+
+def _in_batches(side: Side, inputs: Inputs, rows: int) -> list[ReadOutput]:
+    """Reads in batches of so many, 0 for all in one call."""
+    if not rows:
+        return side.read(inputs)
+    return [
+        output
+        for start in range(0, len(inputs), rows)
+        for output in side.read(inputs[start : start + rows])
+    ]
+
+
+def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[str, Any]:
+    methods: dict[Method, Inputs] = {"end-to-end": own.lists, "erag": own.singles}
+    rows = dict.fromkeys(methods, 0)
+    if cell.way != "engine":
+        most = device.max_batch_tokens(side.device)
+        for method in methods:
+            rows[method] = rows_within(cell, conditions, method, room=side.room, most=most)
+    sides: dict[str, Callable[[], list[ReadOutput]]] = {
+        method: partial(_in_batches, side, inputs, rows[method])
+        for method, inputs in methods.items()
+    }
+    in_turn(sides, 1)
+    timings = in_turn(sides, conditions.rounds)
+    return {
+        "queries": len(own.lists),
+        "seconds": {method: timing.seconds for method, timing in timings.items()},
+        "tokens": {m: _tokens(timing.result) for m, timing in timings.items()},
+        "output_tokens": {
+            m: sum(output.output_tokens for output in timing.result)
+            for m, timing in timings.items()
+        },
+        "batch": rows,
+        "peak_of_process": device.peak_memory(side.device),
+    }
+
+
+def _tokens(outputs: Iterable[ReadOutput]) -> int:
+    """Tokens of the prompts; reads that failed or were cut are refused, since they cost less."""
+    tokens = 0
+    for output in outputs:
+        if output.failure or output.truncated:
+            raise ReadError(f"a read of the benchmark failed: {output.failure or 'it was cut'}")
+        tokens += output.prompt_tokens
+    return tokens
+
+
+def _peaks(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[str, Any]:
+    inputs = own.lists if cell.method == "end-to-end" else own.singles
+    side.read([own.singles[-1]])  # warm
+    outputs: list[ReadOutput] = []
+
+    def read() -> None:
+        outputs[:] = _in_batches(side, inputs[: cell.batch], cell.batch)
+
+    gpu = side.device.type == "cuda"
+    peaks: list[int] = []
+    reserved: list[int] = []
+    # The first is the peak of the cell: tables of positions that are made once stay where they are.
+    for _ in range(conditions.rounds):
+        held = torch.cuda.memory_reserved() if gpu else 0
+        rise = device.peak_above(side.device, read)
+        if rise is None:
+            raise ReadError("the peak of a process is measured on Linux or a GPU only")
+        peaks.append(rise)
+        if gpu:
+            reserved.append(torch.cuda.max_memory_reserved() - held)
+    return {"peaks": peaks, "reserved": reserved, "tokens": _tokens(outputs)}
+
+
+def _check(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -> dict[str, Any]:
+    """Whether all ways give the same outputs in fp32, where rounding decides nothing."""
+    exact = subject._replace(spec=replace(subject.spec, dtype="float32", memory=0))
+    outputs = {}
+    for way in WAYS:
+        side = _load(replace(cell, way=way), exact)
+        own = sample(cell, exact, folder, side.tokenizer, _COMPARED)
+        read = [*side.read(own.lists), *side.read(own.singles)]
+        _tokens(read)
+        outputs[way] = [asdict(output) for output in read]
+    first = outputs[WAYS[0]]
+    unlike = {way: sum(a != b for a, b in zip(first, outputs[way], strict=True)) for way in WAYS}
+    if any(unlike.values()):
+        raise ReadError(f"ways give different outputs in fp32: {unlike} of {len(first)}")
+    return {"reads": len(first), "different": len({output["output"] for output in first})}

@@ -1,0 +1,189 @@
+"""What the cells of ``benchmarks.efficiency`` say together: ratios, exponents, and where methods cross."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks._efficiency_grid import Cell, Method, memory_cells
+from benchmarks._efficiency_results import Results
+
+
+class Times(NamedTuple):
+    """A time cell: seconds a query (medians), and end-to-end's by eRAG's, of each pair of rounds in turn."""
+
+    end_to_end: float
+    erag: float
+    ratios: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios)
+
+
+class Peaks(NamedTuple):
+    """Bytes above the loaded model: of a list, of its k passages as a batch, and of one passage.
+
+    None where that was not measured.
+    """
+
+    end_to_end: int | None
+    batch: int | None
+    passage: int | None
+
+
+class Point(NamedTuple):
+    """A value, positive, at a number of passages and a length of passages in tokens."""
+
+    k: int
+    length: float
+    value: float
+
+
+class Exponents(NamedTuple):
+    """Of ``value = c k^a d^b``: a and b, NaN where k or d was not varied; and the number of points."""
+
+    k: float
+    length: float
+    points: int
+
+
+def times_of(figures: Mapping[str, Any]) -> Times:
+    """The times of a cell, from its figures."""
+    end_to_end, erag = figures["seconds"]["end-to-end"], figures["seconds"]["erag"]
+    return Times(
+        median(end_to_end) / figures["queries"],
+        median(erag) / figures["queries"],
+        tuple(a / b for a, b in zip(end_to_end, erag, strict=True)),
+    )
+
+
+def peaks_of(results: Results, cell: Cell) -> Peaks:
+    """The peaks that belong to a time cell."""
+    found = {name: results.figures(one) for name, one in memory_cells(cell).items()}
+    rises = {name: max(own["peaks"]) if own else None for name, own in found.items()}
+    return Peaks(rises["list"], rises["k passages"], rises["passage"])
+
+
+class Fastest(NamedTuple):
+    """The best that each method comes to in one place, whichever way reads: name of the way and figure."""
+
+    end_to_end: tuple[str, float]
+    erag: tuple[str, float]
+
+
+def fastest(results: Results, times: Iterable[Cell]) -> dict[Cell, Fastest]:
+    """Seconds a query of each method by its fastest way; by cells that have nothing said of the way.
+
+    Places where only one way was measured are left out.
+
+    Args:
+        times: time cells that are done.
+    """
+    places: dict[Cell, list[tuple[str, Times]]] = {}
+    for cell in times:
+        figures = results.figures(cell)
+        if figures:
+            place = replace(cell, way="engine")
+            places.setdefault(place, []).append((cell.way, times_of(figures)))
+    return {
+        place: Fastest(
+            min(((way, own.end_to_end) for way, own in found), key=lambda one: one[1]),
+            min(((way, own.erag) for way, own in found), key=lambda one: one[1]),
+        )
+        for place, found in places.items()
+        if len(found) > 1
+    }
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    """Two figures' ratio; None where one is unknown, or the second is not above 0."""
+    return one / other if one is not None and other is not None and other > 0 else None
+
+
+def fit(points: Iterable[Point]) -> Exponents:
+    """Exponents of k and of the passages' length by least squares of logarithms.
+
+    Points whose value is not above 0 are left out. An exponent is NaN where all points have the same k,
+    or length, or where the two cannot be told apart.
+    """
+    kept = [point for point in points if point.value > 0]
+    columns = [[math.log(point.k), math.log(point.length)] for point in kept]
+    varied = [len({row[i] for row in columns}) > 1 for i in range(2)]
+    own = [[1.0, *(row[i] for i in range(2) if varied[i])] for row in columns]
+    if not any(varied) or np.linalg.matrix_rank(np.array(own)) < 1 + sum(varied):
+        return Exponents(math.nan, math.nan, len(kept))
+    solved = np.linalg.lstsq(np.array(own), np.log([point.value for point in kept]), rcond=None)[
+        0
+    ].tolist()[1:]
+    found = [solved.pop(0) if known else math.nan for known in varied]
+    return Exponents(found[0], found[1], len(kept))
+
+
+def slope_at_the_end(points: Iterable[Point]) -> float:
+    """The exponent of k between its two largest values, at the length that has most points; NaN without."""
+    kept = [point for point in points if point.value > 0]
+    lengths = [point.length for point in kept]
+    if not lengths:
+        return math.nan
+    most = max(lengths, key=lambda length: (lengths.count(length), length))
+    last = sorted((point.k, point.value) for point in kept if point.length == most)[-2:]
+    if len(last) < 2 or last[0][0] == last[1][0]:
+        return math.nan
+    (k, value), (larger, further) = last
+    return math.log(further / value) / math.log(larger / k)
+
+
+def seconds_by_place(results: Results, like: Cell, method: Method) -> list[Point]:
+    """A method's seconds a query, of all cells that differ from one in k and length only."""
+    points = []
+    for cell in results.outcomes:
+        if _alike(cell, like) and (figures := results.figures(cell)):
+            times = times_of(figures)
+            value = times.end_to_end if method == "end-to-end" else times.erag
+            points.append(Point(cell.k, cell.length, value))
+    return points
+
+
+def peaks_by_place(results: Results, like: Cell, part: str) -> list[Point]:
+    """A peak in bytes, by its name in ``Peaks``, of all cells that differ from one in k and length."""
+    points = []
+    for cell in results.outcomes:
+        if _alike(cell, like):
+            value = getattr(peaks_of(results, cell), part)
+            if value is not None:
+                points.append(Point(cell.k, cell.length, float(value)))
+    return points
+
+
+def _alike(cell: Cell, like: Cell) -> bool:
+    def kind(one: Cell) -> tuple[str, ...]:
+        return one.kind, one.model, one.augmentation, one.way
+
+    return kind(cell) == kind(like)
+
+
+def crossing(ratios: Sequence[tuple[int, float]]) -> str:
+    """From which k on end-to-end takes longer than eRAG, in words.
+
+    Args:
+        ratios: k with end-to-end's time by eRAG's, for one length of passages.
+    """
+    ordered = sorted(ratios)
+    above = [value > 1 for _, value in ordered]
+    if not ordered:
+        return "not measured"
+    if all(above):
+        return f"at every k from {ordered[0][0]} on"
+    if not any(above):
+        return f"at no k up to {ordered[-1][0]}"
+    # The last place at which end-to-end is not slower: from the next on it always is.
+    last = max(i for i, slower in enumerate(above) if not slower)
+    if last == len(above) - 1:
+        return f"not at k = {ordered[-1][0]}, the largest"
+    return f"from k between {ordered[last][0]} and {ordered[last + 1][0]} on"

@@ -1,0 +1,262 @@
+"""What ``benchmarks.efficiency`` measures: models by their shapes, cells, and the order of the cells.
+
+Pure: nothing here knows of torch or of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+from engine.machine.device import Dtype
+from engine.reading.protocol import Augmentation
+
+Kind = Literal["check", "time", "memory", "saving"]
+Method = Literal["end-to-end", "erag"]
+METHODS: tuple[Method, ...] = ("end-to-end", "erag")
+# Who reads: the engine's own readers with all that they share; or transformers' ``generate``, which
+# shares nothing, as the paper measured it, with fused attention (torch's kernel) or without.
+Way = Literal["engine", "generate-sdpa", "generate-eager"]
+WAYS: tuple[Way, ...] = ("engine", "generate-sdpa", "generate-eager")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a model, from its configuration.
+
+    Attributes:
+        hidden: width of the states.
+        inner, key_inner: width of all heads of the queries, and of the keys (fewer where heads share them).
+        feed_forward, gates: width of the feed-forward layer, and its projections into that width.
+        layers: of the encoder and of the decoder each, or of the decoder alone.
+        positions: the longest text that the model can take; 0 where there is no limit.
+        template, passage: about how many tokens a prompt has beside its passages (the question, worked
+            examples), and beside the text of each. For predictions; results have tokens as counted.
+    """
+
+    name: str
+    architecture: Literal["causal", "encoder-decoder"]
+    hidden: int
+    inner: int
+    key_inner: int
+    feed_forward: int
+    gates: int
+    layers: int
+    heads: int
+    vocabulary: int
+    positions: int
+    template: int
+    passage: int
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of a layer of the encoder, or of a decoder-only model."""
+        attention = 2 * self.hidden * (self.inner + self.key_inner)
+        return attention + (self.gates + 1) * self.hidden * self.feed_forward
+
+    @property
+    def parameters(self) -> int:
+        """About how many parameters the model has; layer norms and position tables are left out."""
+        encoder_decoder = self.architecture == "encoder-decoder"
+        cross = 4 * self.hidden * self.inner * encoder_decoder
+        layers = self.layers * (self.layer_weights * (1 + encoder_decoder) + cross)
+        return layers + self.hidden * self.vocabulary
+
+
+def _t5(name: str, *, hidden: int, heads: int, feed_forward: int, layers: int) -> Shape:
+    return Shape(
+        name=name,
+        architecture="encoder-decoder",
+        hidden=hidden,
+        inner=64 * heads,
+        key_inner=64 * heads,
+        feed_forward=feed_forward,
+        gates=1,
+        layers=layers,
+        heads=heads,
+        vocabulary=32128,
+        positions=0,
+        template=20,
+        passage=4,
+    )
+
+
+# The first two have the sizes in the configurations of google-t5/t5-small and google-t5/t5-base, and random
+# weights; the third is the bundled reader, SmolLM2-135M, with its own.
+SHAPES: dict[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        _t5("t5-small", hidden=512, heads=8, feed_forward=2048, layers=6),
+        _t5("t5-base", hidden=768, heads=12, feed_forward=3072, layers=12),
+        Shape(
+            name="bundled",
+            architecture="causal",
+            hidden=576,
+            inner=576,
+            key_inner=192,
+            feed_forward=1536,
+            gates=2,
+            layers=30,
+            heads=9,
+            vocabulary=49152,
+            positions=8192,
+            template=110,
+            passage=6,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One measurement, made in a process of its own.
+
+    Attributes:
+        k: passages of a list.
+        length: tokens of a passage's text.
+        method: whose peak is measured; empty where both methods are (times are taken in turn).
+        batch: reads of a batch; 0 for as many as the memory budget allows.
+        change: of savings, what is evaluated after what (``benchmarks._efficiency_savings``).
+    """
+
+    kind: Kind
+    model: str
+    augmentation: Augmentation
+    way: Way = "engine"
+    k: int
+    length: int
+    method: Method | Literal[""] = ""
+    batch: int = 0
+    change: str = ""
+
+    @property
+    def name(self) -> str:
+        """How lines of progress and lists of what was left out call the cell."""
+        parts = [self.kind, self.model, self.augmentation, self.way, f"k={self.k}"]
+        parts += [f"{self.length} tokens", self.method, self.change]
+        parts += [f"batch {self.batch}"] if self.batch else []
+        return " ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What all cells of a run share; figures of different conditions are not put together.
+
+    Attributes:
+        dtype, threads: of the models.
+        memory: bytes that a process may use, its weights included.
+        answer_tokens: of every answer, since models with random weights never end one.
+        tokens: of passages that each method reads in a round, at least one query's.
+        rounds: how often each side is measured, in turn.
+    """
+
+    dtype: Dtype
+    threads: int
+    memory: int
+    answer_tokens: int
+    tokens: int
+    rounds: int
+
+
+KS = (1, 5, 10, 20, 50, 100)
+LENGTHS = (50, 100, 200, 400)
+# The paper's lists have 50 passages of 100 words, some 150 to 200 tokens.
+PAPER_K, PAPER_LENGTH = 50, 200
+
+
+def augmentations(shape: Shape) -> tuple[Augmentation, ...]:
+    """How a model can be given passages; decoder-only models cannot do Fusion-in-Decoder."""
+    return ("in-prompt", "fid") if shape.architecture == "encoder-decoder" else ("in-prompt",)
+
+
+def memory_cells(cell: Cell) -> dict[str, Cell]:
+    """The peaks that belong to a time: of a list, of k passages in a batch, and of one passage.
+
+    A passage alone is the same read whatever the list and, with an encoder-decoder model, whatever the
+    augmentation; such cells are equal, and measured once.
+    """
+    one = replace(cell, kind="memory", augmentation="in-prompt", method="erag", batch=1, k=1)
+    return {
+        "list": replace(cell, kind="memory", method="end-to-end", batch=1),
+        "k passages": replace(one, k=cell.k, batch=cell.k),
+        "passage": one,
+    }
+
+
+def _with_memory(cells: Sequence[Cell]) -> Iterator[Cell]:
+    for cell in cells:
+        yield cell
+        yield from memory_cells(cell).values()
+
+
+def full_grid(changes: Sequence[str]) -> list[Cell]:
+    """All cells, the most interesting first: each once.
+
+    First whether all ways give the same outputs; the paper's setting with every model; savings; times and
+    peaks against k at the paper's length of passages, and against that length at its k; then the rest.
+
+    Args:
+        changes: of savings.
+    """
+    kinds = [
+        Cell(
+            kind="time",
+            model=shape.name,
+            augmentation=how,
+            k=PAPER_K,
+            # Of a model with a limit of positions, lists of this length would not fit.
+            length=PAPER_LENGTH // 2 if shape.positions else PAPER_LENGTH,
+        )
+        for shape in SHAPES.values()
+        for how in augmentations(shape)
+    ]
+    checks = [replace(cell, kind="check", k=3, length=50) for cell in kinds]
+    ways = [replace(cell, way=way) for way in WAYS for cell in kinds]
+
+    def at(ks: Sequence[int], lengths: Sequence[int]) -> list[Cell]:
+        places = sorted(product(ks, lengths), key=lambda place: place[0] * place[1])
+        return [replace(cell, k=k, length=length) for k, length in places for cell in ways]
+
+    shared: list[tuple[str, Augmentation]] = [("t5-small", "fid"), ("bundled", "in-prompt")]
+    savings = [
+        Cell(kind="saving", model=model, augmentation=how, k=10, length=100, change=change)
+        for change in changes
+        for model, how in shared
+    ]
+    ordered = [
+        *checks,
+        *_with_memory(ways),
+        *savings,
+        *_with_memory(at(KS, [PAPER_LENGTH])),
+        *_with_memory(at([10, PAPER_K], LENGTHS)),
+        *_with_memory(at(KS, LENGTHS)),
+    ]
+    return list(dict.fromkeys(ordered))
+
+
+def quick_grid(changes: Sequence[str]) -> list[Cell]:
+    """The smallest grid that has a bit of everything: one model, short passages, two values of k."""
+    small = Cell(kind="time", model="t5-small", augmentation="in-prompt", k=5, length=50)
+    large = replace(small, k=20)
+    fused = replace(large, augmentation="fid")
+    plain = replace(large, way="generate-eager")
+    saving = replace(fused, kind="saving", change=changes[0])
+    return list(
+        dict.fromkeys(
+            [
+                replace(small, kind="check", k=3),
+                *[small, large],
+                *memory_cells(large).values(),
+                *[fused, memory_cells(fused)["list"]],
+                *[plain, *memory_cells(plain).values()],
+                saving,
+            ]
+        )
+    )
+
+
+def as_key(cell: Cell) -> tuple[Any, ...]:
+    """What tells cells apart, in an order that tables can be sorted by."""
+    return tuple(asdict(cell).values())

@@ -1,0 +1,141 @@
+"""The models of ``benchmarks.efficiency`` and what they read.
+
+T5-small- and T5-base-shaped models have random weights: what they write means nothing, what it takes is
+what real weights of these sizes take. Their tokenizer is trained on the bundled articles
+(``benchmarks.fid.make_model``). The third model is the bundled reader as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers.utils import logging
+
+from benchmarks._efficiency_grid import SHAPES, Cell, Conditions, Shape
+from benchmarks.fid import make_model
+from engine.errors import InputError
+from engine.reading.prompting.prompts import Prompt
+from engine.reading.protocol import Augmentation, Reader, ReaderSpec
+from engine.reading.readers import specify
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import questions, wikipedia_dump
+from engine.sources.queries.read import read_queries
+
+ARTICLES = "articles.txt"  # in the folder that cells get
+# Of the bundled articles: enough for the largest cell, 40,000 tokens for each of two queries.
+_CHARACTERS = 800_000
+# Characters that the tokenizers are trained on, and the tokens that they know.
+_TRAINED_ON, _VOCABULARY = 400_000, 8000
+# Encoder-decoder readers cut inputs at 512 tokens, and at 250 in Fusion-in-Decoder. Here nothing is cut.
+_UNCUT = 10**6
+_PER_TOKEN = 12  # characters of the text that tokens are taken from: more than they have
+
+
+class Subject(NamedTuple):
+    """A model with an augmentation: what a cell's process loads, and how it is asked."""
+
+    spec: ReaderSpec
+    prompt: Prompt
+
+
+class Sample(NamedTuple):
+    """What the two methods read of the same queries: whole lists, and each of their passages alone."""
+
+    lists: list[list[str]]
+    singles: list[list[str]]
+
+
+def articles() -> str:
+    """The text of the bundled articles, one line each, up to some length."""
+    texts: list[str] = []
+    for article in read_source(wikipedia_dump()):
+        texts.append(" ".join(article.text.split()))
+        if sum(map(len, texts)) > _CHARACTERS:
+            break
+    return "\n".join(texts)
+
+
+def make_subject(
+    name: str, augmentation: Augmentation, folder: Path, conditions: Conditions
+) -> Subject:
+    """A model of the grid, made in ``folder`` (which has ``ARTICLES``) unless it is there already."""
+    logging.disable_progress_bar()
+    shape = SHAPES[name]
+    path = name
+    if shape.architecture == "encoder-decoder":
+        directory = folder / name
+        if not directory.exists():
+            text = (folder / ARTICLES).read_text(encoding="utf-8")[:_TRAINED_ON]
+            make_model(directory, text.split("\n"), _VOCABULARY, _sizes(shape))
+        path = str(directory)
+    spec, prompt = specify(
+        path, augmentation=augmentation, task="short-answer", dtype=conditions.dtype
+    )
+    spec = replace(
+        spec,
+        name=name,
+        max_new_tokens=conditions.answer_tokens,
+        stop=(),  # answers of all ways have the same length
+        max_input_tokens=_UNCUT if shape.architecture == "encoder-decoder" else 0,
+        threads=conditions.threads,
+        memory=conditions.memory,
+    )
+    return Subject(spec, prompt)
+
+
+def _sizes(shape: Shape) -> dict[str, int]:
+    """The names that T5's configuration has for a shape's sizes."""
+    return {
+        "d_model": shape.hidden,
+        "d_kv": shape.inner // shape.heads,
+        "num_heads": shape.heads,
+        "d_ff": shape.feed_forward,
+        "num_layers": shape.layers,
+    }
+
+
+def load(spec: ReaderSpec) -> Reader:
+    """The engine's reader; the digest of the model is not compared, as ``readers.load`` does it."""
+    if spec.architecture == "causal":
+        from engine.reading.models.causal import CausalReader
+
+        return CausalReader(spec)
+    from engine.reading.models.encoder_decoder import EncoderDecoderReader
+
+    return EncoderDecoderReader(spec)
+
+
+def sample(cell: Cell, subject: Subject, folder: Path, tokenizer: Any, queries: int) -> Sample:
+    """Lists of ``k`` passages of ``length`` tokens each, all of them different, for the first queries.
+
+    Raises:
+        InputError: the bundled articles or questions are too few.
+    """
+    asked = read_queries(questions("short-answer"))["query"].to_list()[:queries]
+    text = (folder / ARTICLES).read_text(encoding="utf-8")
+    texts = passages(text, cell.length, queries * cell.k, tokenizer)
+    if len(texts) < queries * cell.k or len(asked) < queries:
+        raise InputError(
+            None,
+            None,
+            f"the bundled data has no {queries} lists of {cell.k} passages of {cell.length} tokens",
+            "give a smaller `tokens`",
+        )
+    render: Callable[..., list[str]] = subject.prompt.render
+    lists, singles = [], []
+    for i, query in enumerate(asked):
+        own = [("", passage) for passage in texts[i * cell.k : (i + 1) * cell.k]]
+        lists.append(render(query, own))
+        singles += [render(query, [passage]) for passage in own]
+    return Sample(lists, singles)
+
+
+def passages(text: str, length: int, count: int, tokenizer: Any) -> list[str]:
+    """The first passages of ``length`` tokens of a text; fewer than ``count`` where it is too short."""
+    some = text[: count * length * _PER_TOKEN]
+    tokens: list[int] = tokenizer(some, add_special_tokens=False, verbose=False)["input_ids"]
+    whole = min(count, len(tokens) // length)
+    return [tokenizer.decode(tokens[i * length : (i + 1) * length]) for i in range(whole)]

@@ -1,0 +1,179 @@
+"""What a cell of ``benchmarks.efficiency`` will take: tokens, peak memory and seconds, from sizes alone.
+
+Predictions decide what is run and in what batches; no result comes from them. Peaks count what is held at
+the widest point of a layer. The number of copies of the attention's scores that a way holds at once was
+read from its code, and the predictions of small cells are compared with their measurements in the JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks._efficiency_grid import SHAPES, Cell, Conditions, Method, Shape, Way
+from engine.machine.device import PROCESS_MEMORY, Dtype, weight_bytes
+
+# Tokens that the engine's readers take at once on a CPU: of an encoder, of a decoder-only model.
+_CHUNKS = {"encoder-decoder": 2048, "causal": 1024}
+# Seconds that a process takes before and after its reads, and operations per second of a core by the bytes
+# of a value: only the first predictions rest on them, later ones on the cells that are done.
+_START, _RATE = 4.0, {2: 9e10, 4: 4e10}
+# Bytes per second at which scores of attention that is not fused go through memory, once for each copy.
+_SCORES_RATE = 4e9
+
+
+class Reads(NamedTuple):
+    """The shape of a method's reads: how many texts each has, and the tokens of each text."""
+
+    texts: int
+    tokens: int
+
+
+def reads_of(cell: Cell, method: Method) -> Reads:
+    """One list, or one passage."""
+    shape = SHAPES[cell.model]
+    passage = cell.length + shape.passage
+    if method == "erag":
+        return Reads(1, shape.template + passage)
+    if cell.augmentation == "fid":
+        return Reads(cell.k, shape.template + passage)
+    return Reads(1, shape.template + cell.k * passage)
+
+
+def queries_of(cell: Cell, conditions: Conditions) -> int:
+    """Queries whose lists are read in a round: 1 to 32, for so many tokens of passages."""
+    if cell.kind != "time":
+        return 1
+    return max(1, min(32, conditions.tokens // (cell.k * cell.length)))
+
+
+def too_long(cell: Cell, conditions: Conditions) -> int:
+    """Tokens by which a list is longer than the model has positions; 0 where it is not."""
+    shape = SHAPES[cell.model]
+    if not shape.positions or cell.method == "erag":
+        return 0
+    needed = reads_of(cell, "end-to-end").tokens + conditions.answer_tokens
+    return max(0, needed - shape.positions)
+
+
+def peak(cell: Cell, conditions: Conditions) -> int:
+    """Bytes that a cell's process is expected to hold at most: itself, the model, and a batch.
+
+    Batches that fill the budget are cut to fit it, so that one read counts.
+    """
+    shape = SHAPES[cell.model]
+    held = PROCESS_MEMORY + weight_bytes(shape.parameters, conditions.dtype)
+    methods: list[Method] = [cell.method] if cell.method else ["end-to-end", "erag"]
+    item = item_bytes(conditions.dtype)
+    return held + max(
+        batch_bytes(shape, cell.way, reads_of(cell, method), max(1, cell.batch), item)
+        for method in methods
+    )
+
+
+def item_bytes(dtype: Dtype) -> int:
+    """Bytes of a value in a precision."""
+    return 4 if dtype == "float32" else 2
+
+
+def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> int:
+    """Bytes that a batch of reads takes beside the model.
+
+    Args:
+        rows: reads of the batch.
+        item: bytes of a value.
+    """
+    causal = shape.architecture == "causal"
+    texts, length = rows * reads.texts, reads.tokens
+    tokens = texts * length
+    square = shape.heads * length**2
+    engine = way == "engine"
+    # What runs at once: all of a batch, or a chunk of it (at least a text, where an encoder reads it).
+    chunk = tokens
+    if engine:
+        chunk = min(
+            tokens, _CHUNKS["causal"] if causal else max(_CHUNKS["encoder-decoder"], length)
+        )
+    # States in and out with a copy in fp32, queries, keys, values and their mixture, the feed-forward
+    # layer's parts.
+    wide = (3 * item + 8) * shape.hidden + item * max(
+        2 * (shape.inner + shape.key_inner), (shape.gates + 1) * shape.feed_forward
+    )
+    kept = 2 * shape.layers * shape.key_inner * item
+    # Scores: the engine's readers attend text by text, or by 64 rows; fused attention holds the bias and
+    # what is added to it; attention that is not fused the scores before and after each of its operations.
+    if engine:
+        scores = shape.heads * 64 * length * 12 if causal else square * (2 * item + 8)
+    elif way == "generate-sdpa":
+        scores = texts * length**2 * item if causal else square * item * (1 + texts)
+    else:
+        scores = square * (texts * (8 + item) if causal else item * (1 + 3 * texts))
+    # Keys and values of a chunk are put where those of all stand; a decoder-only model's are copied as
+    # they grow.
+    states = kept * (tokens + chunk if engine else tokens * (1 + causal))
+    logits = rows * shape.vocabulary * (item + 8)
+    in_layers = chunk * wide + scores + states + logits
+    # T5's table of positions is made from distances in whole numbers, several times as wide.
+    table = 0 if causal else 48 * length**2 + 2 * square * item
+    return int(max(in_layers, table))
+
+
+def work(cell: Cell, conditions: Conditions) -> float:
+    """Seconds that a cell would take at the rates assumed; ``Pace`` corrects them by cells that are done."""
+    shape = SHAPES[cell.model]
+    item = item_bytes(conditions.dtype)
+    queries = queries_of(cell, conditions)
+    methods: list[Method] = [cell.method] if cell.method else ["end-to-end", "erag"]
+    seconds = 0.0
+    for method in methods:
+        reads = queries * (cell.k if method == "erag" else 1)
+        if cell.kind == "memory":
+            reads = cell.batch
+        seconds += reads * _read_seconds(shape, cell.way, reads_of(cell, method), conditions, item)
+    # One round warms up; of savings there are up to four sides.
+    return _START + seconds * (conditions.rounds + 1) * (4 if cell.kind == "saving" else 1)
+
+
+def _read_seconds(shape: Shape, way: Way, reads: Reads, conditions: Conditions, item: int) -> float:
+    tokens = reads.texts * reads.tokens
+    cross = 2 * shape.hidden * shape.inner * (shape.architecture != "causal")
+    weights = shape.layers * (shape.layer_weights + cross)
+    pairs = reads.texts * reads.tokens**2 * shape.layers
+    written = conditions.answer_tokens * (2 * shape.parameters + 4 * tokens * shape.key_inner)
+    rate = _RATE[item] * max(1, conditions.threads)
+    seconds = (2 * tokens * weights + 4 * pairs * shape.inner + written) / rate
+    if way != "generate-sdpa":
+        seconds += pairs * shape.heads * 4 * item / _SCORES_RATE
+    return seconds
+
+
+class Pace:
+    """How long cells take beside what was predicted, from those that are done.
+
+    Args:
+        done: seconds of cells, processes included.
+    """
+
+    def __init__(self, done: Mapping[Cell, float], conditions: Conditions) -> None:
+        self._conditions = conditions
+        self._ratios: dict[tuple[str, ...], list[float]] = {}
+        for cell, seconds in done.items():
+            self.add(cell, seconds)
+
+    def add(self, cell: Cell, seconds: float) -> None:
+        """Take a cell that is done."""
+        for group in _groups(cell):
+            ratio = seconds / work(cell, self._conditions)
+            self._ratios.setdefault(group, []).append(ratio)
+
+    def seconds(self, cell: Cell) -> float:
+        """What a cell is expected to take: by cells like it, or by all."""
+        known = next((self._ratios[g] for g in _groups(cell) if g in self._ratios), [1.0])
+        return work(cell, self._conditions) * median(known[-9:])
+
+
+def _groups(cell: Cell) -> list[tuple[str, ...]]:
+    """What a cell is compared with: from the most alike to all."""
+    own = (cell.kind, cell.model, cell.augmentation, cell.way)
+    return [own, own[:2], own[:1], ()]

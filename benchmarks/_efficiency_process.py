@@ -1,0 +1,81 @@
+"""Cells of ``benchmarks.efficiency`` in processes of their own, with a limit of time.
+
+Each is forked from a server that has imported what cells need and has run nothing: a process begins in a
+fraction of a second, and inherits neither a model nor a peak.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks._efficiency_grid import Cell, Conditions
+
+if TYPE_CHECKING:
+    from benchmarks._efficiency_models import Subject
+
+_ENDING = 10.0  # seconds that a process may take to end after its outcome
+_SERVER = multiprocessing.get_context("forkserver")
+
+
+def start_server() -> None:
+    """Have the server import while this process prepares the models."""
+    # As ``readers.load`` sets them, before torch is loaded anywhere: threads that wait should soon sleep.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("GOMP_SPINCOUNT", "50000")
+    _SERVER.set_forkserver_preload(["benchmarks._efficiency_cell", "engine.reading.models.causal"])
+    process = _SERVER.Process(target=_nothing)
+    process.start()
+    process.join()
+
+
+def _nothing() -> None:
+    """The first process starts the server."""
+
+
+def run(
+    cell: Cell, conditions: Conditions, subject: Subject, folder: Path, *, limit: float
+) -> dict[str, Any]:
+    """The outcome of a cell: ``status`` (done, stopped or failed), ``wall``, and its figures.
+
+    Args:
+        limit: seconds after which the process is ended.
+    """
+    start = time.perf_counter()
+    here, there = _SERVER.Pipe(duplex=False)
+    process = _SERVER.Process(target=_measure, args=(there, cell, conditions, subject, folder))
+    process.start()
+    there.close()
+    outcome: dict[str, Any]
+    ended = True
+    try:
+        ended = here.poll(limit)
+        outcome = here.recv() if ended else {"status": "stopped", "limit": limit}
+    except EOFError:
+        process.join()
+        outcome = {"status": "failed", "why": f"its process ended with {process.exitcode}"}
+    finally:
+        # What a process that is killed had open stays with the system until the benchmark ends.
+        process.join(_ENDING if ended else 0)
+        process.kill()
+        process.join()
+        here.close()
+    return outcome | {"wall": time.perf_counter() - start}
+
+
+def _measure(
+    there: Connection, cell: Cell, conditions: Conditions, subject: Subject, folder: Path
+) -> None:
+    from benchmarks._efficiency_cell import measure
+
+    try:
+        there.send({"status": "done", "figures": measure(cell, conditions, subject, folder)})
+    except Exception as error:  # whatever it is, it ends this cell and no other
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
+        there.send({"status": "failed", "why": " ".join(why.split())[:500]})

@@ -1,0 +1,248 @@
+"""The results of ``benchmarks.efficiency`` in Markdown, with the paper's figures beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from benchmarks._efficiency_fit import (
+    Peaks,
+    Times,
+    crossing,
+    fastest,
+    fit,
+    peaks_by_place,
+    peaks_of,
+    ratio,
+    seconds_by_place,
+    slope_at_the_end,
+    times_of,
+)
+from benchmarks._efficiency_grid import METHODS, Cell
+from benchmarks._efficiency_results import Results
+
+# Salemi & Zamani 2024, Table 2: T5-small with 50 passages, over KILT's datasets, on a GPU.
+PAPER = {
+    "time": "1.232 to 3.252, mean 2.468",
+    "memory of a query": "7 to 15",
+    "memory of a document": "30 to 48",
+}
+_UNKNOWN = "·"
+Left = Mapping[Cell, str]
+
+
+def markdown(results: Results, left: Left) -> list[str]:
+    """All tables, as lines.
+
+    Args:
+        left: cells that were not run, with the reason.
+    """
+    times = [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
+    times.sort(key=_place)
+    kinds = list(dict.fromkeys(_kind(cell) for cell in times))
+    return [
+        *results.described(),
+        "",
+        *_costs(results, times),
+        "",
+        *_fastest(results, times),
+        "",
+        *_exponents(results, kinds),
+        "",
+        *_crossings(results, times),
+        "",
+        *_savings(results),
+        "",
+        *_left_out(results, left),
+    ]
+
+
+def _place(cell: Cell) -> tuple[Any, ...]:
+    return cell.model != "t5-small", cell.model, cell.augmentation, cell.way, cell.length, cell.k
+
+
+def _kind(cell: Cell) -> Cell:
+    return replace(cell, k=0, length=0)
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return _UNKNOWN if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _mebibytes(value: int | None) -> str:
+    return _UNKNOWN if value is None else f"{value / 2**20:.0f}"
+
+
+def _costs(results: Results, times: Sequence[Cell]) -> Iterator[str]:
+    yield "### Time and memory, as in the paper's Table 2"
+    yield ""
+    yield (
+        "Seconds a query, and MiB above the loaded model. Time: the median of the ratios of pairs of "
+        "rounds, and their range. Memory of a query: the list in one read against its k passages in one "
+        "batch; of a document: the list against one passage."
+    )
+    yield ""
+    head = ["model", "augmentation", "way", "k", "tokens", "end to end s", "eRAG s", "time ratio"]
+    head += ["end to end MiB", "k passages MiB", "ratio", "1 passage MiB", "ratio"]
+    paper = ["paper: T5-small", "", "", "50", "", "", "", PAPER["time"], "", ""]
+    paper += [PAPER["memory of a query"], "", PAPER["memory of a document"]]
+    rows = [paper]
+    for cell in times:
+        figures = results.figures(cell)
+        assert figures is not None  # only cells that are done are given
+        rows.append(_cost_row(cell, times_of(figures), peaks_of(results, cell)))
+    yield from _rows(head, rows)
+
+
+def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
+    own = times.ratios
+    return [
+        cell.model,
+        cell.augmentation,
+        cell.way,
+        str(cell.k),
+        str(cell.length),
+        _number(times.end_to_end, 3),
+        _number(times.erag, 3),
+        f"**{times.ratio:.2f}** ({min(own):.2f} to {max(own):.2f})",
+        _mebibytes(peaks.end_to_end),
+        _mebibytes(peaks.batch),
+        _number(ratio(peaks.end_to_end, peaks.batch), 1),
+        _mebibytes(peaks.passage),
+        _number(ratio(peaks.end_to_end, peaks.passage), 1),
+    ]
+
+
+def _fastest(results: Results, times: Sequence[Cell]) -> Iterator[str]:
+    yield "### Each method by its fastest way"
+    yield ""
+    yield "Seconds a query where several ways were measured: neither method is held back by how it is read."
+    yield ""
+    head = ["model", "augmentation", "k", "tokens", "end to end s", "by", "eRAG s", "by", "ratio"]
+    rows = [
+        [
+            *[place.model, place.augmentation, str(place.k), str(place.length)],
+            *[_number(own.end_to_end[1], 3), own.end_to_end[0]],
+            *[_number(own.erag[1], 3), own.erag[0]],
+            f"**{_number(ratio(own.end_to_end[1], own.erag[1]))}**",
+        ]
+        for place, own in fastest(results, times).items()
+    ]
+    yield from _rows(head, rows)
+
+
+def _exponents(results: Results, kinds: Sequence[Cell]) -> Iterator[str]:
+    yield "### Exponents"
+    yield ""
+    yield (
+        "Of k and of the passages' length d, fitted to all cells of a row; the paper has "
+        "O(l k² d²) for end-to-end evaluation and O(l k d²) for eRAG. In brackets the exponent of k "
+        "between the two largest k: what small cells cost whatever they read lowers the fit. Memory: of "
+        "one read or batch, so that eRAG's is that of k passages together."
+    )
+    yield ""
+    head = ["model", "augmentation", "way", "method", "time: k", "d", "cells", "memory: k", "d"]
+    rows = []
+    for kind in kinds:
+        for method in METHODS:
+            points = seconds_by_place(results, kind, method)
+            part = "end_to_end" if method == "end-to-end" else "batch"
+            peaks = peaks_by_place(results, kind, part)
+            time, memory = fit(points), fit(peaks)
+            rows.append(
+                [
+                    *[kind.model, kind.augmentation, kind.way, method],
+                    f"{_number(time.k)} ({_number(slope_at_the_end(points))})",
+                    _number(time.length),
+                    str(time.points),
+                    f"{_number(memory.k)} ({_number(slope_at_the_end(peaks))})",
+                    _number(memory.length),
+                ]
+            )
+    rows.append(["paper", "", "", "end-to-end", "2", "2", "", "", ""])
+    rows.append(["paper", "", "", "erag", "1", "2", "", "", ""])
+    yield from _rows(head, rows)
+
+
+def _crossings(results: Results, times: Sequence[Cell]) -> Iterator[str]:
+    yield "### Where end-to-end evaluation takes longer than eRAG"
+    yield ""
+    found: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    for cell in times:
+        figures = results.figures(cell)
+        assert figures is not None
+        key = (cell.model, cell.augmentation, cell.way, str(cell.length))
+        found.setdefault(key, []).append((cell.k, times_of(figures).ratio))
+    head = ["model", "augmentation", "way", "tokens", "k", "end to end is slower"]
+    rows = [
+        [*key, ", ".join(str(k) for k, _ in sorted(ratios)), crossing(ratios)]
+        for key, ratios in found.items()
+    ]
+    yield from _rows(head, rows)
+
+
+def _savings(results: Results) -> Iterator[str]:
+    yield "### What the engine saves"
+    yield ""
+    yield (
+        "Both methods on the same lists: the reader's seconds (medians), and reads and tokens, of an "
+        "evaluation with sharing (Fusion-in-Decoder: one encoder pass; in-prompt: shared beginnings), "
+        "with a store of the first retriever's reads, and with both, against neither."
+    )
+    yield ""
+    head = ["model", "augmentation", "evaluation", "with", "seconds", "saved", "reads", "tokens"]
+    rows = []
+    for cell in results.outcomes:
+        figures = results.figures(cell)
+        if cell.kind != "saving" or not figures:
+            continue
+        base: float | None = None
+        for name, side in figures["sides"].items():
+            seconds = median(side["seconds"])
+            base = seconds if base is None else base
+            saved = f"{1 - seconds / base:.0%}" if base else _UNKNOWN
+            rows.append(
+                [
+                    *[cell.model, cell.augmentation, cell.change, name],
+                    *[_number(seconds), saved, str(side["reads"]), f"{side['tokens']:,}"],
+                ]
+            )
+    yield from _rows(head, rows)
+
+
+def _left_out(results: Results, left: Left) -> Iterator[str]:
+    yield "### Left out"
+    yield ""
+    reasons = dict(left)
+    for cell, outcome in results.outcomes.items():
+        if outcome["status"] == "stopped":
+            reasons[cell] = f"stopped after {outcome['limit']:.0f} s"
+        elif outcome["status"] == "failed":
+            reasons[cell] = f"failed: {outcome['why']}"
+    if not reasons:
+        yield "Nothing."
+        return
+    for text in grouped(reasons):
+        yield f"- {text}"
+
+
+def grouped(reasons: Left) -> Iterator[str]:
+    """Cells and why they were left out, in few lines: one for a kind of cell, a length and a reason."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for cell, why in reasons.items():
+        name = " ".join(filter(None, [cell.kind, cell.model, cell.augmentation, cell.way]))
+        detail = f" {cell.method}" * bool(cell.method) + f" {cell.change}" * bool(cell.change)
+        groups.setdefault((name + detail, str(cell.length), why), []).append(cell.k)
+    for (name, length, why), ks in groups.items():
+        listed = ", ".join(str(k) for k in sorted(set(ks)))
+        yield f"{name}, {length} tokens, k = {listed}: {why}"

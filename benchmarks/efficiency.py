@@ -1,0 +1,226 @@
+"""End-to-end evaluation against eRAG, in time and memory: the paper's experiment on this machine.
+
+    python -m benchmarks.efficiency [--quick] [--hours 2.5] [--json efficiency.json]
+
+The same queries with the same k passages each are read whole (end-to-end) and passage by passage (eRAG), by
+T5-small- and T5-base-shaped models with random weights and by the bundled decoder-only reader; in-prompt and
+with Fusion-in-Decoder; by the engine's own readers and by transformers' ``generate``, with fused attention
+and without; for several k and lengths of passages. docs/efficiency.md says what is measured, and how.
+
+Each cell runs in a process of its own, is not run where its predicted peak exceeds the budget, ends at
+``--limit``, and is saved as it ends: the same command goes on where it was. Beside the JSON file stand the
+tables (``.md``) and, where matplotlib is installed, two plots (``-time.svg``, ``-memory.svg``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import _efficiency_plots as plots
+from benchmarks import _efficiency_predict as predict
+from benchmarks._efficiency_changes import changes
+from benchmarks._efficiency_grid import SHAPES, Cell, Conditions, full_grid, quick_grid
+from benchmarks._efficiency_results import Results
+from benchmarks._efficiency_table import grouped, markdown
+from benchmarks._harness import make_parser
+from engine.errors import InputError, require_least
+from engine.machine import device
+from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
+from engine.sources.io.files import require_output, write_text
+from jobs._sizes import parse_bytes
+
+NO_TIME = "no time left"
+# Half of the machine is left to others; the engine itself takes a quarter by default.
+_SHARE_OF_MEMORY = 0.5
+
+
+def left_out(cell: Cell, conditions: Conditions) -> str:
+    """Why a cell cannot be run here; empty where it can."""
+    if tokens := predict.too_long(cell, conditions):
+        positions = SHAPES[cell.model].positions
+        return f"needs {positions + tokens:,} positions, the model has {positions:,}"
+    if (needed := predict.peak(cell, conditions)) > conditions.memory:
+        return f"needs {needed / 2**30:.1f} GiB"
+    return ""
+
+
+def run_cells(
+    cells: Sequence[Cell], conditions: Conditions, results: Results, *, hours: float, limit: float
+) -> dict[Cell, str]:
+    """Run what is not done yet, until the time is over; the cells that were not run, with the reason."""
+    end = time.monotonic() + 3600 * hours
+    left: dict[Cell, str] = {}
+    missing: list[Cell] = []
+    for cell in cells:
+        if not results.settled(cell, limit=limit):
+            if why := left_out(cell, conditions):
+                left[cell] = why
+            else:
+                missing.append(cell)
+    if not missing:
+        return left
+    # Here, since results that are complete need no torch. The server imports meanwhile.
+    from benchmarks import _efficiency_process as process
+
+    serving = threading.Thread(target=process.start_server)
+    serving.start()
+    from benchmarks import _efficiency_models as models
+
+    pace = predict.Pace(results.walls(), conditions)
+    subjects: dict[tuple[str, str], models.Subject] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text(models.articles(), folder / models.ARTICLES)
+        serving.join()
+        for number, cell in enumerate(missing, 1):
+            expected = pace.seconds(cell)
+            if time.monotonic() + expected > end:
+                left[cell] = NO_TIME
+                continue
+            if expected > 2 * limit:  # predictions are not that wrong
+                left[cell] = f"would take {expected:.0f} s, the limit is {limit:.0f} s"
+                continue
+            key = (cell.model, cell.augmentation)
+            if key not in subjects:
+                subjects[key] = models.make_subject(*key, folder, conditions)
+            within = max(1.0, min(limit, end - time.monotonic()))
+            outcome = process.run(cell, conditions, subjects[key], folder, limit=within)
+            results.add(cell, outcome)
+            if outcome["status"] == "done":
+                pace.add(cell, outcome["wall"])
+            why = f": {outcome['why']}" if outcome["status"] == "failed" else ""
+            print(
+                f"{number}/{len(missing)} {cell.name}: {outcome['status']} after "
+                f"{outcome['wall']:.1f} s (expected {expected:.0f}){why}",
+                flush=True,
+            )
+    return left
+
+
+def plan(cells: Sequence[Cell], conditions: Conditions, results: Results, limit: float) -> None:
+    """Print what would be run: how many cells, how long they are expected to take, and what cannot be."""
+    pace = predict.Pace(results.walls(), conditions)
+    seconds, left, number = 0.0, {}, 0
+    for cell in cells:
+        if results.settled(cell, limit=limit):
+            continue
+        if why := left_out(cell, conditions):
+            left[cell] = why
+            continue
+        number += 1
+        seconds += min(limit, pace.seconds(cell))
+        print(
+            f"{seconds / 3600:6.2f} h  {predict.peak(cell, conditions) / 2**30:5.1f} GiB  {cell.name}"
+        )
+    for line in grouped(left):
+        print(line)
+    print(
+        f"{number} of {len(cells)} cells to run, about {seconds / 3600:.1f} h; {len(left)} cannot be"
+    )
+
+
+def conditions_of(
+    *, dtype: str | None, threads: int | None, memory: str | None, quick: bool, rounds: int | None
+) -> Conditions:
+    """The conditions of a run, with defaults that follow the machine.
+
+    Raises:
+        InputError: a value out of range.
+    """
+    require_least("threads", threads, 1)
+    require_least("rounds", rounds, 1)
+    gpu = device.machine_has_gpu()
+    whole = machine_memory()
+    if gpu:
+        import torch
+
+        whole = torch.cuda.get_device_properties(0).total_memory
+    share = 0.9 if gpu else _SHARE_OF_MEMORY
+    known = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
+    if dtype is not None and dtype not in known:
+        raise InputError(None, None, f"`dtype` is {dtype}", f"use one of {', '.join(known)}")
+    tokens = GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS // 4
+    return Conditions(
+        dtype=dtype or device.best_dtype(),  # type: ignore[arg-type]
+        threads=threads or len(os.sched_getaffinity(0)),
+        memory=parse_bytes(memory) if memory else int(share * whole),
+        answer_tokens=5,
+        tokens=1000 if quick else tokens,
+        rounds=rounds or (2 if quick else 3),
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Measure, print and write.
+
+    Raises:
+        InputError: a setting out of range, or a file that cannot be used.
+    """
+    for name in ("hours", "limit"):
+        if not getattr(options, name) > 0:
+            raise InputError(
+                None, None, f"`{name}` is {getattr(options, name):g}", "use more than 0"
+            )
+    conditions = conditions_of(
+        dtype=options.dtype,
+        threads=options.threads,
+        memory=options.memory,
+        quick=options.quick,
+        rounds=options.rounds,
+    )
+    require_output(options.json, directory=False)
+    results = Results(options.json, conditions)
+    cells = (quick_grid if options.quick else full_grid)(changes())
+    if options.plan:
+        plan(cells, conditions, results, options.limit)
+        return 0
+    start = time.monotonic()
+    left = run_cells(cells, conditions, results, hours=options.hours, limit=options.limit)
+    table = markdown(results, left)
+    print("\n".join(table))
+    stem = options.json.with_suffix("")
+    write_text("\n".join(table) + "\n", stem.with_suffix(".md"))
+    failed = [cell for cell in cells if results.outcomes.get(cell, {}).get("status") == "failed"]
+    try:
+        plots.draw(
+            results,
+            time=stem.with_name(f"{stem.name}-time.svg"),
+            memory=stem.with_name(f"{stem.name}-memory.svg"),
+        )
+    except InputError as error:  # the tables are there without them
+        print(error)
+    done = sum(results.figures(cell) is not None for cell in cells)
+    print(f"{done} of {len(cells)} cells done, {time.monotonic() - start:.0f} s; {options.json}")
+    return int(bool(failed))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = make_parser(__doc__)
+    parser.set_defaults(json=Path("efficiency.json"))
+    parser.add_argument("--quick", action="store_true", help="one model, short passages, two k")
+    parser.add_argument("--plan", action="store_true", help="print the cells and what they need")
+    parser.add_argument(
+        "--hours", type=float, default=2.5, help="for everything; cells that do not fit are named"
+    )
+    parser.add_argument("--limit", type=float, default=300, help="seconds of a cell")
+    parser.add_argument("--rounds", type=int, help="by default 3, with --quick 2")
+    parser.add_argument(
+        "--memory", help="of a process, as in 8GiB; by default half of the machine's"
+    )
+    parser.add_argument("--dtype", help="by default the fastest of this machine")
+    parser.add_argument("--threads", type=int, help="by default all cores")
+    options = parser.parse_args(arguments)
+    try:
+        return _run(options)
+    except InputError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,378 @@
+"""The efficiency benchmark: its grid, predictions, fits and tables; and its smallest case, among the slow tests."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import _efficiency_plots as plots
+from benchmarks import _efficiency_predict as predict
+from benchmarks import efficiency
+from benchmarks._efficiency_changes import EARLY_DECISION, FIRST, changes, has_setting, listed
+from benchmarks._efficiency_fit import (
+    Point,
+    crossing,
+    fastest,
+    fit,
+    peaks_of,
+    slope_at_the_end,
+    times_of,
+)
+from benchmarks._efficiency_grid import (
+    KS,
+    LENGTHS,
+    SHAPES,
+    WAYS,
+    Cell,
+    Conditions,
+    full_grid,
+    memory_cells,
+    quick_grid,
+)
+from benchmarks._efficiency_results import Results, differences
+from benchmarks._efficiency_table import grouped, markdown
+from engine.errors import InputError
+from engine.reading.models import weights
+
+GIB = 2**30
+HERE = Conditions(
+    dtype="float32", threads=1, memory=8 * GIB, answer_tokens=5, tokens=1000, rounds=2
+)
+CELL = Cell(kind="time", model="t5-small", augmentation="in-prompt", k=10, length=100)
+
+
+def done(end_to_end, erag, queries=1):
+    seconds = {"end-to-end": end_to_end, "erag": erag}
+    return {"status": "done", "wall": 9.0, "figures": {"queries": queries, "seconds": seconds}}
+
+
+def peak_of(*peaks):
+    return {"status": "done", "wall": 3.0, "figures": {"peaks": [*peaks]}}
+
+
+def test_the_grid_has_every_cell_once_and_the_papers_setting_first():
+    cells = full_grid([FIRST])
+    assert len(cells) == len(set(cells))
+    places = {(c.k, c.length) for c in cells if c.kind == "time" and c.model == "t5-base"}
+    assert places == {(k, length) for k in KS for length in LENGTHS}
+    first_time = next(c for c in cells if c.kind == "time")
+    assert (first_time.model, first_time.k, first_time.length) == ("t5-small", 50, 200)
+    # All models and ways in the paper's setting stand before any other place.
+    times = [c for c in cells if c.kind == "time"]
+    paper = [c for c in times if c.k == 50 and (c.length == 200 or c.model == "bundled")][:15]
+    assert times[:15] == paper
+    assert {c.way for c in paper} == set(WAYS)
+    assert {c.model for c in paper} == set(SHAPES)
+    # No decoder-only model does Fusion-in-Decoder.
+    assert not [c for c in cells if c.model == "bundled" and c.augmentation == "fid"]
+    # Each time has its peaks.
+    assert {one for c in times for one in memory_cells(c).values()} == {
+        c for c in cells if c.kind == "memory"
+    }
+
+
+def test_a_passage_alone_is_one_cell_whatever_the_list():
+    one = memory_cells(CELL)["passage"]
+    other = memory_cells(replace(CELL, k=50, augmentation="fid"))["passage"]
+    assert one == other
+    assert one.batch == 1
+    assert memory_cells(CELL)["k passages"].batch == 10
+    assert memory_cells(CELL)["list"].method == "end-to-end"
+
+
+def test_the_quick_grid_is_small_and_has_every_kind():
+    cells = quick_grid([FIRST])
+    assert {c.kind for c in cells} == {"check", "time", "memory", "saving"}
+    assert len(cells) == len(set(cells)) < 15
+
+
+def test_reads_of_a_list_are_one_text_or_one_for_each_passage():
+    whole = predict.reads_of(CELL, "end-to-end")
+    assert whole == (1, 20 + 10 * (100 + 4))  # the question, and ten passages with what marks them
+    fused = predict.reads_of(replace(CELL, augmentation="fid"), "end-to-end")
+    assert fused == (10, 20 + 104)
+    assert predict.reads_of(CELL, "erag") == (1, 124)
+
+
+def test_unfused_attention_over_a_list_needs_what_the_paper_reports():
+    # 50 passages of 512 tokens: 8 heads x 25,820^2 scores of 4 bytes are 21.3 GB, held a few times.
+    cell = replace(CELL, way="generate-eager", k=50, length=512)
+    scores = 8 * (20 + 50 * 516) ** 2 * 4
+    assert scores == pytest.approx(21.3e9, rel=0.01)
+    assert 2 * scores < predict.peak(cell, HERE) < 5 * scores
+    # Fusion-in-Decoder needs a hundredth of the scores, since each passage attends to itself alone.
+    fused = predict.reads_of(replace(cell, augmentation="fid"), "end-to-end")
+    assert 8 * fused.texts * fused.tokens**2 < scores / 4 / 45
+
+
+def test_predicted_peaks_grow_with_reads_length_and_precision():
+    for way in WAYS:
+        for model in SHAPES:
+            shape, reads = SHAPES[model], predict.Reads(1, 500)
+            one = predict.batch_bytes(shape, way, reads, 1, 2)
+            assert predict.batch_bytes(shape, way, reads, 8, 2) > one
+            assert predict.batch_bytes(shape, way, predict.Reads(1, 1000), 1, 2) > one
+            assert predict.batch_bytes(shape, way, reads, 1, 4) > one
+
+
+def test_cells_beyond_the_memory_or_the_positions_are_not_run():
+    small = replace(HERE, memory=4 * GIB)
+    assert efficiency.left_out(CELL, small) == ""
+    large = replace(CELL, way="generate-eager", k=100, length=200)
+    assert efficiency.left_out(large, small).startswith("needs ")
+    assert efficiency.left_out(large, small).endswith(" GiB")
+    bundled = Cell(kind="time", model="bundled", augmentation="in-prompt", k=100, length=200)
+    assert "positions, the model has 8,192" in efficiency.left_out(bundled, small)
+    single = memory_cells(bundled)["passage"]
+    assert efficiency.left_out(single, small) == ""
+
+
+def test_predicted_seconds_follow_the_cells_that_are_done():
+    other = replace(CELL, k=20)
+    pace = predict.Pace({}, HERE)
+    before = pace.seconds(other)
+    assert before == predict.work(other, HERE)
+    pace.add(CELL, 3 * predict.work(CELL, HERE))
+    assert pace.seconds(other) == pytest.approx(3 * before)
+    # A way's own cells count more than others'.
+    plain = replace(CELL, way="generate-sdpa")
+    pace.add(plain, predict.work(plain, HERE))
+    assert pace.seconds(other) == pytest.approx(3 * before)
+
+
+def test_exponents_are_those_of_a_power_law():
+    points = [Point(k, d, 3.0 * k**2 * d**1.5) for k in (1, 5, 10) for d in (50, 100)]
+    assert fit(points)[:2] == pytest.approx((2, 1.5))
+    assert slope_at_the_end(points) == pytest.approx(2)
+
+
+def test_exponents_of_what_was_not_varied_are_unknown():
+    one_length = fit([Point(k, 50, float(k)) for k in (1, 5, 10)])
+    assert one_length.k == pytest.approx(1)
+    assert math.isnan(one_length.length)
+    assert math.isnan(fit([Point(1, 50, 2.0)]).k)
+    assert fit([]).points == 0
+    # k and d that change together cannot be told apart.
+    together = fit([Point(k, 10.0 * k, float(k)) for k in (1, 5, 10)])
+    assert math.isnan(together.k)
+    assert math.isnan(together.length)
+    assert math.isnan(slope_at_the_end([Point(1, 50, 2.0)]))
+
+
+def test_the_slope_at_the_end_is_that_of_the_largest_lists():
+    # A fixed cost of 1 hides the square until k is large: 1 + k^2 / 100.
+    points = [Point(k, 50, 1 + k**2 / 100) for k in (1, 5, 50, 100)]
+    assert fit(points).k < 1.2
+    assert slope_at_the_end(points) == pytest.approx(math.log(101 / 26) / math.log(2))
+
+
+def test_where_methods_cross_is_told_from_the_ratios():
+    assert crossing([(1, 0.5), (5, 0.9), (10, 1.2)]) == "from k between 5 and 10 on"
+    assert crossing([(1, 1.5), (5, 0.9), (10, 1.2)]) == "from k between 5 and 10 on"
+    assert crossing([(5, 1.1), (1, 1.2)]) == "at every k from 1 on"
+    assert crossing([(1, 0.5), (5, 1.0)]) == "at no k up to 5"
+    assert crossing([(1, 1.5), (5, 0.9)]) == "not at k = 5, the largest"
+    assert crossing([]) == "not measured"
+
+
+def test_ratios_are_taken_pair_by_pair():
+    times = times_of(done([2.0, 4.0, 9.0], [1.0, 4.0, 3.0], queries=2)["figures"])
+    assert times.ratios == (2, 1, 3)
+    assert times.ratio == 2
+    assert (times.end_to_end, times.erag) == (2.0, 1.5)  # medians of 4 and 3 for two queries
+
+
+def test_results_are_gone_on_from(tmp_path):
+    path = tmp_path / "r.json"
+    results = Results(path, HERE)
+    assert not results.settled(CELL, limit=60)
+    results.add(CELL, done([2.0], [1.0]))
+    late = replace(CELL, k=20)
+    results.add(late, {"status": "stopped", "limit": 60, "wall": 60.1})
+    broken = replace(CELL, k=50)
+    results.add(broken, {"status": "failed", "why": "killed", "wall": 1.0})
+    again = Results(path, HERE)
+    assert again.outcomes == results.outcomes
+    assert again.settled(CELL, limit=600)
+    assert again.settled(late, limit=60)
+    assert not again.settled(late, limit=61)
+    assert not again.settled(broken, limit=60)
+    assert again.walls() == {CELL: 9.0}
+
+
+def test_results_of_other_circumstances_are_refused(tmp_path):
+    path = tmp_path / "r.json"
+    Results(path, HERE).add(CELL, done([2.0], [1.0]))
+    with pytest.raises(
+        InputError, match=r"conditions.threads: 1 then, 2 now\); give another `json`"
+    ):
+        Results(path, replace(HERE, threads=2))
+    path.write_text('{"dates": []}')
+    with pytest.raises(InputError, match="not results of this benchmark"):
+        Results(path, HERE)
+    assert differences({"a": {"x": 1}}, {"a": {"x": 1}}) == []
+
+
+def filled(tmp_path):
+    results = Results(tmp_path / "r.json", HERE)
+    results.add(CELL, done([3.0, 3.3], [1.5, 1.5]))
+    results.add(replace(CELL, way="generate-eager"), done([2.0, 2.0], [4.0, 4.0]))
+    results.add(replace(CELL, k=20), done([12.0, 12.0], [3.0, 3.0]))
+    cells = memory_cells(CELL)
+    results.add(cells["list"], peak_of(300 * 2**20, 200 * 2**20))
+    results.add(cells["k passages"], peak_of(100 * 2**20))
+    results.add(cells["passage"], peak_of(10 * 2**20))
+    sides = {
+        "neither": {"seconds": [4.0, 4.0], "reads": 11, "tokens": 1000},
+        "sharing": {"seconds": [3.0, 3.0], "reads": 11, "tokens": 600},
+    }
+    saving = replace(CELL, kind="saving", change=FIRST)
+    results.add(saving, {"status": "done", "wall": 1.0, "figures": {"sides": sides}})
+    results.add(replace(CELL, k=100), {"status": "stopped", "limit": 60, "wall": 60.0})
+    return results
+
+
+def test_the_table_has_ratios_beside_the_papers(tmp_path):
+    text = "\n".join(markdown(filled(tmp_path), {replace(CELL, k=50): "needs 9.9 GiB"}))
+    assert "| paper: T5-small |" in text
+    for figure in ("1.232 to 3.252, mean 2.468", "7 to 15", "30 to 48"):
+        assert figure in text
+    # 3.0 / 1.5 and 3.3 / 1.5: a median of 2.1; 300 MiB by 100 and by 10.
+    row = "| t5-small | in-prompt | engine | 10 | 100 | 3.150 | 1.500 | **2.10** (2.00 to 2.20) "
+    assert row + "| 300 | 100 | 3.0 | 10 | 30.0 |" in text
+    # Of the list of 20 passages no peak is known.
+    assert "**4.00** (4.00 to 4.00) | · | · | · | 10 | · |" in text
+    assert "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 600 |" in text
+    assert "- time t5-small in-prompt engine, 100 tokens, k = 50: needs 9.9 GiB" in text
+    assert "k = 100: stopped after 60 s" in text
+    assert "| t5-small | in-prompt | engine | 100 | 10, 20 | at every k from 10 on |" in text
+    # k from 10 to 20: end-to-end from 3.15 to 12, log2 of 3.81.
+    assert "| t5-small | in-prompt | engine | end-to-end | 1.93 (1.93) | · | 2 |" in text
+
+
+def test_each_method_is_compared_by_its_fastest_way(tmp_path):
+    results = filled(tmp_path)
+    found = fastest(results, [CELL, replace(CELL, way="generate-eager"), replace(CELL, k=20)])
+    assert found == {CELL: (("generate-eager", 2.0), ("engine", 1.5))}
+
+
+def test_a_first_peak_counts_where_later_ones_find_tables_made(tmp_path):
+    assert peaks_of(filled(tmp_path), CELL).end_to_end == 300 * 2**20
+
+
+def test_what_was_left_out_is_told_in_few_lines():
+    cells = {replace(CELL, k=k): "no time left" for k in (50, 5, 20)}
+    assert list(grouped(cells)) == [
+        "time t5-small in-prompt engine, 100 tokens, k = 5, 20, 50: no time left"
+    ]
+
+
+def test_plots_say_what_they_need_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'erag-engine\[bench\]'"):
+        plots.draw(filled(tmp_path), time=tmp_path / "t.svg", memory=tmp_path / "m.svg")
+    assert not (tmp_path / "t.svg").exists()
+
+
+def test_plots_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    plots.draw(filled(tmp_path), time=tmp_path / "t.svg", memory=tmp_path / "m.svg")
+    for name, label in (("t", "seconds a query"), ("m", "MiB above the loaded model")):
+        assert "<svg" in (tmp_path / f"{name}.svg").read_text()
+        assert label in (tmp_path / f"{name}.svg").read_text()
+
+
+def test_lines_of_a_plot_have_one_length_of_passages():
+    lines = [("a", [Point(10, 50, 2.0), Point(1, 50, 1.0), Point(5, 100, 9.0)]), ("b", [])]
+    assert plots.at(lines, 50) == [("a", [Point(1, 50, 1.0), Point(10, 50, 2.0)])]
+
+
+def test_lists_of_a_change_differ_from_the_first_as_it_says():
+    first = set(listed(FIRST, 10))
+    assert len(first) == 10
+    assert len(first & set(listed("second retriever", 10))) == 5
+    assert len(first & set(listed("swapped passage", 10))) == 9
+    assert listed("second metric", 10) == listed(FIRST, 10)
+
+
+def test_early_decision_is_measured_where_the_engine_has_the_setting(monkeypatch):
+    assert has_setting("metric")
+    assert not has_setting("no such setting")
+    assert (EARLY_DECISION in changes()) == has_setting("decide")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hours", "0"], "`hours` is 0; use more than 0"),
+        (["--threads", "0"], "`threads` is 0; use 1 or more"),
+        (["--dtype", "int8"], "`dtype` is int8; use one of bfloat16, float16, float32"),
+        (["--memory", "lots"], "'lots' is not a size; write it like 1.5GiB or 800MB"),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(arguments, message, tmp_path):
+    with pytest.raises(SystemExit) as refused:
+        efficiency.main([*arguments, "--json", str(tmp_path / "r.json")])
+    assert str(refused.value) == message
+
+
+def test_the_plan_runs_nothing(tmp_path, capsys):
+    path = tmp_path / "r.json"
+    assert efficiency.main(["--plan", "--json", str(path), "--memory", "4GiB"]) == 0
+    printed = capsys.readouterr().out
+    assert "cells to run, about" in printed
+    assert "time t5-small in-prompt generate-eager, 400 tokens, k = 100: needs " in printed
+    assert not path.exists()
+
+
+@pytest.mark.slow
+def test_sizes_are_those_of_the_bundled_reader():
+    path = weights.resolve("bundled").path
+    config = json.loads((path / "config.json").read_text())
+    shape = SHAPES["bundled"]
+    head = config["hidden_size"] // config["num_attention_heads"]
+    assert shape.hidden == config["hidden_size"]
+    assert shape.inner == config["num_attention_heads"] * head
+    assert shape.key_inner == config["num_key_value_heads"] * head
+    assert shape.feed_forward == config["intermediate_size"]
+    assert shape.layers == config["num_hidden_layers"]
+    assert shape.heads == config["num_attention_heads"]
+    assert shape.vocabulary == config["vocab_size"]
+    assert shape.positions == config["max_position_embeddings"]
+
+
+@pytest.mark.slow
+def test_the_quick_grid_is_measured_saved_and_not_measured_again(tmp_path, capsys):
+    path = tmp_path / "quick.json"
+    arguments = ["--quick", "--json", str(path), "--threads", "1"]
+    assert efficiency.main(arguments) == 0
+    cells = quick_grid(changes())
+    assert f"{len(cells)} of {len(cells)} cells done" in capsys.readouterr().out
+    table = path.with_suffix(".md").read_text()
+    assert "Nothing." in table.split("### Left out")[1]
+    stored = path.read_bytes()
+    assert efficiency.main(arguments) == 0
+    assert path.read_bytes() == stored
+    assert path.with_suffix(".md").read_text() == table
+
+    conditions = efficiency.conditions_of(
+        dtype=None, threads=1, memory=None, quick=True, rounds=None
+    )
+    results = Results(path, conditions)
+    item = predict.item_bytes(conditions.dtype)
+    for cell in cells:
+        figures = results.figures(cell)
+        if cell.kind == "time":  # both methods read the same passages, to answers as long
+            whole, single = (figures["tokens"][method] for method in ("end-to-end", "erag"))
+            assert single >= whole
+            assert (
+                figures["output_tokens"]["erag"] == cell.k * figures["output_tokens"]["end-to-end"]
+            )
+        if cell.kind == "memory" and cell.k > 1:
+            reads = predict.reads_of(cell, cell.method)
+            expected = predict.batch_bytes(SHAPES[cell.model], cell.way, reads, cell.batch, item)
+            assert expected / 2 < max(figures["peaks"]) < expected * 2
+        if cell.kind == "saving":  # one encoder pass for lists and passages
+            sides = figures["sides"]
+            assert 2 * sides["sharing"]["tokens"] == sides["neither"]["tokens"]
