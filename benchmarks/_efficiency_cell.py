@@ -6,6 +6,7 @@ read: on a GPU by the allocator (allocated and reserved), on a CPU by the reside
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -115,15 +116,23 @@ def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
         most = device.max_batch_tokens(side.device)
         for method in methods:
             rows[method] = rows_within(cell, conditions, method, room=side.room, most=most)
-    sides: dict[str, Callable[[], list[ReadOutput]]] = {
-        method: partial(_in_batches, side, inputs, rows[method])
-        for method, inputs in methods.items()
-    }
+    busy: dict[Method, list[float]] = {method: [] for method in methods}
+
+    def read(method: Method) -> list[ReadOutput]:
+        start = time.process_time()
+        outputs = _in_batches(side, methods[method], rows[method])
+        busy[method].append(time.process_time() - start)
+        return outputs
+
+    sides = {str(method): partial(read, method) for method in methods}
     in_turn(sides, 1)
     timings = in_turn(sides, conditions.rounds)
+    on_cpu = side.device.type == "cpu"
     return {
         "queries": len(own.lists),
         "seconds": {method: timing.seconds for method, timing in timings.items()},
+        # Of all threads: on a machine that others use, steadier than seconds. A GPU's work is not in it.
+        "cpu_seconds": {m: own[-conditions.rounds :] for m, own in busy.items() if on_cpu},
         "tokens": {m: _tokens(timing.result) for m, timing in timings.items()},
         "output_tokens": {
             m: sum(output.output_tokens for output in timing.result)

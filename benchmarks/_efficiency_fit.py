@@ -15,11 +15,16 @@ from benchmarks._efficiency_results import Results
 
 
 class Times(NamedTuple):
-    """A time cell: seconds a query (medians), and end-to-end's by eRAG's, of each pair of rounds in turn."""
+    """A time cell: seconds a query (medians), and end-to-end's by eRAG's, of each pair of rounds in turn.
+
+    Attributes:
+        cpu_ratio: the same of the processor's time, by medians; None on a GPU.
+    """
 
     end_to_end: float
     erag: float
     ratios: tuple[float, ...]
+    cpu_ratio: float | None
 
     @property
     def ratio(self) -> float:
@@ -56,10 +61,12 @@ class Exponents(NamedTuple):
 def times_of(figures: Mapping[str, Any]) -> Times:
     """The times of a cell, from its figures."""
     end_to_end, erag = figures["seconds"]["end-to-end"], figures["seconds"]["erag"]
+    busy = {method: median(own) for method, own in figures["cpu_seconds"].items()}
     return Times(
         median(end_to_end) / figures["queries"],
         median(erag) / figures["queries"],
         tuple(a / b for a, b in zip(end_to_end, erag, strict=True)),
+        ratio(busy.get("end-to-end"), busy.get("erag")),
     )
 
 

@@ -68,8 +68,8 @@ def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) 
                     _once, sides[side], now, spec, stored if keeps else None, shares=shares
                 )
         in_turn(calls, 1)
-        for side in sides.values():
-            side["seconds"].clear()  # of the round that warmed up
+        for one in sides.values():
+            one["seconds"].clear()  # of the round that warmed up
         in_turn(calls, conditions.rounds)
     del kept
     return {"queries": queries.height, "sides": sides}

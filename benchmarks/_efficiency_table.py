@@ -88,13 +88,14 @@ def _costs(results: Results, times: Sequence[Cell]) -> Iterator[str]:
     yield ""
     yield (
         "Seconds a query, and MiB above the loaded model. Time: the median of the ratios of pairs of "
-        "rounds, and their range. Memory of a query: the list in one read against its k passages in one "
+        "rounds, and their range; CPU: the ratio of the time of all threads, which other work on the machine "
+        "disturbs less. Memory of a query: the list in one read against its k passages in one "
         "batch; of a document: the list against one passage."
     )
     yield ""
     head = ["model", "augmentation", "way", "k", "tokens", "end to end s", "eRAG s", "time ratio"]
-    head += ["end to end MiB", "k passages MiB", "ratio", "1 passage MiB", "ratio"]
-    paper = ["paper: T5-small", "", "", "50", "", "", "", PAPER["time"], "", ""]
+    head += ["CPU", "end to end MiB", "k passages MiB", "ratio", "1 passage MiB", "ratio"]
+    paper = ["paper: T5-small", "", "", "50", "", "", "", PAPER["time"], "", "", ""]
     paper += [PAPER["memory of a query"], "", PAPER["memory of a document"]]
     rows = [paper]
     for cell in times:
@@ -115,6 +116,7 @@ def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
         _number(times.end_to_end, 3),
         _number(times.erag, 3),
         f"**{times.ratio:.2f}** ({min(own):.2f} to {max(own):.2f})",
+        _number(times.cpu_ratio),
         _mebibytes(peaks.end_to_end),
         _mebibytes(peaks.batch),
         _number(ratio(peaks.end_to_end, peaks.batch), 1),

@@ -33,6 +33,7 @@ from engine.errors import InputError, require_least
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
 from engine.sources.io.files import require_output, write_text
+from engine.wording import quoted
 from jobs._sizes import parse_bytes
 
 NO_TIME = "no time left"
@@ -156,6 +157,23 @@ def conditions_of(
     )
 
 
+def of_models(cells: Sequence[Cell], names: str | None) -> list[Cell]:
+    """The cells of some models.
+
+    Args:
+        names: separated by commas; None for all.
+
+    Raises:
+        InputError: an unknown model.
+    """
+    wanted = [name.strip() for name in names.split(",")] if names is not None else [*SHAPES]
+    if unknown := [name for name in wanted if name not in SHAPES]:
+        raise InputError(
+            None, None, f"`models` names {quoted(unknown[0])}", f"use some of {', '.join(SHAPES)}"
+        )
+    return [cell for cell in cells if cell.model in wanted]
+
+
 def _run(options: argparse.Namespace) -> int:
     """Measure, print and write.
 
@@ -176,7 +194,7 @@ def _run(options: argparse.Namespace) -> int:
     )
     require_output(options.json, directory=False)
     results = Results(options.json, conditions)
-    cells = (quick_grid if options.quick else full_grid)(changes())
+    cells = of_models((quick_grid if options.quick else full_grid)(changes()), options.models)
     if options.plan:
         plan(cells, conditions, results, options.limit)
         return 0
@@ -204,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.set_defaults(json=Path("efficiency.json"))
     parser.add_argument("--quick", action="store_true", help="one model, short passages, two k")
+    parser.add_argument("--models", help=f"some of {', '.join(SHAPES)}, separated by commas")
     parser.add_argument("--plan", action="store_true", help="print the cells and what they need")
     parser.add_argument(
         "--hours", type=float, default=2.5, help="for everything; cells that do not fit are named"
