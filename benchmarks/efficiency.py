@@ -25,7 +25,14 @@ from pathlib import Path
 from benchmarks import _efficiency_plots as plots
 from benchmarks import _efficiency_predict as predict
 from benchmarks._efficiency_changes import changes
-from benchmarks._efficiency_grid import SHAPES, Cell, Conditions, full_grid, quick_grid
+from benchmarks._efficiency_grid import (
+    SHAPES,
+    Cell,
+    Conditions,
+    full_grid,
+    memory_cells,
+    quick_grid,
+)
 from benchmarks._efficiency_results import Results
 from benchmarks._efficiency_table import grouped, markdown
 from benchmarks._harness import make_parser
@@ -157,21 +164,43 @@ def conditions_of(
     )
 
 
-def of_models(cells: Sequence[Cell], names: str | None) -> list[Cell]:
-    """The cells of some models.
+def chosen(
+    cells: Sequence[Cell], *, models: str | None, ks: str | None, lengths: str | None
+) -> list[Cell]:
+    """The cells of some models, numbers of passages and lengths, with the peaks that belong to their times.
+
+    Checks and savings, which have places of their own, are chosen by their model alone.
 
     Args:
-        names: separated by commas; None for all.
+        models, ks, lengths: separated by commas; None for all.
 
     Raises:
-        InputError: an unknown model.
+        InputError: a value that no cell has.
     """
-    wanted = [name.strip() for name in names.split(",")] if names is not None else [*SHAPES]
-    if unknown := [name for name in wanted if name not in SHAPES]:
-        raise InputError(
-            None, None, f"`models` names {quoted(unknown[0])}", f"use some of {', '.join(SHAPES)}"
-        )
-    return [cell for cell in cells if cell.model in wanted]
+    wanted = [
+        _listed("models", models, [cell.model for cell in cells]),
+        _listed("k", ks, [cell.k for cell in cells if cell.kind == "time"]),
+        _listed("lengths", lengths, [cell.length for cell in cells if cell.kind == "time"]),
+    ]
+    of_model = [cell for cell in cells if cell.model in wanted[0]]
+    kept = {
+        cell
+        for cell in of_model
+        if cell.kind != "memory"
+        and (cell.kind != "time" or (str(cell.k) in wanted[1] and str(cell.length) in wanted[2]))
+    }
+    peaks = {one for cell in kept if cell.kind == "time" for one in memory_cells(cell).values()}
+    return [cell for cell in of_model if cell in kept | peaks]
+
+
+def _listed(option: str, text: str | None, values: Sequence[str | int]) -> list[str]:
+    """The values that an option lists, of those that there are."""
+    known = list(dict.fromkeys(str(value) for value in sorted(values)))
+    asked = [part.strip() for part in text.split(",")] if text is not None else known
+    if unknown := [value for value in asked if value not in known]:
+        remedy = f"use some of {', '.join(known)}"
+        raise InputError(None, None, f"`{option}` names {quoted(unknown[0])}", remedy)
+    return asked
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -194,7 +223,12 @@ def _run(options: argparse.Namespace) -> int:
     )
     require_output(options.json, directory=False)
     results = Results(options.json, conditions)
-    cells = of_models((quick_grid if options.quick else full_grid)(changes()), options.models)
+    cells = chosen(
+        (quick_grid if options.quick else full_grid)(changes()),
+        models=options.models,
+        ks=options.k,
+        lengths=options.lengths,
+    )
     if options.plan:
         plan(cells, conditions, results, options.limit)
         return 0
@@ -223,6 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.set_defaults(json=Path("efficiency.json"))
     parser.add_argument("--quick", action="store_true", help="one model, short passages, two k")
     parser.add_argument("--models", help=f"some of {', '.join(SHAPES)}, separated by commas")
+    parser.add_argument("--k", help="some numbers of passages, separated by commas")
+    parser.add_argument("--lengths", help="some lengths of passages in tokens, separated by commas")
     parser.add_argument("--plan", action="store_true", help="print the cells and what they need")
     parser.add_argument(
         "--hours", type=float, default=2.5, help="for everything; cells that do not fit are named"

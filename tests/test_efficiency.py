@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks import _efficiency_decide, efficiency
 from benchmarks import _efficiency_plots as plots
 from benchmarks import _efficiency_predict as predict
-from benchmarks import efficiency
+from benchmarks import _efficiency_process as process
 from benchmarks._efficiency_changes import EARLY_DECISION, FIRST, changes, has_setting, listed
 from benchmarks._efficiency_fit import (
     Point,
@@ -86,6 +87,18 @@ def test_the_quick_grid_is_small_and_has_every_kind():
     cells = quick_grid([FIRST])
     assert {c.kind for c in cells} == {"check", "time", "memory", "saving"}
     assert len(cells) == len(set(cells)) < 15
+
+
+def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():
+    cells = efficiency.chosen(full_grid([FIRST]), models="t5-small", ks="5", lengths="100")
+    times = [cell for cell in cells if cell.kind == "time"]
+    assert {(c.model, c.k, c.length) for c in times} == {("t5-small", 5, 100)}
+    assert len(times) == 6  # two augmentations, three ways
+    peaks = {one for cell in times for one in memory_cells(cell).values()}
+    assert peaks == {cell for cell in cells if cell.kind == "memory"}
+    assert {cell.kind for cell in cells} == {"check", "time", "memory", "saving"}
+    whole = full_grid([FIRST])
+    assert efficiency.chosen(whole, models=None, ks=None, lengths=None) == whole
 
 
 def test_reads_of_a_list_are_one_text_or_one_for_each_passage():
@@ -310,7 +323,8 @@ def test_early_decision_is_measured_where_the_engine_has_the_setting(monkeypatch
         (["--hours", "0"], "`hours` is 0; use more than 0"),
         (["--threads", "0"], "`threads` is 0; use 1 or more"),
         (["--dtype", "int8"], "`dtype` is int8; use one of bfloat16, float16, float32"),
-        (["--models", "t5"], "`models` names 't5'; use some of t5-small, t5-base, bundled"),
+        (["--models", "t5"], "`models` names 't5'; use some of bundled, t5-base, t5-small"),
+        (["--k", "5,7"], "`k` names '7'; use some of 1, 5, 10, 20, 50, 100"),
         (["--memory", "lots"], "'lots' is not a size; write it like 1.5GiB or 800MB"),
     ],
 )
@@ -381,3 +395,31 @@ def test_the_quick_grid_is_measured_saved_and_not_measured_again(tmp_path, capsy
         if cell.kind == "saving":  # one encoder pass for lists and passages
             sides = figures["sides"]
             assert 2 * sides["sharing"]["tokens"] == sides["neither"]["tokens"]
+
+
+@pytest.mark.slow
+def test_a_cell_that_fails_or_takes_too_long_says_so_and_ends(tmp_path):
+    process.start_server()
+    broken = process.run(CELL, HERE, None, tmp_path, limit=60)
+    assert broken["status"] == "failed"
+    assert broken["why"].startswith("AttributeError: ")
+    # Its first act is to load a model, which takes longer.
+    stopped = process.run(CELL, HERE, None, tmp_path, limit=0.001)
+    assert (stopped["status"], stopped["limit"]) == ("stopped", 0.001)
+
+
+@pytest.mark.slow
+def test_what_a_setting_saves_is_measured_by_evaluations_with_it_and_without(
+    tmp_path, monkeypatch, bundled_spec
+):
+    # Any setting that is true or false will do: without whole lists there are fewer reads.
+    monkeypatch.setattr(_efficiency_decide, "_QUERIES", 2)
+    monkeypatch.setattr(_efficiency_decide, "_K", 3)
+    once = replace(HERE, rounds=1)
+    sides = _efficiency_decide.with_and_without("end_to_end", once, bundled_spec, tmp_path)
+    assert {name: side["reads"] for name, side in sides.items()} == {
+        "without end_to_end": 6,
+        "with end_to_end": 8,
+    }
+    assert all(len(side["seconds"]) == 1 for side in sides.values())
+    assert sides["without end_to_end"]["tokens"] < sides["with end_to_end"]["tokens"]
