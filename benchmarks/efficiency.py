@@ -169,7 +169,7 @@ def chosen(
 ) -> list[Cell]:
     """The cells of some models, numbers of passages and lengths, with the peaks that belong to their times.
 
-    Checks and savings, which have places of their own, are chosen by their model alone.
+    Checks are made whatever k and the length are.
 
     Args:
         models, ks, lengths: separated by commas; None for all.
@@ -186,8 +186,8 @@ def chosen(
     kept = {
         cell
         for cell in of_model
-        if cell.kind != "memory"
-        and (cell.kind != "time" or (str(cell.k) in wanted[1] and str(cell.length) in wanted[2]))
+        if cell.kind == "check"
+        or (cell.kind != "memory" and str(cell.k) in wanted[1] and str(cell.length) in wanted[2])
     }
     peaks = {one for cell in kept if cell.kind == "time" for one in memory_cells(cell).values()}
     return [cell for cell in of_model if cell in kept | peaks]

@@ -96,7 +96,7 @@ def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():
     assert len(times) == 6  # two augmentations, three ways
     peaks = {one for cell in times for one in memory_cells(cell).values()}
     assert peaks == {cell for cell in cells if cell.kind == "memory"}
-    assert {cell.kind for cell in cells} == {"check", "time", "memory", "saving"}
+    assert {cell.kind for cell in cells} == {"check", "time", "memory"}
     whole = full_grid([FIRST])
     assert efficiency.chosen(whole, models=None, ks=None, lengths=None) == whole
 
