@@ -27,10 +27,12 @@ from engine.machine.batching import machine_memory
 
 # What is told first stands first: what the engine is for, then its parts.
 NAMES = (
+    "efficiency",
     "planner",
     "peers",
     "throughput",
     "fid",
+    "decided",
     "scaling",
     "retrieval",
     "ranking",

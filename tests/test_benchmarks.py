@@ -12,6 +12,7 @@ from benchmarks._harness import Line, Ratio, Timing, make_parser, write_report
 def test_every_benchmark_is_on_the_page():
     folder = Path(every.__file__).parent
     modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    modules |= {path.parent.name for path in folder.glob("*/__main__.py")}
     assert modules == set(every.NAMES)
 
 

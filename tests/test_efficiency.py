@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import _efficiency_decide, efficiency
-from benchmarks import _efficiency_plots as plots
-from benchmarks import _efficiency_predict as predict
-from benchmarks import _efficiency_process as process
-from benchmarks._efficiency_changes import EARLY_DECISION, FIRST, changes, has_setting, listed
-from benchmarks._efficiency_fit import (
+from benchmarks.efficiency import __main__ as efficiency
+from benchmarks.efficiency import decide, plots, predict, process
+from benchmarks.efficiency.changes import EARLY_DECISION, FIRST, changes, has_setting, listed
+from benchmarks.efficiency.fit import (
     Point,
     crossing,
     fastest,
@@ -20,7 +18,7 @@ from benchmarks._efficiency_fit import (
     slope_at_the_end,
     times_of,
 )
-from benchmarks._efficiency_grid import (
+from benchmarks.efficiency.grid import (
     KS,
     LENGTHS,
     SHAPES,
@@ -31,8 +29,8 @@ from benchmarks._efficiency_grid import (
     memory_cells,
     quick_grid,
 )
-from benchmarks._efficiency_results import Results, differences
-from benchmarks._efficiency_table import grouped, markdown
+from benchmarks.efficiency.results import Results, differences
+from benchmarks.efficiency.table import grouped, markdown
 from engine.errors import InputError
 from engine.reading.models import weights
 
@@ -413,10 +411,10 @@ def test_what_a_setting_saves_is_measured_by_evaluations_with_it_and_without(
     tmp_path, monkeypatch, bundled_spec
 ):
     # Any setting that is true or false will do: without whole lists there are fewer reads.
-    monkeypatch.setattr(_efficiency_decide, "_QUERIES", 2)
-    monkeypatch.setattr(_efficiency_decide, "_K", 3)
+    monkeypatch.setattr(decide, "_QUERIES", 2)
+    monkeypatch.setattr(decide, "_K", 3)
     once = replace(HERE, rounds=1)
-    sides = _efficiency_decide.with_and_without("end_to_end", once, bundled_spec, tmp_path)
+    sides = decide.with_and_without("end_to_end", once, bundled_spec, tmp_path)
     assert {name: side["reads"] for name, side in sides.items()} == {
         "without end_to_end": 6,
         "with end_to_end": 8,

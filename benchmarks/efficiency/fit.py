@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks._efficiency_grid import Cell, Method, memory_cells
-from benchmarks._efficiency_results import Results
+from benchmarks.efficiency.grid import Cell, Method, memory_cells
+from benchmarks.efficiency.results import Results
 
 
 class Times(NamedTuple):

@@ -22,10 +22,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import _efficiency_plots as plots
-from benchmarks import _efficiency_predict as predict
-from benchmarks._efficiency_changes import changes
-from benchmarks._efficiency_grid import (
+from benchmarks._harness import make_parser
+from benchmarks.efficiency import plots, predict
+from benchmarks.efficiency.changes import changes
+from benchmarks.efficiency.grid import (
     SHAPES,
     Cell,
     Conditions,
@@ -33,9 +33,8 @@ from benchmarks._efficiency_grid import (
     memory_cells,
     quick_grid,
 )
-from benchmarks._efficiency_results import Results
-from benchmarks._efficiency_table import grouped, markdown
-from benchmarks._harness import make_parser
+from benchmarks.efficiency.results import Results
+from benchmarks.efficiency.table import grouped, markdown, page
 from engine.errors import InputError, require_least
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
@@ -74,11 +73,11 @@ def run_cells(
     if not missing:
         return left
     # Here, since results that are complete need no torch. The server imports meanwhile.
-    from benchmarks import _efficiency_process as process
+    from benchmarks.efficiency import process as process
 
     serving = threading.Thread(target=process.start_server)
     serving.start()
-    from benchmarks import _efficiency_models as models
+    from benchmarks.efficiency import models as models
 
     pace = predict.Pace(results.walls(), conditions)
     subjects: dict[tuple[str, str], models.Subject] = {}
@@ -235,6 +234,8 @@ def _run(options: argparse.Namespace) -> int:
     start = time.monotonic()
     left = run_cells(cells, conditions, results, hours=options.hours, limit=options.limit)
     table = markdown(results, left)
+    if results.outcomes:
+        results.add_page(page(results))
     print("\n".join(table))
     stem = options.json.with_suffix("")
     write_text("\n".join(table) + "\n", stem.with_suffix(".md"))

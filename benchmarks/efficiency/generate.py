@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
-from benchmarks._efficiency_grid import Way
+from benchmarks.efficiency.grid import Way
 from engine.machine import device
 from engine.reading.protocol import ReaderSpec, ReadOutput
 

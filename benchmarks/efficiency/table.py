@@ -8,7 +8,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from benchmarks._efficiency_fit import (
+from benchmarks._harness import Line, Ratio
+from benchmarks.efficiency.fit import (
     Peaks,
     Times,
     crossing,
@@ -21,8 +22,8 @@ from benchmarks._efficiency_fit import (
     slope_at_the_end,
     times_of,
 )
-from benchmarks._efficiency_grid import METHODS, Cell
-from benchmarks._efficiency_results import Results
+from benchmarks.efficiency.grid import METHODS, Cell
+from benchmarks.efficiency.results import Results
 
 # Salemi & Zamani 2024, Table 2: T5-small with 50 passages, over KILT's datasets, on a GPU.
 PAPER = {
@@ -58,6 +59,27 @@ def markdown(results: Results, left: Left) -> list[str]:
         "",
         *_left_out(results, left),
     ]
+
+
+def page(results: Results) -> list[Line]:
+    """The ratios at the largest number of passages of each model, augmentation and way, for the page of all
+    benchmarks.
+    """
+    times = [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
+    largest: dict[tuple[str, ...], Cell] = {}
+    for cell in sorted(times, key=lambda one: (one.k, one.length)):
+        largest[cell.model, cell.augmentation, cell.way] = cell
+    lines: list[Line] = []
+    for cell in largest.values():
+        figures = results.figures(cell)
+        assert figures is not None  # only cells that are done are given
+        own, peaks = times_of(figures).ratios, peaks_of(results, cell)
+        of_time = str(Ratio(median(own), min(own), max(own)))
+        what = f"{cell.model}, {cell.augmentation}, {cell.way}, k = {cell.k}"
+        lines.append(Line(f"{what}: time, end to end to eRAG", of_time, PAPER["time"]))
+        by_list = ratio(peaks.end_to_end, peaks.batch)
+        lines.append(Line("  memory of a query", _number(by_list, 1), PAPER["memory of a query"]))
+    return lines
 
 
 def _place(cell: Cell) -> tuple[Any, ...]:

@@ -17,12 +17,12 @@ import torch
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from benchmarks import _efficiency_predict as predict
-from benchmarks import _efficiency_savings as savings
-from benchmarks._efficiency_generate import Generate
-from benchmarks._efficiency_grid import SHAPES, WAYS, Cell, Conditions, Method
-from benchmarks._efficiency_models import Sample, Subject, load, sample
 from benchmarks._harness import in_turn
+from benchmarks.efficiency import predict
+from benchmarks.efficiency import savings as savings
+from benchmarks.efficiency.generate import Generate
+from benchmarks.efficiency.grid import SHAPES, WAYS, Cell, Conditions, Method
+from benchmarks.efficiency.models import Sample, Subject, load, sample
 from engine.errors import ReadError
 from engine.machine import device
 from engine.reading.protocol import ReadOutput

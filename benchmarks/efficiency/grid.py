@@ -118,7 +118,7 @@ class Cell:
         length: tokens of a passage's text.
         method: whose peak is measured; empty where both methods are (times are taken in turn).
         batch: reads of a batch; 0 for as many as the memory budget allows.
-        change: of savings, what is evaluated after what (``benchmarks._efficiency_savings``).
+        change: of savings, what is evaluated after what (``benchmarks.efficiency.savings``).
     """
 
     kind: Kind

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks._efficiency_grid import Conditions
 from benchmarks._harness import in_turn
+from benchmarks.efficiency.grid import Conditions
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.evaluation.settings import Settings

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._efficiency_fit import Point, peaks_by_place, seconds_by_place
-from benchmarks._efficiency_grid import PAPER_LENGTH, Cell
-from benchmarks._efficiency_results import Results
+from benchmarks.efficiency.fit import Point, peaks_by_place, seconds_by_place
+from benchmarks.efficiency.grid import PAPER_LENGTH, Cell
+from benchmarks.efficiency.results import Results
 from engine.errors import InputError
 
 Line = tuple[str, list[Point]]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks._efficiency_grid import SHAPES, Cell, Conditions, Method, Shape, Way
+from benchmarks.efficiency.grid import SHAPES, Cell, Conditions, Method, Shape, Way
 from engine.machine.device import PROCESS_MEMORY, Dtype, weight_bytes
 
 # Tokens that the engine's readers take at once on a CPU: of an encoder, of a decoder-only model.

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks._efficiency_grid import Cell, Conditions
+from benchmarks._harness import Line
+from benchmarks.efficiency.grid import Cell, Conditions
 from engine import __version__
 from engine.errors import InputError
 from engine.machine import device
@@ -94,6 +95,12 @@ class Results:
         self.dates = sorted({*self.dates[:1], today})
         rows = [{"cell": asdict(one), "outcome": own} for one, own in self.outcomes.items()]
         report = {"dates": self.dates, **self._circumstances, "cells": rows}
+        write_text(json.dumps(report, indent=1) + "\n", self._path)
+
+    def add_page(self, lines: Sequence[Line]) -> None:
+        """Write into the file what ``python -m benchmarks`` says of it; gone with the next outcome."""
+        report = json.loads(self._path.read_text(encoding="utf-8"))
+        report["page"] = [line._asdict() for line in lines]
         write_text(json.dumps(report, indent=1) + "\n", self._path)
 
     def figures(self, cell: Cell) -> dict[str, Any] | None:

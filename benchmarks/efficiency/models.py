@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from transformers.utils import logging
 
-from benchmarks._efficiency_grid import SHAPES, Cell, Conditions, Shape
+from benchmarks.efficiency.grid import SHAPES, Cell, Conditions, Shape
 from benchmarks.fid import make_model
 from engine.errors import InputError
 from engine.reading.prompting.prompts import Prompt

@@ -22,11 +22,11 @@ from unittest import mock
 import polars as pl
 from transformers import AutoTokenizer
 
-from benchmarks import _efficiency_predict as predict
-from benchmarks._efficiency_changes import DECIDE, EARLY_DECISION, FIRST, listed
-from benchmarks._efficiency_grid import Cell, Conditions
-from benchmarks._efficiency_models import ARTICLES, Subject, load, passages
 from benchmarks._harness import in_turn
+from benchmarks.efficiency import predict
+from benchmarks.efficiency.changes import DECIDE, EARLY_DECISION, FIRST, listed
+from benchmarks.efficiency.grid import Cell, Conditions
+from benchmarks.efficiency.models import ARTICLES, Subject, load, passages
 from engine.errors import ReadError
 from engine.machine.pool import PoolSettings
 from engine.reading.models import sharing
@@ -44,7 +44,7 @@ _NEVER = 2**31
 def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -> dict[str, Any]:
     """Seconds of the reader, reads done and tokens computed of each way to do an evaluation."""
     if cell.change == EARLY_DECISION:
-        from benchmarks._efficiency_decide import with_and_without
+        from benchmarks.efficiency.decide import with_and_without
 
         return {"sides": with_and_without(DECIDE, conditions, subject.spec, folder)}
     queries, corpus = _data(cell, conditions, subject, folder)

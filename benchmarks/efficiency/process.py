@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._efficiency_grid import Cell, Conditions
+from benchmarks.efficiency.grid import Cell, Conditions
 
 if TYPE_CHECKING:
-    from benchmarks._efficiency_models import Subject
+    from benchmarks.efficiency.models import Subject
 
 _ENDING = 10.0  # seconds that a process may take to end after its outcome
 _SERVER = multiprocessing.get_context("forkserver")
@@ -28,7 +28,7 @@ def start_server() -> None:
     # As ``readers.load`` sets them, before torch is loaded anywhere: threads that wait should soon sleep.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
-    _SERVER.set_forkserver_preload(["benchmarks._efficiency_cell", "engine.reading.models.causal"])
+    _SERVER.set_forkserver_preload(["benchmarks.efficiency.cell", "engine.reading.models.causal"])
     process = _SERVER.Process(target=_nothing)
     process.start()
     process.join()
@@ -71,7 +71,7 @@ def run(
 def _measure(
     there: Connection, cell: Cell, conditions: Conditions, subject: Subject, folder: Path
 ) -> None:
-    from benchmarks._efficiency_cell import measure
+    from benchmarks.efficiency.cell import measure
 
     try:
         there.send({"status": "done", "figures": measure(cell, conditions, subject, folder)})
