@@ -229,7 +229,6 @@ def resting_on_erag():
         ({"annotators": ("erag", own(metric="accuracy"))}, ""),
         ({"annotators": ("erag", resting_on_erag())}, ""),
     ],
-    ids=str,
 )
 def test_where_reads_end_early(settings, metric):
     made = Settings.of(**settings)
@@ -262,7 +261,6 @@ def test_another_reader_of_single_passages_ends_early_and_whole_lists_do_not():
         ({"annotators": ("erag", own())}, "`decide` with annotators that ask the same reader for out"),
         ({"annotators": ("erag", resting_on_erag())}, "with resting, which may take outputs from er"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_where_no_read_may_end_early_it_is_refused(settings, words):
     with pytest.raises(InputError, match=words.replace("(", "\\(")):
