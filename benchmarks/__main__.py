@@ -116,7 +116,7 @@ def page(outcomes: Sequence[Outcome]) -> list[str]:
     lines = [
         f"{date.today().isoformat()}, {platform.machine()}, {cores} cores, "
         f"{machine_memory() / 2**30:.0f} GiB, {used}",
-        f"{'benchmark':18}{'':56}{'figure':>28}  target",
+        f"{'benchmark':18}{'':70}{'figure':>18}  target",
     ]
     for outcome in outcomes:
         told = [Line(**line) for line in (outcome.report or {}).get("page", [])]
@@ -124,7 +124,7 @@ def page(outcomes: Sequence[Outcome]) -> list[str]:
             told.append(Line(outcome.problem, ""))
         for number, line in enumerate(told):
             name = outcome.name if number == 0 else ""
-            lines.append(f"{name:18}{line.what:56}{line.figure:>28}  {line.target}".rstrip())
+            lines.append(f"{name:18}{line.what:70}{line.figure:>18}  {line.target}".rstrip())
     total = sum(outcome.seconds for outcome in outcomes)
     lines.append(
         f"{len(outcomes)} benchmarks, {total:.0f} s; ratios: median of rounds [least, most]"
