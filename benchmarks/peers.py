@@ -17,7 +17,7 @@ Answers first: in fp32 all sides must give the same answers to a sample of the p
 of the process rises by above what it has with the model loaded.
 
 lm-evaluation-harness is not among them. It reads with ``generate`` in batches sorted by length, as the fourth
-side does, and would bring some forty packages.
+side does, and would bring two dozen packages.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ since threads that wait for each other spend some, too, and ``--actors 0``.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks._harness import Line, make_parser, write_report
+from benchmarks._harness import Line, in_fresh_process, make_parser, write_report
 from engine.tables import QUERY_ID, RANK, RUN
 
 CASES = ("demo", "runs", "fid")
@@ -46,15 +45,15 @@ def main(options: Sequence[str] | None = None) -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="erag-planner-") as place:
         folder = Path(place)
-        _fresh(_make, place, arguments.queries, arguments.cases)
+        in_fresh_process(_make, place, arguments.queries, arguments.cases)
         print(_line(_HEAD))
         for number in range(arguments.rounds):
             for case in arguments.cases:
                 shared = (place, case, str(folder / f"store-{case}-{number}"), arguments.actors)
-                plan = _fresh(
+                plan = in_fresh_process(
                     _timed_by, arguments.clock, _plan, *shared, arguments.probe_reads, number
                 )
-                real = _fresh(_timed_by, arguments.clock, _evaluate, *shared)
+                real = in_fresh_process(_timed_by, arguments.clock, _evaluate, *shared)
                 rows.append(_row(case, plan, real))
                 print(_line(_shown(rows[-1])), flush=True)
     within = sum(abs(row["error"]) <= _WITHIN for row in rows)
@@ -83,13 +82,6 @@ def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
     if arguments.clock == "processor" and (arguments.actors or os.environ.get(_THREADS) != "1"):
         parser.error(f"--clock processor needs {_THREADS}=1 and --actors 0")
     return arguments
-
-
-def _fresh(function: Any, *arguments: Any) -> dict[str, Any]:
-    """Call a function in a process of its own, which loads its libraries and its model itself."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        result: dict[str, Any] = pool.apply(function, arguments)
-        return result
 
 
 def _timed_by(clock: str, function: Any, *arguments: Any) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
 import os
 import resource
 import shutil
@@ -23,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks._harness import Line, make_parser, write_report
+from benchmarks._harness import Line, in_fresh_process, make_parser, write_report
 
 K = 100
 # Passages of the whole list that is read at the end of it.
@@ -43,7 +42,9 @@ def main(options: Sequence[str] | None = None) -> None:
             print(json.dumps(row), flush=True)
             shutil.rmtree(folder / str(reads), ignore_errors=True)
         for actors in arguments.actors:
-            row = _fresh(_by_actors, str(folder / f"actors-{actors}"), actors, arguments.seconds)
+            row = in_fresh_process(
+                _by_actors, str(folder / f"actors-{actors}"), actors, arguments.seconds
+            )
             figures["actors"].append(row)
             print(json.dumps(row), flush=True)
     finally:
@@ -85,13 +86,13 @@ def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
 def _by_reads(folder: Path, reads: int, resamples: int) -> dict[str, Any]:
     """A number of reads: done, taken up by manifests, and taken up by keys."""
     place = str(folder)
-    made = _fresh(_make, place, reads // K)
-    done = _fresh(_evaluate, place, reads // K, resamples)
-    manifests = _fresh(_evaluate, place, reads // K, resamples)
+    made = in_fresh_process(_make, place, reads // K)
+    done = in_fresh_process(_evaluate, place, reads // K, resamples)
+    manifests = in_fresh_process(_evaluate, place, reads // K, resamples)
     for found in (folder / "out").iterdir():
         if found.name != "inputs":
             shutil.rmtree(found)
-    keys = _fresh(_evaluate, place, reads // K, resamples)
+    keys = in_fresh_process(_evaluate, place, reads // K, resamples)
     size = sum(file.stat().st_size for file in (folder / "store").rglob("*") if file.is_file())
     return {
         "reads": reads,
@@ -104,13 +105,6 @@ def _by_reads(folder: Path, reads: int, resamples: int) -> dict[str, Any]:
         "without_manifests_seconds": keys["seconds"],
         "reads_done_again": manifests["done"] + keys["done"],
     }
-
-
-def _fresh(function: Any, *arguments: Any) -> dict[str, Any]:
-    """Call a function in a process of its own, since a peak is a process's."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        result: dict[str, Any] = pool.apply(function, arguments)
-        return result
 
 
 def _make(place: str, queries: int) -> dict[str, Any]:

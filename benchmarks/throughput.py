@@ -42,7 +42,7 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks._harness import Line, Timing, in_turn, make_parser, write_report
+from benchmarks._harness import Line, Timing, in_fresh_process, in_turn, make_parser, write_report
 from engine.machine import cluster, pool
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
@@ -370,8 +370,7 @@ def read_under_budgets(
     measured: dict[str, dict[str, float]] = {}
     for budget in budgets:
         within = replace(spec, memory=parse_bytes(budget))
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            measured[budget] = row = pool.apply(read_within, (within, prompts))
+        measured[budget] = row = in_fresh_process(read_within, within, prompts)
         print(
             f"--memory {budget}: {row['reads_per_second']:.2f} reads/s, "
             f"peak {row['peak_memory'] / 2**30:.2f} GiB, {row['memory_halvings']} halvings"

@@ -55,14 +55,18 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
         speed_estimate_period=60,
     ) as progress:
         task = progress.add_task(doing, total=None)
-        first: list[int] = []
+        first: int | None = None
+        under_way = False
 
         def on_progress(done: int, total: int) -> None:
+            nonlocal first, under_way
             progress.update(task, completed=done, total=total)
-            if not first or (done > first[0] and len(first) < 2):
+            if first is None:
+                first = done
+            elif done > first and not under_way:
                 # The speed is of what follows: before the first thing was done, actors were started.
                 progress.reset(task, completed=done, total=total)
-                first.append(done)
+                under_way = True
 
         yield on_progress
 

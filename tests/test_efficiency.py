@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.efficiency import __main__ as efficiency
 from benchmarks.efficiency import decide, plots, predict, process
-from benchmarks.efficiency.changes import EARLY_DECISION, FIRST, changes, has_setting, listed
+from benchmarks.efficiency.changes import CHANGES, FIRST, listed
 from benchmarks.efficiency.fit import (
     Point,
     crossing,
@@ -309,12 +309,6 @@ def test_lists_of_a_change_differ_from_the_first_as_it_says():
     assert listed("second metric", 10) == listed(FIRST, 10)
 
 
-def test_early_decision_is_measured_where_the_engine_has_the_setting(monkeypatch):
-    assert has_setting("metric")
-    assert not has_setting("no such setting")
-    assert (EARLY_DECISION in changes()) == has_setting("decide")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -362,7 +356,7 @@ def test_the_quick_grid_is_measured_saved_and_not_measured_again(tmp_path, capsy
     path = tmp_path / "quick.json"
     arguments = ["--quick", "--json", str(path), "--threads", "1"]
     assert efficiency.main(arguments) == 0
-    cells = quick_grid(changes())
+    cells = quick_grid(CHANGES)
     assert f"{len(cells)} of {len(cells)} cells done" in capsys.readouterr().out
     table = path.with_suffix(".md").read_text()
     assert "Nothing." in table.split("### Left out")[1]
@@ -407,17 +401,17 @@ def test_a_cell_that_fails_or_takes_too_long_says_so_and_ends(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_a_setting_saves_is_measured_by_evaluations_with_it_and_without(
+def test_what_early_decision_saves_is_measured_by_evaluations_with_it_and_without(
     tmp_path, monkeypatch, bundled_spec
 ):
-    # Any setting that is true or false will do: without whole lists there are fewer reads.
     monkeypatch.setattr(decide, "_QUERIES", 2)
     monkeypatch.setattr(decide, "_K", 3)
     once = replace(HERE, rounds=1)
-    sides = decide.with_and_without("end_to_end", once, bundled_spec, tmp_path)
+    sides = decide.with_and_without(once, bundled_spec, tmp_path)
+    # Two queries of three passages, and their lists.
     assert {name: side["reads"] for name, side in sides.items()} == {
-        "without end_to_end": 6,
-        "with end_to_end": 8,
+        "without": 8,
+        "with early decision": 8,
     }
     assert all(len(side["seconds"]) == 1 for side in sides.values())
-    assert sides["without end_to_end"]["tokens"] < sides["with end_to_end"]["tokens"]
+    assert sides["with early decision"]["tokens"] < sides["without"]["tokens"]

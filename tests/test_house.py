@@ -134,8 +134,8 @@ def test_folders_within_a_room_import_one_way():
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "causal", "conversion", "encoder_decoder", "fid_t5", "padded",
-                    "vllm_reader",
+                    "attention", "causal", "conversion", "deciding", "encoder_decoder", "fid_t5",
+                    "padded", "vllm_reader",
                 )
             },
         ),

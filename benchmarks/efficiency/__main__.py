@@ -24,7 +24,7 @@ from pathlib import Path
 
 from benchmarks._harness import make_parser
 from benchmarks.efficiency import plots, predict
-from benchmarks.efficiency.changes import changes
+from benchmarks.efficiency.changes import CHANGES
 from benchmarks.efficiency.grid import (
     SHAPES,
     Cell,
@@ -223,7 +223,7 @@ def _run(options: argparse.Namespace) -> int:
     require_output(options.json, directory=False)
     results = Results(options.json, conditions)
     cells = chosen(
-        (quick_grid if options.quick else full_grid)(changes()),
+        (quick_grid if options.quick else full_grid)(CHANGES),
         models=options.models,
         ks=options.k,
         lengths=options.lengths,

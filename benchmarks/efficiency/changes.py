@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from engine.reading.settings import ReaderSettings, RunningSettings
-
 FIRST, SECOND, SWAPPED, METRIC = (
     "first retriever",
     "second retriever",
     "swapped passage",
     "second metric",
 )
+# Nothing is evaluated before: reads end as soon as they are decided, or do not.
 EARLY_DECISION = "early decision"
-DECIDE = "decide"  # the setting by which reads stop when they are decided
-
-
-def changes() -> list[str]:
-    """All of them; early decision only where the engine has that setting."""
-    return [FIRST, SECOND, SWAPPED, METRIC] + [EARLY_DECISION] * has_setting(DECIDE)
-
-
-def has_setting(name: str) -> bool:
-    """Whether a field of the settings of reading has this name."""
-    return any(
-        field.name == name for part in (ReaderSettings, RunningSettings) for field in fields(part)
-    )
+CHANGES = (FIRST, SECOND, SWAPPED, METRIC, EARLY_DECISION)
 
 
 def listed(change: str, k: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a setting of the engine saves: the same evaluation of the demo's questions with it and without."""
+"""What it saves that reads end when they are decided: an evaluation of the demo's questions with it and without."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ _K, _QUERIES = 10, 8
 
 
 def with_and_without(
-    field: str, conditions: Conditions, spec: ReaderSpec, folder: Path
+    conditions: Conditions, spec: ReaderSpec, folder: Path
 ) -> dict[str, dict[str, Any]]:
-    """Seconds of the readers, reads done and tokens written with a setting that is true or false.
+    """Seconds of the readers, reads done and tokens written, with ``decide`` and without.
 
     Args:
-        field: its name.
         spec: of the model, which ``evaluate`` loads itself.
         folder: where the model is, if it is not the bundled one.
     """
@@ -42,9 +41,14 @@ def with_and_without(
         calls: dict[str, Callable[[], None]] = {}
         for value in (False, True):
             settings = Settings.of(
-                k=_K, annotators=("erag",), reader=reader, dtype=conditions.dtype, actors=0
-            ).but(**{field: value})
-            side = f"with {field}" if value else f"without {field}"
+                k=_K,
+                annotators=("erag",),
+                reader=reader,
+                dtype=conditions.dtype,
+                actors=0,
+                decide=value,
+            )
+            side = "with early decision" if value else "without"
             sides[side] = {"seconds": [], "reads": 0, "tokens": 0}
             calls[side] = partial(_once, sides[side], inputs, settings)
         in_turn(calls, 1)

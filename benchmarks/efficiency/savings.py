@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 
 from benchmarks._harness import in_turn
 from benchmarks.efficiency import predict
-from benchmarks.efficiency.changes import DECIDE, EARLY_DECISION, FIRST, listed
+from benchmarks.efficiency.changes import EARLY_DECISION, FIRST, listed
 from benchmarks.efficiency.grid import Cell, Conditions
 from benchmarks.efficiency.models import ARTICLES, Subject, load, passages
 from engine.errors import ReadError
@@ -46,7 +46,7 @@ def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) 
     if cell.change == EARLY_DECISION:
         from benchmarks.efficiency.decide import with_and_without
 
-        return {"sides": with_and_without(DECIDE, conditions, subject.spec, folder)}
+        return {"sides": with_and_without(conditions, subject.spec, folder)}
     queries, corpus = _data(cell, conditions, subject, folder)
     kept = load(subject.spec)  # held, so that the model is loaded once
     sides: dict[str, dict[str, Any]] = {}

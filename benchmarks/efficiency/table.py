@@ -41,8 +41,7 @@ def markdown(results: Results, left: Left) -> list[str]:
     Args:
         left: cells that were not run, with the reason.
     """
-    times = [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
-    times.sort(key=_place)
+    times = sorted(_timed(results), key=_place)
     kinds = list(dict.fromkeys(_kind(cell) for cell in times))
     return [
         *results.described(),
@@ -65,9 +64,8 @@ def page(results: Results) -> list[Line]:
     """The ratios at the largest number of passages of each model, augmentation and way, for the page of all
     benchmarks.
     """
-    times = [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
     largest: dict[tuple[str, ...], Cell] = {}
-    for cell in sorted(times, key=lambda one: (one.k, one.length)):
+    for cell in sorted(_timed(results), key=lambda one: (one.k, one.length)):
         largest[cell.model, cell.augmentation, cell.way] = cell
     lines: list[Line] = []
     for cell in largest.values():
@@ -80,6 +78,11 @@ def page(results: Results) -> list[Line]:
         by_list = ratio(peaks.end_to_end, peaks.batch)
         lines.append(Line("  memory of a query", _number(by_list, 1), PAPER["memory of a query"]))
     return lines
+
+
+def _timed(results: Results) -> list[Cell]:
+    """The time cells that are done."""
+    return [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
 
 
 def _place(cell: Cell) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from engine.machine.survey import reading_dtype
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
 from engine.reading.decided import with_references
+from engine.reading.models.deciding import require_able
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
@@ -203,6 +204,8 @@ def specify_jobs(
         spec, prompt = _specify(request.ask, settings, dtype)
         if executor is None:
             spec = replace(spec, metric=request.metric)
+            if settings.running.decide and spec.metric:
+                require_able(spec)
         jobs.append(Job(request.ask, request.lists, read_by(spec, executor), prompt))
     return jobs
 

@@ -155,7 +155,7 @@ def merge_kinds(of_several: Iterable[Kinds]) -> Kinds:
     return merged
 
 
-def want(costs: ReadingCosts, wanted: Mapping[str, int]) -> None:
+def set_wanted(costs: ReadingCosts, wanted: Mapping[str, int]) -> None:
     """Put into the costs how many distinct reads of each kind were asked for, done ones being counted."""
     for kind, count in wanted.items():
         of_kind = costs.kinds.setdefault(kind, KindCosts())

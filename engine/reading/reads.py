@@ -20,9 +20,9 @@ from engine.reading.costs import (
     ReadingCosts,
     add_counters,
     add_kinds,
+    set_wanted,
     share_costs,
     unit_kinds,
-    want,
     wanted_kinds,
 )
 from engine.reading.decided import answered, as_asked, as_kept, kept_keys
@@ -178,7 +178,7 @@ def get_all_reads(
     for group in _together([job for job in jobs if job.plan.height], executor):
         _read(group, place if kept else None, pool, on_unit, on_event, executor)
     for job in jobs:
-        want(job.costs, wanted_kinds(job.wanted))
+        set_wanted(job.costs, wanted_kinds(job.wanted))
     return [(job.table(), job.costs) for job in jobs]
 
 

@@ -56,6 +56,7 @@ def shown_tables(evaluation: Evaluation) -> list[Table]:
         result += [_rendered(display) for display in _displays(annotator, evaluation, level)]
     roles = {name: reading.costs for name, reading in evaluation.readings.items()}
     if (costs := costs_table(roles, labelling(settings))) is not None:
+        costs.add_row()  # sets it apart from the lines below
         result.append(costs)
     return result
 

@@ -277,3 +277,29 @@ def test_an_executor_reads_in_full(tmp_path):
         evaluate(inputs(), settings.but(decide=True), store=tmp_path, executor=reader)
     jobs = specify_jobs((), settings, reader)
     assert jobs == []
+
+
+def test_a_tokenizer_whose_text_may_change_is_refused_where_early_ends_are_asked_for(
+    tiny_t5, tmp_path
+):
+    """And else read in full: that costs time, and no label."""
+    other = tmp_path / "model"
+    shutil.copytree(tiny_t5, other)
+    content = json.loads((other / "tokenizer.json").read_text())
+    content["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    (other / "tokenizer.json").write_text(json.dumps(content))
+    asked = Settings.of(**{**ERAG, "annotators": ("erag",), "reader": str(other), "k": 5})
+    pairs = pl.DataFrame({"query_id": ["q"], "doc_id": ["d"]})
+    requests = requests_for(
+        pairs, pl.DataFrame({"query_id": ["q"], "doc_ids": [["d", "e"]]}), asked
+    )
+    assert specify_jobs(requests, asked)
+    with pytest.raises(InputError, match="`decide` with a tokenizer whose text may change"):
+        specify_jobs(requests, asked.but(decide=True))
+    known = asked.but(reader=str(tiny_t5), decide=True)
+    assert specify_jobs(
+        requests_for(
+            pairs, pairs.select("query_id", pl.concat_list("doc_id").alias("doc_ids")), known
+        ),
+        known,
+    )

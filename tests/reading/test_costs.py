@@ -12,8 +12,8 @@ from engine.reading.costs import (
     KindCosts,
     ReadingCosts,
     merge_kinds,
+    set_wanted,
     unit_kinds,
-    want,
     wanted_kinds,
 )
 from engine.reading.execute import UnitResult
@@ -89,7 +89,7 @@ def test_wanted_reads_are_counted_once_by_kind():
     asked = pl.concat([reads((1, 0, 0), (3, 0, 0)), reads((1, 0, 0), (3, 0, 0), (2, 0, 0))])
     assert wanted_kinds(asked) == {SINGLE: 1, WHOLE: 2}
     costs = ReadingCosts(kinds={WHOLE: KindCosts(done=1)})
-    want(costs, wanted_kinds(asked))
+    set_wanted(costs, wanted_kinds(asked))
     assert costs.kinds == {
         SINGLE: KindCosts(wanted=1, reused=1),
         WHOLE: KindCosts(wanted=2, reused=1, done=1),

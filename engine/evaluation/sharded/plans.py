@@ -27,7 +27,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import read_shard
 from engine.evaluation.sharded.work import Work, found_table, read_table, write_table
 from engine.reading import store
-from engine.reading.costs import ReadingCosts, want, wanted_kinds
+from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
 from engine.reading.decided import answered, kept_keys
 from engine.reading.plan import INPUTS, REFERENCES, SIZE, longest_first, missing_reads
 from engine.reading.protocol import ReadOutput
@@ -123,7 +123,7 @@ def planned_reading(work: Work, job: Job, shard: int, failures: Mapping[str, Fai
     refuse_written(reads, spec)
     lost = reads.filter(pl.col(FAILURE).is_not_null())[READ_KEY].n_unique()
     costs = ReadingCosts(wanted=asked[READ_KEY].n_unique(), failed=lost)
-    want(costs, wanted_kinds(asked))
+    set_wanted(costs, wanted_kinds(asked))
     return Reading(job.ask, spec, job.prompt, asked, reads, costs)
 
 

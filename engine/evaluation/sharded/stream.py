@@ -27,7 +27,7 @@ from engine.evaluation.sharded.work import Work, asked, evaluation_digest
 from engine.machine import device
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
-from engine.reading.costs import ReadingCosts, add_counters, add_kinds, share_costs, want
+from engine.reading.costs import ReadingCosts, add_counters, add_kinds, set_wanted, share_costs
 from engine.reading.plan import WANTED
 from engine.reading.reads import Progress, by_model
 from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here
@@ -191,7 +191,7 @@ def _reading(one: _Pass, done: Sequence[Finished]) -> Reading:
     costs.wanted = wanted.total()
     costs.failed = sum(failed for _, failed in of_role)
     costs.reused = costs.wanted - costs.done
-    want(costs, wanted)
+    set_wanted(costs, wanted)
     add_counters(costs, one.stats)
     nothing = tables.empty(WANTED)
     reads = tables.empty({**tables.READS, FAILURE: pl.String()})

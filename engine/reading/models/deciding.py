@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from engine.errors import InputError
 from engine.reading.protocol import ReaderSpec
 from engine.scoring.decided import Goal, goal_of
 
@@ -97,6 +98,23 @@ class Deciding:
         if any(goal.can_score(_without_begun(one, self._stop)) for one in beginnings):
             return False
         return goal.score(text.strip()) == 0
+
+
+def require_able(spec: ReaderSpec) -> None:
+    """Refuse to end reads early, where that was asked for, with a tokenizer that it cannot be done with.
+
+    Raises:
+        InputError: its text is not known to grow, or it has code of its own.
+    """
+    from transformers import AutoTokenizer
+
+    if spec.code or not grows(AutoTokenizer.from_pretrained(spec.path, local_files_only=True)):
+        raise InputError(
+            spec.name,
+            None,
+            "`decide` with a tokenizer whose text may change while it grows",
+            "leave `decide` out, and reads end by themselves",
+        )
 
 
 def grows(tokenizer: Any) -> bool:
