@@ -108,7 +108,10 @@ def require_able(spec: ReaderSpec) -> None:
     """
     from transformers import AutoTokenizer
 
-    if spec.code or not grows(AutoTokenizer.from_pretrained(spec.path, local_files_only=True)):
+    # Of a model whose code may run, nothing is loaded here: its tokenizer may be that code.
+    if spec.code or not grows(
+        AutoTokenizer.from_pretrained(spec.path, local_files_only=True, trust_remote_code=False)
+    ):
         raise InputError(
             spec.name,
             None,
