@@ -120,25 +120,24 @@ def unit_kinds(reads: pl.DataFrame, result: UnitResult) -> Kinds:
         reads: of the unit, a reads table.
         result: what the unit took.
     """
-    kinds: Kinds = {}
-    tokens = pl.col(PROMPT_TOKENS) + pl.col(OUTPUT_TOKENS)
-    together = int(reads.select(tokens.sum()).item())
-    split = reads.select(_SEVERAL.n_unique()).item() > 1
-    for kind, of_kind in ((SINGLE, reads.filter(~_SEVERAL)), (WHOLE, reads.filter(_SEVERAL))):
-        if of_kind.is_empty():
-            continue
-        own = int(of_kind.select(tokens.sum()).item())
-        share = own / together if together else of_kind.height / reads.height
-        kinds[kind] = KindCosts(
-            done=of_kind.height,
-            prompt_tokens=int(of_kind[PROMPT_TOKENS].sum()),
-            output_tokens=int(of_kind[OUTPUT_TOKENS].sum()),
-            computed_tokens=round(share * result.computed_tokens),
-            padded_tokens=round(share * result.padded_tokens),
-            reader_seconds=share * result.seconds,
-            split_seconds=share * result.seconds if split else 0.0,
-        )
-    return kinds
+    # Row by row: units are many and small.
+    own: dict[str, KindCosts] = {}
+    for prompt, output, several in reads.select(
+        PROMPT_TOKENS, OUTPUT_TOKENS, _SEVERAL.alias("several")
+    ).iter_rows():
+        of_kind = own.setdefault(WHOLE if several else SINGLE, KindCosts())
+        of_kind.done += 1
+        of_kind.prompt_tokens += prompt
+        of_kind.output_tokens += output
+    together = sum(one.prompt_tokens + one.output_tokens for one in own.values())
+    for one in own.values():
+        tokens = one.prompt_tokens + one.output_tokens
+        share = tokens / together if together else one.done / reads.height
+        one.computed_tokens = round(share * result.computed_tokens)
+        one.padded_tokens = round(share * result.padded_tokens)
+        one.reader_seconds = share * result.seconds
+        one.split_seconds = one.reader_seconds if len(own) > 1 else 0.0
+    return own
 
 
 def add_kinds(into: Kinds, kinds: Mapping[str, KindCosts]) -> None:

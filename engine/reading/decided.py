@@ -85,6 +85,8 @@ def as_kept(reads: pl.DataFrame, planned: pl.DataFrame) -> pl.DataFrame:
     Raises:
         ReadError: one ended early that had to be read in full.
     """
+    if not reads[DECIDED].any():
+        return reads
     if (reads[DECIDED] & planned[DECIDED_KEY].is_null()).any():
         raise ReadError("a reader ended reads early that it had to read in full")
     key = pl.when(DECIDED).then(planned[DECIDED_KEY]).otherwise(READ_KEY)
