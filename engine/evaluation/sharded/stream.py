@@ -256,7 +256,7 @@ class _OnRay:
         weights = max((device.weight_bytes(s.parameters, s.dtype) for s in specs), default=0)
         loading = device.default_actor_memory(weights)
         self._pool = pool.decide(running.pool(), loading, budget=running.memory)
-        self._work = replace(work, actors=self._pool.start)
+        self._work = replace(work, actors=self._pool.start, gpu=self._pool.needs.gpus > 0)
         self._judging = Tasks(_judge, self._work, "judging")
 
     def read(

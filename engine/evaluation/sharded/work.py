@@ -49,7 +49,7 @@ class Work:
         jobs: who reads what, one for each role, without lists.
         folder: where the tables of this evaluation go.
         store: the read store.
-        actors: for which units are cut.
+        actors: for which units are cut, and whether these have GPUs.
     """
 
     partition: Partition
@@ -58,6 +58,7 @@ class Work:
     folder: Folder
     store: Folder
     actors: int = 1
+    gpu: bool = False
 
     @property
     def pairs(self) -> int:
