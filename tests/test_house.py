@@ -121,8 +121,8 @@ def test_folders_within_a_room_import_one_way():
             | {
                 f"reading/models/{name}.py"
                 for name in (
-                    "attention", "conversion", "decoding",
-                    "encodings", "fid_t5", "packed", "padded", "t5", "t5_attention", "vllm_reader",
+                    "attention", "conversion", "decoding", "encodings", "fid_t5", "in_rows", "in_turn",
+                    "packed", "padded", "t5", "t5_attention", "vllm_reader",
                 )
             },
         ),

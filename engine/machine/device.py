@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,12 +40,29 @@ class Share(Protocol):
 
 # Values of CUDA_VISIBLE_DEVICES by which GPUs are hidden.
 _NO_DEVICES = frozenset({"", "-1", "none", "NoDevFiles"})
+_PERHAPS_GPU = ("/dev/dxg", "/dev/kfd")
 
 
 def machine_has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU that may be used, found without loading torch."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "0") in _NO_DEVICES
-    return not hidden and any(Path("/dev").glob("nvidia[0-9]*"))
+    """Whether this machine has a GPU that may be used, found without loading torch into this process.
+
+    An NVIDIA GPU shows as a file of its own. Under Windows' Linux and on AMD's GPUs other files show that
+    there may be one: there, torch is asked, once and in another process.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in _NO_DEVICES:
+        return False
+    if any(Path("/dev").glob("nvidia[0-9]*")):
+        return True
+    return any(Path(path).exists() for path in _PERHAPS_GPU) and _torch_has_gpu()
+
+
+@functools.cache
+def _torch_has_gpu() -> bool:
+    asked = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return (
+        subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 def best_dtype() -> Dtype:
@@ -150,10 +168,29 @@ def prepare(spec: Share) -> torch.device:
                 "install a CUDA build of torch"
             )
         return torch.device("cpu")
-    if spec.memory:
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, spec.memory / total))
-    return torch.device("cuda")
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, _gpu_memory(spec) / total))
+    return torch.device("cuda", 0)
+
+
+def _gpu_memory(spec: Share) -> float:
+    """Bytes of the GPU that this process may take: what the user gave, by default nine tenths of the part
+    that Ray assigned to it; and never more than what others leave free.
+    """
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    own = torch.cuda.memory_reserved()
+    return min(float(spec.memory or 0.9 * _assigned_share() * total), float(free + own))
+
+
+def _assigned_share() -> float:
+    """The part of a GPU that Ray assigned to this process; 1 where it did not assign any."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return 1.0
+    assigned = ray.get_runtime_context().get_assigned_resources().get("GPU", 1.0)
+    return min(1.0, float(assigned))
 
 
 def default_actor_memory(weights: int) -> int:
@@ -164,17 +201,15 @@ def default_actor_memory(weights: int) -> int:
 def batch_memory(spec: Share, device: torch.device, weights: int) -> float:
     """Bytes left for a batch beside the weights.
 
-    The whole is what the user gave; by default nine tenths of the GPU, or a quarter of the
-    machine's memory on a CPU. There the process around the weights is part of the bound: what is
+    The whole is what the user gave; by default nine tenths of the GPU, or of what others leave free of it,
+    or a quarter of the machine's memory on a CPU. There the process around the weights is part of the bound: what is
     resident by now, and at least what such a process usually holds. To be called when the model has
     run once, since weights are mapped into memory as they are used.
     """
-    import torch
-
-    if spec.memory:
+    if device.type == "cuda":
+        total = _gpu_memory(spec)
+    elif spec.memory:
         total = float(spec.memory)
-    elif device.type == "cuda":
-        total = 0.9 * torch.cuda.get_device_properties(0).total_memory
     else:
         # Where a model is large for its machine, a quarter would leave no room for a batch.
         total = max(machine_memory() / 4, default_actor_memory(weights))
@@ -204,21 +239,28 @@ def peak_memory(device: torch.device) -> int:
     return max(_peak_before_probes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)
 
 
+# Tokens of a probe.
+_PROBE = 512
 # Measuring resets the system's record of the peak.
 _peak_before_probes = 0
 
 
 def token_cost(
-    device: torch.device, probe: Callable[[int], None], *, small: int = 128, large: int = 512
+    device: torch.device, probe: Callable[[int], None], *, most: int | None = None
 ) -> tuple[float, float] | None:
     """Bytes that a forward pass takes beside the weights: of any, and of each of its tokens.
 
-    Measured on two probe batches, of ``small`` and of ``large`` tokens: on a GPU by the allocator,
+    Measured on two probe batches, of 512 tokens and of a quarter of these: on a GPU by the allocator,
     on a CPU by how far the resident memory rises (Linux). None where that cannot be measured.
 
     Args:
         probe: runs a forward pass of the given number of tokens.
+        most: tokens that the model can read at once; None for any number.
     """
+    large = min(_PROBE, most or _PROBE)
+    small = max(1, large // 4)
+    if small == large:
+        return None
     probe(small)  # what a first pass sets up once is not a cost of its tokens
     peaks = [peak_above(device, functools.partial(probe, size)) for size in (small, large)]
     if peaks[0] is None or peaks[1] is None:
@@ -260,6 +302,13 @@ def _status_bytes(name: str) -> int:
     raise ValueError(f"no {name} in /proc/self/status")
 
 
+# What CUDA, its libraries and vLLM say when the process can do no more work on its GPU.
+_FATAL = ("CUDA error", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "device-side assert")
+_FATAL_CLASSES = frozenset({"AcceleratorError", "EngineDeadError", "DistBackendError"})
+
+
 def is_fatal(error: BaseException) -> bool:
-    """Whether the process cannot go on: a failed CUDA kernel leaves its context unusable."""
-    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
+    """Whether the process cannot go on: a failed CUDA kernel leaves its context unusable, and a library
+    that lost its device or its partners does not recover.
+    """
+    return type(error).__name__ in _FATAL_CLASSES or any(said in str(error) for said in _FATAL)

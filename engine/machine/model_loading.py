@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
 from engine.machine import model_files
 from engine.machine.device import Dtype
+
+if TYPE_CHECKING:
+    import torch
 
 Kind = Literal["causal", "encoder-decoder", "encoder"]
 
@@ -26,25 +29,42 @@ _TOLD: dict[tuple[object, ...], dict[str, Any]] = {}
 
 
 def shared_model(
-    kind: Kind, path: Path, *, config: Any, dtype: Dtype, code: str, digest: str, **options: Any
+    kind: Kind,
+    path: Path,
+    *,
+    config: Any,
+    dtype: Dtype,
+    code: str,
+    digest: str,
+    device: torch.device,
+    **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
     """As ``load_model``, of a model that nobody changes: one that this process has in use is not loaded again.
 
     Args:
         digest: of the model's files.
     """
-    key = (kind, str(path), digest, dtype, code, *sorted(options.items()))
+    key = (kind, str(path), digest, dtype, code, str(device), *sorted(options.items()))
     model = _IN_USE.get(key)
     if model is None:
         for gone in _TOLD.keys() - _IN_USE.keys():
             del _TOLD[gone]
-        model, _TOLD[key] = load_model(kind, path, config=config, dtype=dtype, code=code, **options)
+        model, _TOLD[key] = load_model(
+            kind, path, config=config, dtype=dtype, code=code, device=device, **options
+        )
         _IN_USE[key] = model
     return model, _TOLD[key]
 
 
 def load_model(
-    kind: Kind, path: Path, *, config: Any, dtype: Dtype, code: str, **options: Any
+    kind: Kind,
+    path: Path,
+    *,
+    config: Any,
+    dtype: Dtype,
+    code: str,
+    device: torch.device,
+    **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
     """A model from its directory, and which weights were missing, unexpected or of another shape.
 
@@ -54,6 +74,7 @@ def load_model(
         config: its configuration, loaded.
         dtype: the precision in use.
         code: the digest of the model's code, if it may run; empty where it may not.
+        device: where it is to be. On a GPU tensors go there one by one, so that main memory never has all.
         options: of ``from_pretrained``.
     """
     import torch
@@ -68,6 +89,8 @@ def load_model(
         "encoder": ("AutoModel", "MODEL_MAPPING"),
     }[kind]
     options |= {"config": config, "dtype": getattr(torch, dtype), "output_loading_info": True}
+    if device.type != "cpu":
+        options["device_map"] = {"": device}
     files = model_files.weight_files(path)
     known = getattr(transformers, mapping)
     model_class = known.get(type(config), None)  # its own, which needs the default

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
+from weakref import WeakSet
 
 import polars as pl
 
+from engine.errors import ReadError
 from engine.machine.device import is_fatal
 from engine.reading import readers
 from engine.reading.plan import INPUTS, REFERENCES, Unit
@@ -84,15 +86,22 @@ def asked_of(planned: pl.DataFrame) -> list[Asked]:
 
 
 def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str) -> UnitResult:
-    """Read one unit; where the reader raises, read by read, so that one bad read fails alone."""
+    """Read one unit; where the reader raises, read by read, so that one bad read fails alone.
+
+    Raises:
+        ReadError: all reads of a reader's first unit fail alike. So would those that follow, each twice.
+    """
     start = time.perf_counter()
     computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
     try:
         outputs = _read(reader, asked)
+        _PROVEN.add(reader)
     except Exception as error:
         if is_fatal(error):
             raise
         outputs = [_read_alone(reader, one) for one in asked]
+        if reader not in _PROVEN:
+            _refuse_alike(outputs)
     seconds = time.perf_counter() - start
     return UnitResult(
         unit,
@@ -103,6 +112,16 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
         reader.stats.prompt_tokens - computed,
         reader.stats.padded_tokens - padded,
     )
+
+
+# Readers that have read a unit.
+_PROVEN: WeakSet[Reader] = WeakSet()
+
+
+def _refuse_alike(outputs: Sequence[ReadOutput]) -> None:
+    reasons = {output.failure for output in outputs}
+    if len(outputs) > 1 and len(reasons) == 1 and (reason := reasons.pop()) is not None:
+        raise ReadError(f"the first {len(outputs)} reads failed, all for one reason: {reason}")
 
 
 def _read(reader: Reader, asked: Sequence[Asked]) -> list[ReadOutput]:

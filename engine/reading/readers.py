@@ -56,7 +56,9 @@ def specify(
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
         )
-    if engine == "vllm":
+    if engine == "transformers":
+        _refuse_quantised(model)
+    else:
         vllm_support.refuse(model, dtype=dtype or device.best_dtype(), memory=memory)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
@@ -84,6 +86,21 @@ def specify(
     )
     _refuse_too_little(spec)
     return spec, made
+
+
+def _refuse_quantised(model: weights.Weights) -> None:
+    """Our own loops multiply weights as they are, and take their size for that of the model."""
+    quantised = model_files.read_config(model.path, model.name).get("quantization_config")
+    if quantised:
+        method = str(quantised.get("quant_method", "a method of its own"))
+        raise InputError(
+            model.name,
+            None,
+            f"its weights are quantised ({method}), which `engine` transformers does not read",
+            "use `engine` vllm"
+            if model.architecture == "causal"
+            else "give a checkpoint in full precision",
+        )
 
 
 def _make_prompt(

@@ -29,8 +29,10 @@ Progress = Callable[[int, int], None]
 # At most this many shards are encoded in this process by default: Ray takes longer to start.
 _FEW = 4
 
-# Numbers of vectors that a search holds in memory at a time: 32 MiB.
+# Numbers of vectors that a search takes at a time: 32 MiB, and 256 MiB where they are copied to a GPU, whose
+# search of a small block would end before the next one is there.
 _BLOCK_NUMBERS = 2**23
+_GPU_BLOCK_NUMBERS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +203,7 @@ def search(
         parameters: None for exact search. Otherwise FAISS's settings (``nprobe=16``, or empty) for
             a search in the approximate index that the build's ``factory`` made.
         threads: CPU threads of the encoder; 0 for all.
-        block: vectors in memory at a time; None for 32 MiB of them.
+        block: vectors in memory at a time; None for 32 MiB of them, or 256 MiB where GPUs search.
         trust_remote_code: whether Python code that comes with the encoder may run, where the index
             was built with it.
 
@@ -219,12 +221,14 @@ def search(
         threads=threads,
         trust_remote_code=trust_remote_code,
     )
-    best = (
-        flat.search(read_blocks(directory, index, block=block), vectors, k=k, gpus=flat.gpu_count())
-        if parameters is None
-        else approximate.search(directory, index, vectors, k=k, parameters=parameters)
-    )
-    return _as_run(best, queries, name)
+    if parameters is not None:
+        best = approximate.search(directory, index, vectors, k=k, parameters=parameters)
+        return _as_run(best, queries, name)
+    gpus = flat.gpu_count()
+    if gpus and block is None:
+        block = max(1, _GPU_BLOCK_NUMBERS // index.settings["encoder"]["dimensions"])
+    found = flat.search(read_blocks(directory, index, block=block), vectors, k=k, gpus=gpus)
+    return _as_run(found, queries, name)
 
 
 def read_blocks(

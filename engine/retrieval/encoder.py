@@ -45,8 +45,8 @@ class Encoder:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         self.spec = spec
         self._device = device.prepare(spec)
-        self._tokenizer, self._model = _load(spec)
-        self._model.to(self._device).eval()
+        self._tokenizer, self._model = _load(spec, self._device)
+        self._model.eval()
         self._padding = self._tokenizer.pad_token_id or 0
         self._cost, self._memory = _memory(spec, self._model.config, self._device)
         self._tokens = spec.batch_tokens or (
@@ -105,16 +105,17 @@ class Encoder:
     def _forward(self, token_ids: Sequence[Sequence[int]]) -> Vectors:
         """The vectors of one batch: (texts, dimensions) in fp32."""
         length = max(1, max(map(len, token_ids)))
-        tokens = np.full((len(token_ids), length), self._padding, dtype=np.int64)
-        mask = np.zeros((len(token_ids), length), dtype=np.int64)
+        # Tokens, and which of them are no padding: to the device in one copy.
+        host = np.zeros((2, len(token_ids), length), dtype=np.int64)
+        host[0] = self._padding
         for row, ids in enumerate(token_ids):
-            tokens[row, : len(ids)] = ids
-            mask[row, : len(ids)] = 1
+            host[0, row, : len(ids)] = ids
+            host[1, row, : len(ids)] = 1
         # Without padding no mask is needed, and attention takes its fastest path.
-        unpadded = bool(mask.all())
-        attention = torch.from_numpy(mask).to(self._device)
+        unpadded = bool(host[1].all())
+        tokens, attention = torch.from_numpy(host).to(self._device)
         states = self._model(
-            input_ids=torch.from_numpy(tokens).to(self._device),
+            input_ids=tokens,
             attention_mask=None if unpadded else attention,
         ).last_hidden_state.float()
         if self.spec.text.pooling == "cls":
@@ -127,7 +128,7 @@ class Encoder:
         return pooled.cpu().numpy()
 
 
-def _load(spec: EncoderSpec) -> tuple[Any, Any]:
+def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -136,7 +137,12 @@ def _load(spec: EncoderSpec) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(spec.path, trust_remote_code=runs_code)
         config = AutoConfig.from_pretrained(spec.path, trust_remote_code=runs_code)
         model, loading = model_loading.load_model(
-            "encoder", Path(spec.path), config=config, dtype=spec.dtype, code=spec.code
+            "encoder",
+            Path(spec.path),
+            config=config,
+            dtype=spec.dtype,
+            code=spec.code,
+            device=where,
         )
     except Exception as error:  # a damaged file can make the libraries raise anything
         if model_code.is_need_of_code(error):

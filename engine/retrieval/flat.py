@@ -12,7 +12,7 @@ wherever they are searched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import numpy as np
 import numpy.typing as npt
@@ -78,9 +78,11 @@ def _candidates_of_blocks(
         running: dict[Future[pl.DataFrame], int] = {}
         for block in blocks:
             if not free:
-                done = next(iter(running))
-                free.append(running.pop(done))
-                yield done.result()
+                # Whichever ends first: GPUs may differ, and blocks do.
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for done in ended:
+                    free.append(running.pop(done))
+                    yield done.result()
             gpu = free.pop()
             nearest = nearest_on_gpu(gpu)
             running[pool.submit(candidates, block, queries, k, floor, nearest, _GPU_ROUNDOFF)] = gpu

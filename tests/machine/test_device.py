@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine.machine import device
+from tests.pretended_cuda import pretended_cuda
 
 ROOT = Path(__file__).parents[2]
 # Names of instruction sets, and whether oneDNN has bf16 arithmetic within them.
@@ -113,3 +115,54 @@ def test_a_processor_without_bf16_arithmetic_passes_too():
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "product can depend on its number of rows" in done.stdout  # these were skipped, said why
+
+
+@pytest.mark.parametrize(
+    ("error", "fatal"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), True),
+        (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp"), True),
+        (type("EngineDeadError", (Exception,), {})("engine core died"), True),
+        (type("AcceleratorError", (RuntimeError,), {})("x"), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), False),
+        (ValueError("a prompt of 9 tokens"), False),
+    ],
+)
+def test_errors_after_which_a_process_can_do_nothing_are_told_from_others(error, fatal):
+    assert device.is_fatal(error) is fatal
+
+
+def test_a_gpu_that_does_not_show_as_nvidias_is_asked_for_through_torch(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(device, "_PERHAPS_GPU", (str(tmp_path / "dxg"),))
+    asked = []
+    monkeypatch.setattr(device, "_torch_has_gpu", lambda: asked.append(1) or True)
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        assert not device.machine_has_gpu()
+        assert not asked
+    (tmp_path / "dxg").touch()
+    assert device.machine_has_gpu()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert not device.machine_has_gpu()
+
+
+def test_a_process_takes_what_others_leave_of_a_gpu_and_its_share_of_it(monkeypatch):
+    spec = SimpleNamespace(memory=0, threads=0)
+    gib = 2**30
+    with pretended_cuda(memory=16 * gib):
+        where = device.prepare(spec)
+        assert str(where) == "cuda:0"
+        assert device.batch_memory(spec, where, gib) == pytest.approx(0.9 * 0.9 * 16 * gib - gib)
+    with pretended_cuda(memory=16 * gib, others=10 * gib) as gpu:
+        where = device.prepare(spec)
+        assert gpu.share == pytest.approx(6 / 16)
+        assert device.batch_memory(spec, where, gib) == pytest.approx(0.9 * 6 * gib - gib)
+        given = SimpleNamespace(memory=4 * gib, threads=0)
+        assert device.batch_memory(given, where, gib) == pytest.approx(0.9 * 4 * gib - gib)
+    monkeypatch.setattr(device, "_assigned_share", lambda: 0.5)
+    with pretended_cuda(memory=16 * gib):
+        assert device.batch_memory(spec, device.prepare(spec), 0) == pytest.approx(
+            0.9 * 0.9 * 8 * gib
+        )

@@ -9,11 +9,14 @@ import weakref
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.model_loading import load_model, shared_model
 from engine.reading.readers import specify
+
+CPU = torch.device("cpu")
 
 MIB = 2**20
 # Reads within a budget in processes forked from one that has imported what readers import, so that each
@@ -114,7 +117,7 @@ def loaded(path, dtype):
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(path)
-    return load_model("causal", path, config=config, dtype=dtype, code="")
+    return load_model("causal", path, config=config, dtype=dtype, code="", device=CPU)
 
 
 def test_a_model_in_use_is_not_loaded_again(stored):
@@ -122,7 +125,9 @@ def test_a_model_in_use_is_not_loaded_again(stored):
 
     def shared(dtype="float32", digest="a"):
         config = AutoConfig.from_pretrained(stored)
-        return shared_model("causal", stored, config=config, dtype=dtype, code="", digest=digest)
+        return shared_model(
+            "causal", stored, config=config, dtype=dtype, code="", digest=digest, device=CPU
+        )
 
     (first, told), (second, _) = shared(), shared()
     assert second is first

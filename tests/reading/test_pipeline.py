@@ -169,6 +169,17 @@ def test_a_read_that_raises_fails_alone():
     assert [o.failure for o in got] == [None, "ValueError: no such token", None]
 
 
+def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
+    def overflow(text):
+        raise ArithmeticError("the model's logits are not numbers")
+
+    plan, units = plan_of([f"t{i}" for i in range(30)])
+    with pytest.raises(ReadError, match="first 3 reads failed, all for one reason") as caught:
+        outputs(plan, units, actor_class(overflow), actors=1)
+    assert "logits are not numbers" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_actor_that_cannot_start_ends_in_one_line():
     class Broken(pipeline.ReaderActor):
         def load(self, spec):

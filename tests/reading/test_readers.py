@@ -139,3 +139,21 @@ def test_a_specification_holds_the_size_of_the_model(tiny_t5, tmp_path):
     model = T5ForConditionalGeneration.from_pretrained(tiny_t5)
     spec, _ = specify(tiny_t5, tmp_path)
     assert spec.parameters == sum(weights.numel() for weights in model.parameters())
+
+
+def test_quantised_weights_are_refused_where_our_own_loops_would_read_them(tiny_t5, tmp_path):
+    copy = tmp_path / "model"
+    shutil.copytree(tiny_t5, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4}
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"quantised \(awq\).*full precision"):
+        specify(copy, tmp_path)
+    config |= {
+        "model_type": "llama",
+        "is_encoder_decoder": False,
+        "architectures": ["LlamaForCausalLM"],
+    }
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"quantised \(awq\).*`engine` vllm"):
+        specify(copy, tmp_path)

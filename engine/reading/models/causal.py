@@ -17,7 +17,7 @@ from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.models import attention
 from engine.reading.models.decoding import Asked, Writer, Written
-from engine.reading.models.packed import PackedModel
+from engine.reading.models.packed import UNBOUNDED, PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
@@ -49,10 +49,11 @@ class CausalReader:
             dtype=spec.dtype,
             code=spec.code,
             digest=spec.weights,
+            device=self._device,
             attn_implementation=attention.ATTENTION if packs else None,
         )
         refuse_missing(loading, spec.name)
-        model = model.to(self._device).eval()
+        model = model.eval()
         self.stats = ReaderStats()
         ends = model.generation_config.eos_token_id
         writer = Writer(
@@ -69,10 +70,13 @@ class CausalReader:
             if packs
             else PaddedModel(model, writer, self.stats, shares=shares)
         )
-        if measured := device.token_cost(self._device, self._model.probe):
+        if measured := device.token_cost(self._device, self._model.probe, most=positions or None):
             self._model.learn(*measured)
             self.stats.token_bytes = int(measured[1])
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
+        # On a GPU the memory decides how many reads are written together.
+        by_memory = packs and self._device.type == "cuda"
+        self._most_tokens = UNBOUNDED if by_memory else device.max_batch_tokens(self._device)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
@@ -105,9 +109,7 @@ class CausalReader:
         for places in self._model.batches(
             [asked for _, asked in readable],
             memory=self._allowance.bytes,
-            max_tokens=1
-            if self._alone
-            else self._spec.batch_tokens or device.max_batch_tokens(self._device),
+            max_tokens=1 if self._alone else self._spec.batch_tokens or self._most_tokens,
         ):
             results: list[Written | str] = batching.run_halving(
                 places,

@@ -16,7 +16,7 @@ from engine.reading.protocol import ReaderSpec
 from engine.scoring.decided import Goal, goal_of
 
 # Stands for bytes that are no character, or not a whole one yet.
-_INCOMPLETE = "\ufffd"
+INCOMPLETE = "\ufffd"
 # What transformers replaces in a text, one after the other, where a tokenizer is to clean up its spaces
 # (``PreTrainedTokenizerBase.clean_up_tokenization``).
 _CLEANED = {
@@ -32,7 +32,7 @@ _CLEANED = {
     " 're": "'re",
 }
 # Decoders that turn each token into text by itself, so that more tokens only append to it. With bytes, see
-# ``_INCOMPLETE``.
+# ``INCOMPLETE``.
 _TOKEN_BY_TOKEN = {"Replace", "ByteFallback", "ByteLevel", "Metaspace", "Fuse", "Strip"}
 _JOINING = {"ByteLevel", "Fuse"}
 # Where transformers' own methods that make the text are defined. A class of another may have others.
@@ -77,7 +77,7 @@ class Deciding:
             return [None] * reads
         return [
             # In an output, such a character may stand for one that is not whole yet.
-            None if known is None or any(_INCOMPLETE in one for one in known)
+            None if known is None or any(INCOMPLETE in one for one in known)
             else goal_of(self._metric, tuple(known))
             for known in references
         ]  # fmt: skip
@@ -88,12 +88,12 @@ class Deciding:
         Args:
             text: of the tokens, as the tokenizer decodes them; without a stop string.
         """
-        beginnings = [text.rstrip(_INCOMPLETE)]
+        beginnings = [text.rstrip(INCOMPLETE)]
         if self._cleans:
             # Whether a tokenizer that is to clean up does so depends on its kind: both must be decided.
             raw = self._tokenizer.decode(
                 tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            ).rstrip(_INCOMPLETE)
+            ).rstrip(INCOMPLETE)
             beginnings = [raw, certain_cleaned(raw)]
         if any(goal.can_score(_without_begun(one, self._stop)) for one in beginnings):
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 import torch
 
 from engine.errors import InputError
-from engine.reading.models.deciding import Deciding
+from engine.reading.models.deciding import INCOMPLETE, Deciding, grows
 from engine.reading.protocol import ReaderSpec
 from engine.scoring.decided import Goal
 
@@ -43,7 +44,8 @@ class Written:
 
     Attributes:
         tokens: what was generated, the token that ended a stop string included, end tokens not.
-        text: their text, before the first stop string; or the choice.
+        text: their text, before the first stop string; or the choice. Of an answer that has ended; one that
+            goes on may not have been looked at yet.
         confidence, decided: see ``ReadOutput``.
         goal: see ``Asked``.
     """
@@ -86,23 +88,79 @@ def choose(
         first: their first tokens.
     """
     if len(choices) == 1:
-        alone = logits.float().softmax(-1)[:, first[0]].tolist()
-        return [(choices[0] if share > 0.5 else "", share) for share in alone]
-    shares = logits[:, list(first)].float().softmax(-1)
-    best = shares.argmax(-1).tolist()
-    return [
-        (choices[place], share) for place, share in zip(best, shares[:, 0].tolist(), strict=True)
-    ]
+        shares = logits.float().softmax(-1)[:, first[0] : first[0] + 1]
+    else:
+        shares = torch.stack([logits[:, token] for token in first], 1).float().softmax(-1)
+    # Told with the rest, in one synchronisation.
+    broken = logits.isnan().any(-1, keepdim=True)
+    rows: list[list[float]] = shares.masked_fill(broken, math.nan).tolist()
+    if any(math.isnan(row[0]) for row in rows):
+        raise _not_numbers()
+    if len(choices) == 1:
+        return [(choices[0] if share > 0.5 else "", share) for (share,) in rows]
+    return [(choices[row.index(max(row))], row[0]) for row in rows]
 
 
-def refuse_nan(logits: torch.Tensor) -> None:
-    """Refuse to answer where a model's arithmetic overflowed: any token would do.
+def next_tokens(logits: torch.Tensor) -> list[int]:
+    """The token of highest probability in each row, in one synchronisation.
+
+    Args:
+        logits: (rows, vocabulary).
 
     Raises:
-        ArithmeticError: some logits are not numbers.
+        ArithmeticError: some logits are not numbers: any token would do.
     """
-    if logits.isnan().any():
-        raise ArithmeticError("the model's logits are not numbers; use `dtype` float32 or bfloat16")
+    # On a CPU it is several times as slow in bf16. Elsewhere a copy would only take memory.
+    best = (logits.float() if logits.device.type == "cpu" else logits).argmax(-1, keepdim=True)
+    # What is not a number is taken for the greatest, so that one look at this value suffices.
+    broken = logits.gather(-1, best).isnan()
+    tokens: list[int] = torch.where(broken, -1, best)[:, 0].tolist()
+    if min(tokens, default=0) < 0:
+        raise _not_numbers()
+    return tokens
+
+
+def _not_numbers() -> ArithmeticError:
+    return ArithmeticError("the model's logits are not numbers; use `dtype` float32 or bfloat16")
+
+
+class Stops:
+    """The strings at which outputs end, looked for only where one may have been completed.
+
+    A string is complete when its last character is, so a token whose text has no such character completes
+    none. That is known of tokenizers whose text grows token by token (``deciding.grows``); with others every
+    text is looked at.
+
+    Args:
+        tokenizer: of the reader.
+        stop: the strings.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._last = {string[-1] for string in stop}
+        # Where spaces are cleaned up, a token's own text may lose one that it has behind others.
+        cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+        strange = any(INCOMPLETE in string for string in stop)
+        self._always = bool(stop) and (cleans or strange or not grows(tokenizer))
+        self._ends: dict[int, bool] = {}
+
+    def may_end(self, token: int) -> bool:
+        """Whether a text that this token was added to may now have a stop string."""
+        if self._always or not self._stop:
+            return self._always
+        if token not in self._ends:
+            # Twice, since what stands first may lose its space.
+            text = self._tokenizer.decode([token, token], skip_special_tokens=True)
+            whole = text and INCOMPLETE not in text
+            self._ends[token] = not whole or not self._last.isdisjoint(text)
+        return self._ends[token]
+
+    def before(self, text: str) -> str | None:
+        """The text before the first stop string; None where it has none."""
+        places = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        return text[: min(places)] if places else None
 
 
 class Writer:
@@ -117,41 +175,48 @@ class Writer:
     def __init__(self, spec: ReaderSpec, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
-        self._stop = spec.stop
+        self._stops = Stops(tokenizer, spec.stop)
         self._choices = spec.choices
         self._first = first_tokens(tokenizer, spec.choices, spec.name)
         self.deciding = Deciding(spec, tokenizer)
         self.most = 0 if spec.choices else spec.max_new_tokens
         self.padding = min(ends, default=0)
 
-    def write(self, answers: Sequence[Written], logits: torch.Tensor) -> list[int]:
+    def write(self, answers: Sequence[Written | None], logits: torch.Tensor) -> list[int]:
         """Take the next token of each answer; the places of those that go on.
 
         Args:
+            answers: None for rows that nothing is written of.
             logits: (answers, vocabulary).
         """
-        refuse_nan(logits)
         if self._choices:
             chosen = choose(logits, self._choices, self._first)
             for answer, (text, confidence) in zip(answers, chosen, strict=True):
-                answer.text, answer.confidence = text, confidence
+                if answer is not None:
+                    answer.text, answer.confidence = text, confidence
             return []
-        chosen = logits.float().argmax(-1).tolist()  # in bf16 it is several times as slow
         return [
             place
-            for place, (answer, token) in enumerate(zip(answers, chosen, strict=True))
-            if self._take(answer, token)
+            for place, (answer, token) in enumerate(zip(answers, next_tokens(logits), strict=True))
+            if answer is not None and self._take(answer, token)
         ]
 
     def _take(self, answer: Written, token: int) -> bool:
         if token in self._ends:
+            answer.text = self._text(answer)
             return False
         answer.tokens.append(token)
-        text = self._tokenizer.decode(answer.tokens, skip_special_tokens=True)
-        places = [at for stop in self._stop if (at := text.find(stop)) >= 0]
-        answer.text = text[: min(places)] if places else text
-        if places or len(answer.tokens) >= self.most:
+        ended = len(answer.tokens) >= self.most
+        if answer.goal is None and not ended and not self._stops.may_end(token):
+            return True
+        text = self._text(answer)
+        before = self._stops.before(text)
+        answer.text = text if before is None else before
+        if before is not None or ended:
             return False
         if answer.goal is not None:
             answer.decided = self.deciding.is_decided(answer.goal, answer.tokens, text)
         return not answer.decided
+
+    def _text(self, answer: Written) -> str:
+        return self._tokenizer.decode(answer.tokens, skip_special_tokens=True)

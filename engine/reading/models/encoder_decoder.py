@@ -22,7 +22,7 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.models.deciding import Deciding
-from engine.reading.models.decoding import choose, first_tokens, refuse_nan
+from engine.reading.models.decoding import Stops, choose, first_tokens, next_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.t5 import T5
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
@@ -68,9 +68,10 @@ class EncoderDecoderReader:
             dtype=spec.dtype,
             code=spec.code,
             digest=spec.weights,
+            device=self._device,
         )
         refuse_missing(loading, spec.name)
-        model = model.to(self._device).eval()
+        model = model.eval()
         padded = self._device.type == "cuda"
         self._model = T5(model, padded=padded, max_new_tokens=spec.max_new_tokens)
         self.stats = ReaderStats()
@@ -84,13 +85,12 @@ class EncoderDecoderReader:
             getattr(model.config, "max_position_embeddings", 0) or 512
         )
         self._deciding = Deciding(spec, self._tokenizer)
+        self._stops = Stops(self._tokenizer, spec.stop)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
         most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
         self._chunk_tokens = min(spec.batch_tokens or most, most)
-        # Without padding a read takes only what memory it takes; tokens need no limit.
-        self._decoded_tokens = spec.batch_tokens or (
-            device.max_batch_tokens(self._device) if padded else 2**62
-        )
+        # What decoding takes is memory alone; tokens need no limit.
+        self._decoded_tokens = spec.batch_tokens or 2**62
         self._encode_cost = self._model.encode_cost
         if measured := device.token_cost(self._device, self.probe):
             # What is kept of a token is certain, whatever was measured.
@@ -243,7 +243,6 @@ class EncoderDecoderReader:
         decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
         if self._choices:
             logits = decoding.step([self._start] * len(reads))
-            refuse_nan(logits)
             chosen = choose(logits, self._spec.choices, self._choices)
             return [
                 _output(read, text.strip(), 0, confidence)
@@ -254,12 +253,9 @@ class EncoderDecoderReader:
         alive = list(range(len(reads)))
         latest = [self._start] * len(reads)
         while True:
-            # argmax is several times as slow in bf16.
-            logits = decoding.step(latest)
-            refuse_nan(logits)
-            chosen = logits.float().argmax(-1).tolist()
+            tokens = next_tokens(decoding.step(latest))
             going: list[int] = []
-            for place, (row, token) in enumerate(zip(alive, chosen, strict=True)):
+            for place, (row, token) in enumerate(zip(alive, tokens, strict=True)):
                 if token in self._end_tokens:
                     continue
                 written[row].append(token)
@@ -278,7 +274,7 @@ class EncoderDecoderReader:
         return [
             _output(
                 read,
-                _before_stop(text, self._spec.stop).strip(),
+                self._cut(text).strip(),
                 sum(token not in self._special for token in tokens),
                 decided=done,
             )
@@ -293,16 +289,15 @@ class EncoderDecoderReader:
         return self._deciding.is_decided(read.goal, tokens, text)
 
     def _stopped(self, tokens: list[int]) -> bool:
-        """Whether an output has reached a stop string."""
-        if not self._spec.stop:
+        """Whether an output has reached a stop string with its last token."""
+        if not self._stops.may_end(tokens[-1]):
             return False
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return _before_stop(text, self._spec.stop) != text
+        return self._stops.before(text) is not None
 
-
-def _before_stop(text: str, stops: Sequence[str]) -> str:
-    places = [at for stop in stops if (at := text.find(stop)) >= 0]
-    return text[: min(places)] if places else text
+    def _cut(self, text: str) -> str:
+        before = self._stops.before(text)
+        return text if before is None else before
 
 
 def _order(item: _Input) -> tuple[int, tuple[int, ...]]:

@@ -9,14 +9,17 @@ token of each in a step, since a step costs about as much for one as for many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
 from engine.reading.models import sharing
-from engine.reading.models.attention import KEYS, Cache, Packing, Span, round_up
+from engine.reading.models.attention import Cache, Layout, Pass, Span, Writing
 from engine.reading.models.decoding import Asked, Writer, Written
+from engine.reading.models.in_rows import InRows
+from engine.reading.models.in_turn import InTurn
 from engine.reading.protocol import ReaderStats
 
 # On a CPU larger chunks leave its caches, and matrix products are at full speed from 256 rows on.
@@ -24,6 +27,12 @@ _CPU_CHUNK = 1024
 _GPU_CHUNK = 8192
 # Fewer tokens at once waste the processor, whatever the memory.
 _LEAST_CHUNK = 64
+# Where attention runs in rows, bounds of what it copies and hides, for each token of a chunk: queries with
+# padding, keys with padding, and pairs of both.
+_QUERIES, _KEYS, _PAIRS = 2, 4, 2048
+# Reads that are written together on a GPU: more take as much longer a step.
+_MOST_ROWS = 1024
+UNBOUNDED = 2**62
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class PackedModel:
         writer: continues the answers.
         stats: counts the tokens.
         head: tokens that most prompts begin with; their keys and values are kept.
-        padded: whether attention pads; None means on a GPU only.
+        padded: whether attention runs in rows, as on a GPU; None means on a GPU only.
     """
 
     def __init__(
@@ -60,26 +69,39 @@ class PackedModel:
         self._writer = writer
         self._stats = stats
         self._layers: int = config.num_hidden_layers
-        self._groups: int = getattr(config, "num_key_value_heads", 0) or config.num_attention_heads
-        self._width: int = (
-            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        )
-        self._device: torch.device = model.device
-        self._dtype: torch.dtype = model.dtype
-        self._padded = self._device.type == "cuda" if padded is None else padded
+        heads: int = config.num_attention_heads
+        groups: int = getattr(config, "num_key_value_heads", 0) or heads
+        width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+        device: torch.device = model.device
+        self._padded = device.type == "cuda" if padded is None else padded
+        shape = {"layers": self._layers, "groups": groups, "width": width, "dtype": model.dtype}
+        self._layout: Layout = InRows(**shape, device=device) if self._padded else InTurn(**shape)
         self._head = list(head)
         self._head_cache: Cache | None = None
         self._chunk = _LEAST_CHUNK
-        self._whole_chunk = _GPU_CHUNK if self._device.type == "cuda" else _CPU_CHUNK
+        self._whole_chunk = _GPU_CHUNK if device.type == "cuda" else _CPU_CHUNK
         self._most = self._whole_chunk
-        item = torch.empty((), dtype=self._dtype).element_size()
-        self._cached_token_bytes = 2 * self._layers * self._groups * self._width * item
+        item = torch.empty((), dtype=model.dtype).element_size()
+        self._cached_token_bytes = 2 * self._layers * groups * width * item
         # Until measured: the states in and out, the gate and up projections and their product, and
         # one copy of the states in fp32 (norms).
         inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         self._chunk_bytes = 0.0
         self._token_bytes = float(item * (6 * config.hidden_size + 3 * inner))
         self._token_bytes += 4 * config.hidden_size
+        self._rows = _MOST_ROWS if self._padded else UNBOUNDED
+        self._row_bytes = 0.0
+        self._logit_bytes = 0.0
+        if self._padded:
+            # Of each bounded token: queries and answers, keys and values; which keys are seen, as it is told
+            # and as it is added. And the logits of a read.
+            self._row_bytes = float(
+                _QUERIES * 2 * heads * width * item
+                + _KEYS * 2 * groups * width * item
+                + _PAIRS * heads // groups * (1 + item)
+            )
+            self._logit_bytes = 2.0 * item * config.vocab_size
+            self._token_bytes += self._row_bytes
 
     def probe(self, tokens: int) -> None:
         """Run a number of tokens as one text, to measure what they cost beside their cached states."""
@@ -90,7 +112,7 @@ class PackedModel:
         self._chunk_bytes = fixed
         # The states of a token in and out of a layer are certain, whatever was measured.
         least = 4.0 * self._model.config.hidden_size
-        self._token_bytes = max(per_token - self._cached_token_bytes, least)
+        self._token_bytes = max(per_token - self._cached_token_bytes, least) + self._row_bytes
 
     def shrink(self) -> None:
         """Run smaller chunks from now on: memory ran out."""
@@ -112,40 +134,53 @@ class PackedModel:
         by_memory = int((memory / 2 - self._chunk_bytes) / self._token_bytes)
         self._chunk = max(_LEAST_CHUNK, min(self._most, by_memory))
         left = memory - self._chunk_bytes - self._token_bytes * self._chunk
-        room = min(max_tokens, int(left / self._cached_token_bytes) - len(self._head))
+        left -= self._cached_token_bytes * len(self._head)
         order = sorted(range(len(asked)), key=lambda place: asked[place].tokens)
         group: list[int] = []
-        taken = 0
+        tokens_taken, bytes_taken = 0, 0.0
         for place in order:
             tokens = asked[place].tokens
-            needed = len(tokens) + self._writer.most + KEYS
+            room = self._layout.room(len(tokens) + self._writer.most)
+            shared = 0
             if group:  # what it shares with its neighbour may become a separate segment
-                shared = sharing.common_length(tokens, asked[group[-1]].tokens)
-                needed += shared + KEYS if shared > len(self._head) else 0
-            if group and taken + needed > room:
-                yield group
-                group, taken, needed = [], 0, len(tokens) + self._writer.most + KEYS
+                length = sharing.common_length(tokens, asked[group[-1]].tokens)
+                shared = self._layout.room(length) if length > len(self._head) else 0
+                full = tokens_taken + room + shared > max_tokens
+                if (
+                    full
+                    or bytes_taken + self._bytes(room, shared) > left
+                    or len(group) == self._rows
+                ):
+                    yield group
+                    group, tokens_taken, bytes_taken, shared = [], 0, 0.0, 0
             group.append(place)
-            taken += needed
+            tokens_taken += room + shared
+            bytes_taken += self._bytes(room, shared)
         if group:
             yield group
+
+    def _bytes(self, room: int, shared: int) -> float:
+        """What a read takes until it is written, with a segment that it shares."""
+        # In rows, a layer of it is copied as others leave.
+        copied = room / self._layers if self._padded else 0.0
+        return self._cached_token_bytes * (room + shared + copied) + self._logit_bytes
 
     @torch.inference_mode()
     def answer(self, asked: Sequence[Asked]) -> list[Written]:
         """Continue each text."""
         tokens = [a.tokens for a in asked]
         written = [Written(goal=a.goal) for a in asked]
-        cache, offsets, alive = self._prefill(tokens, written, chunk=self._chunk)
+        writing, alive = self._prefill(tokens, written, chunk=self._chunk)
         while alive:
-            spans = [
-                # The last token written is not in the cache yet.
-                Span(at, 1, offsets[i], len(tokens[i]) + len(written[i].tokens) - 1)
-                for at, i in enumerate(alive)
-            ]
-            ids = [written[i].tokens[-1] for i in alive]
-            logits = self._forward(ids, spans, cache, writing=True)
-            going = self._writer.write([written[i] for i in alive], logits)
-            alive = [alive[place] for place in going]
+            rows = [row for row, i in enumerate(writing.reads) if i in alive]
+            writing.keep(rows)
+            reads = writing.reads
+            # The last token written is not in the cache yet. Of reads that have ended any token will do.
+            ids = [(written[i].tokens or [self._writer.padding])[-1] for i in reads]
+            have = [len(tokens[i]) + max(len(written[i].tokens), 1) - 1 for i in reads]
+            logits = self._forward(writing.step(ids, have))
+            going = self._writer.write([written[i] if i in alive else None for i in reads], logits)
+            alive = {reads[row] for row in going}
         return written
 
     @torch.inference_mode()
@@ -155,33 +190,25 @@ class PackedModel:
         written: Sequence[Written] | None = None,
         *,
         chunk: int,
-    ) -> tuple[Cache, list[int], list[int]]:
+    ) -> tuple[Writing, set[int]]:
         """Run the texts and take each answer's first token.
 
         Returns:
-            the cache, where in it each text begins, and which answers go on.
+            what the others follow from, and which answers go on.
         """
         head = self._head_states()
         done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
         parts = sharing.segments(sequences, done)
-        offsets: list[int] = []
-        room = 0
-        for part in parts:
-            offsets.append(room)
-            room += round_up(part.end + (self._writer.most if part.whole else 0))
-        cache = self._new_cache(room)
-        begins = [0] * len(sequences)
-        alive: list[int] = []
+        rooms = [self._layout.room(p.end + (self._writer.most if p.whole else 0)) for p in parts]
+        # Reads that are written on stand first, in order of their room.
+        order = sorted(range(len(parts)), key=lambda i: (not parts[i].whole, rooms[i]))
+        begins = accumulate((rooms[i] for i in order), initial=0)
+        offsets = dict(zip(order, begins, strict=False))
+        cache = self._layout.new_cache(sum(rooms))
+        alive: set[int] = set()
         for level in range(max((part.level for part in parts), default=-1) + 1):
             own = [i for i, part in enumerate(parts) if part.level == level]
-            for i in own:
-                part = parts[i]
-                source = head if part.parent < 0 else cache
-                if part.start:
-                    start = 0 if part.parent < 0 else offsets[part.parent]
-                    cache.copy(source, start, offsets[i], part.start)
-                if part.whole:
-                    begins[part.sample] = offsets[i]
+            self._copy_beginnings(parts, own, offsets, head, cache)
             if self._padded:  # to the longest of a chunk: let it be no longer than the others
                 own.sort(key=lambda i: parts[i].end)
             runs = [(i, parts[i].start, parts[i].end) for i in own]
@@ -192,60 +219,70 @@ class PackedModel:
                     size = piece.last - piece.first
                     spans.append(Span(len(ids), size, offsets[piece.segment], piece.first))
                     ids += sequences[parts[piece.segment].sample][piece.first : piece.last]
-                logits = self._forward(ids, spans, cache)
+                logits = self._forward(self._layout.prompts(ids, spans, cache))
                 self._stats.prompt_tokens += len(ids)
                 self._stats.padded_tokens += len(ids)
                 ended = [
-                    (row, parts[piece.segment].sample)
-                    for row, piece in enumerate(pieces)
+                    parts[piece.segment].sample
                     if parts[piece.segment].whole and piece.last == parts[piece.segment].end
+                    else None
+                    for piece in pieces
                 ]
-                if written is not None and ended:
-                    rows = [row for row, _ in ended]
-                    going = self._writer.write([written[i] for _, i in ended], logits[rows])
-                    alive += [ended[place][1] for place in going]
-        return cache, begins, sorted(alive)
+                if written is not None and any(i is not None for i in ended):
+                    answers = [None if i is None else written[i] for i in ended]
+                    going = self._writer.write(answers, logits)
+                    alive |= {i for row in going if (i := ended[row]) is not None}
+        whole = [i for i in order if parts[i].whole]
+        writing = self._layout.writing(
+            cache,
+            [parts[i].sample for i in whole],
+            [offsets[i] for i in whole],
+            [rooms[i] for i in whole],
+        )
+        return writing, alive
+
+    def _copy_beginnings(
+        self,
+        parts: Sequence[sharing.Segment],
+        own: Sequence[int],
+        offsets: Mapping[int, int],
+        head: Cache,
+        cache: Cache,
+    ) -> None:
+        """Copy what stands before some segments to where these begin: from the head, or their parents."""
+        begun = [i for i in own if parts[i].start]
+        from_head = [(0, offsets[i], parts[i].start) for i in begun if parts[i].parent < 0]
+        from_parents = [
+            (offsets[parts[i].parent], offsets[i], parts[i].start)
+            for i in begun
+            if parts[i].parent >= 0
+        ]
+        for source, moves in ((head, from_head), (cache, from_parents)):
+            if moves:
+                self._layout.copy(source, cache, moves)
 
     def _head_states(self) -> Cache:
         if self._head_cache is None:
-            cache = self._new_cache(len(self._head))
+            cache = self._layout.new_cache(self._layout.room(len(self._head)))
             if self._head:
-                self._forward(self._head, [Span(0, len(self._head), 0, 0)], cache)
+                self._forward(
+                    self._layout.prompts(self._head, [Span(0, len(self._head), 0, 0)], cache)
+                )
                 self._stats.prompt_tokens += len(self._head)
                 self._stats.padded_tokens += len(self._head)
             self._head_cache = cache
         return self._head_cache
 
-    def _new_cache(self, room: int) -> Cache:
-        shape = (self._groups, round_up(room), self._width)
-
-        def make() -> list[torch.Tensor]:
-            return [
-                torch.zeros(shape, dtype=self._dtype, device=self._device)
-                for _ in range(self._layers)
-            ]
-
-        return Cache(make(), make())
-
-    def _forward(
-        self, ids: Sequence[int], spans: Sequence[Span], cache: Cache, *, writing: bool = False
-    ) -> torch.Tensor:
-        """Run packed tokens; the logits after the last of each span: (spans, vocabulary)."""
-        asked, ids, spans = len(spans), list(ids), list(spans)
-        if len(ids) == 1:
-            # Products with a single row take another way through the library, and round otherwise.
-            ids *= 2
-            spans.append(replace(spans[0], at=1))
-        last = [s.at + s.tokens - 1 for s in spans]
-        positions = torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans])
+    def _forward(self, of: Pass) -> torch.Tensor:
+        """The logits that are asked for: (asked, vocabulary)."""
         out = self._model(
-            input_ids=torch.tensor([ids], device=self._device),
-            position_ids=positions.unsqueeze(0).to(self._device),
+            input_ids=of.ids.unsqueeze(0),
+            position_ids=of.positions.unsqueeze(0),
             use_cache=False,
-            logits_to_keep=torch.tensor(last if len(last) > 1 else last * 2, device=self._device),
-            packing=Packing(cache, spans, self._padded, self._device, writing),
+            logits_to_keep=of.last,
+            packing=of.packing,
         )
-        return out.logits[0, :asked]
+        return out.logits[0, : of.asked]
 
 
 def _chunks(
@@ -258,10 +295,14 @@ def _chunks(
     pieces: list[_Piece] = []
     free = most
     for segment, start, end in parts:
-        longest = max([end - start, *(piece.last - piece.first for piece in pieces)])
-        if padded and pieces and (len(pieces) + 1) * longest > 2 * most:
-            yield pieces
-            pieces, free = [], most
+        if padded and pieces:
+            rows = len(pieces) + 1
+            longest = max(end - start, *(piece.last - piece.first for piece in pieces))
+            seen = max(end, *(piece.last for piece in pieces))
+            shapes = ((longest, _QUERIES), (seen, _KEYS), (longest * seen, _PAIRS))
+            if any(rows * size > times * most for size, times in shapes):
+                yield pieces
+                pieces, free = [], most
         while start < end:
             last = min(end, start + free)
             pieces.append(_Piece(segment, start, last))

@@ -137,14 +137,7 @@ class PaddedModel:
         alive = list(range(rows))
         step = ids.to(self._device)
         while True:
-            logits = self._model(
-                input_ids=step,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
+            logits = self._logits(step, mask, positions, cache)
             going = self._writer.write([written[row] for row in alive], logits)
             if not going:
                 return written
@@ -157,3 +150,21 @@ class PaddedModel:
             step = torch.tensor([[written[row].tokens[-1]] for row in alive], device=self._device)
             mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
             positions = last + 1
+
+    def _logits(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        cache: DynamicCache,
+    ) -> torch.Tensor:
+        """Logits, (rows, vocabulary), of what follows the last token."""
+        out = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return out.logits[:, -1]

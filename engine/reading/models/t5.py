@@ -191,6 +191,7 @@ class Decoding:
         self._model = model
         self._cross = cross
         self._at = 0
+        self._kept: list[int] = []
         # Widths that are multiples of 32 also keep a batch of one read on the kernel that larger
         # ones run on: torch has another for small products, which rounds otherwise.
         self._caches = torch.zeros(
@@ -201,18 +202,22 @@ class Decoding:
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits, (reads, vocabulary), of what follows each read's latest token."""
+        # In one copy to the device: tokens, and the rows that stay.
+        sizes = [len(tokens), len(self._kept)]
+        latest, kept = torch.tensor([*tokens, *self._kept]).to(self._model.device).split(sizes)
+        if self._kept:
+            self._caches = self._caches.index_select(2, kept)
+            self._cross.keep(self._kept, kept)
+            self._kept = []
         if self._at == self._caches.shape[4]:
             self._caches = pad(self._caches, (0, 0, 0, STEP))
-        latest = torch.tensor(tokens, device=self._model.device)
         logits = self._model.step(latest, self._caches, self._at, self._cross)
         self._at += 1
         return logits
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these reads only, in this order."""
-        chosen = torch.tensor(rows, device=self._model.device)
-        self._caches = self._caches.index_select(2, chosen)
-        self._cross.keep(rows)
+        """Go on with these reads only, in this order, from the next step on."""
+        self._kept = list(rows)
 
 
 def _position_biases(stack: Any, length: int, *, causal: bool) -> list[torch.Tensor]:

@@ -42,8 +42,8 @@ class CrossAttention(Protocol):
         """
         ...
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these reads only, in this order."""
+    def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
+        """Go on with these reads only, in this order; ``chosen`` has the same numbers on the device."""
         ...
 
 
@@ -139,7 +139,7 @@ class ReadByRead:
         self._reads = list(reads)
         self._plan()
 
-    def keep(self, rows: Sequence[int]) -> None:
+    def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
         self._reads = [self._reads[row] for row in rows]
         self._plan()
 
@@ -251,8 +251,7 @@ class PaddedReads:
         mask = torch.zeros(inside.shape, dtype=example.dtype).masked_fill_(~inside, _OUTSIDE)
         self._mask = mask[:, None, None].to(example.device)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        chosen = torch.tensor(rows, device=self._mask.device)
+    def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
         self._states = self._states.index_select(2, chosen)
         self._mask = self._mask[chosen]
 

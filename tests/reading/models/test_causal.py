@@ -304,3 +304,15 @@ def test_position_codes_that_follow_from_the_batch_are_read_one_text_at_a_time(
     rows = counted(reader, monkeypatch)
     reader.read(prompts)
     assert rows == [1] * len(prompts)
+
+
+def test_a_model_of_few_positions_is_loaded(bundled_spec, tmp_path):
+    """What tokens cost is measured with no more of them than it can read."""
+    config = tiny_models()["gpt2"]
+    config.n_positions = 256
+    config.eos_token_id = config.bos_token_id = config.pad_token_id = 2
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=4)
+    (output,) = CausalReader(spec).read([["what is the capital of aruba"]])
+    assert output.failure is None

@@ -109,7 +109,7 @@ def write(tokenizer, tokens, metric, references, stop):
     )
     (goal,) = writer.deciding.goals([references], 1)
     answer = Written(goal=goal)
-    for token in tokens:
+    for token in [*tokens, tokenizer.eos_token_id]:
         logits = torch.zeros(1, len(tokenizer))
         logits[0, token] = 1.0
         if not writer.write([answer], logits):
@@ -154,6 +154,32 @@ def test_ending_a_decided_read_changes_no_label(name, data):
     else:
         assert cut.tokens == whole.tokens
         assert cut.text == whole.text
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_stop_strings_end_an_answer_at_the_token_that_completes_the_first(name, data):
+    """Against a look at the whole text after every token."""
+    tokenizer = TOKENIZERS[name]
+    tokens = some_tokens(tokenizer, data)
+    text = tokenizer.decode(tokens, skip_special_tokens=True)
+    stops = [" ", "\n", ". ", "x", " the", "€", "ab", *([text[-3:], text[1:3]] if text else [])]
+    stop = tuple(
+        data.draw(st.lists(st.sampled_from([s for s in stops if s]), max_size=3, unique=True))
+    )
+    expected, text = [], ""
+    for token in tokens[:8]:
+        if token == tokenizer.eos_token_id:
+            break
+        expected.append(token)
+        text = tokenizer.decode(expected, skip_special_tokens=True)
+        places = [at for one in stop if (at := text.find(one)) >= 0]
+        if places:
+            text = text[: min(places)]
+            break
+    answer = write(tokenizer, tokens, "f1", None, stop)
+    assert (answer.tokens, answer.text) == (expected, text)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

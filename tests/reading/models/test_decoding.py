@@ -60,7 +60,7 @@ def test_answers_end_at_an_end_token_or_a_stop_string(text, expected):
 
 def test_the_first_of_several_stop_strings_ends_an_answer():
     assert written("one two. three", stop=(". ", " t")) == ("one", 5)
-    assert written("ab", stop=()) == ("ab", 2)
+    assert written("ab\0", stop=()) == ("ab", 2)
 
 
 def test_only_answers_that_go_on_are_named():

@@ -1,0 +1,282 @@
+"""Readers on a pretended GPU: outputs as on the CPU, few launches, copies and synchronisations, in their memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.machine import device
+from engine.reading.models.causal import CausalReader
+from engine.reading.models.encoder_decoder import EncoderDecoderReader
+from engine.reading.models.packed import PackedModel
+from engine.reading.models.padded import PaddedModel
+from engine.reading.models.t5 import T5
+from engine.reading.prompting.prompts import default_prompt
+from tests.pretended_cuda import pretended_cuda
+from tests.reading.models import tiny_models
+from tests.reading.models.test_causal import save_random_model
+
+GIB = 2**30
+PROMPT = default_prompt("short-answer", "causal", "in-prompt")
+
+
+def prompts(count, words=7):
+    """Prompts of ``count`` questions with a passage each, of different lengths."""
+    return [
+        PROMPT.render(f"what is {i}", [(f"T{i}", f"word {i} is here " * (1 + i % words))])
+        for i in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def causal(bundled_spec, tmp_path_factory):
+    """Specifications of random models: run on packed tokens, padded, and with a window."""
+    specs = {}
+    for family in ("llama", "gpt2", "mistral"):
+        folder = tmp_path_factory.mktemp(family)
+        save_random_model(family, bundled_spec, folder)
+        specs[family] = replace(bundled_spec, path=str(folder), max_new_tokens=12)
+    return specs
+
+
+@pytest.fixture(scope="module")
+def fid(bundled_spec, tmp_path_factory):
+    """The specification of a random T5."""
+    folder = tmp_path_factory.mktemp("t5")
+    tiny_models.save_tokenizer(folder)
+    tiny_models.save_model("t5", folder)
+    return replace(
+        bundled_spec, path=str(folder), architecture="encoder-decoder", stop=(),
+        max_input_tokens=64, max_new_tokens=12, shared_prefix="", special_tokens=True,
+    )  # fmt: skip
+
+
+def lists(count):
+    """Fused reads of three inputs each, and each input alone."""
+    inputs = [
+        " ".join(f"w{(7 * i + 3 * j + i * j) % 97}" for j in range(3 + i % 20))
+        for i in range(count)
+    ]
+    fused = [inputs[i : i + 3] for i in range(0, count - 2, 3)]
+    return [*fused, *([one] for one in inputs)]
+
+
+class Counted:
+    """Forward passes of a class's method, on the way through."""
+
+    def __init__(self, monkeypatch, owner, name):
+        self.calls = 0
+        through = getattr(owner, name)
+
+        def count(*args, **kwargs):
+            self.calls += 1
+            return through(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, count)
+
+
+def on_gpu(load, reads, passes, **options):
+    """Outputs on a pretended GPU, and what the device and ``passes`` counted meanwhile."""
+    with pretended_cuda(**options) as gpu:
+        reader = load()
+        gpu.reset()
+        passes.calls = 0
+        outputs = reader.read(reads)
+        assert reader.stats.memory_halvings == 0
+    return outputs, gpu
+
+
+def test_packed_readers_wait_and_copy_once_a_step(causal, monkeypatch):
+    passes = Counted(monkeypatch, PackedModel, "_forward")
+    launches = []
+    for count in (6, 60):
+        reads = prompts(count)
+        expected = CausalReader(causal["llama"]).read(reads)
+        outputs, gpu = on_gpu(lambda: CausalReader(causal["llama"]), reads, passes)
+        assert outputs == expected
+        assert len({output.output for output in outputs}) > 3
+        assert gpu.synchronisations <= passes.calls
+        # And one for what prompts have in common.
+        assert gpu.copies <= passes.calls + 1
+        launches.append(gpu.launches / passes.calls)
+    assert launches[1] <= 1.1 * launches[0]
+
+
+def test_reads_that_end_at_different_times_leave_the_rows(causal, monkeypatch):
+    """With an end token that the random model likes, reads end throughout."""
+    passes = Counted(monkeypatch, PackedModel, "_forward")
+    spec = replace(causal["llama"], stop=("e",), max_new_tokens=20)
+    reads = prompts(30)
+    expected = CausalReader(spec).read(reads)
+    lengths = {output.output_tokens for output in expected}
+    assert len(lengths) > 3
+    outputs, gpu = on_gpu(lambda: CausalReader(spec), reads, passes)
+    assert outputs == expected
+    assert gpu.copies <= passes.calls + 1
+
+
+def test_prompts_with_nothing_computed_before_need_no_mask(causal, monkeypatch):
+    passes = Counted(monkeypatch, PackedModel, "_forward")
+    spec = replace(causal["llama"], shared_prefix="", max_new_tokens=1)
+    reads = [[f"{i} apples and " + "pears " * (i % 5)] for i in range(8)]
+    expected = CausalReader(spec).read(reads)
+    outputs, gpu = on_gpu(lambda: CausalReader(spec), reads, passes)
+    assert outputs == expected
+    assert set(gpu.attention) == {("float32", "causal")}
+
+
+def test_no_step_copies_keys_and_values(causal, monkeypatch):
+    """What a step takes for a moment is less than the keys and values of one layer."""
+    spec = replace(causal["llama"], max_new_tokens=8)
+    reads = [[text + " and" * 900] for (text,) in prompts(4)]
+    above, cached = [], []
+    with pretended_cuda() as gpu:
+        reader = CausalReader(spec)
+        model = reader._model
+        through = model._forward
+
+        def watched(of, gpu=gpu, through=through):
+            gpu.reset()
+            before = gpu.allocated
+            logits = through(of)
+            if len(of.ids) == len(reads):
+                above.append(gpu.peak - before - logits.inner.nbytes)
+                cached.append(of.packing.cache.keys[0].inner.nbytes)
+            return logits
+
+        monkeypatch.setattr(model, "_forward", watched)
+        reader.read(reads)
+    assert len(above) == 7
+    assert max(above) < min(cached)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+def test_padded_readers_wait_once_beyond_transformers(causal, family, monkeypatch):
+    passes = Counted(monkeypatch, PaddedModel, "_logits")
+    reads = prompts(12)
+    expected = CausalReader(causal[family]).read(reads)
+    outputs, gpu = on_gpu(lambda: CausalReader(causal[family]), reads, passes)
+    assert [o.output for o in outputs] == [o.output for o in expected]
+    own = sum(
+        count
+        for (kind, site), count in gpu.sites.items()
+        if kind == "synchronisation" and "decoding.py" in site
+    )
+    assert own <= passes.calls
+    # transformers itself looks at the mask, twice at most, in a step.
+    assert gpu.synchronisations - own <= 2 * passes.calls
+
+
+def test_fusion_in_decoder_waits_and_copies_once_a_step(fid, monkeypatch):
+    passes = Counted(monkeypatch, T5, "step")
+    launches = []
+    for count in (6, 48):
+        reads = lists(count)
+        expected = EncoderDecoderReader(fid).read(reads)
+        with pretended_cuda() as gpu:
+            reader = EncoderDecoderReader(fid)
+            through = reader._decode
+            told = []
+
+            def decode(*args, gpu=gpu, through=through, told=told):
+                gpu.reset()
+                passes.calls = 0
+                outputs = through(*args)
+                told.append((gpu.synchronisations, gpu.copies, gpu.launches, passes.calls))
+                return outputs
+
+            monkeypatch.setattr(reader, "_decode", decode)
+            outputs = reader.read(reads)
+            assert reader.stats.memory_halvings == 0
+        assert [o.output for o in outputs] == [o.output for o in expected]
+        assert len({o.output for o in outputs}) > 3
+        for synchronisations, copies, _, steps in told:
+            assert synchronisations <= steps
+            # And what the reads are told of where their inputs stand.
+            assert copies <= steps + 2
+        launches.append(sum(t[2] for t in told) / sum(t[3] for t in told))
+    assert launches[1] <= 1.1 * launches[0]
+
+
+@pytest.mark.parametrize(
+    ("machine", "memory"),
+    [
+        ({"memory": 80 * GIB}, 0),
+        ({"memory": 16 * GIB, "bf16": False}, 0),
+        ({"memory": 8 * GIB, "others": 7 * GIB}, 0),
+        ({"memory": 8 * GIB}, 64 * 2**20),
+        ({"memory": 8 * GIB, "others": 8 * GIB - 64 * 2**20}, 0),
+    ],
+)
+def test_batches_of_mixed_lengths_stay_in_their_memory(causal, fid, machine, memory, monkeypatch):
+    passes = Counted(monkeypatch, PackedModel, "_forward")
+    reads = [*prompts(30), *([text + " and more" * 300] for (text,) in prompts(3))]
+    spec = replace(causal["llama"], memory=memory, max_new_tokens=4)
+    expected = CausalReader(replace(spec, memory=0)).read(reads)
+    outputs, gpu = on_gpu(lambda: CausalReader(spec), reads, passes, **machine)
+    assert [o.output for o in outputs] == [o.output for o in expected]
+    assert gpu.peak <= min(
+        memory or machine["memory"], machine["memory"] - machine.get("others", 0)
+    )
+    reads = lists(60)
+    spec = replace(fid, memory=memory)
+    expected = EncoderDecoderReader(replace(spec, memory=0)).read(reads)
+    outputs, gpu = on_gpu(lambda: EncoderDecoderReader(spec), reads, passes, **machine)
+    assert [o.output for o in outputs] == [o.output for o in expected]
+
+
+def test_where_a_gpu_has_no_bf16_arithmetic_fp16_is_taken(monkeypatch):
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
+    for bf16, expected in ((True, "bfloat16"), (False, "float16")):
+        with pretended_cuda(bf16=bf16):
+            assert device.best_dtype() == expected
+
+
+def test_a_shortage_halves_batches_and_is_forgotten(causal, monkeypatch):
+    """Others take memory after the reader was loaded; later they give it back."""
+    reads = prompts(24)
+    expected = CausalReader(causal["llama"]).read(reads)
+    with pretended_cuda(memory=GIB) as gpu:
+        reader = CausalReader(causal["llama"])
+        gpu.others = gpu.total - gpu.allocated - 3 * 2**20
+        outputs = reader.read(reads)
+        assert [o.output for o in outputs] == [o.output for o in expected]
+        assert reader.stats.memory_halvings > 0
+        gpu.others = 0
+        whole = reader._allowance.bytes
+        for _ in range(8):
+            reader.read(reads[:1])
+        assert reader._allowance.bytes > whole
+        halvings = reader.stats.memory_halvings
+        assert [o.output for o in reader.read(reads)] == [o.output for o in expected]
+        assert reader.stats.memory_halvings == halvings
+
+
+def test_weights_go_to_the_device_without_a_copy_in_between(causal):
+    with pretended_cuda(memory=GIB) as gpu:
+        reader = CausalReader(causal["llama"])
+        weights = sum(p.numel() * p.element_size() for p in reader._model._model.parameters())
+        assert weights <= gpu.allocated
+        assert all(p.device == torch.device("cuda", 0) for p in reader._model._model.parameters())
+
+
+def test_what_cuda_refuses_is_refused():
+    with pretended_cuda(memory=2**20) as gpu:
+        there = torch.ones(4, device="cuda")
+        assert (there.device, there.is_cuda) == (torch.device("cuda", 0), True)
+        with pytest.raises(RuntimeError, match="same device"):
+            there + torch.ones(4)
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.ones(2**20, device="cuda")
+        gpu.reset()
+        assert (there * 2).tolist() == [2.0] * 4
+        assert (gpu.launches, gpu.copies, gpu.synchronisations) == (1, 0, 1)
+        assert there[torch.tensor([0, 1])].sum().item() == 2.0
+        assert (gpu.copies, gpu.synchronisations) == (1, 2)
+        before = gpu.allocated
+        more = torch.empty(1000, device="cuda")
+        assert gpu.allocated == before + 4000
+        del more
+        assert gpu.allocated == before
