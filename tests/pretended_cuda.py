@@ -309,14 +309,25 @@ class _Functions(TorchFunctionMode):
         if func in (torch.Tensor.tolist, torch.Tensor.numpy):
             return getattr(first, func.__name__)()
         if func is torch.nn.functional.scaled_dot_product_attention:
-            hidden = "mask" if kwargs.get("attn_mask") is not None else ""
-            hidden = "causal" if kwargs.get("is_causal") else hidden
-            _current().attention[str(first.dtype).removeprefix("torch."), hidden] += 1
+            return _attention(func, args, kwargs)
         if func is torch.Tensor.__getitem__:  # C++ would make a list's tensor on the device "meta"
             return func(first, _with_tensors(args[1]))
         if func is torch.Tensor.__setitem__:
             return _set(first, args[1], args[2])
         return func(*args, **kwargs)
+
+
+def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Count a call; its result has the strides of CUDA's kernels, which write (texts, tokens, heads, width)."""
+    device = _current()
+    hidden = "mask" if kwargs.get("attn_mask") is not None else ""
+    hidden = "causal" if kwargs.get("is_causal") else hidden
+    device.attention[str(args[0].dtype).removeprefix("torch."), hidden] += 1
+    made = func(*args, **kwargs)
+    launches = device.launches
+    made = made.transpose(1, 2).contiguous().transpose(1, 2)
+    device.launches = launches
+    return made
 
 
 def _with_tensors(index: Any) -> Any:

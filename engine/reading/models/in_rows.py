@@ -80,7 +80,7 @@ class Prompts:
                 attn_mask=self._mask(heads // groups),
                 scale=scale,
             )
-            answer = answer.view(rows, heads, longest, width).transpose(1, 2)
+            answer = answer.reshape(rows, heads, longest, width).transpose(1, 2)
         return answer.reshape(-1, heads, width).index_select(0, self.back)
 
     def _mask(self, shared: int) -> torch.Tensor:
