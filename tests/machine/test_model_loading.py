@@ -113,11 +113,11 @@ def stored(tmp_path_factory):
     return path
 
 
-def loaded(path, dtype):
+def loaded(path, dtype, where=CPU):
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(path)
-    return load_model("causal", path, config=config, dtype=dtype, code="", device=CPU)
+    return load_model("causal", path, config=config, dtype=dtype, code="", device=where)
 
 
 def test_a_model_in_use_is_not_loaded_again(stored):
@@ -140,6 +140,14 @@ def test_a_model_in_use_is_not_loaded_again(stored):
     gc.collect()
     assert gone() is None
     assert shared()[1] == told
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_tensor_goes_to_the_device(stored, dtype):
+    """To one that holds no data, where there is no GPU; whether files are mapped or read."""
+    model, told = loaded(stored, dtype, torch.device("meta"))
+    assert not told["missing_keys"]
+    assert {t.device.type for t in (*model.parameters(), *model.buffers())} == {"meta"}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
