@@ -189,8 +189,10 @@ def _assigned_share() -> float:
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return 1.0
-    assigned = ray.get_runtime_context().get_assigned_resources().get("GPU", 1.0)
-    return min(1.0, float(assigned))
+    context = ray.get_runtime_context()
+    if context.get_actor_id() is None:  # a driver is assigned nothing
+        return 1.0
+    return min(1.0, float(context.get_assigned_resources().get("GPU", 1.0)))
 
 
 def default_actor_memory(weights: int) -> int:
