@@ -201,9 +201,7 @@ def test_fusion_in_decoder_waits_and_copies_once_a_step(fid, monkeypatch):
 @pytest.mark.parametrize(
     ("machine", "memory"),
     [
-        ({"memory": 80 * GIB}, 0),
         ({"memory": 16 * GIB, "bf16": False}, 0),
-        ({"memory": 8 * GIB, "others": 7 * GIB}, 0),
         ({"memory": 8 * GIB}, 64 * 2**20),
         ({"memory": 8 * GIB, "others": 8 * GIB - 64 * 2**20}, 0),
     ],
@@ -234,7 +232,7 @@ def test_where_a_gpu_has_no_bf16_arithmetic_fp16_is_taken(monkeypatch):
 
 def test_a_shortage_halves_batches_and_is_forgotten(causal, monkeypatch):
     """Others take memory after the reader was loaded; later they give it back."""
-    reads = prompts(24)
+    reads = prompts(16)
     expected = CausalReader(causal["llama"]).read(reads)
     with pretended_cuda(memory=GIB) as gpu:
         reader = CausalReader(causal["llama"])
@@ -244,7 +242,7 @@ def test_a_shortage_halves_batches_and_is_forgotten(causal, monkeypatch):
         assert reader.stats.memory_halvings > 0
         gpu.others = 0
         whole = reader._allowance.bytes
-        for _ in range(8):
+        for _ in range(5):
             reader.read(reads[:1])
         assert reader._allowance.bytes > whole
         halvings = reader.stats.memory_halvings
