@@ -95,6 +95,7 @@ def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, fi
     assert not files["out"].exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_on_ray_the_probe_is_read_by_actors_and_says_how_many_finish_in_time(plan):
     status, printed, _ = plan("--finish-in", 1, "--probe-reads", 16, "--cpus-per-actor", 1)

@@ -71,6 +71,7 @@ def least(name, dtype):
     return amount * MIB
 
 
+@pytest.mark.slow
 def test_a_tiny_reader_keeps_to_the_least_budget_in_fp32_and_bf16(tiny_t5):
     dtypes = ("float32", "bfloat16")
     memory = max(least(tiny_t5, dtype) for dtype in dtypes)

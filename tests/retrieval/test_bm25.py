@@ -34,6 +34,7 @@ def run(index, queries):
     return bm25.search(index, queries, k=K)
 
 
+@pytest.mark.slow
 def test_same_documents_in_the_same_order_as_pyserinis_command_line(
     bundled_corpus, queries, run, tmp_path
 ):

@@ -464,7 +464,7 @@ def host_of(log=None):
 
 
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_shards_on_ray_give_the_figures_of_the_whole(tmp_path, actors):
     """Two CPUs, which the actors could take whole: planning and judging still go on beside them."""
     asked = settings(annotators=("erag", "containment", "judge"), measures="nDCG@6", actors=actors)
