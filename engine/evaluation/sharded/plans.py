@@ -65,7 +65,7 @@ class Planner:
         # As if all shards were like this one: units are as large as the whole evaluation lets them be.
         total = int(plan[SIZE].sum()) * max(1, work.pairs // max(1, known.pairs))
         # While nobody knows how fast a GPU reads, it gets half of a batch, which a slow one reads in seconds
-        # and a fast one has soon done. Half as much gave 64 actors more units than two cores could handle.
+        # and a fast one has soon done. Smaller ones are more than two cores can handle for 64 actors.
         first = (2 if work.gpu else 1) * unit_tokens(total, actors=work.actors, gpu=False)
         units = UnitSizes(max(1, first // 4), first, max(first, total // (8 * work.actors)))
         last = shard == work.partition.shards[-1].number
