@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import stat
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from engine.errors import InputError
 from engine.sources.io.temporary import hold, left_behind
+
+_ADDED = 8  # characters that tempfile.mkdtemp adds to a prefix
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
     """
     parents = [*filter(None, [parent]), tempfile.gettempdir(), "/tmp"]
     fitting = [
-        place for place in parents if len(os.fsencode(place)) + 1 + len(prefix) + 8 <= longest
+        place for place in parents if len(os.fsencode(place)) + 1 + len(prefix) + _ADDED <= longest
     ]
     if not fitting:
         raise InputError(
@@ -73,7 +76,8 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:
-    for path in left_behind(filter(_is_ours, parent.glob(f"{prefix}*"))):
+    # Exactly as many characters as mkdtemp adds: other folders may have names that begin alike.
+    for path in left_behind(filter(_is_ours, parent.glob(glob.escape(prefix) + "?" * _ADDED))):
         shutil.rmtree(path, ignore_errors=True)
 
 
