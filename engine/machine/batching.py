@@ -17,6 +17,8 @@ Result = TypeVar("Result")
 # work is as large, some ten seconds of a core's.
 CPU_BATCH_TOKENS = 16384
 GPU_BATCH_TOKENS = 65536
+# A bound on tokens or reads where there is none.
+UNBOUNDED = 2**62
 # Calls of a reader, of some seconds each, before it tries larger batches after the first failure; and the
 # most that it waits.
 _PATIENCE = 2

@@ -168,9 +168,15 @@ def prepare(spec: Share) -> torch.device:
                 "install a CUDA build of torch"
             )
         return torch.device("cpu")
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, _gpu_memory(spec) / total))
+    torch.cuda.set_per_process_memory_fraction(gpu_share(spec))
     return torch.device("cuda", 0)
+
+
+def gpu_share(spec: Share) -> float:
+    """The part of the GPU's memory that this process may take, from 0 to 1."""
+    import torch
+
+    return min(1.0, _gpu_memory(spec) / torch.cuda.get_device_properties(0).total_memory)
 
 
 def _gpu_memory(spec: Share) -> float:

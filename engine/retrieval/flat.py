@@ -74,6 +74,7 @@ def _candidates_of_blocks(
         return
     # One thread per GPU; the next block is read ahead and waits for a free GPU.
     with ThreadPoolExecutor(gpus) as pool:
+        nearest = [nearest_on_gpu(gpu) for gpu in range(gpus)]
         free = list(range(gpus))
         running: dict[Future[pl.DataFrame], int] = {}
         for block in blocks:
@@ -84,8 +85,8 @@ def _candidates_of_blocks(
                     free.append(running.pop(done))
                     yield done.result()
             gpu = free.pop()
-            nearest = nearest_on_gpu(gpu)
-            running[pool.submit(candidates, block, queries, k, floor, nearest, _GPU_ROUNDOFF)] = gpu
+            done = pool.submit(candidates, block, queries, k, floor, nearest[gpu], _GPU_ROUNDOFF)
+            running[done] = gpu
         for done in running:
             yield done.result()
 

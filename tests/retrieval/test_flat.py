@@ -1,5 +1,7 @@
 """Exact search whatever computes the candidates."""
 
+import threading
+
 import numpy as np
 import polars as pl
 import pytest
@@ -80,6 +82,31 @@ def test_gpus_that_round_to_tf32_and_finish_in_any_order_give_the_same_result(
     expected = flat.search(cut(ids, vectors, 500), queries, k=20)
     for gpus in (1, 3):
         assert flat.search(cut(ids, vectors, 60), queries, k=20, gpus=gpus).equals(expected)
+
+
+def test_a_slow_gpu_does_not_hold_up_the_others(ids, vectors, queries, monkeypatch):
+    """The first GPU is done with its block only when another has done three."""
+    three, done = threading.Event(), []
+
+    def nearest_on(gpu):
+        def nearest(q, v, k):
+            if gpu == slow:
+                assert three.wait(60)
+            found = flat.nearest_on_cpu(q, v, k)
+            done.append(gpu)
+            if done.count(1 - slow) == 3:
+                three.set()
+            return found
+
+        return nearest
+
+    monkeypatch.setattr(flat, "nearest_on_gpu", nearest_on)
+    expected = flat.search(cut(ids, vectors, 500), queries, k=5)
+    for slow in (0, 1):
+        done.clear()
+        three.clear()
+        assert flat.search(cut(ids, vectors, 100), queries, k=5, gpus=2).equals(expected)
+        assert done[:3] == [1 - slow] * 3
 
 
 def test_scores_do_not_depend_on_which_pairs_are_computed_together(vectors, queries):

@@ -26,6 +26,7 @@ from engine.evaluation.read import (
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import read_shard
 from engine.evaluation.sharded.work import Work, found_table, read_table, write_table
+from engine.machine.batching import GPU_BATCH_TOKENS
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
 from engine.reading.decided import answered, kept_keys
@@ -64,10 +65,7 @@ class Planner:
         plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
         # As if all shards were like this one: units are as large as the whole evaluation lets them be.
         total = int(plan[SIZE].sum()) * max(1, work.pairs // max(1, known.pairs))
-        # While nobody knows how fast a GPU reads, it gets half of a batch, which a slow one reads in seconds
-        # and a fast one has soon done. Smaller ones are more than two cores can handle for 64 actors.
-        first = (2 if work.gpu else 1) * unit_tokens(total, actors=work.actors, gpu=False)
-        units = UnitSizes(max(1, first // 4), first, max(first, total // (8 * work.actors)))
+        units = unit_sizes(total, actors=work.actors, gpu=work.gpu)
         last = shard == work.partition.shards[-1].number
         sharing = work.actors if last else 1
         return ShardPlan(plan, reused, units, known.span, pace, sharing, damaged)
@@ -90,6 +88,16 @@ class Planner:
         )
         write_table(made, folder, shard)
         return made
+
+
+def unit_sizes(total: int, *, actors: int, gpu: bool) -> UnitSizes:
+    """How large units are of an evaluation of so many tokens, for so many actors."""
+    first = unit_tokens(total, actors=actors, gpu=gpu)
+    if gpu:
+        # While nobody knows how fast a GPU reads, it gets half of a batch, which a slow one reads in seconds
+        # and a fast one has soon done. Smaller ones are more than two cores can handle for 64 actors.
+        first = min(first, GPU_BATCH_TOKENS // 2)
+    return UnitSizes(max(1, first // 4), first, max(first, total // (8 * actors)))
 
 
 def planner_for(work: Work, job: Job) -> Planner:

@@ -17,7 +17,7 @@ from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.models import attention
 from engine.reading.models.decoding import Asked, Writer, Written
-from engine.reading.models.packed import UNBOUNDED, PackedModel
+from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
@@ -76,7 +76,9 @@ class CausalReader:
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
         # On a GPU the memory decides how many reads are written together.
         by_memory = packs and self._device.type == "cuda"
-        self._most_tokens = UNBOUNDED if by_memory else device.max_batch_tokens(self._device)
+        self._most_tokens = (
+            batching.UNBOUNDED if by_memory else device.max_batch_tokens(self._device)
+        )
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 

@@ -67,7 +67,7 @@ class Deciding:
         self._stop = spec.stop
         self._tokenizer: Tokenizer = tokenizer
         self.able = not spec.choices and not spec.code and grows(tokenizer)
-        self._cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
+        self._cleans = cleans(tokenizer)
 
     def goals(
         self, references: Sequence[Sequence[str] | None] | None, reads: int
@@ -137,6 +137,11 @@ def grows(tokenizer: Any) -> bool:
     # Behind what joins the tokens, a step is done to the whole text: all may be lost but at its beginning.
     joined = next((at for at, kind in enumerate(kinds) if kind in _JOINING), len(kinds))
     return set(kinds) <= _TOKEN_BY_TOKEN and set(kinds[joined + 1 :]) <= {"Strip", "Fuse"}
+
+
+def cleans(tokenizer: Any) -> bool:
+    """Whether a tokenizer is to clean up the spaces of its text; it depends on its kind if it does."""
+    return bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
 
 
 def certain_cleaned(text: str) -> str:

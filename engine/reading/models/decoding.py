@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from engine.errors import InputError
-from engine.reading.models.deciding import INCOMPLETE, Deciding, grows
+from engine.reading.models.deciding import INCOMPLETE, Deciding, cleans, grows
 from engine.reading.protocol import ReaderSpec
 from engine.scoring.decided import Goal
 
@@ -141,9 +141,8 @@ class Stops:
         self._stop = stop
         self._last = {string[-1] for string in stop}
         # Where spaces are cleaned up, a token's own text may lose one that it has behind others.
-        cleans = bool(getattr(tokenizer, "clean_up_tokenization_spaces", False))
         strange = any(INCOMPLETE in string for string in stop)
-        self._always = bool(stop) and (cleans or strange or not grows(tokenizer))
+        self._always = bool(stop) and (cleans(tokenizer) or strange or not grows(tokenizer))
         self._ends: dict[int, bool] = {}
 
     def may_end(self, token: int) -> bool:
@@ -157,10 +156,10 @@ class Stops:
             self._ends[token] = not whole or not self._last.isdisjoint(text)
         return self._ends[token]
 
-    def before(self, text: str) -> str | None:
-        """The text before the first stop string; None where it has none."""
-        places = [at for stop in self._stop if (at := text.find(stop)) >= 0]
-        return text[: min(places)] if places else None
+    def before(self, text: str) -> str:
+        """The text before the first stop string; all of it where it has none."""
+        places = (at for stop in self._stop if (at := text.find(stop)) >= 0)
+        return text[: min(places, default=len(text))]
 
 
 class Writer:
@@ -210,9 +209,8 @@ class Writer:
         if answer.goal is None and not ended and not self._stops.may_end(token):
             return True
         text = self._text(answer)
-        before = self._stops.before(text)
-        answer.text = text if before is None else before
-        if before is not None or ended:
+        answer.text = self._stops.before(text)
+        if ended or answer.text != text:
             return False
         if answer.goal is not None:
             answer.decided = self.deciding.is_decided(answer.goal, answer.tokens, text)

@@ -90,7 +90,7 @@ class EncoderDecoderReader:
         most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
         self._chunk_tokens = min(spec.batch_tokens or most, most)
         # What decoding takes is memory alone; tokens need no limit.
-        self._decoded_tokens = spec.batch_tokens or 2**62
+        self._decoded_tokens = spec.batch_tokens or batching.UNBOUNDED
         self._encode_cost = self._model.encode_cost
         if measured := device.token_cost(self._device, self.probe):
             # What is kept of a token is certain, whatever was measured.
@@ -274,7 +274,7 @@ class EncoderDecoderReader:
         return [
             _output(
                 read,
-                self._cut(text).strip(),
+                self._stops.before(text).strip(),
                 sum(token not in self._special for token in tokens),
                 decided=done,
             )
@@ -293,11 +293,7 @@ class EncoderDecoderReader:
         if not self._stops.may_end(tokens[-1]):
             return False
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return self._stops.before(text) is not None
-
-    def _cut(self, text: str) -> str:
-        before = self._stops.before(text)
-        return text if before is None else before
+        return self._stops.before(text) != text
 
 
 def _order(item: _Input) -> tuple[int, tuple[int, ...]]:

@@ -1,9 +1,10 @@
 """Attention of packed sequences as a GPU needs it: a few launches, however many sequences there are.
 
-A call for every sequence, as on a CPU (``in_turn``), would wait for launches. So prompts are padded to the longest of their chunk. Where none of them has a beginning that is computed already,
-attention is plainly causal and needs no mask, so that the fastest kernels serve. While answers are written,
-keys and values are not copied: reads that take equally much room stand side by side, and attention looks at
-them there. What a forward pass needs to know goes to the device in one copy.
+A call for every sequence, as on a CPU (``in_turn``), would wait for launches. So prompts are padded to the
+longest of their chunk. Where none of them has a beginning that is computed already, attention is plainly
+causal and needs no mask, so that the fastest kernels serve. While answers are written, keys and values are
+not copied: reads that take equally much room stand side by side, and attention looks at them there. What a
+forward pass needs to know goes to the device in one copy.
 
 Runs on a pretended device only, so far (``tests/pretended_cuda.py``), and on the CPU for comparison.
 """
@@ -168,7 +169,7 @@ class InRows:
         self._device = device
 
     def room(self, tokens: int) -> int:
-        """32, 64, 96, 128, 192, 256, 384 and so on: few sizes, and at most a third of one unused."""
+        """32, 64, 96, 128, 192, 256, 384 and so on: few sizes; from 65 tokens on, less than a third unused."""
         size = KEYS
         while size < tokens:
             larger = 2 * size if size == KEYS else size // 2 * 3

@@ -15,6 +15,7 @@ from itertools import accumulate
 
 import torch
 
+from engine.machine.batching import UNBOUNDED
 from engine.reading.models import sharing
 from engine.reading.models.attention import Cache, Layout, Pass, Span, Writing
 from engine.reading.models.decoding import Asked, Writer, Written
@@ -31,8 +32,7 @@ _LEAST_CHUNK = 64
 # padding, keys with padding, and pairs of both.
 _QUERIES, _KEYS, _PAIRS = 2, 4, 2048
 # Reads that are written together on a GPU: more take as much longer a step.
-_MOST_ROWS = 1024
-UNBOUNDED = 2**62
+_MOST_READS = 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PackedModel:
         writer: continues the answers.
         stats: counts the tokens.
         head: tokens that most prompts begin with; their keys and values are kept.
-        padded: whether attention runs in rows, as on a GPU; None means on a GPU only.
+        in_rows: whether attention runs in rows, as on a GPU; None means on a GPU only.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PackedModel:
         stats: ReaderStats,
         *,
         head: Sequence[int] = (),
-        padded: bool | None = None,
+        in_rows: bool | None = None,
     ) -> None:
         config = model.config
         self._model = model
@@ -73,9 +73,9 @@ class PackedModel:
         groups: int = getattr(config, "num_key_value_heads", 0) or heads
         width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         device: torch.device = model.device
-        self._padded = device.type == "cuda" if padded is None else padded
+        self._in_rows = device.type == "cuda" if in_rows is None else in_rows
         shape = {"layers": self._layers, "groups": groups, "width": width, "dtype": model.dtype}
-        self._layout: Layout = InRows(**shape, device=device) if self._padded else InTurn(**shape)
+        self._layout: Layout = InRows(**shape, device=device) if self._in_rows else InTurn(**shape)
         self._head = list(head)
         self._head_cache: Cache | None = None
         self._chunk = _LEAST_CHUNK
@@ -89,19 +89,19 @@ class PackedModel:
         self._chunk_bytes = 0.0
         self._token_bytes = float(item * (6 * config.hidden_size + 3 * inner))
         self._token_bytes += 4 * config.hidden_size
-        self._rows = _MOST_ROWS if self._padded else UNBOUNDED
-        self._row_bytes = 0.0
+        self._most_reads = _MOST_READS if self._in_rows else UNBOUNDED
+        self._padding_bytes = 0.0
         self._logit_bytes = 0.0
-        if self._padded:
+        if self._in_rows:
             # Of each bounded token: queries and answers, keys and values; which keys are seen, as it is told
             # and as it is added. And the logits of a read.
-            self._row_bytes = float(
+            self._padding_bytes = float(
                 _QUERIES * 2 * heads * width * item
                 + _KEYS * 2 * groups * width * item
                 + _PAIRS * heads // groups * (1 + item)
             )
             self._logit_bytes = 2.0 * item * config.vocab_size
-            self._token_bytes += self._row_bytes
+            self._token_bytes += self._padding_bytes
 
     def probe(self, tokens: int) -> None:
         """Run a number of tokens as one text, to measure what they cost beside their cached states."""
@@ -112,7 +112,7 @@ class PackedModel:
         self._chunk_bytes = fixed
         # The states of a token in and out of a layer are certain, whatever was measured.
         least = 4.0 * self._model.config.hidden_size
-        self._token_bytes = max(per_token - self._cached_token_bytes, least) + self._row_bytes
+        self._token_bytes = max(per_token - self._cached_token_bytes, least) + self._padding_bytes
 
     def shrink(self) -> None:
         """Run smaller chunks from now on: memory ran out."""
@@ -149,7 +149,7 @@ class PackedModel:
                 if (
                     full
                     or bytes_taken + self._bytes(room, shared) > left
-                    or len(group) == self._rows
+                    or len(group) == self._most_reads
                 ):
                     yield group
                     group, tokens_taken, bytes_taken, shared = [], 0, 0.0, 0
@@ -162,7 +162,7 @@ class PackedModel:
     def _bytes(self, room: int, shared: int) -> float:
         """What a read takes until it is written, with a segment that it shares."""
         # In rows, a layer of it is copied as others leave.
-        copied = room / self._layers if self._padded else 0.0
+        copied = room / self._layers if self._in_rows else 0.0
         return self._cached_token_bytes * (room + shared + copied) + self._logit_bytes
 
     @torch.inference_mode()
@@ -209,10 +209,10 @@ class PackedModel:
         for level in range(max((part.level for part in parts), default=-1) + 1):
             own = [i for i, part in enumerate(parts) if part.level == level]
             self._copy_beginnings(parts, own, offsets, head, cache)
-            if self._padded:  # to the longest of a chunk: let it be no longer than the others
+            if self._in_rows:  # to the longest of a chunk: let it be no longer than the others
                 own.sort(key=lambda i: parts[i].end)
             runs = [(i, parts[i].start, parts[i].end) for i in own]
-            for pieces in _chunks(runs, chunk, padded=self._padded):
+            for pieces in _chunks(runs, chunk, in_rows=self._in_rows):
                 spans: list[Span] = []
                 ids: list[int] = []
                 for piece in pieces:
@@ -286,7 +286,7 @@ class PackedModel:
 
 
 def _chunks(
-    parts: Sequence[tuple[int, int, int]], most: int, *, padded: bool
+    parts: Sequence[tuple[int, int, int]], most: int, *, in_rows: bool
 ) -> Iterator[list[_Piece]]:
     """Cut (segment, start, end) into chunks of at most ``most`` tokens, in order.
 
@@ -295,7 +295,7 @@ def _chunks(
     pieces: list[_Piece] = []
     free = most
     for segment, start, end in parts:
-        if padded and pieces:
+        if in_rows and pieces:
             rows = len(pieces) + 1
             longest = max(end - start, *(piece.last - piece.first for piece in pieces))
             seen = max(end, *(piece.last for piece in pieces))

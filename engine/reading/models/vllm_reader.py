@@ -28,8 +28,6 @@ from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 
-# The share of a GPU that vLLM takes where the user does not say.
-_GPU_SHARE = 0.9
 # Prefixes are shared in whole blocks; vLLM's 128 on a CPU are more than an instruction with examples.
 _CPU_BLOCK = 32
 
@@ -173,9 +171,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
     gc.collect()  # a reader that nobody holds any more is to go now, not with this one's groups
     options: dict[str, Any]
     if on.type == "cuda":
-        whole = torch.cuda.get_device_properties(0).total_memory
-        share = min(1.0, spec.memory / whole) if spec.memory else _GPU_SHARE
-        options = {"gpu_memory_utilization": share}
+        options = {"gpu_memory_utilization": device.gpu_share(spec)}
     else:
         options = {
             "kv_cache_memory_bytes": cache_memory(

@@ -103,7 +103,7 @@ def test_packed_readers_wait_and_copy_once_a_step(causal, monkeypatch):
 
 
 def test_reads_that_end_at_different_times_leave_the_rows(causal, monkeypatch):
-    """With an end token that the random model likes, reads end throughout."""
+    """With a stop string that the random model soon writes, reads end throughout."""
     passes = Counted(monkeypatch, PackedModel, "_forward")
     spec = replace(causal["llama"], stop=("e",), max_new_tokens=20)
     reads = prompts(30)
