@@ -202,8 +202,8 @@ def test_fusion_in_decoder_waits_and_copies_once_a_step(fid, monkeypatch):
     ("machine", "memory"),
     [
         ({"memory": 16 * GIB, "bf16": False}, 0),
-        ({"memory": 8 * GIB}, 64 * 2**20),
-        ({"memory": 8 * GIB, "others": 8 * GIB - 64 * 2**20}, 0),
+        ({"memory": 8 * GIB}, 24 * 2**20),
+        ({"memory": 8 * GIB, "others": 8 * GIB - 24 * 2**20}, 0),
     ],
 )
 def test_batches_of_mixed_lengths_stay_in_their_memory(causal, fid, machine, memory, monkeypatch):
