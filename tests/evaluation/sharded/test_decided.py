@@ -151,6 +151,7 @@ def ending_host():
     return OnActor
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_reads_end_early_on_ray_too(tmp_path):
     asked = settings(annotators=("erag",), measures="P@3", actors=1)

@@ -39,8 +39,9 @@ def generate(spec, prompts):
     for (prompt,) in prompts:
         ids = tokenizer(prompt, return_tensors="pt")
         out = model.generate(
-            **ids, max_new_tokens=spec.max_new_tokens, do_sample=False, pad_token_id=0
-        )
+            **ids, max_new_tokens=spec.max_new_tokens, do_sample=False, pad_token_id=0,
+            stop_strings=["\n"], tokenizer=tokenizer,
+        )  # fmt: skip
         text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
         texts.append(text.split("\n")[0].strip())
     return texts

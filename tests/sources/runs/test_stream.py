@@ -184,7 +184,7 @@ TOKENS = ["q", "Q0", "a", "b", "1", "0.5", "1e3", "s", "nan", "é", "\x1f", '"',
 BLANKS = [" ", "\t", "  ", " \t", "\r", "\n", "\n\n", "\n \n", "\u00a0", "\x0c", "\x85"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(TOKENS), st.sampled_from(BLANKS)), max_size=40))
 def test_any_text_gives_the_rows_or_the_error_of_python(tmp_path_factory, parts):
     """Whatever stands where: against ``read_run`` on the same file, a line at a time."""
