@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install vllm demo test pytest test-slow test-faults lint format audit clean
+.PHONY: install vllm gpu demo test pytest test-slow test-faults test-gpu gpu-constraints lint format audit clean
 
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
@@ -39,6 +39,25 @@ $(VENV)/.installed-vllm: $(VENV)/.installed vllm.txt
 	$(PIP) install --quiet --no-deps --requirement vllm.txt
 	touch $@
 
+# vLLM's and FAISS's CUDA builds. faiss-gpu brings the same module as faiss-cpu, so it goes in last and alone.
+GPU_CONSTRAINTS := docs/cluster/constraints-gpu.txt
+gpu: $(VENV)/.installed-gpu
+
+$(VENV)/.installed-gpu: $(VENV)/.installed $(GPU_CONSTRAINTS)
+	PIP_CONSTRAINT=$(GPU_CONSTRAINTS) $(PIP) install --quiet --editable '.[gpu]'
+	$(PIP) uninstall --quiet --yes faiss-cpu
+	PIP_CONSTRAINT=$(GPU_CONSTRAINTS) $(PIP) install --quiet --no-deps --force-reinstall faiss-gpu
+	touch $@
+
+# Versions for machines with GPUs: those of everybody but for the four packages that vLLM holds back. Reads
+# what packages say of themselves, and installs nothing; needs uv.
+gpu-constraints:
+	grep --invert-match --extended-regexp '^(fastapi|llvmlite|numba|numpy)==' constraints.txt > .constraints-gpu
+	uv pip compile pyproject.toml --extra cluster --extra gpu --extra korean --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_28 --constraint .constraints-gpu --no-annotate \
+	  --custom-compile-command 'make gpu-constraints' --output-file $(GPU_CONSTRAINTS)
+	rm .constraints-gpu
+
 demo: install
 	$(BIN)/erag demo --out demo-out
 
@@ -56,6 +75,10 @@ test-slow: $(VENV)/.installed-s3
 # to a head here, which the other tests do without: its dashboard makes every Ray start more slowly.
 test-faults: $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest -m faults
+
+# On a machine with a GPU, after make gpu: what a pretended one cannot show, as a report for docs/benchmarks.md.
+test-gpu: $(VENV)/.installed
+	$(BIN)/python -m tests.gpu
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

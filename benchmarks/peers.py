@@ -58,7 +58,7 @@ _SAMPLE = 4
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, rounds=3, quick={"reads": 8, "rounds": 1})
+    parser = make_parser(__doc__, rounds=3, quick={"reads": 4, "rounds": 1})
     parser.add_argument("--data", type=Path, help="with queries.jsonl and corpus.jsonl")
     parser.add_argument("--reads", type=int, default=120)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

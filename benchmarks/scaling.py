@@ -68,7 +68,7 @@ def main(options: Sequence[str] | None = None) -> None:
 
 
 def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__, quick={"reads": [20_000], "actors": [2], "seconds": 15})
+    parser = make_parser(__doc__, quick={"reads": [10_000], "actors": [2], "seconds": 10})
     parser.add_argument("--reads", type=int, nargs="*", help="reads of single passages")
     parser.add_argument("--actors", type=int, nargs="*", help="pretended GPUs")
     parser.add_argument(

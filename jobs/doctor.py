@@ -35,6 +35,7 @@ def doctor() -> None:
         ("shared memory", _shared_memory),
         ("gpu", _gpu),
         ("torch", _torch),
+        ("engine", _engine),
         ("transformers", lambda: importlib.metadata.version("transformers")),
         ("ray", _ray),
         ("java for bm25", _java),
@@ -83,6 +84,15 @@ def _gpu() -> str:
             "install a CUDA build of torch",
         )
     return "none; readers run on the CPU"
+
+
+def _engine() -> str:
+    """What `--engine auto` comes to on this machine."""
+    found = importlib.util.find_spec("vllm")
+    version = f"vLLM {importlib.metadata.version('vllm')}" if found else "vLLM is not installed"
+    if device.reads_on_vllm():
+        return f"{version}: decoder-only readers run on it; T5 readers on the engine's own loops"
+    return f"the engine's own loops; {version}"
 
 
 def _torch() -> str:

@@ -12,7 +12,7 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
 from engine.machine.device import Dtype
-from engine.machine.survey import reading_dtype
+from engine.machine.survey import reading_dtype, reading_on_vllm
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
 from engine.reading.decided import with_references
@@ -20,7 +20,7 @@ from engine.reading.models.deciding import require_able
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
-from engine.reading.protocol import ReaderSpec
+from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import (
     Executor,
@@ -201,16 +201,33 @@ def specify_jobs(
     for request in requests:
         if dtype is None and executor is None:
             dtype = reading_dtype(settings.running.pool(), on_event)
-        spec, prompt = _specify(request.ask, settings, dtype)
+        engine = _engine_for(request.ask, settings, executor, on_event)
+        spec, prompt = _specify(request.ask, settings, dtype, engine)
         if executor is None:
-            spec = replace(spec, metric=request.metric)
+            # vLLM ends reads by itself.
+            spec = replace(spec, metric="" if engine == "vllm" else request.metric)
             if settings.running.decide and spec.metric:
                 require_able(spec)
         jobs.append(Job(request.ask, request.lists, read_by(spec, executor), prompt))
     return jobs
 
 
-def _specify(ask: Ask, settings: Settings, dtype: Dtype | None) -> tuple[ReaderSpec, Prompt]:
+def _engine_for(
+    ask: Ask, settings: Settings, executor: Executor | None, on_event: OnEvent
+) -> Engine:
+    """What runs a role's reader: what the user chose, or vLLM where the machines that read have it."""
+    if settings.reader.engine != "auto":
+        return settings.reader.engine
+    may = executor is None and not settings.running.decide
+    # Nodes are asked only where it matters.
+    if may and resolve(ask.model).architecture == "causal":
+        return "vllm" if reading_on_vllm(settings.running.pool(), on_event) else "transformers"
+    return "transformers"
+
+
+def _specify(
+    ask: Ask, settings: Settings, dtype: Dtype | None, engine: Engine
+) -> tuple[ReaderSpec, Prompt]:
     augmentation = ask.augmentation
     if augmentation is None:
         # One passage is the same prompt to a decoder-only reader, however whole lists are read.
@@ -223,7 +240,7 @@ def _specify(ask: Ask, settings: Settings, dtype: Dtype | None) -> tuple[ReaderS
         prompt=ask.prompt,
         dtype=dtype,
         memory=settings.running.memory,
-        engine=settings.reader.engine,
+        engine=engine,
         trust_remote_code=settings.reader.trust_remote_code,
     )
 
@@ -283,6 +300,7 @@ def read(
         ReadError: reads failed and ``failed_reads`` is ``error``; or a reader wrote text where it had
             to choose.
     """
+    tell_engines(jobs, on_event)
     wanted = [wanted_of(job, job.lists, queries, corpus) for job in jobs]
     got = get_all_reads(
         [Wanted(frame, job.spec) for job, frame in zip(jobs, wanted, strict=True)],
@@ -299,6 +317,12 @@ def read(
         Reading(job.ask, job.spec, job.prompt, frame, reads, costs)
         for job, frame, (reads, costs) in zip(jobs, wanted, got, strict=True)
     ]
+
+
+def tell_engines(jobs: Iterable[Job], on_event: OnEvent) -> None:
+    """Say which readers run on vLLM, which nobody need have asked for."""
+    for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
+        on_event(f"reader {name} runs on vLLM")
 
 
 def by_role(readings: Iterable[Reading]) -> dict[str, Reading]:

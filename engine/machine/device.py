@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import math
 import os
 import resource
@@ -78,6 +79,11 @@ def best_dtype() -> Dtype:
             fast = torch.cuda.is_bf16_supported(including_emulation=False)
             return "bfloat16" if fast else "float16"
     return "bfloat16" if has_bf16_arithmetic() else "float32"
+
+
+def reads_on_vllm() -> bool:
+    """Whether this machine has a GPU that may be used, and vLLM is installed on it."""
+    return machine_has_gpu() and importlib.util.find_spec("vllm") is not None
 
 
 def has_bf16_arithmetic() -> bool:

@@ -1,4 +1,8 @@
-"""What the nodes that will read can do, asked of them: the driver's machine need not be like them."""
+"""What the nodes that will read can do, asked of them: the driver's machine need not be like them.
+
+Precision and engine decide outputs and keys, so they must not depend on which nodes are up: where nodes
+differ, the user chooses.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import functools
 import os
 import time
 from collections import defaultdict
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from engine.errors import InputError, ReadError
 from engine.machine import device, nodes
@@ -15,6 +20,16 @@ from engine.machine.nodes import Needs, Node
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.wording import counted
+
+Answer = TypeVar("Answer")
+
+
+class Ability(NamedTuple):
+    """What a machine that reads can do: the precision it is fastest in, and whether it reads on vLLM."""
+
+    dtype: Dtype
+    vllm: bool
+
 
 # Seconds for an answer, which may have to wait for a GPU that another job holds; the first node gets as
 # long as a cluster may take to find one.
@@ -31,14 +46,38 @@ def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
         InputError: the nodes differ, or none can ever host an actor.
         ReadError: no node came, or none answered.
     """
-    if settings.in_process or not os.environ.get("RAY_ADDRESS"):
+    if _is_own(settings):
         return device.best_dtype()
-    return _of_cluster(settings, on_event)
+    answers = _of_cluster(settings, on_event)
+    return agreed(
+        [(ability.dtype, node) for ability, node in answers],
+        differ="the nodes that read are fast in different precisions",
+        option="dtype",
+    )
+
+
+def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
+    """Whether the nodes that will read have GPUs that are used, and vLLM; else as ``reading_dtype``."""
+    if settings.gpus_per_actor == 0:
+        return False
+    if _is_own(settings):
+        return device.reads_on_vllm()
+    answers = _of_cluster(settings, on_event)
+    engine = agreed(
+        [("vllm" if ability.vllm else "transformers", node) for ability, node in answers],
+        differ="vLLM is installed on some of the nodes that read, beside a GPU, and not on others",
+        option="engine",
+    )
+    return engine == "vllm"
+
+
+def _is_own(settings: PoolSettings) -> bool:
+    return settings.in_process or not os.environ.get("RAY_ADDRESS")
 
 
 # One answer for all conditions of a study, and for all roles.
 @functools.cache
-def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> Dtype:
+def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> list[tuple[Ability, Node]]:
     import ray
 
     from engine.machine import cluster
@@ -53,13 +92,13 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> Dtype:
             raise ReadError(f"no node with {needs} joined the cluster")
     asked = {_ask(needs, node): node for node in nodes.alive() if node.fits(needs)}
     deadline = time.monotonic() + _FOR_AN_ANSWER
-    answers: defaultdict[Dtype, list[Node]] = defaultdict(list)
+    answers: list[tuple[Ability, Node]] = []
     left = list(asked)
     while left and time.monotonic() < deadline:
         done, left = ray.wait(left, timeout=max(0.1, deadline - time.monotonic()))
         for answer in done:
             try:
-                answers[ray.get(answer)].append(asked[answer])
+                answers.append((ray.get(answer), asked[answer]))
             except ray.exceptions.RayError as error:
                 # A node that left meanwhile has no say; one that lacks the package has a cause to tell.
                 if isinstance(error, ray.exceptions.RayTaskError):
@@ -68,31 +107,44 @@ def _of_cluster(settings: PoolSettings, on_event: OnEvent) -> Dtype:
                     ) from error
     for answer in left:
         ray.cancel(answer)
-    return agreed(answers)
+    return answers
 
 
-def agreed(answers: dict[Dtype, list[Node]]) -> Dtype:
-    """The one precision that all nodes name.
+def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) -> Answer:
+    """The one answer that all nodes give.
+
+    Args:
+        answers: of each node.
+        differ: says that they do not agree.
+        option: by which the user chooses.
 
     Raises:
-        InputError: they differ: precision decides outputs, so it must not depend on which nodes are up.
+        InputError: they differ.
         ReadError: nobody answered.
     """
-    if not answers:
-        raise ReadError("no node answered which precision it is fast in; give it with `dtype`")
-    if len(answers) > 1:
+    by_answer: defaultdict[Answer, list[Node]] = defaultdict(list)
+    for answer, node in answers:
+        by_answer[answer].append(node)
+    if not by_answer:
+        raise ReadError(f"no node answered what it can do; give `{option}`")
+    if len(by_answer) > 1:
         said = "; ".join(
-            f"{dtype} on {counted(len(those), '[node|nodes]')} ({_kinds(those)})"
-            for dtype, those in sorted(answers.items())
+            f"{answer} on {counted(len(those), '[node|nodes]')} ({_kinds(those)})"
+            for answer, those in sorted(by_answer.items(), key=str)
         )
         raise InputError(
             None,
             None,
-            f"the nodes that read are fast in different precisions: {said}",
-            "choose one with `dtype`, or nodes with `accelerator_type`",
+            f"{differ}: {said}",
+            f"choose one with `{option}`, or nodes with `accelerator_type`",
         )
-    (dtype,) = answers
-    return dtype
+    (answer,) = by_answer
+    return answer
+
+
+def ability() -> Ability:
+    """What this machine can do."""
+    return Ability(device.best_dtype(), device.reads_on_vllm())
 
 
 def _kinds(those: list[Node]) -> str:
@@ -100,7 +152,7 @@ def _kinds(those: list[Node]) -> str:
 
 
 def _ask(needs: Needs, node: Node | None = None) -> Any:
-    """Ask a node, or whichever has room for an actor, for its precision."""
+    """Ask a node, or whichever has room for an actor, for what it can do."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -111,4 +163,4 @@ def _ask(needs: Needs, node: Node | None = None) -> Any:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node.id, soft=False)
     elif needs.accelerator_type:
         options["accelerator_type"] = needs.accelerator_type
-    return ray.remote(**options)(device.best_dtype).remote()
+    return ray.remote(**options)(ability).remote()

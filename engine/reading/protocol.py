@@ -13,6 +13,8 @@ from engine.machine.device import Dtype
 
 Augmentation = Literal["in-prompt", "fid"]
 Engine = Literal["transformers", "vllm"]
+# What a user asks for; auto is one of the others, by the machines that read.
+EngineChoice = Literal["auto", "transformers", "vllm"]
 # The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
 BIASED = "fid-t5"
 

@@ -9,7 +9,7 @@ from engine.errors import require_least
 from engine.machine.device import Dtype
 from engine.machine.pool import Actors, PoolSettings
 from engine.reading.prompting.template import Task, read_template
-from engine.reading.protocol import Augmentation, Engine
+from engine.reading.protocol import Augmentation, EngineChoice
 from engine.scoring.metrics import get_metric
 
 FailedReads = Literal["error", "zero", "skip"]
@@ -31,8 +31,10 @@ class ReaderSettings:
         end_to_end: Whether to read whole lists too, and correlate with their score.
         end_to_end_k: Passages that the reader of a whole list is given; by default as many as are
             labelled.
-        engine: The library that runs the reader; vllm takes decoder-only readers and is installed by
-            'make vllm'.
+        engine: What runs the reader. vllm: vLLM, for decoder-only readers (installed by 'make gpu', without a
+            GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto:
+            vLLM for decoder-only readers where actors have GPUs and vLLM is installed, unless `decide` is
+            asked for.
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware has its arithmetic, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run Python code that comes with a model, where it cannot be loaded without.
@@ -49,7 +51,7 @@ class ReaderSettings:
     metric: str = "em"
     end_to_end: bool = True
     end_to_end_k: int | None = None
-    engine: Engine = "transformers"
+    engine: EngineChoice = "auto"
     dtype: Dtype | None = None
     trust_remote_code: bool = False
 

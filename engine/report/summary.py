@@ -160,6 +160,7 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "architecture": spec.architecture,
         "parameters": spec.parameters,
         "dtype": spec.dtype,
+        "engine": spec.engine,
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,
         "choices": spec.choices,

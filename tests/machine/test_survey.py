@@ -1,4 +1,6 @@
-"""The precision of reads is that of the nodes that read, where all of them agree."""
+"""Precision and engine are those of the nodes that read, where all of them agree."""
+
+import importlib.util
 
 import pytest
 
@@ -9,21 +11,23 @@ from engine.machine.pool import PoolSettings
 
 H100, T4 = (Node(8, 1, 1.0, frozenset({kind})) for kind in ("H100", "T4"))
 
+OF_DTYPES = {"differ": "they differ", "option": "dtype"}
+
 
 def test_nodes_that_agree_decide():
-    assert survey.agreed({"bfloat16": [H100, H100]}) == "bfloat16"
+    assert survey.agreed([("bfloat16", H100)] * 2, **OF_DTYPES) == "bfloat16"
 
 
 def test_nodes_that_differ_are_named_and_nothing_is_guessed():
     with pytest.raises(InputError) as caught:
-        survey.agreed({"float16": [T4], "bfloat16": [H100, H100]})
-    assert "bfloat16 on 2 nodes (H100); float16 on 1 node (T4)" in str(caught.value)
+        survey.agreed([("float16", T4), ("bfloat16", H100), ("bfloat16", H100)], **OF_DTYPES)
+    assert "they differ: bfloat16 on 2 nodes (H100); float16 on 1 node (T4)" in str(caught.value)
     assert "`dtype`" in caught.value.remedy
 
 
 def test_without_an_answer_nothing_is_guessed():
-    with pytest.raises(ReadError, match="no node answered"):
-        survey.agreed({})
+    with pytest.raises(ReadError, match="no node answered what it can do; give `dtype`"):
+        survey.agreed([], **OF_DTYPES)
 
 
 @pytest.mark.parametrize("settings", [PoolSettings(), PoolSettings(actors=0)])
@@ -32,3 +36,26 @@ def test_this_machine_is_asked_where_it_reads_itself(settings, monkeypatch):
     assert survey.reading_dtype(settings) == device.best_dtype()
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert survey.reading_dtype(PoolSettings(actors=0)) == device.best_dtype()
+
+
+@pytest.mark.parametrize(("gpu", "installed"), [(True, True), (True, False), (False, True)])
+def test_vllm_reads_where_it_is_installed_beside_a_gpu_that_is_used(gpu, installed, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
+    assert survey.reading_on_vllm(PoolSettings()) == (gpu and installed)
+    assert not survey.reading_on_vllm(PoolSettings(gpus_per_actor=0))
+
+
+def test_nodes_that_differ_in_vllm_are_named_only_where_the_engine_is_theirs_to_choose(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    answers = [(survey.Ability("bfloat16", True), H100), (survey.Ability("bfloat16", False), T4)]
+    monkeypatch.setattr(survey, "_of_cluster", lambda settings, on_event: answers)
+    assert survey.reading_dtype(PoolSettings()) == "bfloat16"
+    with pytest.raises(InputError) as caught:
+        survey.reading_on_vllm(PoolSettings())
+    assert "transformers on 1 node (T4); vllm on 1 node (H100)" in str(caught.value)
+    assert "`engine`" in caught.value.remedy
+    answers.pop()
+    assert survey.reading_on_vllm(PoolSettings())
+    assert not survey.reading_on_vllm(PoolSettings(gpus_per_actor=0))

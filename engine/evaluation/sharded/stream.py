@@ -17,7 +17,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.assess import Evaluation, conclude
 from engine.evaluation.judge import merge
-from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs
+from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.early import refuse_early
 from engine.evaluation.sharded.partition import Partition, shards_sha256
@@ -71,6 +71,7 @@ def evaluate_shards(
     passes = [_Pass(job) for job in jobs]
     if left:
         refuse_early(partition, settings)
+        tell_engines(jobs, on_event)
         _do(work, left, passes, on_progress, on_event, host)
     clear_plans(work)
     done = [finished(work, shard.number) for shard in partition.shards]

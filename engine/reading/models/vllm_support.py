@@ -42,7 +42,7 @@ def refuse(reader: weights.Weights, *, dtype: Dtype, memory: int) -> None:
             None,
             None,
             "`engine` is vllm, but vLLM is not installed",
-            "run 'make vllm' (on a GPU: pip install '.[vllm]'), or use `engine` transformers",
+            "run 'make gpu' (without a GPU: 'make vllm'), or use `engine` transformers",
         )
     if not device.machine_has_gpu():
         cache_memory(model_files.parameters(reader.path), dtype=dtype, memory=memory)

@@ -1,0 +1,61 @@
+"""Which engine runs a reader where the user leaves it open."""
+
+import importlib.util
+
+import polars as pl
+import pytest
+
+from engine.evaluation.read import requests_for, specify_jobs, tell_engines
+from engine.evaluation.settings import Settings
+from engine.machine import device
+from tests.conftest import ScriptedReader
+
+PAIRS = pl.DataFrame({"query_id": ["q"], "doc_id": ["d"]})
+LISTS = pl.DataFrame({"query_id": ["q"], "doc_ids": [["d", "e"]]})
+
+
+@pytest.fixture
+def gpu_with_vllm(monkeypatch):
+    """A machine that says it has a GPU and vLLM; neither is ever used."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: name == "vllm" or find(name, *a)
+    )
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def specified(executor=None, **options):
+    settings = Settings.of(dtype="float32", **options)
+    return specify_jobs(requests_for(PAIRS, LISTS, settings), settings, executor)
+
+
+def engines(executor=None, **options):
+    return {job.spec.engine for job in specified(executor, **options)}
+
+
+@pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
+def test_decoder_only_readers_run_on_vllm_where_a_gpu_has_it(tiny_t5):
+    assert engines() == {"vllm"}
+    assert engines(engine="transformers") == {"transformers"}
+    assert engines(gpus_per_actor=0) == {"transformers"}
+    assert engines(decide=True) == {"transformers"}
+    assert engines(reader=str(tiny_t5)) == {"transformers"}
+    assert engines(ScriptedReader(str)) == {"transformers"}
+
+
+@pytest.mark.usefixtures("bundled_spec")
+def test_without_a_gpu_our_own_loops_read(monkeypatch):
+    monkeypatch.setattr(device, "reads_on_vllm", lambda: False)
+    assert engines() == {"transformers"}
+
+
+@pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
+def test_what_was_chosen_is_told_once_has_keys_of_its_own_and_ends_no_read_early(tiny_t5):
+    ours, theirs = specified(engine="transformers"), specified()
+    assert {job.spec.metric for job in ours} == {"em"}
+    assert {job.spec.metric for job in theirs} == {""}
+    assert not {job.spec.fingerprint for job in ours} & {job.spec.fingerprint for job in theirs}
+    told = []
+    tell_engines([*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], told.append)
+    assert told == ["reader bundled runs on vLLM"]
