@@ -21,7 +21,7 @@ from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
 from engine.sources.io.files import require_output, write_parquet
-from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.queries.read import read_queries
@@ -109,16 +109,24 @@ def demo(
         refuse_overlap(Inputs({"config": config}, {}), _outputs(out, settings))
     store = out / "store"
     keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
+    some = task == "short-answer" and not all
+    with sole_writer(out):
+        _retrieve_and_evaluate(questions(task), settings, out, start=start, some=some, full=full)
+    say(f"{time.perf_counter() - start:.0f} s in all")
 
+
+def _retrieve_and_evaluate(
+    queries_path: Path, settings: Settings, out: Path, *, start: float, some: bool, full: bool
+) -> None:
+    """The demo's own work, which began at ``start``; with ``some`` of its questions only."""
+    store = out / "store"
     source = wikipedia_dump()
     corpus = passages(read_source(source))
     corpus_path = out / "corpus.parquet"
     write_parquet(corpus, corpus_path)
     say(f"passages: {corpus.height} of 100 words, from {corpus[ARTICLE_ID].n_unique()} articles")
 
-    queries_path = questions(task)
     queries = read_queries(queries_path)
-    some = task == "short-answer" and not all
     chosen_path = out / "queries.parquet"
     # A later run goes on with the questions of the first: its reads are in the store.
     chosen = read_parquet(chosen_path).height if some and chosen_path.exists() else None
@@ -145,7 +153,6 @@ def demo(
     inputs = read_inputs(files, k=K)
     conditions = vary(settings, Sweep())
     evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store, full=full)
-    say(f"{time.perf_counter() - start:.0f} s in all")
 
 
 def _outputs(out: Path, settings: Settings) -> Outputs:

@@ -74,7 +74,7 @@ def _gpu() -> str:
     import torch
 
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+        names = device.gpu_names()
         return f"{len(names)}: {', '.join(sorted(set(names)))}"
     if device.machine_has_gpu():
         raise InputError(

@@ -17,7 +17,7 @@ from engine.masking import masked
 from engine.report.audit import Origin, input_files
 from engine.sources.io.folders import folder_at, require_folder
 from engine.sources.io.locations import Location, locate
-from engine.sources.io.outputs import Inputs, refuse_overlap
+from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from jobs._command import command_line, run_command
 from jobs._evaluation_options import (
     DRY_RUN,
@@ -64,17 +64,19 @@ def evaluate_command() -> Callable[..., None]:
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
         named, full = name_files(files), options["full"]
         size = choose(files, conditions.values())
-        if size.pairs:
-            keeps(_KEPT.format(folder_at(store).shown()))
-            origin = Origin(command_line(), input_files(named))
-            evaluate_in_shards(
-                files, settings, origin, named, out=out, store=store, pairs=size.pairs, full=full
-            )
-            return
-        if size.reason:
-            event(f"held as a whole in this process's memory, because of {size.reason}")
-        inputs = read_inputs(files, k=max(condition.k for condition in conditions))
-        evaluate_and_report(inputs, conditions, named, out=out, store=store, full=full)
+        with sole_writer(out):
+            if size.pairs:
+                keeps(_KEPT.format(folder_at(store).shown()))
+                origin = Origin(command_line(), input_files(named))
+                evaluate_in_shards(
+                    files, settings, origin, named,
+                    out=out, store=store, pairs=size.pairs, full=full,
+                )  # fmt: skip
+                return
+            if size.reason:
+                event(f"held as a whole in this process's memory, because of {size.reason}")
+            inputs = read_inputs(files, k=max(condition.k for condition in conditions))
+            evaluate_and_report(inputs, conditions, named, out=out, store=store, full=full)
 
     return with_signature(evaluate, parameters())
 

@@ -161,6 +161,13 @@ def describe(*, gpu: bool) -> str:
     return ", ".join(filter(None, ["cpu", next(iter(_processor("model name")), "")]))
 
 
+def gpu_names() -> list[str]:
+    """The GPUs that torch can use in this process."""
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
 def prepare(spec: Share) -> torch.device:
     """Set this process up for a model (threads, and on CUDA its memory limit); return the device."""
     import torch

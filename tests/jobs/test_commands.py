@@ -15,6 +15,7 @@ from engine import tables
 from engine.machine import device
 from engine.scoring.metrics import METRICS
 from engine.sources.bundled import questions
+from engine.sources.io.temporary import held_folder
 from jobs._command import command_line
 from tests.commands import erag, evaluate
 
@@ -394,3 +395,22 @@ def test_doctor_finds_what_the_demo_needs(capsys):
 
 def test_questions_are_installed_with_the_package():
     assert questions("claims").is_file()
+
+
+def test_two_evaluations_never_write_into_one_folder_at_once(files, tmp_path, capsys, tiny_t5):
+    more = ["--reader", tiny_t5, "--store", tmp_path / "store", "--actors", 0, "--resamples", 0]
+    with held_folder(files["out"]):
+        assert evaluate(files, *more) == 2
+        assert not (tmp_path / "store").exists()
+        (files["out"] / "labels.parquet").write_text("the first one's")
+    said = capsys.readouterr().err
+    assert "another evaluation that is under way writes its results there; wait" in said
+    assert (files["out"] / "labels.parquet").read_text() == "the first one's"
+    assert evaluate(files, *more) == 0
+    assert pl.read_parquet(files["out"] / "labels.parquet").height == 4
+
+
+def test_a_refused_evaluation_leaves_no_folder(files, tmp_path):
+    (tmp_path / "run.trec").write_text("1 Q0 a 1 2 mine\n1 Q0\n")
+    assert evaluate(files, "--store", tmp_path / "store", "--actors", 0) == 2
+    assert not files["out"].exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import NamedTuple
 
 from engine.errors import InputError
 from engine.masking import masked
+from engine.sources.io.files import reported_writing
 from engine.sources.io.locations import Location, is_directory, list_files, locate
+from engine.sources.io.temporary import held_folder
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,32 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs) -> None:
             _refuse_folder(field, given, local)
         elif given.exists():
             _refuse_file(field, given, local)
+
+
+@contextlib.contextmanager
+def sole_writer(folder: Location) -> Iterator[None]:
+    """Be the only command that writes results into a folder, as long as the block runs.
+
+    At an address nothing can be held: there, whoever ends last has the results.
+
+    Raises:
+        InputError: another process writes there; or the folder cannot be made.
+    """
+    place = locate(folder)
+    if not isinstance(place, Path):
+        yield
+        return
+    with contextlib.ExitStack() as held:
+        with reported_writing(place):
+            is_ours = held.enter_context(held_folder(place))
+        if not is_ours:
+            raise InputError(
+                place,
+                None,
+                "another evaluation that is under way writes its results there",
+                "wait until it has ended, or write into another folder with `out`",
+            )
+        yield
 
 
 class _Local(NamedTuple):

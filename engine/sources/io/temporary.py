@@ -138,6 +138,25 @@ def _is_there(path: Path, number: int) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def held_folder(folder: Path) -> Iterator[bool]:
+    """Hold a folder as long as the block runs, so that no other process that asks for it writes there, too.
+
+    It is made where it is not there, and removed again where nothing was written. Gives False where another
+    process holds it; where the file system does not lock, everybody gets it.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        yield _lock(number) is not False
+    finally:
+        os.close(number)
+        if made:
+            with contextlib.suppress(OSError):  # it holds results, or somebody else's
+                folder.rmdir()
+
+
 def _make_file(path: Path) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
 

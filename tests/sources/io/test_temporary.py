@@ -6,7 +6,12 @@ import sys
 
 from engine.sources.io import temporary
 from engine.sources.io.files import write_text
-from engine.sources.io.temporary import remove_abandoned, temporary_directory, temporary_file
+from engine.sources.io.temporary import (
+    held_folder,
+    remove_abandoned,
+    temporary_directory,
+    temporary_file,
+)
 
 HOLD = """
 import sys, time
@@ -60,3 +65,18 @@ def test_nothing_is_left_where_the_block_fails(tmp_path):
         except FileNotFoundError:
             pass
     assert names(tmp_path) == []
+
+
+def test_a_folder_is_held_by_one_and_removed_where_nothing_was_written(tmp_path):
+    out = tmp_path / "a" / "out"
+    with held_folder(out) as first:
+        with held_folder(out) as second:
+            assert (first, second) == (True, False)
+        assert out.is_dir()  # the second had not made it
+    assert not out.exists()
+    with held_folder(out) as again:
+        assert again
+        (out / "summary.json").write_text("{}")
+    with held_folder(out) as again:
+        assert again
+    assert names(out) == ["summary.json"]

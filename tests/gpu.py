@@ -1,0 +1,306 @@
+"""What a pretended GPU cannot show, on a real one: ``make test-gpu`` prints a report to paste into docs.
+
+Each check runs in a process of its own, so that none inherits the memory or the settings of another; the
+CPU's outputs come from a process that sees no GPU. Where there is no GPU, nothing is checked, and that is
+said. The exit status is 1 where a check fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from engine.machine import device
+from engine.reading import readers
+from engine.reading.prompting.prompts import default_prompt
+from engine.reading.protocol import ReaderSpec
+from engine.retrieval import flat
+from engine.retrieval.encoder import Encoder
+from engine.retrieval.encoders import EncoderOptions
+from engine.retrieval.encoders import specify as specify_encoder
+from engine.retrieval.shards import Block
+
+Reads = list[list[str]]
+MIB = 2**20
+# Vectors of the same text may differ by as much; their products are exact again (``flat.exact``).
+_VECTORS = 1e-4
+
+
+class NotRun(Exception):  # noqa: N818 (it is no error)
+    """Why a check is not run here."""
+
+
+class Row(NamedTuple):
+    """A check: what it is about, what became of it, and what it measured."""
+
+    what: str
+    outcome: str
+    told: str
+
+
+def bundled(**changes: Any) -> ReaderSpec:
+    """The bundled decoder-only reader, in fp32 unless the changes say otherwise."""
+    options = {"dtype": "float32", "engine": "transformers"} | changes
+    spec, _ = readers.specify("bundled", augmentation="in-prompt", task="short-answer", **options)
+    return spec
+
+
+def random_t5(folder: Path) -> ReaderSpec:
+    """A small random T5 that reads by Fusion-in-Decoder."""
+    from tests.reading.models import tiny_models
+
+    tiny_models.save_tokenizer(folder)
+    tiny_models.save_model("t5", folder)
+    spec, _ = readers.specify(str(folder), augmentation="fid", task="short-answer", dtype="float32")
+    return spec
+
+
+def prompts(count: int) -> Reads:
+    """Questions with a passage each, of lengths between 1 and 12 sentences."""
+    prompt = default_prompt("short-answer", "causal", "in-prompt")
+    sentence = "The capital of the {}th island is Port {}, which lies on its coast. "
+    return [
+        prompt.render(
+            f"what is the capital of the {i}th island",
+            [(f"Island {i}", "".join(sentence.format(i, i + j) for j in range(1 + i % 12)))],
+        )
+        for i in range(count)
+    ]
+
+
+def lists(count: int) -> Reads:
+    """Fused reads of three inputs each, and each input alone."""
+    inputs = [" ".join(f"w{(7 * i + 3 * j) % 97}" for j in range(3 + i % 20)) for i in range(count)]
+    fused = [inputs[i : i + 3] for i in range(0, count - 2, 3)]
+    return [*fused, *([one] for one in inputs)]
+
+
+def outputs(spec: ReaderSpec, reads: Reads) -> list[str]:
+    """What a reader writes on this process' device."""
+    return [read.failure or read.output for read in readers.load(spec).read(reads)]
+
+
+def shortage(spec: ReaderSpec, reads: Reads) -> tuple[list[str], int]:
+    """Outputs where the GPU has half of the memory that the reads took before; and how often a batch was halved."""
+    import torch
+
+    reader = readers.load(spec)
+    reader.read(reads[:1])
+    before = torch.cuda.memory_allocated()
+    reader.read(reads)
+    taken = torch.cuda.max_memory_allocated() - before
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    mine = device.gpu_share(spec) * total - torch.cuda.memory_reserved()
+    left = min(free, mine) - taken / 2
+    filler = torch.empty(max(0, int(left)), dtype=torch.uint8, device="cuda")
+    written = [read.failure or read.output for read in reader.read(reads)]
+    del filler
+    return written, int(reader.stats.memory_halvings)
+
+
+def vectors(texts: list[str]) -> Any:
+    return Encoder(specify_encoder(EncoderOptions(dtype="float32"))).encode(texts)
+
+
+def searched(gpus: int, vectors: int = 60_000) -> pl.DataFrame:
+    """The neighbours of random vectors, a few of which are equal."""
+    draw = np.random.default_rng(0)
+    made = draw.standard_normal((vectors, 384)).astype(np.float32)
+    made[:100] = made[100]
+    ids = pl.Series([f"d{i}" for i in range(len(made))])
+    blocks = [Block(ids.slice(at, 8000), made[at : at + 8000]) for at in range(0, len(made), 8000)]
+    queries = draw.standard_normal((200, 384)).astype(np.float32)
+    return flat.search(blocks, queries, k=50, gpus=gpus)
+
+
+def reads_a_second(spec: ReaderSpec, reads: Reads) -> float:
+    reader = readers.load(spec)
+    reader.read(reads[:4])
+    start = time.perf_counter()
+    reader.read(reads)
+    return len(reads) / (time.perf_counter() - start)
+
+
+def generated_a_second(spec: ReaderSpec, reads: Reads) -> float:
+    """transformers' ``generate`` in batches of 16, longest first."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(spec.path, padding_side="left", local_files_only=True)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(
+        spec.path, dtype=getattr(torch, spec.dtype), local_files_only=True, trust_remote_code=False
+    ).to("cuda")
+    texts = sorted(("".join(read) for read in reads), key=len, reverse=True)
+
+    def run(texts: list[str]) -> None:
+        ids = tokenizer(texts, return_tensors="pt", padding=True).to("cuda")
+        out = model.generate(**ids, max_new_tokens=spec.max_new_tokens, do_sample=False)
+        tokenizer.batch_decode(out)
+
+    run(texts[:4])
+    start = time.perf_counter()
+    for at in range(0, len(texts), 16):
+        run(texts[at : at + 16])
+    return len(reads) / (time.perf_counter() - start)
+
+
+def apart(what: Callable[..., Any], *given: Any, gpu: bool = True) -> Any:
+    """The result of a call in a new process, which sees the GPUs or none."""
+    hidden = contextlib.nullcontext() if gpu else _without_gpus()
+    with hidden, multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(what, given)
+
+
+@contextlib.contextmanager
+def _without_gpus() -> Iterator[None]:
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    try:
+        yield
+    finally:
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
+def as_expected(found: list[str], expected: list[str], *, of: int) -> str:
+    """How many outputs are the same, of which all but ``of`` must be.
+
+    Raises:
+        AssertionError: more differ.
+    """
+    same = sum(one == other for one, other in zip(found, expected, strict=True))
+    told = f"{same} of {len(expected)} outputs are the same"
+    assert same >= len(expected) - of, told
+    return told
+
+
+def decoder_only() -> str:
+    spec, reads = bundled(), prompts(32)
+    expected = apart(outputs, spec, reads, gpu=False)
+    return as_expected(apart(outputs, spec, reads), expected, of=0)
+
+
+def fusion_in_decoder() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        spec, reads = random_t5(Path(folder)), lists(60)
+        expected = apart(outputs, spec, reads, gpu=False)
+        return as_expected(apart(outputs, spec, reads), expected, of=0)
+
+
+def lack_of_memory() -> str:
+    spec, reads = bundled(), prompts(96)
+    expected = apart(outputs, spec, reads)
+    found, halvings = apart(shortage, spec, reads)
+    assert halvings, "no batch was halved"
+    return f"{as_expected(found, expected, of=0)}; batches were halved {halvings} times"
+
+
+def on_vllm() -> str:
+    if importlib.util.find_spec("vllm") is None:
+        raise NotRun("vLLM is not installed (make gpu)")
+    reads = prompts(32)
+    expected = apart(outputs, bundled(), reads)
+    # Its kernels add in another order, which near ties show.
+    return as_expected(apart(outputs, bundled(engine="vllm"), reads), expected, of=2)
+
+
+def dense_encoder() -> str:
+    texts = [f"passage {i} of a few words " + "and more " * (i % 40) for i in range(200)]
+    there, here = apart(vectors, texts), apart(vectors, texts, gpu=False)
+    difference = float(np.abs(there - here).max())
+    assert difference <= _VECTORS, f"vectors differ by {difference:.1e}"
+    return f"200 vectors differ by {difference:.1e} at most"
+
+
+def faiss_search() -> str:
+    if not (gpus := apart(flat.gpu_count)):
+        raise NotRun("this FAISS has no GPU code (make gpu)")
+    assert apart(searched, gpus).equals(apart(searched, 0)), "lists or scores differ"
+    return f"200 lists of 50 among 60,000 vectors are the same on {gpus} GPUs and on the CPU"
+
+
+def throughput() -> str:
+    reads = prompts(256)
+    spec = bundled(dtype=None)
+    ours, theirs = apart(reads_a_second, spec, reads), apart(generated_a_second, spec, reads)
+    told = f"{spec.dtype}, reads/s: own loops {ours:.1f}, generate in batches of 16 {theirs:.1f} "
+    told += f"({ours / theirs:.2f})"
+    if importlib.util.find_spec("vllm") is not None:
+        on = apart(reads_a_second, bundled(dtype=None, engine="vllm"), reads)
+        told += f", vLLM {on:.1f} ({on / theirs:.2f})"
+    return told
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "decoder-only reader, fp32, as on the CPU": decoder_only,
+    "Fusion-in-Decoder, fp32, as on the CPU": fusion_in_decoder,
+    "dense encoder, fp32, as on the CPU": dense_encoder,
+    "a lack of memory halves batches": lack_of_memory,
+    "vLLM, fp32, as our own loops": on_vllm,
+    "exact search on GPUs, as on the CPU": faiss_search,
+    "throughput": throughput,
+}
+
+
+def run(checks: dict[str, Callable[[], str]]) -> Iterator[Row]:
+    """Run the checks, whatever becomes of the one before."""
+    for what, check in checks.items():
+        start = time.perf_counter()
+        try:
+            told = check()
+            outcome = "holds"
+        except NotRun as reason:
+            outcome, told = "not run", str(reason)
+        except Exception as error:  # a check that fails must not hide the others
+            outcome, told = "FAILS", f"{type(error).__name__}: {error}".split("\n")[0][:300]
+        yield Row(what, outcome, f"{told} ({time.perf_counter() - start:.0f} s)")
+
+
+def report(rows: Iterable[Row]) -> Iterator[str]:
+    """The report, in Markdown."""
+    yield f"{date.today().isoformat()}, {', '.join(apart(device.gpu_names))}, {', '.join(_versions())}"
+    yield ""
+    yield "| | | |"
+    yield "| --- | --- | --- |"
+    for row in rows:
+        yield f"| {row.what} | {row.outcome} | {row.told.replace('|', '/')} |"
+
+
+def _versions() -> Iterator[str]:
+    yield f"Python {sys.version.split()[0]}"
+    for package in ("torch", "transformers", "vllm", "faiss-gpu", "faiss-cpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            yield f"{package} {version(package)}"
+
+
+def main() -> int:
+    if not device.machine_has_gpu():
+        print("There is no GPU on this machine: nothing was checked.")
+        return 0
+    if not apart(device.gpu_names):
+        print("There is a GPU, but torch cannot use it: install a CUDA build of torch (make gpu).")
+        return 1
+    rows: list[Row] = []
+    for line in report(rows.append(row) or row for row in run(CHECKS)):
+        print(line, flush=True)
+    return int(any(row.outcome == "FAILS" for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
