@@ -12,6 +12,7 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
 from engine.machine.device import Dtype
+from engine.machine.pool import require_gpus_used
 from engine.machine.survey import reading_dtype, reading_on_vllm
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
@@ -197,15 +198,18 @@ def specify_jobs(
             "leave one of them out",
         )
     jobs: list[Job] = []
-    dtype = settings.reader.dtype
+    dtype, pool = settings.reader.dtype, settings.running.pool()
     for request in requests:
         if dtype is None and executor is None:
-            dtype = reading_dtype(settings.running.pool(), on_event)
+            dtype = reading_dtype(pool, on_event)
         engine = _engine_for(request.ask, settings, executor, on_event)
         spec, prompt = _specify(request.ask, settings, dtype, engine)
         if executor is None:
             # vLLM ends reads by itself.
             spec = replace(spec, metric="" if engine == "vllm" else request.metric)
+            if engine == "vllm":
+                spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
+            require_gpus_used(pool, spec.name, spec.gpus)
             if settings.running.decide and spec.metric:
                 require_able(spec)
         jobs.append(Job(request.ask, request.lists, read_by(spec, executor), prompt))

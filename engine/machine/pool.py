@@ -97,18 +97,23 @@ class PoolSettings:
         return ":" in str(self.actors)
 
 
-def require_one_gpu(settings: PoolSettings) -> None:
-    """Refuse actors with several GPUs.
+def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:
+    """Refuse actors with more GPUs than a reader would use.
+
+    Args:
+        reader: its name.
+        gpus: on how many it runs.
 
     Raises:
         InputError: they have.
     """
-    if (settings.gpus_per_actor or 0) > 1:
+    given = settings.gpus_per_actor or 0
+    if given > max(1, gpus):
         raise InputError(
             None,
             None,
-            f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and a reader runs on one GPU",
-            "use 1 or a fraction",
+            f"`gpus_per_actor` is {given:g}, and reader {reader!r} runs on {gpus} of them",
+            "use `engine` vllm for decoder-only readers larger than a GPU, or 1 or a fraction",
         )
 
 

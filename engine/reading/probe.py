@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from engine.machine import device
-from engine.machine.pool import PoolSettings, require_one_gpu
+from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, silent
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import GROUP, SIZE, Unit
@@ -231,7 +231,8 @@ def means_for(
     Raises:
         InputError: as ``pool.decide``.
     """
-    require_one_gpu(settings)
+    for spec in specs:
+        require_gpus_used(settings, spec.name, spec.gpus)
     if settings.in_process:
         gpu = device.machine_has_gpu()
         return Means(read_in_process, 1, 1, gpu, "this machine, as one process")

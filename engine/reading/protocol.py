@@ -58,6 +58,7 @@ class ReaderSpec:
             it is never cut. (In the first group.)
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
+        gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
         batch_tokens: the most padded tokens of a batch; 0 for the device's default.
         metric: the downstream metric by which reads that come with references end as soon as they are
             decided (``engine.scoring.decided``); empty where all are read in full.
@@ -81,6 +82,7 @@ class ReaderSpec:
     shared_prefix: str = ""
     memory: int = 0
     threads: int = 0
+    gpus: int = 1
     batch_tokens: int = 0
     source: str = ""
     metric: str = ""
@@ -89,7 +91,7 @@ class ReaderSpec:
     def model(self) -> tuple[object, ...]:
         """Readers with equal ones can run on weights that a process holds once; of two on vLLM, none can."""
         alone = self.fingerprint if self.engine == "vllm" else ""
-        where = (self.path, self.source, self.memory, self.threads)
+        where = (self.path, self.source, self.memory, self.threads, self.gpus)
         return self.weights, self.architecture, self.dtype, self.engine, self.code, *where, alone
 
     @property

@@ -44,8 +44,8 @@ def specify(
         trust_remote_code: whether Python code that comes with the model may run.
 
     Raises:
-        InputError: an unknown reader, one that needs code which may not run, what the engine cannot do, Fusion-in-Decoder with a
-            decoder-only model, or a prompt that cannot be used with it.
+        InputError: an unknown reader, one that needs code which may not run, what the engine cannot do,
+            Fusion-in-Decoder with a decoder-only model, or a prompt that cannot be used with it.
     """
     model = weights.resolve(name)
     code = model_code.agreed_code(model.path, name, trusted=trust_remote_code)

@@ -13,7 +13,7 @@ from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
-from engine.machine.pool import PoolSettings, require_one_gpu
+from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
 from engine.reading.costs import (
@@ -352,7 +352,8 @@ def executor_for(
     Raises:
         InputError: the cluster can never host such a pool, or a reader not use it.
     """
-    require_one_gpu(settings)
+    for spec in specs:
+        require_gpus_used(settings, spec.name, spec.gpus)
     if settings.in_process:
         return read_in_process, 1, device.machine_has_gpu()
     from engine.machine import cluster

@@ -70,8 +70,8 @@ class RunningSettings:
         memory: Memory of one actor, as in 1.5GiB; 0 stands for what the machine has room for.
         actors: Processes that host the reader: a number, or MIN:MAX for as many as the cluster has room
             for; 0 reads in this process. By default as many as there is room for.
-        gpus_per_actor: GPUs of each: a fraction, so that several share one, or 1; 0 keeps to CPUs. By
-            default 1 where the cluster has GPUs.
+        gpus_per_actor: GPUs of each: a fraction, so that several share one; 1; or with vLLM a number that
+            hold a reader together, all of one node. 0 keeps to CPUs. By default 1 where the cluster has GPUs.
         cpus_per_actor: CPUs of each. By default an even share where there are no GPUs.
         accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it read.
         shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, in

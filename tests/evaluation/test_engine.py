@@ -5,6 +5,7 @@ import importlib.util
 import polars as pl
 import pytest
 
+from engine.errors import InputError
 from engine.evaluation.read import requests_for, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.machine import device
@@ -59,3 +60,12 @@ def test_what_was_chosen_is_told_once_has_keys_of_its_own_and_ends_no_read_early
     told = []
     tell_engines([*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], told.append)
     assert told == ["reader bundled runs on vLLM"]
+
+
+@pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
+def test_several_gpus_hold_a_reader_on_vllm_and_no_other(tiny_t5):
+    assert {job.spec.gpus for job in specified(gpus_per_actor=4)} == {4}
+    assert {job.spec.gpus for job in specified(gpus_per_actor=0.5)} == {1}
+    for other in ({"engine": "transformers"}, {"reader": str(tiny_t5)}):
+        with pytest.raises(InputError, match="`gpus_per_actor` is 4, and reader .* on 1 of them"):
+            specified(gpus_per_actor=4, **other)

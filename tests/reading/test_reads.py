@@ -325,5 +325,7 @@ def test_sizes_do_not_count_the_shared_prefix():
 
 
 def test_a_reader_is_given_one_gpu_at_most(tmp_path):
-    with pytest.raises(InputError, match="`gpus_per_actor` is 4, and a reader runs on one GPU"):
+    with pytest.raises(
+        InputError, match="`gpus_per_actor` is 4, and reader 'test' runs on 1 of them"
+    ):
         get_reads(wanted("a"), SPEC, tmp_path, pool=PoolSettings(gpus_per_actor=4))

@@ -28,6 +28,7 @@ _VERSION = 2
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
     *BOOTSTRAP_FIELDS,
+    "engine",  # what it came to is in the readers' fingerprints
     "memory",
     "actors",
     "gpus_per_actor",

@@ -28,6 +28,9 @@ from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 
+# The share of each of several GPUs that vLLM takes where the user does not say; it looks itself whether that
+# much is free.
+_SHARE_OF_SEVERAL = 0.9
 # Prefixes are shared in whole blocks; vLLM's 128 on a CPU are more than an instruction with examples.
 _CPU_BLOCK = 32
 
@@ -40,7 +43,7 @@ class VllmReader:
 
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
-        self._device = device.prepare(spec)
+        self._device = _prepare(spec)
         config = AutoConfig.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
@@ -162,6 +165,26 @@ class VllmReader:
         return ReadOutput(text.strip(), prompt.length, len(tokens), prompt.truncated)
 
 
+def _prepare(spec: ReaderSpec) -> torch.device:
+    """The device, as ``device.prepare`` gives it; of several GPUs, this process touches none."""
+    if spec.gpus == 1:
+        return device.prepare(spec)
+    if spec.threads:
+        torch.set_num_threads(spec.threads)
+    return torch.device("cuda" if device.machine_has_gpu() else "cpu")
+
+
+def _share_of_each(spec: ReaderSpec) -> float:
+    """The part of each GPU's memory that vLLM may take."""
+    if spec.gpus == 1:
+        return device.gpu_share(spec)
+    if not spec.memory:
+        return _SHARE_OF_SEVERAL
+    from vllm.platforms import current_platform
+
+    return min(1.0, spec.memory / spec.gpus / current_platform.get_device_total_memory(0))
+
+
 def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
     """Load the model into vLLM.
 
@@ -171,17 +194,21 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
     gc.collect()  # a reader that nobody holds any more is to go now, not with this one's groups
     options: dict[str, Any]
     if on.type == "cuda":
-        options = {"gpu_memory_utilization": device.gpu_share(spec)}
+        options = {"gpu_memory_utilization": _share_of_each(spec)}
     else:
         options = {
             "kv_cache_memory_bytes": cache_memory(
                 spec.parameters, dtype=spec.dtype, memory=spec.memory
-            ),
+            )
+            // spec.gpus,
             "block_size": _CPU_BLOCK,
             "enforce_eager": True,
         }
         # vLLM takes a single thread unless it is told.
         os.environ["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+    if spec.gpus > 1:
+        # Ray has given this actor its GPUs: vLLM is to start its processes itself, and not to ask Ray.
+        options |= {"tensor_parallel_size": spec.gpus, "distributed_executor_backend": "mp"}
     # triton, which only GPUs need, and names of torch that vLLM still uses
     logging.getLogger("torch._library").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")

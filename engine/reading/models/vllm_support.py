@@ -80,6 +80,8 @@ def set_environment() -> None:
     vLLM runs in the actor's own process, so that it ends with it. It sends no usage statistics.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    # Where several GPUs hold a model, each has a process, which must not inherit what this one knows of CUDA.
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     os.environ["VLLM_DO_NOT_TRACK"] = "1"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")

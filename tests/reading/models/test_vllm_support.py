@@ -1,17 +1,22 @@
 """What is known of a reader on vLLM without vLLM: refusals come before anything starts."""
 
+import importlib
 import importlib.util
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 
 from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.reading import readers
 from engine.reading.models import vllm_support, weights
+from tests.conftest import SPEC
+from tests.pretended_cuda import pretended_cuda
 
 MIB = 2**20
 
@@ -37,7 +42,7 @@ def test_without_vllm_the_driver_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name)
     )
-    with pytest.raises(InputError, match="vLLM is not installed; run 'make vllm'"):
+    with pytest.raises(InputError, match="vLLM is not installed; run 'make gpu'"):
         specify()
 
 
@@ -86,3 +91,50 @@ def test_what_comes_before_vllm_loads_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def asked_of_vllm(monkeypatch):
+    """What the reader asks of vLLM, which is not there: only the options that it would be started with."""
+    started = []
+    fake = ModuleType("vllm")
+    fake.EngineArgs = lambda **options: options
+    fake.LLMEngine = SimpleNamespace(
+        from_engine_args=lambda options, usage_context: started.append(options) or object()
+    )
+    fake.RequestOutput = fake.SamplingParams = object
+    usage, platforms = ModuleType("vllm.usage.usage_lib"), ModuleType("vllm.platforms")
+    usage.UsageContext = SimpleNamespace(LLM_CLASS="llm")
+    platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda number: 40 * 2**30)
+    for module in (fake, ModuleType("vllm.usage"), usage, platforms):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    name = "engine.reading.models.vllm_reader"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    made = importlib.import_module(name)
+    yield lambda spec, on: (made._start(spec, torch.device(on)), started[-1])[1]
+    sys.modules.pop(name, None)
+
+
+def test_several_gpus_hold_a_reader_together(asked_of_vllm):
+    one = replace(SPEC, engine="vllm")
+    with pretended_cuda(memory=10 * 2**30):
+        assert asked_of_vllm(one, "cuda")["gpu_memory_utilization"] == pytest.approx(0.9)
+        options = asked_of_vllm(replace(one, memory=2 * 2**30), "cuda")
+    assert options["gpu_memory_utilization"] == pytest.approx(0.2)
+    assert "tensor_parallel_size" not in options
+    options = asked_of_vllm(replace(one, gpus=4), "cuda")
+    assert (options["tensor_parallel_size"], options["distributed_executor_backend"]) == (4, "mp")
+    assert options["gpu_memory_utilization"] == 0.9
+    # What the user gives is the actor's, of which each GPU has a part.
+    options = asked_of_vllm(replace(one, gpus=4, memory=80 * 2**30), "cuda")
+    assert options["gpu_memory_utilization"] == pytest.approx(0.5)
+
+
+def test_a_process_for_several_gpus_touches_none_of_them(asked_of_vllm, monkeypatch):
+    from engine.reading.models import vllm_reader
+
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
+    with pretended_cuda() as gpu:
+        assert vllm_reader._prepare(replace(SPEC, gpus=2)).type == "cuda"
+        assert gpu.peak == 0
+    assert not torch.cuda.is_initialized()
