@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
 
@@ -18,6 +19,7 @@ from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
 from engine.reading.decided import with_references
 from engine.reading.models.deciding import require_able
+from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
@@ -209,6 +211,7 @@ def specify_jobs(
             spec = replace(spec, metric="" if engine == "vllm" else request.metric)
             if engine == "vllm":
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
+                refuse_uneven(Path(spec.path), spec.name, spec.gpus)
             require_gpus_used(pool, spec.name, spec.gpus)
             if settings.running.decide and spec.metric:
                 require_able(spec)

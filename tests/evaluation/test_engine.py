@@ -64,7 +64,10 @@ def test_what_was_chosen_is_told_once_has_keys_of_its_own_and_ends_no_read_early
 
 @pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
 def test_several_gpus_hold_a_reader_on_vllm_and_no_other(tiny_t5):
-    assert {job.spec.gpus for job in specified(gpus_per_actor=4)} == {4}
+    assert {job.spec.gpus for job in specified(gpus_per_actor=3)} == {3}
+    words = "4, which cannot share the 9 attention heads of 'bundled'; use one of 1, 3, 9"
+    with pytest.raises(InputError, match=words):
+        specified(gpus_per_actor=4)
     assert {job.spec.gpus for job in specified(gpus_per_actor=0.5)} == {1}
     for other in ({"engine": "transformers"}, {"reader": str(tiny_t5)}):
         with pytest.raises(InputError, match="`gpus_per_actor` is 4, and reader .* on 1 of them"):

@@ -171,7 +171,11 @@ def _prepare(spec: ReaderSpec) -> torch.device:
         return device.prepare(spec)
     if spec.threads:
         torch.set_num_threads(spec.threads)
-    return torch.device("cuda" if device.machine_has_gpu() else "cpu")
+    if device.machine_has_gpu():
+        return torch.device("cuda")
+    # vLLM would give each process a NUMA node of its own, of which there are hardly as many (tests).
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    return torch.device("cpu")
 
 
 def _share_of_each(spec: ReaderSpec) -> float:

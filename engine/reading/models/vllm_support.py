@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 
 from engine.errors import InputError
 from engine.machine import device, model_files
@@ -46,6 +47,24 @@ def refuse(reader: weights.Weights, *, dtype: Dtype, memory: int) -> None:
         )
     if not device.machine_has_gpu():
         cache_memory(model_files.parameters(reader.path), dtype=dtype, memory=memory)
+
+
+def refuse_uneven(path: Path, name: str, gpus: int) -> None:
+    """Refuse a number of GPUs that cannot share a model evenly: each gets as many of its heads.
+
+    Raises:
+        InputError: the heads cannot be divided by it.
+    """
+    config = model_files.read_config(path, name)
+    heads = int(config.get("text_config", config).get("num_attention_heads") or 0)
+    if heads % gpus:
+        fitting = [str(n) for n in range(1, heads + 1) if heads % n == 0]
+        raise InputError(
+            None,
+            None,
+            f"`gpus_per_actor` is {gpus}, which cannot share the {heads} attention heads of {name!r}",
+            f"use one of {', '.join(fitting)}",
+        )
 
 
 def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:

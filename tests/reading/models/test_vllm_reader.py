@@ -1,9 +1,16 @@
 """Readers on vLLM answer as CausalReader does. Needs vLLM (make vllm), so these are no part of make test."""
 
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from engine.errors import InputError
 from engine.machine.pool import PoolSettings, decide
@@ -20,8 +27,11 @@ MIB = 2**20
 
 pytestmark = [
     pytest.mark.slow,
+    # Once it was installed, that it cannot be found is a fault.
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed (make vllm)"
+        importlib.util.find_spec("vllm") is None
+        and not Path(sys.prefix, ".installed-vllm").exists(),
+        reason="vLLM is not installed (make vllm)",
     ),
 ]
 
@@ -183,3 +193,50 @@ def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
         outputs[result.unit.offset] = result.outputs
         assert result.stats["peak_memory"] > 2**20
     assert [o for offset in sorted(outputs) for o in outputs[offset]] == expected
+
+
+# In a process of its own: vLLM's groups are global, and the readers above hold theirs.
+TOGETHER = """
+import json, sys
+from dataclasses import replace
+from engine.reading import readers
+
+if __name__ == "__main__":
+    path, gpus, reads = json.load(sys.stdin)
+    spec, _ = readers.specify(
+        path, augmentation="in-prompt", task="short-answer", dtype="float32", engine="vllm"
+    )
+    outputs = readers.load(replace(spec, gpus=gpus, threads=1)).read(reads)
+    print(json.dumps([output.output for output in outputs]))
+"""
+
+
+def test_two_processes_that_hold_a_reader_together_answer_alike(bundled_spec, inputs, tmp_path):
+    """Tensor parallelism of two, on vLLM's CPU build: each process has half of the heads."""
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+        bos_token_id=2, eos_token_id=2, pad_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config)
+    for weight in model.parameters():  # larger weights: outputs that depend on the prompt
+        weight.data *= 3
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    script = tmp_path / "together.py"
+    script.write_text(TOGETHER)
+    done = subprocess.run(
+        [sys.executable, script],
+        input=json.dumps([str(tmp_path), 2, inputs[:12]]),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    spec, _ = readers.specify(
+        str(tmp_path), augmentation="in-prompt", task="short-answer", dtype="float32"
+    )
+    expected = [output.output for output in CausalReader(spec).read(inputs[:12])]
+    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    assert len(set(expected)) == 12
