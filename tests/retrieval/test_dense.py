@@ -396,6 +396,7 @@ def test_a_lost_desk_loses_no_shard(ray_session, corpus, queries, spec, tmp_path
     assert found.equals(expected)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_second_pass_over_the_corpus_is_reported(
     ray_session, corpus, spec, tmp_path
 ):
