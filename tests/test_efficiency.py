@@ -32,7 +32,7 @@ from benchmarks.efficiency.grid import (
 from benchmarks.efficiency.results import Results, differences
 from benchmarks.efficiency.table import grouped, markdown
 from engine.errors import InputError
-from engine.reading.models import weights
+from engine.reading.models import t5_attention, weights
 
 GIB = 2**30
 HERE = Conditions(
@@ -415,3 +415,7 @@ def test_what_early_decision_saves_is_measured_by_evaluations_with_it_and_withou
     }
     assert all(len(side["seconds"]) == 1 for side in sides.values())
     assert sides["with early decision"]["tokens"] < sides["without"]["tokens"]
+
+
+def test_predictions_know_how_many_scores_an_encoder_computes_at_once():
+    assert predict.SCORES == t5_attention.SCORES

@@ -16,6 +16,8 @@ from engine.machine.device import PROCESS_MEMORY, Dtype, weight_bytes
 
 # Tokens that the engine's readers take at once on a CPU: of an encoder, of a decoder-only model.
 _CHUNKS = {"encoder-decoder": 2048, "causal": 1024}
+# Scores that an encoder's attention computes at once there (``t5_attention.SCORES``).
+SCORES = 2**22
 # Seconds that a process takes before and after its reads, and operations per second of a core by the bytes
 # of a value: only the first predictions rest on them, later ones on the cells that are done.
 _START, _RATE = 4.0, {2: 9e10, 4: 4e10}
@@ -101,10 +103,11 @@ def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> i
         2 * (shape.inner + shape.key_inner), (shape.gates + 1) * shape.feed_forward
     )
     kept = 2 * shape.layers * shape.key_inner * item
-    # Scores: the engine's readers attend text by text, or by 64 rows; fused attention holds the bias and
-    # what is added to it; attention that is not fused the scores before and after each of its operations.
+    # Scores: the engine's readers attend text by text, some queries at a time; fused attention holds the
+    # bias and what is added to it; attention that is not fused the scores before and after each of its
+    # operations.
     if engine:
-        scores = shape.heads * 64 * length * 12 if causal else square * (2 * item + 8)
+        scores = shape.heads * 64 * length * 12 if causal else min(square, SCORES) * (2 * item + 8)
     elif way == "generate-sdpa":
         scores = texts * length**2 * item if causal else square * item * (1 + texts)
     else:
@@ -115,7 +118,7 @@ def batch_bytes(shape: Shape, way: Way, reads: Reads, rows: int, item: int) -> i
     logits = rows * shape.vocabulary * (item + 8)
     in_layers = chunk * wide + scores + states + logits
     # T5's table of positions is made from distances in whole numbers, several times as wide.
-    table = 0 if causal else 48 * length**2 + 2 * square * item
+    table = 0 if causal or engine else 48 * length**2 + 2 * square * item
     return int(max(in_layers, table))
 
 

@@ -12,7 +12,8 @@ own checkpoints (``fid_t5``) need no special cases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,8 @@ class T5:
         self.encode_cost = MemoryCost(
             per_row=0.0,
             per_token=(3 * item + 8) * config.d_model + wide + self.kept_per_token,
-            per_pair=self.heads * (3 * item + 8),  # bias, scores, weights; and twice in fp32
+            # Bias, scores, weights; and twice in fp32. On a CPU a bound: long texts take less.
+            per_pair=self.heads * (3 * item + 8),
         )
         own = 2 * self.layers * self.inner * item * padded_length(max_new_tokens)
         self.decode_cost = MemoryCost(
@@ -158,15 +160,15 @@ class T5:
         return self._head(states)
 
     def _biases_of_encoder(self, length: int) -> list[torch.Tensor]:
-        """Position biases of every layer, (heads, L, L) with L of ``length`` or more."""
-        if not self._encoder_biases or self._encoder_biases[0].shape[-1] < length:
-            self._encoder_biases = _position_biases(self._encoder, length, causal=False)
+        """Position biases of every layer by distance, (heads, 2 L - 1) with L of ``length`` or more."""
+        if not self._encoder_biases or self._encoder_biases[0].shape[1] < 2 * length - 1:
+            self._encoder_biases = _of_layers(self._encoder, partial(_by_distance, length=length))
         return self._encoder_biases
 
     def _biases_of_decoder(self, length: int) -> list[torch.Tensor]:
         """Position biases of every layer, (heads, length, length)."""
         if not self._decoder_biases or self._decoder_biases[0].shape[-1] != length:
-            self._decoder_biases = _position_biases(self._decoder, length, causal=True)
+            self._decoder_biases = _of_layers(self._decoder, partial(_causal, length=length))
         return self._decoder_biases
 
     def _bias_of_cross(self, length: int) -> torch.Tensor | None:
@@ -220,24 +222,30 @@ class Decoding:
         self._kept = list(rows)
 
 
-def _position_biases(stack: Any, length: int, *, causal: bool) -> list[torch.Tensor]:
-    """Position biases of a stack's layers, (heads, length, length) each; minus infinity on later
-    positions where it is causal.
+def _of_layers(stack: Any, make: Callable[[Any], torch.Tensor]) -> list[torch.Tensor]:
+    """Position biases of a stack's layers, as they are made of the attention of one that has a table.
 
     A layer without a table shares that of the last layer before it that has one.
     """
     biases: list[torch.Tensor] = []
     for block in stack.block:
         own = block.layer[0].SelfAttention
-        if own.has_relative_attention_bias:
-            bias = own.compute_bias(length, length)[0].contiguous()
-            if causal:
-                later = torch.ones((length, length), dtype=torch.bool, device=bias.device).triu(1)
-                bias = bias.masked_fill(later, float("-inf"))
-            biases.append(bias)
-        else:
-            biases.append(biases[-1])
+        biases.append(make(own) if own.has_relative_attention_bias else biases[-1])
     return biases
+
+
+def _by_distance(attention: Any, length: int) -> torch.Tensor:
+    """Position biases of an encoder by distance, (heads, 2 length - 1), as ``EncoderAttention`` has them."""
+    # Those of a query in the middle of twice as many keys are those of all distances.
+    bias: torch.Tensor = attention.compute_bias(1, 2 * length - 1, None, length - 1)
+    return bias[0, :, 0].contiguous()
+
+
+def _causal(attention: Any, length: int) -> torch.Tensor:
+    """Position biases of a decoder, (heads, length, length): minus infinity on later positions."""
+    bias: torch.Tensor = attention.compute_bias(length, length)[0]
+    later = torch.ones((length, length), dtype=torch.bool, device=bias.device).triu(1)
+    return bias.masked_fill(later, float("-inf"))
 
 
 def _scales_output(config: Any) -> bool:

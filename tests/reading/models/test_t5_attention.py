@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from engine.reading.models import t5_attention
 from engine.reading.models.encodings import Encodings, Part
 from engine.reading.models.t5_attention import PaddedReads, PaddedTexts, ReadByRead, TextByText
 
@@ -15,7 +16,13 @@ def texts(dtype):
     torch.manual_seed(0)
     tokens = sum(LENGTHS)
     query, key, value = (torch.randn(tokens, INNER, dtype=dtype) for _ in range(3))
-    return query, key, value, torch.randn(HEADS, 70, 70, dtype=dtype)
+    return query, key, value, torch.randn(HEADS, 139, dtype=dtype)  # of up to 70 tokens
+
+
+def in_full(bias, length):
+    """The biases of a text, (heads, queries, keys), pair by pair."""
+    positions = torch.arange(length)
+    return bias[:, bias.shape[1] // 2 + positions[None, :] - positions[:, None]]
 
 
 def dense(query, key, value, bias):
@@ -34,12 +41,19 @@ def test_texts_attend_to_themselves_only(padded, dtype, error):
         got = attend(query, key, value, table).float()
         parts = [x.split(LENGTHS) for x in (query, key, value)]
         expected = torch.cat(
-            [
-                dense(*own, table[:, : len(own[0]), : len(own[0])])
-                for own in zip(*parts, strict=True)
-            ]
+            [dense(*own, in_full(table, len(own[0]))) for own in zip(*parts, strict=True)]
         )
         torch.testing.assert_close(got, expected, atol=error, rtol=error)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 1000])
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+def test_long_texts_attend_some_queries_at_a_time(rows, dtype, error, monkeypatch):
+    query, key, value, bias = texts(dtype)
+    whole = TextByText(LENGTHS, HEADS)(query, key, value, bias)
+    monkeypatch.setattr(t5_attention, "SCORES", rows * HEADS * 33)
+    in_parts = TextByText(LENGTHS, HEADS)(query, key, value, bias)
+    torch.testing.assert_close(in_parts, whole, atol=error, rtol=error)
 
 
 def test_text_by_text_gives_the_same_bits_in_any_batch():
@@ -47,7 +61,9 @@ def test_text_by_text_gives_the_same_bits_in_any_batch():
     together = TextByText(LENGTHS, HEADS)(query, key, value, bias).split(LENGTHS)
     parts = zip(*(x.split(LENGTHS) for x in (query, key, value)), strict=True)
     for own, expected in zip(parts, together, strict=True):
-        assert torch.equal(TextByText([len(own[0])], HEADS)(*own, bias[:, :64, :64]), expected)
+        assert torch.equal(
+            TextByText([len(own[0])], HEADS)(*own, bias[:, 69 - 63 : 69 + 64]), expected
+        )
 
 
 def encodings(dtype, order):
