@@ -255,7 +255,7 @@ def _table(best: dict[str, float], count: int, unit: str) -> None:
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    quick = {"passages": 100, "rounds": 1, "scale": "10000,20000"}
+    quick = {"passages": 100, "rounds": 1, "scale": "5000,10000"}
     parser = make_parser(__doc__, rounds=3, quick=quick)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--passages", type=int, default=600, help="that are encoded")

@@ -250,7 +250,7 @@ def apart(one: list[str], other: list[str]) -> float:
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, rounds=2, quick={"reads": 6})
+    parser = make_parser(__doc__, rounds=2, quick={"reads": 4})
     parser.add_argument("--data", type=Path)
     parser.add_argument("--reads", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16, help="of generate")
