@@ -100,6 +100,7 @@ def shortage(spec: ReaderSpec, reads: Reads) -> tuple[list[str], int]:
     reader = readers.load(spec)
     reader.read(reads[:1])
     before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()  # loading may have taken more
     reader.read(reads)
     taken = torch.cuda.max_memory_allocated() - before
     torch.cuda.empty_cache()
@@ -136,7 +137,7 @@ def reads_a_second(spec: ReaderSpec, reads: Reads) -> float:
 
 
 def generated_a_second(spec: ReaderSpec, reads: Reads) -> float:
-    """transformers' ``generate`` in batches of 16, longest first."""
+    """transformers' ``generate`` in batches of 16, longest first; it stops where our readers do."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -149,7 +150,13 @@ def generated_a_second(spec: ReaderSpec, reads: Reads) -> float:
 
     def run(texts: list[str]) -> None:
         ids = tokenizer(texts, return_tensors="pt", padding=True).to("cuda")
-        out = model.generate(**ids, max_new_tokens=spec.max_new_tokens, do_sample=False)
+        out = model.generate(
+            **ids,
+            max_new_tokens=spec.max_new_tokens,
+            do_sample=False,
+            stop_strings=list(spec.stop) or None,
+            tokenizer=tokenizer,
+        )
         tokenizer.batch_decode(out)
 
     run(texts[:4])

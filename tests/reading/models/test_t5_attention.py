@@ -56,6 +56,17 @@ def test_long_texts_attend_some_queries_at_a_time(rows, dtype, error, monkeypatc
     torch.testing.assert_close(in_parts, whole, atol=error, rtol=error)
 
 
+def test_no_more_scores_are_held_than_caches_take(monkeypatch):
+    held, through = [], t5_attention.softmax
+    monkeypatch.setattr(
+        t5_attention, "softmax", lambda scores: held.append(scores.numel()) or through(scores)
+    )
+    length = 1500  # all pairs of its tokens would be twice as many
+    states = torch.randn(length, INNER)
+    TextByText([length], HEADS)(states, states, states, torch.randn(HEADS, 2 * length - 1))
+    assert max(held) <= t5_attention.SCORES < HEADS * length**2 == sum(held)
+
+
 def test_text_by_text_gives_the_same_bits_in_any_batch():
     query, key, value, bias = texts(torch.bfloat16)
     together = TextByText(LENGTHS, HEADS)(query, key, value, bias).split(LENGTHS)
