@@ -280,6 +280,8 @@ def pool_options(pool: Pool) -> dict[str, Any]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    # Nobody looks at it; every actor would ask for its memory each second of a unit, on a thread made for it.
+    context.memory_usage_poll_interval_s = None
     context.max_errored_blocks = 0
     context.max_consecutive_actor_init_deaths = 2
     context.execution_no_progress_timeout_s = patience()

@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 
 def asked_of(planned: pl.DataFrame) -> list[Asked]:
     """What a reader is given for planned reads, in their order."""
-    return [Asked(*row) for row in planned.select(INPUTS, REFERENCES).iter_rows()]
+    return [Asked(*row) for row in planned[[INPUTS, REFERENCES]].iter_rows()]
 
 
 def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str) -> UnitResult:

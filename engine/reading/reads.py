@@ -377,8 +377,9 @@ def executor_for(
 
 def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
     """The reads table of planned reads and their outputs, as they are kept, with the column ``failure``."""
-    reads = planned.select(READ_KEY, QUERY_ID, DOC_IDS).hstack(output_columns(outputs))
-    return as_kept(reads, planned).select([*tables.READS, FAILURE])
+    # Taken by name, and not selected: units are many and small, and a selection is handed to a thread.
+    reads = planned[[READ_KEY, QUERY_ID, DOC_IDS]].hstack(output_columns(outputs))
+    return as_kept(reads, planned)[[*tables.READS, FAILURE]]
 
 
 def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:

@@ -78,7 +78,7 @@ def write_file(
     if span is not None and not 0 <= span[0] < span[1] <= BUCKETS:
         raise ValueError(f"no span of buckets: {span}")
     memory = io.BytesIO()
-    reads.select(list(tables.READS)).write_parquet(memory, metadata=dict(metadata) or None)
+    reads[list(tables.READS)].write_parquet(memory, metadata=dict(metadata) or None)
     content = memory.getvalue()
     buckets = "" if span is None else f"{span[0]:04x}-{span[1]:04x}-"
     name = f"{buckets}{_digest_of_keys(reads[READ_KEY])}-{_digest(content)}{SUFFIX}"

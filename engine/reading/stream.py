@@ -29,8 +29,8 @@ from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_
 
 _MOST = 2**40
 # A unit takes about so long, once it is known how fast actors read: little is lost with one, and what
-# a unit costs the driver is little beside it. Hardly one takes more than five seconds then.
-UNIT_SECONDS = 4.0
+# a unit costs the driver is little beside it. No unit of a steady reader takes more than five seconds then.
+UNIT_SECONDS = 4.75
 # Errors that say what a user can do; a worker's traceback would hide it.
 TOLD = (InputError, WriteError, ReadError)
 
@@ -243,16 +243,20 @@ class Host:
         unit = Unit(row.number, row.offset, planned.height, row.role)
         result = (read or self._read)(self.reader(row.role), unit, asked_of(planned))
         reads = reads_table(planned, result.outputs)
-        whole = reads.filter(pl.col(FAILURE).is_null()).drop(FAILURE)
-        failed = reads.filter(pl.col(FAILURE).is_not_null())
+        whole, failures = reads, {}
+        # A unit costs time beside its reads, and hardly one has a read that failed.
+        if reads[FAILURE].null_count() < reads.height:
+            whole = reads.filter(pl.col(FAILURE).is_null())
+            failed = reads.filter(pl.col(FAILURE).is_not_null())
+            failures = {
+                key: Failure(query_id, reason)
+                for key, query_id, reason in failed.select(READ_KEY, QUERY_ID, FAILURE).iter_rows()
+            }
         store.add(self.place, self.specs[row.role].fingerprint, whole, span=row.span)
         return replace(
             told,
             reads=reads.height,
-            failures={
-                key: Failure(query_id, reason)
-                for key, query_id, reason in failed.select(READ_KEY, QUERY_ID, FAILURE).iter_rows()
-            },
+            failures=failures,
             prompt_tokens=int(reads[PROMPT_TOKENS].sum()),
             output_tokens=int(reads[OUTPUT_TOKENS].sum()),
             decided=int(reads[tables.DECIDED].sum()),
