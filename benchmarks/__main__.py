@@ -41,6 +41,7 @@ NAMES = (
     "interval_coverage",
     "lead_coverage",
     "difference_size",
+    "page",
 )
 # Seconds that a quick one may take; the whole is to end within ten minutes.
 _QUICK_LIMIT = 240

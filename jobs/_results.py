@@ -19,6 +19,8 @@ from engine.labels.registry import ANNOTATORS
 from engine.report import answer, printed, summary
 from engine.report import study as study_report
 from engine.report.audit import Origin
+from engine.report.page.findings import Sources, read_findings
+from engine.report.page.write import BESIDE, PAGE, page_files, write_page
 from engine.report.summary import SHARDS
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at
@@ -45,7 +47,7 @@ def outputs(out: Location, settings: Settings) -> Outputs:
     """What an evaluation under these settings writes or clears under ``out``."""
     folder = folder_at(out)
     files = [folder.place(name) for name in _names(settings)]
-    return Outputs(files, [folder.place(name) for name in (CONDITIONS, EXPORTED, SHARDS)])
+    return Outputs(files, [folder.place(name) for name in (CONDITIONS, EXPORTED, SHARDS, BESIDE)])
 
 
 def write_results(
@@ -91,7 +93,7 @@ def _names(settings: Settings) -> list[str]:
     )
     tables = dict.fromkeys((*_OF_READS, *_OF_QUERIES, *further, *_OF_STATISTICS, *_OF_A_STUDY))
     names = (f"{name}.parquet" for name in tables)
-    return [*(name for name in names if name != _LABELS), _LABELS, SUMMARY]
+    return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
 
 
 def _earlier(folder: Folder, settings: Settings, shards: str) -> Iterator[str]:
@@ -101,6 +103,7 @@ def _earlier(folder: Folder, settings: Settings, shards: str) -> Iterator[str]:
         shards: the folder of the new evaluation's own shards.
     """
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
+    yield from page_files(folder)
     yield from (f"{SHARDS}/{name}" for name in shard_tables(folder / SHARDS, other_than=shards))
     conditions = folder / CONDITIONS
     for name in conditions.folders():
@@ -134,6 +137,15 @@ def _write(
     if study is not None and inputs is not None:
         content["study"] = _write_study(study, inputs, files, out, origin)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
+    write_page(read_findings(out, sources(inputs, result.settings)), out)
+
+
+def sources(inputs: EvaluationInputs | None, settings: Settings) -> Sources | None:
+    """What the page of an evaluation shows of its inputs."""
+    if inputs is None:
+        return None
+    runs = inputs.runs.filter(pl.col(RANK) <= settings.ranking.k)
+    return Sources(inputs.queries, inputs.corpus, runs)
 
 
 def print_results(

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -104,6 +105,14 @@ needs_bf16_arithmetic = pytest.mark.skipif(
     not device.has_bf16_arithmetic(),
     reason="without bf16 arithmetic a bf16 product can depend on its number of rows",
 )
+
+
+@pytest.fixture(autouse=True)
+def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page takes a second to draw, and hundreds of tests evaluate something: those marked ``pages`` draw it."""
+    results = sys.modules.get("jobs._results")
+    if results is not None and request.node.get_closest_marker("pages") is None:
+        monkeypatch.setattr(results, "write_page", lambda *_, **__: None)
 
 
 def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.DataFrame:

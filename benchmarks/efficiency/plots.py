@@ -23,7 +23,7 @@ def require_matplotlib() -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError(
-            None, None, "plots need matplotlib", "pip install 'erag-engine[bench]', and run again"
+            None, None, "plots need matplotlib", "pip install matplotlib, and run again"
         )
 
 

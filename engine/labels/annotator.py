@@ -248,6 +248,7 @@ class Annotator:
             rankings can be taken over all of them.
         is_the_readers: whether its labels are the reader's own outcomes, so that labels by one reader
             can be held against the score of another.
+        finds_answers: whether its labels say that a passage contains an answer.
         further_tables: what it leaves beside labels and traces.
         query_notes: notes on the queries, for evaluations whose labels rest on this annotator.
         score_notes: notes on the scores that its labels give, of all queries.
@@ -267,6 +268,7 @@ class Annotator:
     scale: Callable[[EvaluationSettings], Scale] = _binary
     judges_everything: bool = False
     is_the_readers: bool = False
+    finds_answers: bool = False
     further_tables: tuple[FurtherTable, ...] = ()
     query_notes: Callable[[pl.DataFrame], Iterable[Note]] = _no_query_notes
     score_notes: Callable[[EvaluationSettings, pl.DataFrame], Iterable[Note]] = _no_score_notes

@@ -181,11 +181,16 @@ def _query_notes(queries: pl.DataFrame) -> Iterator[Note]:
 
 
 ANNOTATOR = Annotator(
-    name=NAME, label=_label_by(NAME), unfit_tasks=_UNFIT, query_notes=_query_notes
+    name=NAME,
+    label=_label_by(NAME),
+    unfit_tasks=_UNFIT,
+    query_notes=_query_notes,
+    finds_answers=True,
 )
 BY_SUBSTRING = Annotator(
     name=SUBSTRING,
     label=_label_by(SUBSTRING),
     unfit_tasks=_UNFIT,
     query_notes=_substring_notes,
+    finds_answers=True,
 )

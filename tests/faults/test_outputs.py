@@ -88,8 +88,8 @@ def test_outputs_over_inputs_are_refused_before_anything_is_read(name, tmp_path,
     assert {str(p): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
-# Options that name what is written, or what is read where nothing is written.
-WRITTEN = {"out", "store", "name"}
+# Options that name what is written, or what is read where nothing is written: of FOLDER the page is made again.
+WRITTEN = {"out", "store", "name", "FOLDER"}
 # A plan writes into the store alone.
 NOT_WRITING = {"conformance", "doctor", "plan"}
 

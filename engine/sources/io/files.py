@@ -125,6 +125,12 @@ def write_text(text: str, path: str | Path) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_bytes(content: bytes, path: str | Path) -> None:
+    """Write a file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
 def is_text(*values: str | None) -> bool:
     """Whether all strings can be written as UTF-8: JSON can contain half a surrogate pair."""
     try:

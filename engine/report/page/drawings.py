@@ -1,0 +1,363 @@
+"""What each picture of a page shows, and how it is drawn on an empty figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from engine import tables
+from engine.report.page import shares
+from engine.report.page.findings import Findings
+from engine.tables import TAU, high_of, low_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart, each with a marker, so
+# that colour is never the only sign. The page maps them to lighter ones on a dark ground.
+INK, FAINT = "#1f2328", "#d1d9e0"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+# Runs, and annotators, that a picture has room for.
+_MOST_RUNS, _MOST_SERIES = 20, 6
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A picture to be drawn: as in ``figures.Picture``, and its height in inches.
+
+    Attributes:
+        draw: draws it on an empty figure.
+    """
+
+    name: str
+    title: str
+    caption: str
+    height: float
+    draw: Callable[[Any], None]
+
+
+def drawings(findings: Findings) -> Iterator[Drawing]:
+    """Every picture that the evaluation has figures for."""
+    if findings.runs:
+        yield _scores(findings)
+    if any(findings.agreement(name) for name in findings.annotators):
+        yield _correlations(findings)
+        yield _by_measure(findings)
+    by_rank = shares.by_rank(findings)
+    if not by_rank.is_empty():
+        yield _by_rank(findings, by_rank)
+    pairs = shares.of_annotators(findings)
+    if pairs:
+        yield _of_annotators(pairs)
+    conditions = findings.table("conditions")
+    if conditions["k"].n_unique() > 1:
+        yield _by_k(findings, conditions)
+    kinds = findings.summary["reading"].get("kinds") or {}
+    if len(kinds) > 1 and all(kind["done"] for kind in kinds.values()):
+        yield _costs(kinds)
+
+
+def _scores(findings: Findings) -> Drawing:
+    runs = findings.runs[:_MOST_RUNS]
+    series = [(f"end to end ({findings.metric})", [findings.end_to_end(run) for run in runs])]
+    for annotator, measure in list(findings.leading_measures.items())[: _MOST_SERIES - 1]:
+        means = [findings.mean(run, annotator, measure) for run in runs]
+        series.append((f"{annotator} {measure}", means))
+    series = [(name, means) for name, means in series if any(means)]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, (name, means) in enumerate(series):
+            offset = (place - (len(series) - 1) / 2) * 0.7 / len(series)
+            points = [(row + offset, mean) for row, mean in enumerate(means) if mean is not None]
+            _intervals(
+                axes,
+                [mean.value for _, mean in points],
+                [row for row, _ in points],
+                [(mean.low, mean.high) for _, mean in points],
+                place,
+                name,
+            )
+        _rows(axes, runs)
+        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+        axes.set_xlabel("mean over queries")
+        _legend(figure, axes, len(series))
+
+    n = max(mean.n for _, means in series for mean in means if mean is not None)
+    more = f" The {_MOST_RUNS} best of {len(findings.runs)} runs." * (
+        len(findings.runs) > _MOST_RUNS
+    )
+    return Drawing(
+        "scores",
+        "End-to-end score and labels' scores, by run",
+        f"Means over {n:,} queries with {findings.confidence:.0%} intervals of each mean by itself (Clopper and "
+        f"Pearson). Runs that were read on the same queries differ by less than these suggest.{more}",
+        1.1 + 0.14 * len(series) + len(runs) * (0.22 + 0.11 * len(series)),
+        draw,
+    )
+
+
+def _correlations(findings: Findings) -> Drawing:
+    cells = [cell for name in findings.annotators if (cell := findings.agreement(name))]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for row, cell in enumerate(cells):
+            low, high = cell[tables.TAU_MIN], cell[tables.TAU_MAX]
+            if math.isfinite(low) and math.isfinite(high):
+                label = "what these scores allow" if row == 0 else None
+                axes.barh(row, high - low, left=low, height=0.5, color=FAINT, label=label, zorder=1)
+            label = "Kendall's tau" if row == 0 else None
+            bounds = (cell[low_of(TAU)], cell[high_of(TAU)])
+            _intervals(axes, [cell[TAU]], [row], [bounds], 0, label)
+        axes.axvline(0, color=INK, linewidth=0.8)
+        _rows(axes, [f"{cell[tables.ANNOTATOR]} {cell[tables.MEASURE]}" for cell in cells])
+        axes.set_xlabel("Kendall's tau with the end-to-end score")
+        _legend(figure, axes, 2)
+
+    methods = sorted({cell[tables.METHOD] for cell in cells} - {""})
+    made = f", {' and '.join(methods)}" if methods else ""
+    return Drawing(
+        "agreement",
+        f"How far each kind of label agrees with the reader, on {findings.best_run}",
+        f"Each annotator's best measure against the end-to-end score, over {cells[0][tables.N]:,} queries; "
+        f"{findings.confidence:.0%} intervals{made}. Bars: the least and the greatest tau that the scores, with "
+        "their ties, allow.",
+        1.2 + 0.42 * len(cells),
+        draw,
+    )
+
+
+def _by_measure(findings: Findings) -> Drawing:
+    run = findings.best_run
+    names = [name for name in findings.annotators if findings.agreement(name)][:_MOST_SERIES]
+    binned = [(name, shares.binned(findings, name)) for name in names]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, (name, bins) in enumerate(binned):
+            _intervals(
+                axes,
+                [one.score.value for one in bins],
+                [one.measure for one in bins],
+                [(one.score.low, one.score.high) for one in bins],
+                place,
+                f"{name} {findings.best_measures[name]}",
+                upright=True,
+            )
+        axes.set_xlabel("value of the measure")
+        axes.set_ylabel(f"end-to-end score ({findings.metric})")
+        axes.set_ylim(bottom=0)
+        _legend(figure, axes, len(binned))
+
+    return Drawing(
+        "measures",
+        f"What a measure's value says of the end-to-end score, on {run}",
+        f"Queries of {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
+        f"and its {findings.confidence:.0%} interval (Clopper and Pearson). A line that rises: the measure tells queries that "
+        "the reader answers from those that it does not. Groups have "
+        f"{_range([one.score.n for _, bins in binned for one in bins])} queries.",
+        3.4,
+        draw,
+    )
+
+
+def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
+    from matplotlib.ticker import MaxNLocator
+
+    names = [name for name in findings.annotators if name in by_rank["annotator"]][:_MOST_SERIES]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, name in enumerate(names):
+            of_one = by_rank.filter(pl.col("annotator") == name).sort("rank")
+            axes.plot(
+                of_one["rank"].to_numpy(),
+                of_one["share"].to_numpy(),
+                color=COLOURS[place],
+                marker=MARKERS[place] if of_one.height <= 60 else None,
+                markersize=4.5,
+                linewidth=1.5,
+                label=name,
+            )
+        axes.set_xlabel("rank in the list")
+        axes.set_ylabel("share labelled above 0")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _legend(figure, axes, len(names))
+
+    return Drawing(
+        "ranks",
+        f"Where in the list useful passages stand, in {findings.best_run}",
+        f"At each rank, the share of {findings.best_run}'s passages whose label is above 0, over "
+        f"{int(by_rank['n'].max() or 0):,} queries.",  # type: ignore[arg-type]
+        3.2,
+        draw,
+    )
+
+
+def _of_annotators(pairs: Sequence[shares.Pair]) -> Drawing:
+    parts = ("both", "only_first", "only_second", "neither")
+    legends = ("useful by both", "only by the first", "only by the second", "by neither")
+    hatches = ("", "//", "\\\\", "")
+    colours = (COLOURS[2], COLOURS[0], COLOURS[1], FAINT)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        left = [0.0] * len(pairs)
+        for part, legend, hatch, colour in zip(parts, legends, hatches, colours, strict=True):
+            widths = [getattr(pair, part) / pair.n for pair in pairs]
+            axes.barh(
+                range(len(pairs)), widths, left=left, height=0.6, color=colour,
+                hatch=hatch, edgecolor=INK, linewidth=0.4, label=legend,
+            )  # fmt: skip
+            left = [before + width for before, width in zip(left, widths, strict=True)]
+        _rows(axes, [f"{pair.first} and {pair.second}" for pair in pairs])
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("share of the listed passages")
+        _legend(figure, axes, 4)
+
+    first = pairs[0]
+    return Drawing(
+        "annotators",
+        "Where kinds of label disagree",
+        f"Of {first.n:,} listed passages, those that each of two annotators labels above 0. \N{LEFT DOUBLE QUOTATION MARK}Only by "
+        f"the first\N{RIGHT DOUBLE QUOTATION MARK}: {first.first} finds use where {first.second} finds none; \N{LEFT DOUBLE QUOTATION MARK}only "
+        "by the second\N{RIGHT DOUBLE QUOTATION MARK}: the other way round.",
+        1.2 + 0.45 * len(pairs),
+        draw,
+    )
+
+
+def _by_k(findings: Findings, conditions: pl.DataFrame) -> Drawing:
+    best = conditions.filter(
+        pl.col("best"), pl.col("run") == findings.best_run, pl.col("tau").is_not_nan()
+    ).filter(
+        pl.col("reader") == pl.col("reader").first(),
+        pl.col("augmentation") == pl.col("augmentation").first(),
+    )
+    names = [name for name in findings.annotators if name in best["annotator"]][:_MOST_SERIES]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, name in enumerate(names):
+            of_one = best.filter(pl.col("annotator") == name).sort("k")
+            bounds = list(of_one.select(low_of(TAU), high_of(TAU)).iter_rows())
+            _intervals(
+                axes,
+                of_one[TAU].to_list(),
+                of_one["k"].to_list(),
+                bounds,
+                place,
+                name,
+                upright=True,
+            )
+        axes.axhline(0, color=INK, linewidth=0.8)
+        axes.set_xlabel("passages in the list (k)")
+        axes.set_ylabel("Kendall's tau, best measure")
+        _legend(figure, axes, len(names))
+
+    return Drawing(
+        "cutoffs",
+        f"Agreement with the reader by the length of the list, on {findings.best_run}",
+        f"Each annotator's best measure at each k, over {_range(best['n'].to_list())} queries; "
+        f"{findings.confidence:.0%} intervals.",
+        3.4,
+        draw,
+    )
+
+
+def _costs(kinds: dict[str, Any]) -> Drawing:
+    names = {"single": "eRAG: single passages", "whole": "end to end: whole lists"}
+    rows = [("reader seconds", "reader_seconds"), ("prompt tokens", "prompt_tokens")]
+    rows += [("prompt tokens computed", "computed_tokens"), ("tokens generated", "output_tokens")]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, (kind, name) in enumerate(names.items()):
+            values = [kinds[kind][key] / max(1e-9, kinds["single"][key]) for _, key in rows]
+            places = [row + (place - 0.5) * 0.38 for row in range(len(rows))]
+            bars = axes.barh(
+                places, values, height=0.36, color=COLOURS[place],
+                hatch="//" * place, edgecolor=INK, linewidth=0.4, label=name,
+            )  # fmt: skip
+            texts = [f" {kinds[kind][key]:,.0f}" for _, key in rows]
+            axes.bar_label(bars, texts, fontsize=8)
+        _rows(axes, [name for name, _ in rows])
+        axes.set_xlabel("relative to eRAG's single passages")
+        axes.margins(x=0.15)
+        _legend(figure, axes, 2)
+
+    return Drawing(
+        "costs",
+        "What labels cost, against reading whole lists",
+        f"{kinds['single']['done']:,} reads of single passages and {kinds['whole']['done']:,} of whole lists, in this "
+        "evaluation; where both were read together, seconds are split by tokens. How much memory each takes "
+        "by itself, python -m benchmarks.efficiency measures.",
+        2.7,
+        draw,
+    )
+
+
+# Wide: what a series of points with intervals is.
+def _intervals(
+    axes: Axes,
+    values: Sequence[float],
+    places: Sequence[float],
+    bounds: Sequence[tuple[float, float]],
+    series: int,
+    label: str | None,
+    *,
+    upright: bool = False,
+) -> None:
+    """Points with intervals, across or, with ``upright``, along the vertical axis; NaN bounds are left out."""
+    colour = COLOURS[series % len(COLOURS)]
+    errors = [
+        [
+            0.0 if math.isnan(low) else max(0.0, value - low)
+            for value, (low, _) in zip(values, bounds, strict=True)
+        ],
+        [
+            0.0 if math.isnan(high) else max(0.0, high - value)
+            for value, (_, high) in zip(values, bounds, strict=True)
+        ],
+    ]
+    x, y = (places, values) if upright else (values, places)
+    axes.errorbar(
+        x,
+        y,
+        yerr=errors if upright else None,
+        xerr=None if upright else errors,
+        fmt=MARKERS[series % len(MARKERS)] + ("-" if upright else ""),
+        color=colour,
+        markersize=5.5,
+        linewidth=1.4,
+        capsize=2.5,
+        label=label,
+        zorder=3,
+    )
+
+
+def _rows(axes: Axes, names: Sequence[str]) -> None:
+    """Names of rows, the first one on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+
+
+def _legend(figure: Figure, axes: Axes, entries: int) -> None:
+    if entries > 1:
+        figure.legend(
+            *axes.get_legend_handles_labels(), loc="outside upper left", ncols=min(entries, 3)
+        )
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

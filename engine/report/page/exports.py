@@ -1,0 +1,74 @@
+"""A page's tables as files for papers and other programs: Markdown, LaTeX (booktabs) and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from engine.report.page.overview import Grid
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "\N{MINUS SIGN}": "$-$",
+        "\N{NO-BREAK SPACE}": "~",
+        "\N{EM DASH}": "---",
+        "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+        "\N{LEFT DOUBLE QUOTATION MARK}": "``",
+        "\N{RIGHT DOUBLE QUOTATION MARK}": "''",
+    }
+)
+
+
+def markdown(grid: Grid) -> str:
+    """The table in GitHub's Markdown, its caption below it."""
+    head = [_in_markdown(name) for name in grid.head]
+    rule = ["---" if place < grid.names else "---:" for place in range(len(head))]
+    rows = [[_in_markdown(cell) for cell in row] for row in grid.rows]
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
+    return "\n".join([*lines, "", _in_markdown(grid.caption), ""])
+
+
+def latex(grid: Grid) -> str:
+    """The table in LaTeX, with the rules of the package booktabs."""
+    columns = "l" * grid.names + "r" * (len(grid.head) - grid.names)
+    rows = [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in grid.rows]
+    head = " & ".join(name.translate(_LATEX) for name in grid.head) + r" \\"
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{grid.caption.translate(_LATEX)}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            head,
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def comma_separated(grid: Grid) -> str:
+    """The table in CSV (RFC 4180), without its caption."""
+    content = io.StringIO()
+    writer = csv.writer(content)
+    writer.writerows([grid.head, *grid.rows])
+    return content.getvalue()
+
+
+def _in_markdown(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(escaped.split())

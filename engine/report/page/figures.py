@@ -1,0 +1,92 @@
+"""The pictures of a page, drawn by matplotlib: as SVG that follows the page's colours, and as files for papers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.report.page.drawings import FAINT, INK, drawings
+from engine.report.page.findings import Findings
+from engine.report.page.overview import Grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_WIDTH = 5.6
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "erag-engine",
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture.
+
+    Attributes:
+        name: of its files.
+        title: what it shows, in a few words.
+        caption: what it shows, of how many queries, and how its intervals were made.
+        svg: the picture; its colours are ``INK``, ``FAINT`` and ``COLOURS``.
+        png: the same at 200 dots an inch, on white; empty where none was asked for.
+    """
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    png: bytes = b""
+
+
+def pictures(findings: Findings, *, with_png: bool) -> list[Picture]:
+    """Every picture that the evaluation has figures for."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    drawn = []
+    with matplotlib.rc_context(_STYLE):
+        for drawing in drawings(findings):
+            figure = Figure(figsize=(_WIDTH, drawing.height), layout="constrained")
+            drawing.draw(figure)
+            png = _saved(figure, "png", facecolor="white", dpi=200) if with_png else b""
+            svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
+            drawn.append(Picture(drawing.name, drawing.title, drawing.caption, svg, png))
+    return drawn
+
+
+def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, **options)
+    return content.getvalue()
+
+
+def as_grid(pictures: Sequence[Picture]) -> Grid:
+    """The pictures' names and captions as a table, for who uses their files."""
+    return Grid(
+        "figures",
+        "Pictures of this evaluation.",
+        ["file", "shows", "caption"],
+        [[picture.name, picture.title, picture.caption] for picture in pictures],
+        names=3,
+    )

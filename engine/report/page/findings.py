@@ -1,0 +1,221 @@
+"""What a page shows, read back from the folder that an evaluation wrote.
+
+The page is made of files, whether right after the evaluation or years later: there is one way to make it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.parquet import read_parquet
+from engine.statistics.intervals import binomial_interval
+from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, VALUE, N
+
+SUMMARY = "summary.json"
+# The least end-to-end score that a page calls a success: of scores between 0 and 1, one half.
+SUCCESS = 0.5
+# Judges' verdicts on claims and answers to questions are right or wrong; other scores are right in part.
+_EXACT = frozenset({"em", "accuracy"})
+_REMEDY = "name the folder that `erag evaluate` wrote"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The evaluation's inputs, as far as it used them.
+
+    Attributes:
+        queries, corpus: with the columns of ``tables.QUERIES`` and ``tables.CORPUS``.
+        runs: ``tables.RUNS``, up to the evaluation's cutoff.
+    """
+
+    queries: pl.DataFrame
+    corpus: pl.DataFrame
+    runs: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the bounds of its interval, NaN where there is none; of ``n`` queries."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Findings:
+    """An evaluation as its files have it.
+
+    Attributes:
+        summary: the content of ``summary.json``.
+        folder: where the files are.
+        sources: what was evaluated; None where the page has no passages: the evaluation was done in
+            shards, or they were not asked for.
+    """
+
+    summary: Mapping[str, Any]
+    folder: Path
+    sources: Sources | None
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table of the evaluation; without rows where it has none of that name."""
+        path = self.folder / f"{name}.parquet"
+        schema: tables.Schema = getattr(tables, name.upper())
+        if not path.exists():
+            return tables.empty(schema)
+        frame = read_parquet(path)
+        if missing := [column for column in schema if column not in frame.columns]:
+            problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
+            raise InputError(path, None, problem, "evaluate again; reads come from the store")
+        return frame.select(list(schema))
+
+    @cached_property
+    def configuration(self) -> Mapping[str, Any]:
+        """The settings."""
+        found: Mapping[str, Any] = self.summary["configuration"]
+        return found
+
+    @cached_property
+    def correlations(self) -> pl.DataFrame:
+        """``tables.CORRELATIONS``."""
+        return self.table("correlations")
+
+    @cached_property
+    def query_scores(self) -> pl.DataFrame:
+        """``tables.QUERY_SCORES``."""
+        return self.table("query_scores")
+
+    @cached_property
+    def downstream(self) -> pl.DataFrame:
+        """``tables.DOWNSTREAM``."""
+        return self.table("downstream")
+
+    @cached_property
+    def traces(self) -> pl.DataFrame:
+        """``tables.TRACES``."""
+        return self.table("traces")
+
+    @property
+    def metric(self) -> str:
+        """The downstream metric."""
+        return str(self.configuration["metric"])
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the downstream metric knows only 0 and 1."""
+        return self.metric in _EXACT
+
+    @property
+    def confidence(self) -> float:
+        """Of the intervals."""
+        return float(self.configuration["confidence"])
+
+    @cached_property
+    def annotators(self) -> list[str]:
+        """The annotators, in the order in which they were asked for."""
+        return [*self.configuration["annotators"], *self.configuration["own_annotators"]]
+
+    @cached_property
+    def runs(self) -> list[str]:
+        """The runs: the best one first, where anything says which that is; else by name."""
+        names = sorted({row[RUN] for row in (*self.summary["means"], *self.summary["end_to_end"])})
+        verdict = self.summary["verdict"]
+        if verdict:
+            means = verdict["means"]
+            return sorted(names, key=lambda name: -(means.get(name) or -math.inf))
+        means = {row[RUN]: row[VALUE] for row in self.summary["end_to_end"]}
+        return sorted(names, key=lambda name: -(means.get(name) or -math.inf))
+
+    @property
+    def best_run(self) -> str | None:
+        """The first run, of which the agreement is shown; None without runs."""
+        return self.runs[0] if self.runs else None
+
+    @cached_property
+    def best_measures(self) -> dict[str, str]:
+        """Of each annotator the measure that agrees best with the best run's end-to-end score, else the first."""
+        first: dict[str, str] = {}
+        for row in self.summary["means"]:
+            first.setdefault(row[ANNOTATOR], row[MEASURE])
+        best = self.correlations.filter(pl.col(BEST), pl.col(RUN) == self.best_run)
+        found = dict(best.select(ANNOTATOR, MEASURE).iter_rows())
+        return {name: found.get(name, first[name]) for name in self.annotators if name in first}
+
+    @cached_property
+    def leading_measures(self) -> dict[str, str]:
+        """Of each annotator the measure that runs are compared by: over all runs, it agrees best."""
+        verdict = self.summary["verdict"]
+        opinions = {
+            one[ANNOTATOR]: one[MEASURE] for one in (verdict["opinions"] if verdict else ())
+        }
+        return {name: opinions.get(name, own) for name, own in self.best_measures.items()}
+
+    def end_to_end(self, run: str) -> Interval | None:
+        """The mean end-to-end score of a run; None where nothing was read end to end."""
+        values = self.downstream.filter(pl.col(RUN) == run)[VALUE]
+        return mean_interval(values, self.confidence) if len(values) else None
+
+    def mean(self, run: str, annotator: str, measure: str) -> Interval | None:
+        """The mean of a measure on the labels of an annotator; None where it is not defined."""
+        values = self.query_scores.filter(
+            pl.col(RUN) == run, pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure
+        )[VALUE]
+        return mean_interval(values, self.confidence) if len(values) else None
+
+    def agreement(self, annotator: str) -> dict[str, Any] | None:
+        """The row of ``correlations`` of an annotator's best measure on the best run; None without one."""
+        rows = self.correlations.filter(
+            pl.col(RUN) == self.best_run,
+            pl.col(ANNOTATOR) == annotator,
+            pl.col(MEASURE) == self.best_measures.get(annotator, ""),
+            pl.col(N) > 0,
+        )
+        if rows.is_empty() or math.isnan(rows[tables.TAU][0]):
+            return None
+        return rows.row(0, named=True)
+
+
+def mean_interval(values: pl.Series, confidence: float) -> Interval:
+    """The mean of scores over queries with its interval.
+
+    That of a proportion (Clopper & Pearson 1934), which is exact for scores of 0 and 1. Other scores in
+    [0, 1] vary less than those of the same mean, so that it is wider than they need. NaN bounds where
+    some score lies elsewhere.
+    """
+    mean, n = float(values.mean()), len(values)  # type: ignore[arg-type]
+    if float(values.min()) < 0 or float(values.max()) > 1:  # type: ignore[arg-type]
+        return Interval(mean, math.nan, math.nan, n)
+    # Means of numbers such as 0.1 may come to a hair more than 1.
+    low, high = binomial_interval(min(float(n), mean * n), n, confidence)
+    return Interval(mean, low, high, n)
+
+
+def read_findings(folder: Path, sources: Sources | None) -> Findings:
+    """The evaluation that a folder holds.
+
+    Raises:
+        InputError: the folder holds none, or one of an earlier version that cannot be shown.
+    """
+    path = folder / SUMMARY
+    try:
+        summary = json.loads(path.read_bytes())
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+        raise InputError(path, None, problem, _REMEDY) from None
+    except ValueError as error:
+        raise InputError(path, None, f"is not JSON ({error})", _REMEDY) from None
+    needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
+    if not isinstance(summary, dict) or not needed <= summary.keys():
+        raise InputError(path, None, "is not the summary of an evaluation", _REMEDY)
+    return Findings(summary, folder, sources)

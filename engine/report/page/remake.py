@@ -1,0 +1,89 @@
+"""Making the page of an evaluation again, from its folder and the files that it was given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from engine.errors import InputError
+from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, read_inputs
+from engine.report.page.findings import SUMMARY, Findings, Sources, read_findings
+from engine.report.page.write import PAGE, Written, page_files, write_page
+from engine.sources.io.folders import folder_at
+from engine.sources.io.outputs import sole_writer
+from engine.sources.io.replacing import replaced_together
+
+
+def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
+    """Make the page of an evaluation again, and those of the other conditions where it is a study.
+
+    Args:
+        folder: what the evaluation wrote.
+        single_file: as in ``write_page``.
+        passages: whether queries are shown with their passages, for which the evaluation's inputs are
+            read again.
+
+    Returns:
+        The page of the evaluation itself.
+
+    Raises:
+        InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated.
+        WriteError: the disk is full, or the folder cannot be written.
+    """
+    findings = read_findings(folder, None)
+    study = findings.summary.get("study") or {"conditions": []}
+    places = [Path(one["directory"]) for one in study["conditions"]] or [Path()]
+    conditions = [read_findings(folder / place, None) for place in places]
+    if passages and not findings.summary.get("shards"):
+        cutoffs = [int(one.configuration["k"]) for one in conditions]
+        inputs = read_inputs(_files(findings), k=max(cutoffs))
+        conditions = [
+            replace(one, sources=_sources(one, cut_inputs(inputs, k)))
+            for one, k in zip(conditions, cutoffs, strict=True)
+        ]
+    with sole_writer(folder):
+        written = [_replace(one, single_file=single_file) for one in conditions]
+    return written[places.index(Path())]
+
+
+def _replace(findings: Findings, *, single_file: bool) -> Written:
+    place = folder_at(findings.folder)
+    with replaced_together(findings.folder, lambda: page_files(place), last=PAGE) as new:
+        written = write_page(findings, new, single_file=single_file)
+    beside = tuple(findings.folder / path.relative_to(new) for path in written.beside)
+    return replace(written, page=findings.folder / PAGE, beside=beside)
+
+
+def _files(findings: Findings) -> InputFiles:
+    """The files that were evaluated. As many queries as were: the first of them."""
+    settings, counts = findings.configuration, findings.summary["counts"]
+    if not settings.get("queries"):
+        raise InputError(
+            findings.folder / SUMMARY,
+            None,
+            "does not say which files were evaluated, since Python gave tables",
+            "make the page without `passages`",
+        )
+    return InputFiles(
+        queries=settings["queries"],
+        corpus=settings["corpus"],
+        run=tuple(settings["runs"]),
+        edits=settings["edits"],
+        limit=counts["queries"] or None,
+        skip_bad=counts["skipped_records"],
+    )
+
+
+def _sources(findings: Findings, inputs: EvaluationInputs) -> Sources:
+    expected = (findings.summary.get("audit") or {}).get("tables_sha256", {})
+    digests = inputs_sha256(inputs)
+    for name in ("queries", "corpus", "runs"):
+        if expected.get(name) != digests[name]:
+            raise InputError(
+                findings.folder / SUMMARY,
+                None,
+                f"was made of other {'passages' if name == 'corpus' else name} than {findings.configuration[name]} has now",
+                "evaluate again, or make the page without `passages`",
+            )
+    return Sources(inputs.queries, inputs.corpus, inputs.runs)

@@ -1,0 +1,102 @@
+"""Figures that only a page shows: labels by rank, pairs of annotators, end-to-end scores by a measure's value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from engine.report.page.findings import Findings, Interval, mean_interval
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
+
+# Groups of queries by the value of a measure.
+BINS = 5
+
+
+@dataclass(frozen=True)
+class Pair:
+    """How two annotators label the same n passages: above 0 by both, by one of them, or by neither."""
+
+    first: str
+    second: str
+    both: int
+    only_first: int
+    only_second: int
+    neither: int
+
+    @property
+    def n(self) -> int:
+        """All of them."""
+        return self.both + self.only_first + self.only_second + self.neither
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Queries with about the same value of a measure: its mean, and the interval of their end-to-end score."""
+
+    measure: float
+    score: Interval
+
+
+def by_rank(findings: Findings) -> pl.DataFrame:
+    """Of the best run: by annotator and rank, the share of passages with a label above 0, and of how many.
+
+    Columns ``annotator``, ``rank``, ``share``, ``n``; no rows where the page has no passages.
+    """
+    if findings.sources is None or findings.traces.is_empty():
+        return pl.DataFrame(
+            schema={
+                ANNOTATOR: pl.String(),
+                RANK: pl.Int64(),
+                "share": pl.Float64(),
+                "n": pl.UInt32(),
+            }
+        )
+    listed = findings.sources.runs.filter(pl.col(RUN) == findings.best_run)
+    labels = findings.traces.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL)
+    return (
+        listed.join(labels, on=[QUERY_ID, DOC_ID])
+        .group_by(ANNOTATOR, RANK)
+        .agg((pl.col(LABEL) > 0).mean().alias("share"), pl.len().alias("n"))
+        .sort(ANNOTATOR, RANK)
+    )
+
+
+def of_annotators(findings: Findings) -> list[Pair]:
+    """The first annotator beside every other, over the listed passages that both of them label."""
+    if findings.sources is None or len(findings.annotators) < 2:
+        return []
+    listed = findings.sources.runs.select(QUERY_ID, DOC_ID).unique()
+    labels = listed.join(findings.traces, on=[QUERY_ID, DOC_ID]).select(
+        QUERY_ID, DOC_ID, ANNOTATOR, (pl.col(LABEL) > 0).alias("useful")
+    )
+    first, *others = findings.annotators
+    own = labels.filter(pl.col(ANNOTATOR) == first).drop(ANNOTATOR)
+    pairs = []
+    for second in others:
+        other = labels.filter(pl.col(ANNOTATOR) == second).drop(ANNOTATOR)
+        both = own.join(other, on=[QUERY_ID, DOC_ID], suffix="_b")
+        if both.is_empty():
+            continue
+        a, b = both["useful"], both["useful_b"]
+        counts = [int(part.sum()) for part in (a & b, a & ~b, ~a & b, ~a & ~b)]
+        pairs.append(Pair(first, second, *counts))
+    return pairs
+
+
+def binned(findings: Findings, annotator: str) -> list[Bin]:
+    """The best run's queries in groups by the annotator's best measure, equal values in one group."""
+    scores = findings.query_scores.filter(
+        pl.col(RUN) == findings.best_run,
+        pl.col(ANNOTATOR) == annotator,
+        pl.col(MEASURE) == findings.best_measures[annotator],
+    ).select(QUERY_ID, pl.col(VALUE).alias("measure"))
+    whole = findings.downstream.filter(pl.col(RUN) == findings.best_run)
+    paired = scores.join(whole.select(QUERY_ID, VALUE), on=QUERY_ID).sort("measure")
+    # The place of the middle one of equal values decides for all of them.
+    place = (pl.col("measure").rank("average") - 0.5) / pl.len()
+    grouped = paired.with_columns((place * BINS).floor().clip(0, BINS - 1).alias("bin"))
+    return [
+        Bin(float(group["measure"].mean()), mean_interval(group[VALUE], findings.confidence))  # type: ignore[arg-type]
+        for _, group in grouped.group_by("bin", maintain_order=True)
+    ]

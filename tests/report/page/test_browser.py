@@ -1,0 +1,135 @@
+"""The page in a real browser, opened from disk."""
+
+import shutil
+from urllib.parse import quote
+
+import pytest
+
+from engine.report.page.remake import remake
+from tests.report.page.results import EMOJI, RIGHT_TO_LEFT, SCRIPT
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, folder):
+    """The page, with what its console said and what it asked for."""
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        page = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto((folder / "report.html").as_uri())
+        yield page
+        assert page.said == []
+        assert [url for url in page.asked if not url.startswith(("file:", "data:"))] == []
+
+
+def rows(page):
+    return page.locator("#table tbody th button").all_text_contents()
+
+
+def test_search_sort_and_filters_choose_queries(page):
+    assert len(rows(page)) == 40
+    page.fill("#search", "QUESTION 1 q1")
+    assert page.locator("#count").inner_text() == "10 of 40 queries"
+    page.fill("#search", "")
+    page.locator("#table thead button").first.click()
+    assert page.locator("#table thead th").first.get_attribute("aria-sort") == "ascending"
+    assert rows(page)[:2] == ["question 0 <b>", "question 1 <b>"]
+    button = page.locator("#filters button", has_text="useful, answer absent")
+    count = int(button.inner_text().rpartition("(")[2].rstrip(")"))
+    button.click()
+    assert len(rows(page)) == count == 5
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    assert len(rows(page)) == 40
+
+
+def test_a_query_opens_with_what_each_run_lists(page):
+    page.fill("#search", "q04")
+    page.locator("#table tbody button").click()
+    dialog = page.locator("#dialog")
+    dialog.locator(".passage").first.wait_for()
+    assert dialog.locator("h2").inner_text() == "question 4 <b>"
+    assert dialog.locator(".list > h3").all_text_contents() == ["good", "poor <&>"]
+    assert dialog.locator("mark", has_text="Ann").count() > 0
+    assert "1 only in" not in dialog.inner_text()
+    assert page.evaluate("location.hash") == "#query=q04"
+
+
+def test_texts_of_users_are_shown_and_never_run(page):
+    for place, text in enumerate((SCRIPT, RIGHT_TO_LEFT, EMOJI)):
+        page.goto(page.url.partition("#")[0] + "#query=" + quote(f"q{place:02}"))
+        page.reload()
+        page.locator("#dialog .passage").first.wait_for()
+        assert text in page.locator("#dialog").inner_text()
+    assert page.title() == "good, poor <&>: erag-engine"
+    assert page.locator("#dialog img").count() == 0
+
+
+def test_the_keyboard_is_enough(page):
+    page.locator("#table tbody button").first.focus()
+    page.keyboard.press("ArrowDown")
+    second = page.evaluate("document.activeElement.textContent")
+    assert second == rows(page)[1]
+    page.keyboard.press("Enter")
+    page.locator("#dialog .passage").first.wait_for()
+    assert page.locator("#dialog-title").inner_text() == second
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#dialog-title").inner_text() == rows(page)[2]
+    page.keyboard.press("Escape")
+    assert not page.locator("#dialog").is_visible()
+    # Back where one was.
+    assert page.evaluate("document.activeElement.textContent") == second
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault(page, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page.emulate_media(color_scheme=scheme)
+    page.locator("#table tbody button").first.click()
+    page.locator("#dialog .passage").first.wait_for()
+    for opened in (True, False):
+        if not opened:
+            page.keyboard.press("Escape")
+        found = axe.run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_is_wider_than_the_window(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    empty = "[...document.querySelectorAll('.picture svg')].filter(s => s.getBoundingClientRect().height < 50).length"
+    assert page.evaluate(empty) == 0
+
+
+def test_a_page_of_one_file_works_alone(page, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "out")
+    remake(tmp_path / "out", single_file=True, passages=True)
+    alone = tmp_path / "alone.html"
+    shutil.copy(tmp_path / "out" / "report.html", alone)
+    page.goto(alone.as_uri())
+    page.locator("#table tbody button").first.click()
+    page.locator("#dialog .passage").first.wait_for()
+
+
+def test_a_missing_folder_beside_the_page_is_told(browser, folder, tmp_path):
+    shutil.copy(folder / "report.html", tmp_path / "report.html")
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto((tmp_path / "report.html").as_uri())
+        page.locator("#table tbody button").first.click()
+        page.get_by_text("report/queries-0001.js is missing beside this page").wait_for()

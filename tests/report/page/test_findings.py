@@ -1,0 +1,66 @@
+"""What a page reads back from a folder of results."""
+
+import math
+import shutil
+
+import polars as pl
+import pytest
+from scipy import stats
+
+from engine.errors import InputError
+from engine.report.page.findings import mean_interval, read_findings
+
+
+def test_intervals_of_proportions_are_scipys_exact_ones():
+    values = pl.Series([1.0] * 13 + [0.0] * 27)
+    found = mean_interval(values, 0.95)
+    expected = stats.binomtest(13, 40).proportion_ci(0.95, method="exact")
+    assert found.value == pytest.approx(13 / 40)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("shape", [(0.3, 0.3), (0.5, 2.0), (5.0, 0.4)])
+def test_intervals_of_scores_between_hold_at_least_as_often_as_said(shape):
+    # Scores of a beta distribution; the skewed ones are where intervals by resampling fail.
+    samples = stats.beta(*shape).rvs((400, 12), random_state=1)
+    held = [
+        found.low <= stats.beta(*shape).mean() <= found.high
+        for sample in samples
+        for found in [mean_interval(pl.Series(sample), 0.95)]
+    ]
+    assert sum(held) >= 0.95 * 400
+
+
+def test_scores_beyond_one_have_no_interval():
+    found = mean_interval(pl.Series([-0.2, 0.5]), 0.95)
+    assert found.value == pytest.approx(0.15)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
+def test_the_best_run_comes_first(folder):
+    findings = read_findings(folder, None)
+    assert findings.runs == ["good", "poor <&>"]
+    assert findings.best_run == "good"
+    assert list(findings.leading_measures) == ["erag", "containment"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "cannot be read"), ("{", "is not JSON"), ('{"clusters": 1}', "is not the summary")],
+)
+def test_folders_without_an_evaluation_are_refused(tmp_path, content, problem):
+    if content is not None:
+        (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(InputError, match=problem):
+        read_findings(tmp_path, None)
+
+
+def test_tables_of_an_earlier_version_are_refused_by_name(tmp_path, folder):
+    copy = tmp_path / "out"
+    shutil.copytree(folder, copy)
+    pl.read_parquet(folder / "traces.parquet").drop("decided").write_parquet(
+        copy / "traces.parquet"
+    )
+    with pytest.raises(InputError, match="lacks decided"):
+        _ = read_findings(copy, None).traces

@@ -1,0 +1,66 @@
+"""The words and tables at the top of a page."""
+
+import csv
+import io
+
+import pytest
+
+from engine.report.page import exports, overview
+from engine.report.page.findings import read_findings
+
+
+@pytest.fixture(scope="module")
+def findings(folder):
+    return read_findings(folder, None)
+
+
+def test_the_answer_is_the_printed_verdict(findings):
+    said = overview.answer(findings)
+    sentences = findings.summary["verdict"]["sentences"]
+    assert said.headline == "Choose good."
+    assert f"{said.headline[0].lower()}{said.headline[1:]} {said.reasons[0]}" == f"{sentences[0]}."
+    facts = dict(said.facts)
+    assert facts["evaluated"] == "40 queries, 80 passages listed; lists cut at 2"
+    assert facts["cost"].startswith("80 reads: 80 done now")
+    assert facts["metric"] == "em"
+
+
+def test_the_leaderboard_has_means_with_intervals_and_the_distance_to_the_best(findings):
+    grid = overview.leaderboard(findings)
+    assert grid.head == [
+        "run",
+        "end to end (em)",
+        "erag P@1",
+        "containment P@1",
+        "to good",
+        "queries",
+    ]
+    good, poor = grid.rows
+    # 26 of 40 passages say Ann, and the reader says so of 5 more (d3, d30, d33, d36, d39).
+    assert good[:2] == ["good", "0.775 [0.615,\N{NO-BREAK SPACE}0.892]"]
+    assert good[4] == "\N{EM DASH}"
+    assert poor[0] == "poor <&>"
+    assert poor[4].startswith("\N{MINUS SIGN}0.775 [\N{MINUS SIGN}")
+    assert poor[5] == "40"
+
+
+def test_agreement_shows_the_best_measure_of_each_annotator(findings):
+    rows = {row[0]: row for row in overview.agreement(findings).rows}
+    cell = findings.agreement("erag")
+    assert rows["erag"][1] == cell["measure"]
+    assert rows["erag"][2].startswith(f"{cell['tau']:.2f}")
+
+
+def test_tables_are_written_for_papers_and_programs():
+    grid = overview.Grid("t", "50% of a_b", ["run", "x"], [["a|b_c & <d>", "\N{MINUS SIGN}0.1"]])
+    assert exports.markdown(grid).splitlines() == [
+        "| run | x |",
+        "| --- | ---: |",
+        "| a\\|b_c & &lt;d> | \N{MINUS SIGN}0.1 |",
+        "",
+        "50% of a_b",
+    ]
+    text = exports.latex(grid)
+    assert r"a|b\_c \& <d> & $-$0.1 \\" in text
+    assert r"\caption{50\% of a\_b}" in text
+    assert list(csv.reader(io.StringIO(exports.comma_separated(grid)))) == [grid.head, *grid.rows]

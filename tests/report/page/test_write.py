@@ -1,0 +1,123 @@
+"""The files of a page: what is written, what is replaced, what is refused."""
+
+import json
+import shutil
+from xml.etree import ElementTree
+
+import pytest
+
+from engine.errors import InputError
+from engine.report.page.remake import remake
+from engine.report.page.write import page_files
+from engine.sources.io.folders import folder_at
+from tests.commands import erag
+
+
+@pytest.fixture
+def copied(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_every_file_beside_the_page_is_listed_and_is_what_it_says(folder):
+    listed = json.loads((folder / "report" / "report.json").read_text())
+    there = {p.relative_to(folder / "report").as_posix() for p in (folder / "report").rglob("*.*")}
+    assert there == {*listed, "report.json"}
+    assert {"queries-0001.js", "tables/runs.tex", "figures/scores.svg"} <= there
+    for name in listed:
+        content = (folder / "report" / name).read_bytes()
+        if name.endswith(".png"):
+            assert content.startswith(b"\x89PNG")
+        elif name.endswith(".svg"):
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+    assert set(page_files(folder_at(folder))) == {
+        "report.html",
+        *(f"report/{name}" for name in there),
+    }
+
+
+def test_the_page_needs_no_network_and_holds_no_markup_of_users(folder):
+    page = (folder / "report.html").read_text()
+    for sign in ("http://", "https://", "//cdn", "@import"):
+        # Names of namespaces in SVG are addresses that nobody opens.
+        assert sign not in page.replace("http://www.w3.org/", "").replace(
+            "http://purl.org/", ""
+        ).replace("http://creativecommons.org/", ""), sign
+    assert "poor <&>" not in page
+    assert "poor &lt;&amp;&gt;" in page
+
+
+def test_a_page_is_the_same_when_it_is_made_again(copied):
+    before = {path.name: path.read_bytes() for path in copied.rglob("report*.html")}
+    beside = (copied / "report" / "queries-0001.js").read_bytes()
+    remake(copied, single_file=False, passages=True)
+    assert (copied / "report.html").read_bytes() == before["report.html"]
+    assert (copied / "report" / "queries-0001.js").read_bytes() == beside
+
+
+def test_one_file_holds_everything_and_takes_the_others_away(copied):
+    mine = copied / "report" / "mine.txt"
+    mine.write_text("stays")
+    written = remake(copied, single_file=True, passages=True)
+    assert written.beside == ()
+    assert written.size == (copied / "report.html").stat().st_size
+    assert [path.name for path in (copied / "report").rglob("*.*")] == ["mine.txt"]
+    assert "details(1, {" in (copied / "report.html").read_text()
+
+
+def test_other_inputs_than_those_evaluated_are_refused(copied, folder, tmp_path):
+    summary = json.loads((copied / "summary.json").read_text())
+    other = tmp_path / "q.jsonl"
+    text = (folder.parent / "q.jsonl").read_text()
+    other.write_text(text.replace("question 7", "question seven"))
+    summary["configuration"]["queries"] = str(other)
+    (copied / "summary.json").write_text(json.dumps(summary))
+    page = (copied / "report.html").read_bytes()
+    with pytest.raises(InputError, match="other queries"):
+        remake(copied, single_file=False, passages=True)
+    assert (copied / "report.html").read_bytes() == page
+    remake(copied, single_file=False, passages=False)
+    assert not (copied / "report" / "queries-0001.js").exists()
+
+
+def test_the_command_says_what_it_wrote(copied, capsys):
+    assert erag("report", copied, "--single-file") == 0
+    assert f"{copied}/report.html (0." in capsys.readouterr().out
+    assert erag("report", copied / "report") == 2
+    assert "summary.json" in capsys.readouterr().err
+
+
+def test_tables_from_python_have_no_files_to_read_again(copied):
+    summary = json.loads((copied / "summary.json").read_text())
+    for name in ("queries", "corpus", "runs"):
+        del summary["configuration"][name]
+    (copied / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(InputError, match="Python gave tables"):
+        remake(copied, single_file=False, passages=True)
+
+
+def test_a_study_has_a_page_for_each_condition(tmp_path):
+    from engine.evaluation.inputs import read_inputs
+    from engine.evaluation.settings import Settings
+    from engine.evaluation.study import Sweep, study, vary
+    from jobs._results import write_results
+    from tests.conftest import ScriptedReader
+    from tests.report.page import results
+
+    inputs = read_inputs(results.write_inputs(tmp_path), k=2)
+    settings = Settings.of(k=2, measures="P@1", resamples=0, annotators=("erag",))
+    conditions = vary(settings, Sweep(k_sweep=(1, 2)))
+    reader = ScriptedReader(results.say_last)
+    done = study(inputs, conditions, store=tmp_path / "store", executor=reader)
+    named = {
+        "queries": str(tmp_path / "q.jsonl"),
+        "corpus": str(tmp_path / "c.parquet"),
+        "runs": [str(tmp_path / "de.parquet"), str(tmp_path / "ed.parquet")],
+        "edits": None,
+    }
+    out = tmp_path / "out"
+    write_results(done.evaluations[done.main], inputs, named, out, done)
+    remake(out, single_file=False, passages=True)
+    assert 'href="conditions/k1/report.html"' in (out / "report.html").read_text()
+    assert (out / "conditions" / "k1" / "report.html").exists()
+    assert (out / "report" / "figures" / "cutoffs.svg").exists()
