@@ -19,7 +19,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.sources.io.parquet import read_parquet
 from engine.statistics.intervals import binomial_interval
-from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, VALUE, N
+from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, VALUE, N
 
 SUMMARY = "summary.json"
 # The least end-to-end score that a page calls a success: of scores between 0 and 1, one half.
@@ -91,10 +91,20 @@ class Findings:
         """``tables.CORRELATIONS``."""
         return self.table("correlations")
 
-    @cached_property
-    def query_scores(self) -> pl.DataFrame:
-        """``tables.QUERY_SCORES``."""
-        return self.table("query_scores")
+    def scores(self, annotator: str, measure: str) -> pl.DataFrame:
+        """The scores of all runs by a measure on the labels of an annotator: ``run``, ``query_id``, ``value``.
+
+        Read anew each time: of millions of queries, those of all measures would take more memory than the rest.
+        """
+        path = self.folder / "query_scores.parquet"
+        wanted = (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
+        try:
+            return pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            problem = f"cannot be read ({str(error).splitlines()[0]})"
+            raise InputError(
+                path, None, problem, "evaluate again; reads are in the store"
+            ) from None
 
     @cached_property
     def downstream(self) -> pl.DataFrame:
@@ -168,9 +178,7 @@ class Findings:
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:
         """The mean of a measure on the labels of an annotator; None where it is not defined."""
-        values = self.query_scores.filter(
-            pl.col(RUN) == run, pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure
-        )[VALUE]
+        values = self.scores(annotator, measure).filter(pl.col(RUN) == run)[VALUE]
         return mean_interval(values, self.confidence) if len(values) else None
 
     def agreement(self, annotator: str) -> dict[str, Any] | None:

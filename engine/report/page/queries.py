@@ -21,7 +21,6 @@ from engine.tables import (
     DECIDED,
     DOC_ID,
     LABEL,
-    MEASURE,
     OUTPUT,
     QUERY,
     QUERY_ID,
@@ -106,11 +105,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Part:
-    """Some queries: their rows, and the script with their details (empty without any)."""
+    """Some queries: their rows, and the script with their details (empty without any).
+
+    Attributes:
+        left_out: how many more queries there are, of less disagreement, of which no row was made.
+    """
 
     number: int
     rows: Sequence[Row]
     script: str
+    left_out: int = 0
 
 
 def filters(findings: Findings) -> list[Filter]:
@@ -140,10 +144,12 @@ def _looked(findings: Findings) -> tuple[str | None, str | None]:
 
 def parts(findings: Findings) -> Iterator[Part]:
     """The queries of the page in parts, with their details where the page has passages."""
-    scores = _Scores(findings)
     if findings.sources is None:
-        yield Part(0, [scores.row(query_id, "") for query_id in scores.query_ids], "")
+        most, left_out = _most_disagreeing(findings)
+        scores = _Scores(findings, most)
+        yield Part(0, [scores.row(query_id, "") for query_id in most], "", left_out)
         return
+    scores = _Scores(findings, findings.sources.queries[QUERY_ID])
     details = _Details(findings)
     rows: list[Row] = []
     contents: list[str] = []
@@ -170,6 +176,22 @@ def parts(findings: Findings) -> Iterator[Part]:
         yield Part(number, rows, _script(number, contents))
 
 
+def _most_disagreeing(findings: Findings) -> tuple[pl.Series, int]:
+    """The queries that the table has room for, by id, and how many others there are; not made row by row."""
+    annotator, measure = next(iter(findings.leading_measures.items()), ("", ""))
+    scores = findings.scores(annotator, measure).rename({VALUE: "measure"})
+    both = scores.join(
+        findings.downstream.select(RUN, QUERY_ID, VALUE),
+        on=[RUN, QUERY_ID],
+        how="full",
+        coalesce=True,
+    )
+    apart = (pl.col("measure") - pl.col(VALUE)).abs().max().fill_null(0.0)
+    by_query = both.group_by(QUERY_ID).agg(apart.alias("apart"))
+    most = by_query.sort(["apart", QUERY_ID], descending=[True, False]).head(MOST_QUERIES)
+    return most[QUERY_ID], by_query.height - most.height
+
+
 def _script(number: int, contents: Sequence[str]) -> str:
     return f"details({number}, {{{escaped(','.join(contents))}}});\n"
 
@@ -189,24 +211,14 @@ class _Counts:
 
 
 class _Scores:
-    """The scores of the queries, by query id."""
+    """The scores of queries, by query id."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, query_ids: pl.Series) -> None:
         self._runs = findings.runs
-        self._end_to_end: dict[Pair, float] = {
-            (run, query_id): value
-            for run, query_id, value in findings.downstream.select(RUN, QUERY_ID, VALUE).iter_rows()
-        }
         annotator, measure = next(iter(findings.leading_measures.items()), ("", ""))
-        of_one = findings.query_scores.filter(
-            pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure
-        )
-        self._measures: dict[Pair, float] = {
-            (run, query_id): value
-            for run, query_id, value in of_one.select(RUN, QUERY_ID, VALUE).iter_rows()
-        }
-        self.query_ids = sorted({query_id for _, query_id in (*self._end_to_end, *self._measures)})
-        self.known = set(self.query_ids)
+        self._end_to_end = _by_run_and_query(findings.downstream, query_ids)
+        self._measures = _by_run_and_query(findings.scores(annotator, measure), query_ids)
+        self.known = {query_id for _, query_id in (*self._end_to_end, *self._measures)}
 
     def scores_of(self, query_id: str) -> list[float | None]:
         """The end-to-end scores of a query, by run."""
@@ -221,6 +233,14 @@ class _Scores:
             kinds.append("runs_differ")
         measures = [self._measures.get((run, query_id)) for run in self._runs]
         return Row(query_id, text, scores, measures, counts.useful, counts.holding, kinds, part)
+
+
+def _by_run_and_query(scores: pl.DataFrame, query_ids: pl.Series) -> dict[Pair, float]:
+    of_them = scores.filter(pl.col(QUERY_ID).is_in(query_ids.implode()))
+    return {
+        (run, query_id): value
+        for run, query_id, value in of_them.select(RUN, QUERY_ID, VALUE).iter_rows()
+    }
 
 
 class _Details:
@@ -326,8 +346,12 @@ def _number(value: float) -> float | None:
     return round(value, 4) if math.isfinite(value) else None
 
 
-def as_json(rows: Sequence[Row], findings: Findings) -> dict[str, Any]:
-    """The table of queries as the page's script reads it: greatest disagreement first."""
+def as_json(rows: Sequence[Row], findings: Findings, left_out: int = 0) -> dict[str, Any]:
+    """The table of queries as the page's script reads it: greatest disagreement first.
+
+    Args:
+        left_out: queries of which no row was made.
+    """
     ordered = sorted(rows, key=lambda row: -row.disagreement)
     annotator, measure = next(iter(findings.leading_measures.items()), ("", ""))
     usable = filters(findings)
@@ -339,7 +363,7 @@ def as_json(rows: Sequence[Row], findings: Findings) -> dict[str, Any]:
         "measure": f"{annotator} {measure}".strip(),
         "annotators": findings.annotators,
         "given": findings.configuration["end_to_end_k"],
-        "left_out": len(ordered) - len(kept),
+        "left_out": left_out + len(ordered) - len(kept),
         "filters": [[one.key, one.name, one.meaning] for one in usable],
         "queries": [
             [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.report.page.findings import Findings, Interval, mean_interval
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, VALUE
 
 # Groups of queries by the value of a measure.
 BINS = 5
@@ -86,13 +86,10 @@ def of_annotators(findings: Findings) -> list[Pair]:
 
 def binned(findings: Findings, annotator: str) -> list[Bin]:
     """The best run's queries in groups by the annotator's best measure, equal values in one group."""
-    scores = findings.query_scores.filter(
-        pl.col(RUN) == findings.best_run,
-        pl.col(ANNOTATOR) == annotator,
-        pl.col(MEASURE) == findings.best_measures[annotator],
-    ).select(QUERY_ID, pl.col(VALUE).alias("measure"))
+    scores = findings.scores(annotator, findings.best_measures[annotator])
+    scores = scores.filter(pl.col(RUN) == findings.best_run).rename({VALUE: "measure"})
     whole = findings.downstream.filter(pl.col(RUN) == findings.best_run)
-    paired = scores.join(whole.select(QUERY_ID, VALUE), on=QUERY_ID).sort("measure")
+    paired = scores.drop(RUN).join(whole.select(QUERY_ID, VALUE), on=QUERY_ID).sort("measure")
     # The place of the middle one of equal values decides for all of them.
     place = (pl.col("measure").rank("average") - 0.5) / pl.len()
     grouped = paired.with_columns((place * BINS).floor().clip(0, BINS - 1).alias("bin"))

@@ -54,8 +54,10 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
     rows: list[queries.Row] = []
     inlined: list[str] = []
     names: list[str] = []
+    left_out = 0
     for part in queries.parts(findings):
         rows += part.rows
+        left_out += part.left_out
         if not part.script:
             continue
         if single_file:
@@ -86,7 +88,9 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
             files_note=_files_note(single_file=single_file),
             settings=[(name, _value(value)) for name, value in findings.configuration.items()],
             data=_as_it_is(
-                queries.escaped(json.dumps(queries.as_json(rows, findings), ensure_ascii=False))
+                queries.escaped(
+                    json.dumps(queries.as_json(rows, findings, left_out), ensure_ascii=False)
+                )
             ),
             inlined=[_as_it_is(script) for script in inlined],
         )

@@ -83,3 +83,16 @@ def test_without_passages_there_are_rows_and_no_details(folder):
     assert part.script == ""
     assert {row.part for row in part.rows} == {0}
     assert [one.key for one in filters(read_findings(folder, None))] == ["runs_differ"]
+
+
+def test_of_more_queries_than_the_table_holds_those_of_least_disagreement_are_left_out(
+    folder, monkeypatch
+):
+    findings = read_findings(folder, None)
+    (whole,) = parts(findings)
+    monkeypatch.setattr("engine.report.page.queries.MOST_QUERIES", 7)
+    (part,) = parts(findings)
+    assert part.left_out == 33
+    most = sorted((row.disagreement for row in whole.rows), reverse=True)[:7]
+    assert sorted((row.disagreement for row in part.rows), reverse=True) == most
+    assert as_json(part.rows, findings, part.left_out)["left_out"] == 33
