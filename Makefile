@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install vllm gpu demo test pytest test-slow test-faults test-gpu gpu-constraints lint format audit clean
+.PHONY: install vllm gpu demo test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
@@ -58,6 +58,14 @@ gpu-constraints:
 	  --custom-compile-command 'make gpu-constraints' --output-file $(GPU_CONSTRAINTS)
 	rm .constraints-gpu
 
+# The documentation as a site, in site/.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[docs]'
+	touch $@
+
 demo: install
 	$(BIN)/erag demo --out demo-out
 
@@ -68,7 +76,7 @@ test: $(VENV)/.installed-test
 pytest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow and not faults" --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
-test-slow: $(VENV)/.installed-s3
+test-slow: $(VENV)/.installed-s3 $(VENV)/.installed-docs
 	$(BIN)/python -m pytest -m slow
 
 # Kills actors and drivers, and prints how many reads that lost, doubled and repeated. Jobs are submitted
