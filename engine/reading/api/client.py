@@ -1,0 +1,290 @@
+"""Asking a server one request, again where it fails for a while, until it answers or cannot be asked."""
+
+from __future__ import annotations
+
+import email.utils
+import itertools
+import json
+import math
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import openai
+
+from engine.masking import MASK, masked
+from engine.reading.api.limits import Limits, StoppedAskingError, Usage
+from engine.reading.api.settings import KEY_VARIABLE, ApiSettings
+from engine.reading.api.spec import ApiSpec
+
+# How often a request is made before it counts as failed; with one request in five that fails, one in
+# 400,000 does.
+ATTEMPTS = 8
+# Seconds before a request is made again: twice as many each time, up to the longest, less up to a half by
+# chance. A server that asks for a longer wait than the longest of all is not waited for.
+FIRST_WAIT, LONGEST_WAIT, LONGEST_ASKED = 0.5, 30.0, 600.0
+# Statuses after which a request is made again: timeouts, conflicts, too many requests, faults of servers.
+_PASSING = frozenset({408, 409, 425, 429})
+# Statuses that hold of every request: no key, a wrong one, no such model.
+_FINAL = frozenset({401, 402, 403, 404})
+_REMEDIES = (
+    f"give a key that may ask this in the environment, as {KEY_VARIABLE}",
+    "check the name of the model, `base_url` and `endpoint`",
+)
+_NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+_LONGEST_REASON = 300
+# Attempts to reach a server that has not answered anything yet: its address may be wrong.
+_FIRST_ATTEMPTS = 3
+
+
+class RefusedError(Exception):
+    """The server does not take this request; another one it may.
+
+    Attributes:
+        parameter: what it says is wrong, where it does.
+    """
+
+    def __init__(self, reason: str, parameter: str = "") -> None:
+        super().__init__(reason)
+        self.parameter = parameter
+
+
+class UnansweredError(Exception):
+    """A request was made again and again, and not answered; the text says why the last time."""
+
+
+class _PassingError(Exception):
+    """A request failed as another may not.
+
+    Attributes:
+        wait: for how long the server asks not to be asked; None where it does not.
+        reached: whether the server said anything.
+    """
+
+    def __init__(self, reason: str, wait: float | None = None, *, reached: bool = True) -> None:
+        super().__init__(reason)
+        self.wait, self.reached = wait, reached
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered.
+
+    Attributes:
+        text: as it came.
+        usage: tokens, as the server reports them; None where it does not.
+        finish: why the answer ended, in the protocol's words; empty where nobody says.
+        likeliest: log-probabilities of the likeliest first tokens, by their text; None where it gives none.
+        server: the fingerprint that the server gives of itself; empty for none.
+    """
+
+    text: str
+    usage: Usage | None
+    finish: str
+    likeliest: Mapping[str, float] | None
+    server: str
+
+
+class Client:
+    """Asks one server; safe for threads.
+
+    Args:
+        settings: the server.
+        limits: what all requests go through.
+    """
+
+    def __init__(self, settings: ApiSettings, limits: Limits) -> None:
+        self._limits = limits
+        self._host = settings.host
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        parts = urlsplit(settings.address)
+        self._secrets = [s for s in (key, parts.password, unquote(parts.password or "")) if s]
+        self._client = openai.OpenAI(
+            # The client wants one; servers of one's own take any.
+            api_key=key or "none",
+            base_url=settings.address,
+            timeout=settings.request_timeout,
+            max_retries=0,  # done here, where waiting and what is spent are counted
+        )
+        self._reached = False
+
+    def close(self) -> None:
+        """End the requests that are under way."""
+        self._client.close()
+
+    def ask(
+        self,
+        spec: ApiSpec,
+        text: str,
+        output: int,
+        *,
+        calibrates: bool = True,
+        on_retry: Callable[[], None] = lambda: None,
+    ) -> Answer:
+        """The server's answer to a prompt.
+
+        Args:
+            spec: the model and what is sent to it.
+            text: the prompt.
+            output: most tokens of the answer.
+            calibrates: as in ``Limits.settle``.
+            on_retry: called whenever the request is made again.
+
+        Raises:
+            RefusedError: the server does not take it.
+            UnansweredError: it was asked ``ATTEMPTS`` times.
+            StoppedAskingError: nothing more can be asked.
+        """
+        body = spec.body(text)
+        size = spec.size(text)
+        for attempt in itertools.count(1):
+            ticket = self._limits.take(size, output)
+            answer: Answer | None = None
+            try:
+                answer = self._once(spec, body)
+            except _PassingError as error:
+                failed = error
+            finally:
+                used = None if answer is None else answer.usage or Usage()
+                self._limits.settle(ticket, used, calibrates=calibrates)
+            self._reached = self._reached or answer is not None or failed.reached
+            if answer is not None:
+                return answer
+            if failed.wait is not None:
+                self._limits.pause(failed.wait)
+            if attempt >= (ATTEMPTS if self._reached else _FIRST_ATTEMPTS):
+                raise UnansweredError(f"{self._host} was asked {attempt} times: {failed}")
+            on_retry()
+            backoff = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
+            self._limits.sleep(max(backoff, failed.wait or 0.0))
+        raise AssertionError
+
+    def _once(self, spec: ApiSpec, body: dict[str, Any]) -> Answer:
+        chat = spec.endpoint == "chat"
+        resource: Any = self._client.chat.completions if chat else self._client.completions
+        create: Callable[..., Any] = resource.with_raw_response.create
+        try:
+            content = create(**body).http_response.content
+        except openai.APITimeoutError:
+            raise _PassingError("no answer in time (`request_timeout`)", reached=False) from None
+        except openai.APIConnectionError as error:
+            cause = error.__cause__ or error
+            reason = self._shown(f"the connection failed ({cause})")
+            raise _PassingError(reason, reached=False) from None
+        except openai.APIStatusError as error:
+            raise self._of_status(error) from None
+        try:
+            return answer_of(json.loads(content), chat=chat)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            shown = content[:80].decode("utf-8", "replace")
+            raise _PassingError(self._shown(f"no answer as the protocol has it: {shown}")) from None
+
+    def _of_status(self, error: openai.APIStatusError) -> Exception:
+        """What an error that the server states means."""
+        reason = self._shown(f"status {error.status_code}: {_message(error)}")
+        if error.code in _NO_CREDIT:
+            return StoppedAskingError(
+                f"{self._host} answers no more ({reason})", "run again when there is credit"
+            )
+        if error.status_code in _FINAL:
+            remedy = _REMEDIES[error.status_code == 404]
+            return StoppedAskingError(f"{self._host} refuses what it is asked ({reason})", remedy)
+        if error.status_code in _PASSING or error.status_code >= 500:
+            wait = asked_wait(error.response.headers)
+            if wait is not None and wait > LONGEST_ASKED:
+                return StoppedAskingError(
+                    f"{self._host} asks to wait {wait:.0f} s ({reason})", "run again then"
+                )
+            return _PassingError(reason, wait)
+        return RefusedError(reason, str(error.param or ""))
+
+    def _shown(self, text: str) -> str:
+        """Words of a server in one line, without secrets, and not too many of them."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return masked(" ".join(text.split()))[:_LONGEST_REASON]
+
+
+def _message(error: openai.APIStatusError) -> str:
+    body = error.body
+    if isinstance(body, dict):
+        # Some servers wrap it once more, and some have only a text.
+        inner = body.get("error", body)
+        return str(inner.get("message", inner)) if isinstance(inner, dict) else str(inner)
+    return str(body or error.message)
+
+
+def asked_wait(headers: Mapping[str, str]) -> float | None:
+    """For how many seconds a server asks not to be asked, by its headers; None where it does not."""
+    for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) / scale
+        except ValueError:
+            date = email.utils.parsedate_tz(value)
+            if date is None:
+                continue
+            seconds = email.utils.mktime_tz(date) - time.time()
+        if not math.isnan(seconds):
+            return max(0.0, seconds)
+    return None
+
+
+def answer_of(content: Any, *, chat: bool) -> Answer:
+    """The answer in the body of a response.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError, AttributeError: it is none, as the protocol has it.
+    """
+    choice = content["choices"][0]
+    text = choice["message"].get("content") if chat else choice["text"]
+    if text is not None and not isinstance(text, str):
+        raise TypeError("the answer is no text")
+    return Answer(
+        text=text or "",
+        usage=_usage(content.get("usage")),
+        finish=str(choice.get("finish_reason") or ""),
+        likeliest=_likeliest(choice.get("logprobs")),
+        server=str(content.get("system_fingerprint") or ""),
+    )
+
+
+def _usage(content: Any) -> Usage | None:
+    if not isinstance(content, dict) or "prompt_tokens" not in content:
+        return None
+    details = content.get("prompt_tokens_details") or {}
+    return Usage(
+        int(content["prompt_tokens"]),
+        int(content.get("completion_tokens") or 0),
+        int(details.get("cached_tokens") or 0),
+    )
+
+
+def _likeliest(content: Any) -> dict[str, float] | None:
+    """Of the first token; chats list them as records, and completions as a dictionary, or as chats do."""
+    if not content:
+        return None
+    if of_tokens := content.get("content"):
+        listed = of_tokens[0].get("top_logprobs") or [of_tokens[0]]
+        pairs = [(str(one["token"]), float(one["logprob"])) for one in listed]
+    elif of_tokens := content.get("top_logprobs"):
+        pairs = [(str(token), float(value)) for token, value in of_tokens[0].items()]
+    else:
+        return None
+    found: dict[str, float] = {}
+    for token, value in pairs:  # two tokens may have one text: the likelier one stands
+        found[token] = max(value, found.get(token, -math.inf))
+    return found or None
+
+
+def names_parameter(error: RefusedError, name: str, *, anywhere: bool = False) -> bool:
+    """Whether a refusal is about a parameter; ``anywhere``, whether it names it at all."""
+    about = str(error) if anywhere or not error.parameter else error.parameter
+    return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", about) is not None

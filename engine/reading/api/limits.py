@@ -1,0 +1,236 @@
+"""Ceilings on what is asked of a server: requests and tokens per minute, and tokens or money in all.
+
+One ``Limits`` is shared by everybody in the process who asks with the same settings, whatever the role.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from engine.reading.api.settings import ApiSettings
+from engine.reading.api.spec import ApiSpec
+
+_MINUTE = 60.0
+# Tokens of a byte of text before any server has said: of English about 4.5 bytes are a token.
+_TOKENS_OF_BYTE = 0.22
+# Longest sleep at once: somebody else may have changed what is waited for.
+_NAP = 1.0
+
+
+class Usage(NamedTuple):
+    """Tokens of requests: of prompts, and of answers; ``cached`` are those of prompts that a server kept."""
+
+    prompt: int = 0
+    output: int = 0
+    cached: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.output
+
+    def plus(self, other: Usage) -> Usage:
+        """Both together."""
+        return Usage(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class StoppedAskingError(Exception):
+    """Nothing more may be asked, or the server will not answer any more.
+
+    Attributes:
+        problem: why, in one clause.
+        remedy: what to do, in one clause.
+    """
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem, self.remedy = problem, remedy
+
+
+@dataclass
+class Ticket:
+    """A request that may be made: what it is expected to use, and when it was let go."""
+
+    expected: Usage
+    size: int
+    at: float = 0.0
+
+
+class Limits:
+    """Lets requests go as the ceilings allow; safe for threads.
+
+    Args:
+        settings: the ceilings.
+        clock, sleep: time, in seconds.
+    """
+
+    def __init__(
+        self,
+        settings: ApiSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.spent = Usage()
+        self._clock = clock
+        self._ended = threading.Event()
+        self._sleep = sleep or self._nap
+        self._lock = threading.Lock()
+        self._recent: deque[Ticket] = deque()  # of the last minute, in order
+        self._open: list[Ticket] = []
+        self._paused_until = -math.inf
+        # Bytes of texts whose tokens a server has counted, and these.
+        self._bytes, self._tokens = 0, 0
+        # What was found out about models on the server, by whoever asked first.
+        self.known: dict[ApiSpec, ApiSpec] = {}
+
+    def _nap(self, seconds: float) -> None:
+        self._ended.wait(seconds)
+
+    def end(self) -> None:
+        """Wake everybody who waits: nothing more is asked, unless an evaluation begins anew."""
+        self._ended.set()
+        with _LOCK:
+            if _LIMITS.get(self.settings) is self:
+                del _LIMITS[self.settings]
+
+    def _estimate(self, size: int) -> int:
+        ratio = self._tokens / self._bytes if self._bytes else _TOKENS_OF_BYTE
+        return math.ceil(size * ratio)
+
+    def take(self, size: int, output: int) -> Ticket:
+        """Wait until a request may be made.
+
+        Args:
+            size: of its prompt, in bytes.
+            output: most tokens of the answer.
+
+        Raises:
+            StoppedAskingError: it could go beyond the bounds of the evaluation, or nothing more is asked.
+        """
+        while True:
+            with self._lock:
+                ticket = Ticket(Usage(self._estimate(size), output), size)
+                wait = self._wait(ticket)
+                if wait <= 0:
+                    ticket.at = self._clock()
+                    self._recent.append(ticket)
+                    self._open.append(ticket)
+                    return ticket
+            self.sleep(min(wait, _NAP))
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long.
+
+        Raises:
+            StoppedAskingError: nothing more is asked.
+        """
+        self._sleep(seconds)
+        if self._ended.is_set():
+            raise StoppedAskingError("the evaluation was stopped", "run it again")
+
+    def settle(self, ticket: Ticket, used: Usage | None, *, calibrates: bool = True) -> None:
+        """Say what a request has used; None for one that was not answered.
+
+        Args:
+            calibrates: whether its prompt is like others, so that its tokens tell of theirs.
+        """
+        with self._lock:
+            self._open.remove(ticket)
+            ticket.expected = used or Usage()
+            self.spent = self.spent.plus(ticket.expected)
+            if used is not None and used.prompt and calibrates:
+                self._bytes += ticket.size
+                self._tokens += used.prompt
+
+    def pause(self, seconds: float) -> None:
+        """Let nobody ask for so long, since the server says that it is asked too much."""
+        with self._lock:
+            self._paused_until = max(self._paused_until, self._clock() + seconds)
+
+    def refuse_beyond(self, size: int, *, rate: float | None = None) -> None:
+        """Refuse prompts that alone go beyond the bounds of the evaluation, with what is used already.
+
+        Args:
+            size: of the prompts that are left, in bytes.
+            rate: tokens of a byte; by default what the server has counted so far.
+
+        Raises:
+            StoppedAskingError: they do.
+        """
+        with self._lock:
+            prompt = math.ceil(size * rate) if rate is not None else self._estimate(size)
+            expected = self.spent.plus(Usage(prompt))
+        if bound := self._bound_passed(expected):
+            price = self.settings.cost(expected.prompt, expected.output)
+            cost = "" if price is None else f", {price:.4g} by their price"
+            raise StoppedAskingError(
+                f"about {expected.prompt:,} tokens of prompts are needed in all{cost}, and {bound}",
+                "raise it, or read less",
+            )
+
+    def _wait(self, ticket: Ticket) -> float:
+        """Seconds until a request may be made, as far as is known; 0 or less for now."""
+        expected = ticket.expected
+        for one in self._open:
+            expected = expected.plus(one.expected)
+        if bound := self._bound_passed(self.spent.plus(expected)):
+            if not self._open:
+                raise StoppedAskingError(f"{self._used()} are used, and {bound}", "raise it")
+            return _NAP / 20  # those under way may take less than they could
+        now = self._clock()
+        while self._recent and self._recent[0].at <= now - _MINUTE:
+            self._recent.popleft()
+        waits = [self._paused_until - now]
+        most_requests, most_tokens = (
+            self.settings.requests_per_minute,
+            self.settings.tokens_per_minute,
+        )
+        if most_requests and len(self._recent) >= most_requests:
+            waits.append(self._recent[-most_requests].at + _MINUTE - now)
+        if most_tokens and self._recent:
+            room = most_tokens - ticket.expected.total
+            used = 0
+            for one in reversed(self._recent):
+                used += one.expected.total
+                if used > room:
+                    waits.append(one.at + _MINUTE - now)
+                    break
+        return max(waits)
+
+    def _bound_passed(self, usage: Usage) -> str:
+        """The bound that is passed once so much is used; empty where none is."""
+        most_tokens, most_cost = self.settings.max_tokens, self.settings.max_cost
+        if most_tokens is not None and usage.total > most_tokens:
+            return f"`max_tokens` is {most_tokens:,}"
+        cost = self.settings.cost(usage.prompt, usage.output)
+        if most_cost is not None and cost is not None and cost > most_cost:
+            return f"`max_cost` is {most_cost:g}"
+        return ""
+
+    def _used(self) -> str:
+        cost = self.settings.cost(self.spent.prompt, self.spent.output)
+        price = "" if cost is None else f" for {cost:.4g}"
+        return f"{self.spent.total:,} tokens{price}"
+
+
+_LIMITS: dict[ApiSettings, Limits] = {}
+_LOCK = threading.Lock()
+
+
+def limits_of(settings: ApiSettings) -> Limits:
+    """What everybody in this process who asks with these settings shares."""
+    with _LOCK:
+        return _LIMITS.setdefault(settings, Limits(settings))
+
+
+def forget() -> None:
+    """An evaluation begins: of its bounds nothing is used."""
+    with _LOCK:
+        _LIMITS.clear()

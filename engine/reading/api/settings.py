@@ -1,0 +1,152 @@
+"""Which server is asked, how fast, and what that may cost: the settings of readers behind an API."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from engine.errors import InputError, require_least
+
+Endpoint = Literal["chat", "completions"]
+# What the names of readers behind an API begin with.
+PREFIX = "openai:"
+# Where the openai client asks if nobody says.
+_DEFAULT_ADDRESS = "https://api.openai.com/v1"
+KEY_VARIABLE, ADDRESS_VARIABLE = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+
+
+def is_api(name: str) -> bool:
+    """Whether a reader's name is that of a model behind an API."""
+    return name.startswith(PREFIX)
+
+
+def model_of(name: str) -> str:
+    """The model that a reader's name asks a server for.
+
+    Raises:
+        InputError: it names none.
+    """
+    model = name.removeprefix(PREFIX).strip()
+    if not model:
+        raise InputError(
+            None, None, f"reader {name!r} names no model", f"write it like {PREFIX}MODEL"
+        )
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiSettings:
+    """The server that readers named openai:MODEL are asked of, and bounds on what is asked.
+
+    Attributes:
+        base_url: Address of the server, as in http://localhost:8000/v1; by default the openai client's own:
+            $OPENAI_BASE_URL, or the provider's. Its key is read from $OPENAI_API_KEY alone.
+        endpoint: What is asked: chat (messages, of the system and the user), or completions (text that is
+            continued).
+        concurrency: Requests under way at a time.
+        requests_per_minute: Most requests in any minute; without it, as many as the server takes.
+        tokens_per_minute: Most tokens in any minute, prompts and answers together.
+        request_timeout: Seconds that a server may be silent before a request is made again.
+        max_tokens: Most tokens that the evaluation may use, prompts and answers together, by the server's
+            count.
+        max_cost: Most that the evaluation may cost, by `price_in` and `price_out`, in their currency.
+        price_in: Price of a million tokens of prompts.
+        price_out: Price of a million tokens of answers.
+
+    Raises:
+        InputError: a value out of range, an address that is none, or a cost without prices.
+    """
+
+    base_url: str | None = field(default=None, repr=False)  # it may hold credentials
+    endpoint: Endpoint = "chat"
+    concurrency: int = 8
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    request_timeout: float = 120.0
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    price_in: float | None = None
+    price_out: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "requests_per_minute", "tokens_per_minute", "max_tokens"):
+            require_least(name, getattr(self, name), 1)
+        if not 0 < self.request_timeout < math.inf:
+            raise InputError(
+                None, None, f"`request_timeout` is {self.request_timeout:g}", "use seconds, above 0"
+            )
+        for name in ("max_cost", "price_in", "price_out"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise InputError(None, None, f"`{name}` is {value:g}", "use 0 or more")
+        prices = {"price_in": self.price_in, "price_out": self.price_out}
+        lacking = [f"`{name}`" for name, price in prices.items() if price is None]
+        if self.max_cost is not None and lacking:
+            raise InputError(
+                None,
+                None,
+                f"`max_cost` without {' and '.join(lacking)}",
+                "give the prices of a million tokens, or bound tokens with `max_tokens`",
+            )
+        if len(lacking) == 1:
+            given = next(f"`{name}`" for name, price in prices.items() if price is not None)
+            raise InputError(None, None, f"{given} without {lacking[0]}", "give both prices")
+        if self.base_url is not None:
+            self.require_address()
+
+    @property
+    def address(self) -> str:
+        """Where requests go; with the credentials that the user put there."""
+        return self.base_url or os.environ.get(ADDRESS_VARIABLE) or _DEFAULT_ADDRESS
+
+    @property
+    def is_default(self) -> bool:
+        """Whether that is the provider's own address."""
+        return self.address == _DEFAULT_ADDRESS
+
+    @property
+    def host(self) -> str:
+        """The host of the address with its port, where it has one; without credentials."""
+        return urlsplit(self.address).netloc.rpartition("@")[2].lower()
+
+    def changed(self) -> dict[str, Any]:
+        """The settings that differ from their defaults."""
+        return {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if getattr(self, one.name) != one.default
+        }
+
+    def cost(self, prompt_tokens: float, output_tokens: float) -> float | None:
+        """What tokens cost; None without prices."""
+        if self.price_in is None or self.price_out is None:
+            return None
+        return (prompt_tokens * self.price_in + output_tokens * self.price_out) / 1e6
+
+    def require_address(self) -> None:
+        """Refuse an address that requests cannot go to; credentials in it are masked.
+
+        Raises:
+            InputError: it is none, or has something behind its path.
+        """
+        _refuse_address(self.address, "`base_url`" if self.base_url else ADDRESS_VARIABLE)
+
+
+def _refuse_address(address: str, what: str) -> None:
+    try:
+        parts = urlsplit(address)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is no number, a bracket that is not closed
+        fits = False
+        parts = urlsplit("")
+    if not fits:
+        raise InputError(
+            None, None, f"{what} is {address}", "write it like http://localhost:8000/v1"
+        )
+    if parts.query or parts.fragment:
+        raise InputError(
+            None, None, f"{what} {address} goes on behind its path", "leave out ? and #"
+        )

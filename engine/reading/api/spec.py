@@ -1,0 +1,59 @@
+"""What a reader behind an API is: the part of its specification that no other reader has."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from engine.reading.api.settings import ApiSettings, Endpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiSpec:
+    """A model behind a server that speaks OpenAI's protocol.
+
+    Attributes:
+        model: its name there.
+        settings: the server, and bounds on what it is asked.
+        system: the system message of a chat; empty for none.
+        parameters: what is sent beside model and messages (JSON).
+        server: the fingerprint that the server gave of itself; empty where it gives none.
+        refused: parameters that the server does not take, and that are not sent.
+    """
+
+    model: str
+    settings: ApiSettings
+    system: str
+    parameters: str
+    server: str = ""
+    refused: tuple[str, ...] = ()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """What is asked of the server: a chat, or a text to continue."""
+        return self.settings.endpoint
+
+    @property
+    def decisive(self) -> list[object]:
+        """What the answers depend on, as far as anybody here can know."""
+        return [
+            self.settings.host,
+            self.model,
+            self.server,
+            self.endpoint,
+            self.system,
+            self.parameters,
+        ]
+
+    def body(self, text: str) -> dict[str, Any]:
+        """What is sent for a prompt."""
+        sent: dict[str, Any] = {"model": self.model, **json.loads(self.parameters)}
+        if self.endpoint == "completions":
+            return sent | {"prompt": text}
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        return sent | {"messages": [*messages, {"role": "user", "content": text}]}
+
+    def size(self, text: str) -> int:
+        """The bytes of a prompt, with the system message."""
+        return len((self.system + text).encode("utf-8", "surrogatepass"))

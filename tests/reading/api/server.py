@@ -1,0 +1,201 @@
+"""A small server that speaks OpenAI's protocol, on this machine, with faults where a test wants them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+# What may go wrong with a request instead of an answer.
+FAULTS = ("429", "500", "cut", "slow", "json")
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the model behind the server says.
+
+    Attributes:
+        text: the answer.
+        top: log-probabilities of the likeliest first tokens, the likeliest first.
+    """
+
+    text: str
+    top: Mapping[str, float] = field(default_factory=dict)
+    prompt_tokens: int | None = None
+    finish: str = "stop"
+
+
+@dataclass
+class Behaviour:
+    """How a server behaves, and what it saw.
+
+    Attributes:
+        say: the model: from the body of a request to what it says.
+        fault: what goes wrong with the n-th request (from 0), if anything.
+        refuse: a message with which a body is refused (status 400), or None.
+        fingerprint: of the server, for the n-th request.
+        retry_after: seconds that a 429 asks to wait.
+        slow: seconds that a slow answer takes.
+        usage: whether tokens are reported.
+        answered: bodies of requests that got a good answer, in order.
+        faults: what went wrong, in order.
+        times: when each request came.
+        keys: the authorization of each request.
+        most: requests that were under way at once, at most.
+    """
+
+    say: Callable[[dict[str, Any]], Said]
+    fault: Callable[[int], str | None] = lambda number: None
+    refuse: Callable[[dict[str, Any]], str | None] = lambda body: None
+    fingerprint: Callable[[int], str | None] = lambda number: "fp-1"
+    retry_after: float = 0.05
+    slow: float = 1.0
+    usage: bool = True
+    key: str | None = None
+    answered: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    under_way: int = 0
+    most: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def prompts(self) -> list[str]:
+        """What users asked in the requests that were answered, without those that only try the server."""
+        return [text for text in map(prompt_of, self.answered) if text != "Reply with OK."]
+
+
+def prompt_of(body: Mapping[str, Any]) -> str:
+    """The text of a request: of a chat, its last message."""
+    return body["messages"][-1]["content"] if "messages" in body else body["prompt"]
+
+
+@contextlib.contextmanager
+def serving(behaviour: Behaviour) -> Iterator[str]:
+    """Serve on a free port; gives the base URL."""
+
+    class Handler(_Handler):
+        to = behaviour
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    to: Behaviour
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self) -> None:
+        to = self.to
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with to.lock:
+            number = len(to.times)
+            to.times.append(time.monotonic())
+            to.keys.append(self.headers["Authorization"])
+            to.under_way += 1
+            to.most = max(to.most, to.under_way)
+        try:
+            self._answer(number, body)
+        finally:
+            with to.lock:
+                to.under_way -= 1
+
+    def _answer(self, number: int, body: dict[str, Any]) -> None:
+        to = self.to
+        if to.key is not None and self.headers["Authorization"] != f"Bearer {to.key}":
+            said = f"Incorrect API key provided: {self.headers['Authorization']}"
+            return self._send(401, {"error": {"message": said, "code": "invalid_api_key"}})
+        if (refusal := to.refuse(body)) is not None:
+            return self._send(400, {"error": {"message": refusal}})
+        fault = to.fault(number)
+        if fault is not None:
+            with to.lock:
+                to.faults.append(fault)
+        match fault:
+            case "429":
+                wait = {"Retry-After": f"{to.retry_after:g}"}
+                return self._send(429, {"error": {"message": "slow down"}}, wait)
+            case "quota":
+                error = {"message": "no credit is left", "code": "insufficient_quota"}
+                return self._send(429, {"error": error})
+            case "500":
+                return self._send(500, {"error": {"message": "out of order"}})
+            case "json":
+                return self._send(200, '{"choices": [')
+            case "shape":
+                return self._send(200, {"error": {"message": "no choices here"}})
+            case "cut":
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b'{"choices"')
+                self.wfile.flush()
+                self.close_connection = True
+                return self.connection.close()
+            case "slow":
+                time.sleep(to.slow)
+                self.close_connection = True
+                return None
+        said = to.say(body)
+        content = answer(body, said, to.fingerprint(number), usage=to.usage)
+        with to.lock:
+            to.answered.append(body)
+        return self._send(200, content)
+
+    def _send(self, status: int, content: Any, headers: Mapping[str, str] | None = None) -> None:
+        data = (content if isinstance(content, str) else json.dumps(content)).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Tests read what the behaviour saw."""
+
+
+def answer(
+    body: Mapping[str, Any], said: Said, fingerprint: str | None, *, usage: bool
+) -> dict[str, Any]:
+    """The body of an answer, of a chat or of a completion."""
+    choice: dict[str, Any] = {"index": 0, "finish_reason": said.finish}
+    asked = body.get("logprobs")
+    if "messages" in body:
+        choice["message"] = {"role": "assistant", "content": said.text}
+        if asked and said.top:
+            listed = [{"token": t, "logprob": p} for t, p in said.top.items()]
+            first = {**listed[0], "top_logprobs": listed[: body.get("top_logprobs", 0)]}
+            choice["logprobs"] = {"content": [first]}
+    else:
+        choice["text"] = said.text
+        if asked and said.top:
+            choice["logprobs"] = {"top_logprobs": [dict([*said.top.items()][:asked])]}
+    content: dict[str, Any] = {"object": "x", "choices": [choice], "model": body["model"]}
+    if fingerprint is not None:
+        content["system_fingerprint"] = fingerprint
+    if usage:
+        prompt = said.prompt_tokens
+        if prompt is None:
+            prompt = math.ceil(len(prompt_of(body)) / 4)
+        generated = len(said.text.split())
+        content["usage"] = {"prompt_tokens": prompt, "completion_tokens": generated}
+    return content

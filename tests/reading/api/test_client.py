@@ -1,0 +1,171 @@
+"""One request to a server on this machine that fails in every way, and what is made of it."""
+
+import email.utils
+import time
+
+import pytest
+
+from engine.reading.api import client as clients
+from engine.reading.api.client import (
+    Answer,
+    Client,
+    RefusedError,
+    UnansweredError,
+    answer_of,
+    asked_wait,
+)
+from engine.reading.api.limits import Limits, StoppedAskingError, Usage
+from engine.reading.api.settings import ApiSettings
+from engine.reading.api.spec import ApiSpec
+from tests.reading.api.server import FAULTS, Behaviour, Said, serving
+
+
+def ask(behaviour, text="hello there", **settings):
+    """Ask a server once, as a client does; with how often that was done again."""
+    retries = []
+    with serving(behaviour) as url:
+        made = ApiSettings(**({"base_url": url, "request_timeout": 20} | settings))
+        spec = ApiSpec(model="m", settings=made, system="Be brief.", parameters='{"max_tokens": 4}')
+        limits = Limits(made)
+        client = Client(made, limits)
+        try:
+            answer = client.ask(spec, text, 4, on_retry=lambda: retries.append(1))
+        finally:
+            client.close()
+        return answer, len(retries), limits
+
+
+def test_a_chat_is_messages_and_a_completion_is_text():
+    chat = Behaviour(lambda body: Said("Hi you"))
+    answer, retries, limits = ask(chat)
+    assert answer == Answer("Hi you", Usage(3, 2), "stop", None, "fp-1")
+    assert (retries, limits.spent) == (0, Usage(3, 2))
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "hello there"},
+    ]
+    assert chat.answered == [{"model": "m", "max_tokens": 4, "messages": messages}]
+    text = Behaviour(lambda body: Said("Hi you"))
+    answer, _, _ = ask(text, endpoint="completions")
+    assert answer.text == "Hi you"
+    assert text.answered == [{"model": "m", "max_tokens": 4, "prompt": "hello there"}]
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, "shape"])
+def test_what_fails_for_a_while_is_asked_again(fault):
+    times, timeout = (1, 2) if fault == "slow" else (2, 20)
+    behaviour = Behaviour(
+        lambda body: Said("Hi"), fault=lambda n: fault if n < times else None, slow=timeout + 1
+    )
+    answer, retries, limits = ask(behaviour, request_timeout=timeout)
+    assert answer.text == "Hi"
+    assert retries == times
+    assert behaviour.faults == [fault] * times
+    assert limits.spent == Usage(3, 1)  # that of the answer alone
+
+
+def test_a_server_is_not_asked_before_the_time_that_it_names():
+    behaviour = Behaviour(
+        lambda body: Said("Hi"), fault=lambda n: "429" if n == 0 else None, retry_after=0.4
+    )
+    ask(behaviour)
+    first, second = behaviour.times
+    assert second - first >= 0.4
+
+
+def test_a_server_that_asks_for_too_long_a_wait_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(clients, "LONGEST_ASKED", 5.0)
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: "429", retry_after=3600)
+    with pytest.raises(StoppedAskingError, match=r"asks to wait 3600 s \(status 429: slow down\)"):
+        ask(behaviour)
+    assert len(behaviour.times) == 1
+
+
+def test_a_request_is_given_up_after_some_attempts():
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: "500")
+    with pytest.raises(UnansweredError, match="asked 8 times: status 500: out of order"):
+        ask(behaviour)
+    assert len(behaviour.times) == 8
+
+
+def test_a_server_that_is_not_there_is_given_up_sooner():
+    with pytest.raises(
+        UnansweredError, match=r"127.0.0.1:9 was asked 3 times: the connection fail"
+    ):
+        ask(Behaviour(lambda body: Said("")), base_url="http://127.0.0.1:9/v1")
+
+
+@pytest.mark.parametrize(("fault", "said"), [("quota", "no credit is left")])
+def test_without_credit_nothing_more_is_asked(fault, said):
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: fault)
+    with pytest.raises(StoppedAskingError, match=said):
+        ask(behaviour)
+    assert len(behaviour.times) == 1
+
+
+def test_a_request_that_the_server_does_not_take_is_not_repeated():
+    behaviour = Behaviour(lambda body: Said("Hi"), refuse=lambda body: "the prompt is too long")
+    with pytest.raises(RefusedError, match="status 400: the prompt is too long"):
+        ask(behaviour)
+    assert len(behaviour.times) == 1
+
+
+def test_the_key_comes_from_the_environment_and_is_in_no_message(monkeypatch):
+    behaviour = Behaviour(lambda body: Said("Hi"), key="sk-right")
+    with pytest.raises(StoppedAskingError) as refused:
+        ask(behaviour)
+    assert "as OPENAI_API_KEY" in str(refused.value)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-1234")
+    with pytest.raises(StoppedAskingError) as refused:
+        ask(behaviour)  # the server says which key it was given
+    assert "Incorrect API key provided: Bearer ***" in str(refused.value)
+    assert "sk-wrong" not in str(refused.value)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-right")
+    assert ask(behaviour)[0].text == "Hi"
+
+
+def test_user_and_password_of_an_address_are_sent_and_not_shown():
+    behaviour = Behaviour(lambda body: Said("Hi"), refuse=lambda body: "not for me:s3cret")
+    with serving(behaviour) as url:
+        address = url.replace("http://", "http://me:s3cret@")
+        with pytest.raises(RefusedError) as refused:
+            ask(behaviour, base_url=address)
+    assert behaviour.keys == ["Basic bWU6czNjcmV0"]  # base64 of me:s3cret
+    assert "s3cret" not in str(refused.value)
+
+
+def test_waits_are_read_from_seconds_milliseconds_and_dates():
+    assert asked_wait({"retry-after": "2.5"}) == 2.5
+    assert asked_wait({"retry-after-ms": "300", "retry-after": "9"}) == pytest.approx(0.3)
+    soon = email.utils.formatdate(time.time() + 100, usegmt=True)
+    assert 90 < asked_wait({"retry-after": soon}) <= 100
+    assert asked_wait({"retry-after": "-3"}) == 0
+    assert asked_wait({"retry-after": "soon"}) is None
+    assert asked_wait({}) is None
+
+
+def test_log_probabilities_are_read_as_every_server_writes_them():
+    top = [{"token": "Yes", "logprob": -0.1}, {"token": " Yes", "logprob": -3.0}]
+    chat = {
+        "message": {"content": "Yes"},
+        "logprobs": {"content": [top[0] | {"top_logprobs": top}]},
+    }
+    found = {"Yes": -0.1, " Yes": -3.0}
+    assert answer_of({"choices": [chat]}, chat=True).likeliest == found
+    text = {"text": "Yes", "logprobs": {"top_logprobs": [found, {"x": -1}]}}
+    assert answer_of({"choices": [text]}, chat=False).likeliest == found
+    # llama.cpp answers completions in the form of chats
+    alike = {"text": "Yes", "logprobs": chat["logprobs"]}
+    assert answer_of({"choices": [alike]}, chat=False).likeliest == found
+    assert answer_of({"choices": [text | {"logprobs": None}]}, chat=False).likeliest is None
+
+
+def test_what_the_server_kept_of_other_prompts_is_counted_apart():
+    usage = {
+        "prompt_tokens": 9,
+        "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 4},
+    }
+    content = {"choices": [{"text": "a"}], "usage": usage}
+    assert answer_of(content, chat=False).usage == Usage(9, 2, 4)
+    assert answer_of(content | {"usage": None}, chat=False).usage is None

@@ -1,0 +1,146 @@
+"""Ceilings per minute and bounds in all, by a clock that a test turns."""
+
+import threading
+
+import pytest
+
+from engine.reading.api.limits import Limits, StoppedAskingError, Usage, forget, limits_of
+from engine.reading.api.settings import ApiSettings
+
+
+class Clock:
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def limits(**settings):
+    clock = Clock()
+    made = Limits(ApiSettings(**settings), clock=clock, sleep=clock.sleep)
+    return made, clock
+
+
+def ask(made, size=0, output=0, used=None):
+    ticket = made.take(size, output)
+    made.settle(ticket, used or Usage())
+    return ticket.at
+
+
+def test_no_minute_has_more_requests_than_the_ceiling():
+    made, _ = limits(requests_per_minute=3)
+    at = [ask(made) for _ in range(9)]
+    # of any three in a row and the next, at least a minute lies between the first and the last
+    assert all(later - earlier >= 60 for earlier, later in zip(at, at[3:], strict=False))
+    assert at[-1] - at[0] < 122
+
+
+def test_no_minute_has_more_tokens_than_the_ceiling():
+    made, _ = limits(tokens_per_minute=100)
+    # The first is expected to take 40 of an answer and nothing of a prompt, and takes 30 and 10.
+    at = [ask(made, output=40, used=Usage(30, 10)) for _ in range(6)]
+    # two at a time: a third would make 120
+    assert at[1] == at[0]
+    assert at[2] - at[0] >= 60
+    assert at[4] - at[2] >= 60
+
+
+def test_a_request_larger_than_the_ceiling_goes_alone():
+    made, _ = limits(tokens_per_minute=100)
+    first, second = (ask(made, output=150, used=Usage(0, 150)) for _ in range(2))
+    assert second - first >= 60
+
+
+def test_all_wait_while_the_server_says_so():
+    made, clock = limits()
+    made.pause(7)
+    assert ask(made) - 1000 == pytest.approx(7)
+    made.pause(3)
+    made.pause(1)  # the longer one holds
+    before = clock.now
+    assert ask(made) - before == pytest.approx(3)
+
+
+def test_tokens_of_the_evaluation_are_bounded_by_what_a_request_could_take():
+    made, _ = limits(max_tokens=100)
+    ask(made, output=40, used=Usage(20, 40))
+    ask(made, output=40, used=Usage(20, 5))  # 85 are used
+    ask(made, output=15, used=Usage(0, 15))
+    with pytest.raises(StoppedAskingError, match="100 tokens are used, and `max_tokens` is 100"):
+        made.take(0, 1)
+    assert made.spent == Usage(40, 60)
+
+
+def test_prompts_are_foreseen_by_what_the_server_counted():
+    made, _ = limits(max_tokens=1000)
+    ask(made, size=100, used=Usage(50, 0))  # half a token a byte
+    made.refuse_beyond(1900)  # 50 used and 950 to come
+    with pytest.raises(StoppedAskingError, match="about 1,001 tokens of prompts are needed in all"):
+        made.refuse_beyond(1901)
+    ask(made, size=1900, used=Usage(940))
+    with pytest.raises(StoppedAskingError, match="990 tokens are used"):
+        made.take(22, 0)  # 11 more
+    assert made.take(20, 0)
+
+
+def test_a_request_that_only_tries_the_server_foretells_no_others():
+    made, _ = limits(max_tokens=1000)
+    ticket = made.take(10, 0)
+    made.settle(ticket, Usage(30), calibrates=False)  # a chat's own tokens are most of it
+    made.refuse_beyond(1000)
+    assert made.spent == Usage(30)
+
+
+def test_money_is_bounded_by_both_prices():
+    made, _ = limits(max_cost=1.0, price_in=1000.0, price_out=10_000.0)
+    ask(made, output=50, used=Usage(400, 50))  # 0.4 and 0.5
+    with pytest.raises(
+        StoppedAskingError, match=r"450 tokens for 0.9 are used, and `max_cost` is 1"
+    ):
+        made.take(0, 11)
+    assert made.take(0, 10)
+
+
+def test_who_could_go_beyond_waits_for_those_under_way():
+    made = Limits(ApiSettings(max_tokens=100))
+    first = made.take(0, 90)
+    done = threading.Thread(target=lambda: made.settle(made.take(0, 90), Usage(0, 90)))
+    done.start()
+    done.join(0.1)
+    assert done.is_alive()
+    made.settle(first, Usage(0, 10))  # it took less than it could
+    done.join(5)
+    assert not done.is_alive()
+    assert made.spent == Usage(0, 100)
+
+
+def test_who_waits_is_woken_when_no_more_is_asked():
+    made = limits_of(ApiSettings(requests_per_minute=1))
+    ask(made)
+    said = []
+
+    def wait():
+        with pytest.raises(StoppedAskingError) as stopped:
+            made.take(0, 0)
+        said.append(str(stopped.value))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    made.end()
+    waiting.join(5)
+    assert said == ["the evaluation was stopped; run it again"]
+
+
+def test_an_evaluation_shares_its_bounds_and_the_next_begins_anew():
+    settings = ApiSettings(max_tokens=10)
+    assert limits_of(settings) is limits_of(ApiSettings(max_tokens=10))
+    assert limits_of(settings) is not limits_of(ApiSettings(max_tokens=11))
+    before = limits_of(settings)
+    forget()
+    assert limits_of(settings) is not before

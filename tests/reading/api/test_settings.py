@@ -1,0 +1,73 @@
+"""Which server is asked, and the bounds on what is asked."""
+
+import pytest
+
+from engine.errors import InputError
+from engine.reading.api.settings import ApiSettings, is_api, model_of
+
+
+def test_names_say_which_model_a_server_is_asked_for():
+    assert is_api("openai:org/model-1")
+    assert not is_api("bundled")
+    assert model_of("openai:org/model:free") == "org/model:free"
+    with pytest.raises(InputError, match="'openai: ' names no model"):
+        model_of("openai: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"base_url": "localhost:8000"}, "`base_url` is localhost:8000; write it like http"),
+        ({"base_url": "http://host:port/v1"}, "`base_url` is http://host:port/v1"),
+        ({"base_url": "http:///v1"}, "`base_url` is"),
+        ({"base_url": "http://host/v1?a=b"}, "goes on behind its path"),
+        ({"concurrency": 0}, "`concurrency` is 0; use 1 or more"),
+        ({"requests_per_minute": 0}, "`requests_per_minute` is 0"),
+        ({"tokens_per_minute": -1}, "`tokens_per_minute` is -1"),
+        ({"max_tokens": 0}, "`max_tokens` is 0"),
+        ({"request_timeout": 0.0}, "`request_timeout` is 0; use seconds"),
+        ({"max_cost": 5.0}, "`max_cost` without `price_in` and `price_out`; give the prices"),
+        ({"max_cost": 5.0, "price_in": 1.0}, "`max_cost` without `price_out`"),
+        ({"price_out": 1.0}, "`price_out` without `price_in`; give both prices"),
+        ({"price_in": -1.0, "price_out": 1.0}, "`price_in` is -1; use 0 or more"),
+        ({"max_cost": float("nan"), "price_in": 1.0, "price_out": 1.0}, "`max_cost` is nan"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, said):
+    with pytest.raises(InputError) as refused:
+        ApiSettings(**given)
+    assert said in str(refused.value)
+
+
+def test_credentials_in_an_address_are_shown_nowhere():
+    settings = ApiSettings(base_url="https://me:s3cret@Host.example:8443/v1")
+    assert settings.host == "host.example:8443"
+    assert "s3cret" not in repr(settings)
+    with pytest.raises(InputError) as refused:
+        ApiSettings(base_url="https://me:s3cret@host/v1?x=y")
+    assert "s3cret" not in str(refused.value)
+
+
+def test_without_an_address_it_is_that_of_the_client(monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert ApiSettings().address == "https://api.openai.com/v1"
+    assert ApiSettings().is_default
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://here:1/v1")
+    assert ApiSettings().host == "here:1"
+    assert ApiSettings(base_url="http://there/v1").host == "there"
+    monkeypatch.setenv("OPENAI_BASE_URL", "here")
+    with pytest.raises(InputError, match="OPENAI_BASE_URL is here"):
+        ApiSettings().require_address()
+
+
+def test_the_clients_own_default_is_this_one(monkeypatch):
+    import openai
+
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert str(openai.OpenAI(api_key="k").base_url).rstrip("/") == ApiSettings().address
+
+
+def test_a_price_is_that_of_a_million_tokens():
+    # 2,000,000 at 0.5 and 100,000 at 3 a million
+    assert ApiSettings(price_in=0.5, price_out=3).cost(2_000_000, 100_000) == pytest.approx(1.3)
+    assert ApiSettings().cost(1, 1) is None
