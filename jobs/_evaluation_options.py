@@ -18,6 +18,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.labels.settings import LabelSettings, option_classes
 from engine.machine.pool import PoolSettings
 from engine.ranking.settings import RankingSettings
+from engine.reading.api.settings import ApiSettings
 from engine.reading.protocol import Augmentation
 from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
@@ -34,8 +35,8 @@ _CERTIFIED = 64
 MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
 # Options that name folders to write into.
 _WRITTEN = ("out", "store")
-_NAMES = ("Inputs", "Reader", "Labels", "Measures", "Statistics", "Running")
-INPUTS, READER, LABELS, MEASURES, STATISTICS, RUNNING = (
+_NAMES = ("Inputs", "Reader", "Labels", "Measures", "Statistics", "Running", "Behind an API")
+INPUTS, READER, LABELS, MEASURES, STATISTICS, RUNNING, API = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
 )
 
@@ -103,6 +104,7 @@ def parameters() -> list[inspect.Parameter]:
                 "certify": Annotated[int | bool, Parameter(negative=())],
             },
         ),
+        *options_of(ApiSettings, API),
         option(
             DRY_RUN,
             bool,
@@ -149,6 +151,7 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             k=k if k is not None else max(sweep.k_sweep, default=RankingSettings.k),
         ),
         bootstrap=Bootstrap(**{name: options[name] for name in BOOTSTRAP_FIELDS}),
+        api=take(ApiSettings, options),
         running=take(
             RunningSettings, options, certify=_CERTIFIED if certify is True else int(certify)
         ),

@@ -65,6 +65,7 @@ GROUPS = {
         "tests/jobs/test_plan.py::test_on_ray",
     ),
     "bundled reader": (
+        "tests/reading/api/test_bundled.py",
         "tests/reading/models/test_causal.py",
         "tests/reading/models/test_weights.py",
         "tests/reading/test_readers.py",

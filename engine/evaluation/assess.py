@@ -246,6 +246,13 @@ def _read_notes(
     )
     yield damaged_files(reading.costs for reading in readings.values())
     yield _own_executor(readings)
+    yield _behind_api(readings)
+    changed = sum(reading.costs.changed_servers for reading in readings.values())
+    yield count_note(
+        "changed_servers",
+        changed,
+        "answer[|s] came from a server of another fingerprint than the first one, and stand under that",
+    )
 
 
 def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:
@@ -276,6 +283,17 @@ def _own_executor(readings: Mapping[str, Reading]) -> Note:
     unkept = ", and are not stored" if UNNAMED in names else ""
     text = f"reads were done by {', '.join(names)}, not by {readers}{unkept}"
     return Note("own_executor", len(names), text, names)
+
+
+def _behind_api(readings: Mapping[str, Reading]) -> Note:
+    """Whose reads nobody can repeat to the letter, or be sure of it."""
+    specs = [reading.spec for reading in readings.values() if reading.spec.api]
+    names = tuple(dict.fromkeys(spec.name for spec in specs if not spec.executor))
+    text = (
+        f"{', '.join(names)} {agreeing(len(names), '[answers|answer]')} behind an API: reads are not "
+        "reproducible; `certify` measures how many come out otherwise"
+    )
+    return Note("not_reproducible", len(names), text, names)
 
 
 def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]:

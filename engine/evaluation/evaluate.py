@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from engine.evaluation.api_readers import begin
 from engine.evaluation.assess import Evaluation, assess
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import EvaluationInputs
@@ -48,6 +49,7 @@ def evaluate(
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     start = time.perf_counter()
+    begin([settings])
     prepared = prepare(inputs, settings)
     jobs = specify_jobs(prepared.requests, settings, executor, on_event)
     readings = by_role(

@@ -269,6 +269,7 @@ class Forecast:
         settings: what was asked.
         confidence: level of the intervals.
         certified: reads that are repeated for a certificate, and not counted.
+        token_price: of the tokens of what is left to ask of servers; None where no price is known.
     """
 
     kinds: tuple[Kind, ...]
@@ -282,6 +283,7 @@ class Forecast:
     settings: PlanSettings = field(default_factory=PlanSettings)
     confidence: float = 0.95
     certified: int = 0
+    token_price: float | None = None
 
     @property
     def left(self) -> int:

@@ -9,6 +9,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.api_readers import begin
 from engine.evaluation.counts import Counted, Sample, count_reads
 from engine.evaluation.forecast import (
     Batch,
@@ -30,6 +31,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent, silent
 from engine.reading import probe
+from engine.reading.api.settings import is_api
 from engine.reading.plan import GROUP, SIZE
 from engine.reading.probe import WHOLE, Stratum, Timed
 from engine.reading.reads import Executor, Progress, by_model, unit_tokens
@@ -73,6 +75,7 @@ def plan_evaluation(
     settings = list(conditions)
     running, bootstrap = settings[0].running, settings[0].bootstrap
     refuse_both(asked, running.pool())
+    begin(settings)
     place = folder_at(store)
     counted = list(
         count_reads(inputs, settings, place, sample=sample, executor=executor, on_event=on_event)
@@ -105,7 +108,14 @@ def plan_evaluation(
         settings=asked,
         confidence=bootstrap.confidence,
         certified=running.certify,
+        token_price=_token_price(settings[0], [kind for part in parts for kind in part.kinds]),
     )
+
+
+def _token_price(settings: Settings, kinds: Iterable[Kind]) -> float | None:
+    asked = [kind for kind in kinds if is_api(kind.reader)]
+    prompt = sum(kind.prompt_tokens for kind in asked)
+    return settings.api.cost(prompt, sum(kind.output_tokens for kind in asked)) if prompt else None
 
 
 def refuse_both(asked: PlanSettings, pool: PoolSettings) -> None:

@@ -16,6 +16,8 @@ from engine.machine.device import Dtype
 from engine.machine.pool import require_gpus_used
 from engine.machine.survey import reading_dtype, reading_on_vllm
 from engine.machine.watch import OnEvent, silent
+from engine.reading.api.settings import is_api
+from engine.reading.api.specify import specify_api
 from engine.reading.costs import ReadingCosts
 from engine.reading.decided import with_references
 from engine.reading.models.deciding import require_able
@@ -202,12 +204,12 @@ def specify_jobs(
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()
     for request in requests:
-        if dtype is None and executor is None:
+        if dtype is None and executor is None and not is_api(request.ask.model):
             dtype = reading_dtype(pool, on_event)
         engine = _engine_for(request.ask, settings, executor, on_event)
-        spec, prompt = _specify(request.ask, settings, dtype, engine)
-        if executor is None:
-            # vLLM ends reads by itself.
+        spec, prompt = _specify(request.ask, settings, dtype, engine, asked=executor is None)
+        if executor is None and spec.api is None:
+            # vLLM ends reads by itself; so do servers.
             spec = replace(spec, metric="" if engine == "vllm" else request.metric)
             if engine == "vllm":
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
@@ -223,6 +225,8 @@ def _engine_for(
     ask: Ask, settings: Settings, executor: Executor | None, on_event: OnEvent
 ) -> Engine:
     """What runs a role's reader: what the user chose, or vLLM where the machines that read have it."""
+    if is_api(ask.model):
+        return "openai"
     if settings.reader.engine != "auto":
         return settings.reader.engine
     may = executor is None and not settings.running.decide
@@ -233,8 +237,18 @@ def _engine_for(
 
 
 def _specify(
-    ask: Ask, settings: Settings, dtype: Dtype | None, engine: Engine
+    ask: Ask, settings: Settings, dtype: Dtype | None, engine: Engine, *, asked: bool
 ) -> tuple[ReaderSpec, Prompt]:
+    """A role's reader and its prompt; ``asked``: whether it reads, and no executor in its place."""
+    if is_api(ask.model):
+        return specify_api(
+            ask.model,
+            settings.api,
+            augmentation=ask.augmentation or "in-prompt",
+            task=ask.task,
+            prompt=ask.prompt,
+            tried=asked,
+        )
     augmentation = ask.augmentation
     if augmentation is None:
         # One passage is the same prompt to a decoder-only reader, however whole lists are read.
@@ -327,9 +341,14 @@ def read(
 
 
 def tell_engines(jobs: Iterable[Job], on_event: OnEvent) -> None:
-    """Say which readers run on vLLM, which nobody need have asked for."""
+    """Say which readers run on vLLM, which nobody need have asked for, and which servers are asked."""
+    jobs = list(jobs)
     for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
         on_event(f"reader {name} runs on vLLM")
+    for name, api in dict.fromkeys((job.spec.name, job.spec.api) for job in jobs if job.spec.api):
+        without = f", without {', '.join(api.refused)}, which it refuses" if api.refused else ""
+        most = f"{api.settings.concurrency} requests at a time at most"
+        on_event(f"reader {name} is asked of {api.settings.host}, {most}{without}")
 
 
 def by_role(readings: Iterable[Reading]) -> dict[str, Reading]:

@@ -13,6 +13,7 @@ from engine.labels.settings import LabelSettings, changed_options, option_classe
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.scores import Relevant
 from engine.ranking.settings import EVERYTHING_JUDGED, RankingSettings
+from engine.reading.api.settings import ApiSettings
 from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.scoring.decided import is_decidable
 from engine.scoring.metrics import METRICS
@@ -35,6 +36,7 @@ class Settings:
         ranking: cutoff, measures, and what counts as judged.
         bootstrap: how intervals are made; its seed also draws the reads that are repeated.
         running: memory, processes, and how failed reads are handled.
+        api: the server of readers behind an API, and bounds on what it is asked.
 
     Raises:
         InputError: a value out of range, or settings that exclude each other.
@@ -45,6 +47,7 @@ class Settings:
     ranking: RankingSettings = field(default_factory=RankingSettings)
     bootstrap: Bootstrap = field(default_factory=Bootstrap)
     running: RunningSettings = field(default_factory=RunningSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
 
     @classmethod
     def of(cls, **values: Any) -> Settings:
@@ -80,6 +83,7 @@ class Settings:
             **asdict(self.ranking),
             **{name: getattr(self.bootstrap, name) for name in BOOTSTRAP_FIELDS},
             **asdict(self.running),
+            **asdict(self.api),
             "annotators": self.labels.names(),
         }
         for kind in option_classes(self.labels.listed()):
@@ -188,7 +192,7 @@ class Settings:
 # Options of the bootstrap; the number of threads changes no figure and is not one.
 BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed")
 # The parts whose fields have names of their own in ``Settings.of``.
-_PARTS = ("reader", "ranking", "bootstrap", "running")
+_PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 # The tables that every evaluation leaves.
 _WRITTEN = (
     "labels",

@@ -15,6 +15,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.api_readers import begin, refuse_unfit
 from engine.evaluation.assess import Evaluation, assess, damaged_files
 from engine.evaluation.evaluate import certify_readings
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
@@ -114,8 +115,8 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     condition's; others stay as they are.
 
     Raises:
-        InputError: ``settings`` has a value that the sweep lacks, or a measure looks further than the
-            smallest cutoff.
+        InputError: ``settings`` has a value that the sweep lacks, a measure looks further than the
+            smallest cutoff, or a setting fits none of the readers.
     """
     reader, k = settings.reader, settings.ranking.k
     cutoffs = sweep.k_sweep
@@ -151,6 +152,7 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
         conditions[Condition(name, augmentation, cutoff)] = settings.but(
             reader=name, augmentation=augmentation, k=cutoff, measures=named
         )
+    refuse_unfit(conditions.values())
     return conditions
 
 
@@ -179,6 +181,7 @@ def study(
         InputError, ReadError: as ``evaluate.evaluate``.
     """
     start = time.perf_counter()
+    begin(conditions.values())
     cut = {k: cut_inputs(inputs, k) for k in {condition.k for condition in conditions}}
     prepared = {
         condition: prepare(cut[condition.k], settings) for condition, settings in conditions.items()

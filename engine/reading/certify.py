@@ -82,7 +82,10 @@ class Certificate:
         batches, repeated_batches: the job's policy, and that of the repetition.
         sha256: of what was read and what read it: the model's files (``weights``), the settings
             that outputs depend on (``reader``), the exact texts of all reads (``reads``), the prompt
-            template, and the contents of the input tables, whatever their order of rows and format.
+            template, and the contents of the input tables, whatever their order of rows and format. A
+            reader behind an API has no files.
+        reproducible: whether what reads is known to the last bit; a server may answer otherwise the next
+            time, whatever did not change here.
     """
 
     repeated: int
@@ -98,6 +101,7 @@ class Certificate:
     batches: BatchPolicy
     repeated_batches: BatchPolicy
     sha256: dict[str, str]
+    reproducible: bool = True
 
 
 def certify(
@@ -133,7 +137,7 @@ def certify(
         one = pool if pool.in_process else replace(pool, actors=1)
         run, _, gpu = executor_for(one, plan, [spec])
     in_other_batches, tokens = spec, 0
-    if spec.engine != "vllm":  # which makes its batches by itself
+    if spec.engine == "transformers":  # the others make their batches by themselves
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     outputs: dict[int, ReadOutput] = {}
@@ -159,16 +163,17 @@ def certify(
             .iter_rows()
         ],
         seed=sample.seed,
-        dtype=spec.dtype,
-        device=device.describe(gpu=gpu),
+        dtype="unknown" if spec.api else spec.dtype,
+        device=spec.api.settings.host if spec.api else device.describe(gpu=gpu),
         batches=BatchPolicy(tokens, spec.memory),
         repeated_batches=BatchPolicy(in_other_batches.batch_tokens, spec.memory),
         sha256={
-            "weights": spec.weights,
+            **({} if spec.api else {"weights": spec.weights}),
             "reader": spec.fingerprint,
             "reads": hashlib.sha256("".join(wanted[READ_KEY].unique().sort()).encode()).hexdigest(),
             **sha256,
         },
+        reproducible=spec.api is None,
     )
 
 

@@ -101,7 +101,7 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
             raise
         outputs = [_read_alone(reader, one) for one in asked]
         if reader not in _PROVEN:
-            _refuse_alike(outputs)
+            refuse_alike(outputs)
     seconds = time.perf_counter() - start
     return UnitResult(
         unit,
@@ -118,7 +118,12 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
 _PROVEN: WeakSet[Reader] = WeakSet()
 
 
-def _refuse_alike(outputs: Sequence[ReadOutput]) -> None:
+def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
+    """Refuse to go on where all reads of a reader's first unit failed, for one reason.
+
+    Raises:
+        ReadError: naming it.
+    """
     reasons = {output.failure for output in outputs}
     if len(outputs) > 1 and len(reasons) == 1 and (reason := reasons.pop()) is not None:
         raise ReadError(f"the first {len(outputs)} reads failed, all for one reason: {reason}")

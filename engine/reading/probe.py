@@ -7,6 +7,7 @@ in the evaluation.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -231,6 +232,12 @@ def means_for(
     Raises:
         InputError: as ``pool.decide``.
     """
+    if specs[0].api:
+        from engine.reading.api.run import read_by_requests
+
+        # A batch is timed as a whole.
+        run = functools.partial(read_by_requests, piece=0)
+        return Means(run, 1, 1, False, f"requests to {specs[0].api.settings.host}")
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
     if settings.in_process:

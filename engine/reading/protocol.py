@@ -10,9 +10,11 @@ from types import NoneType
 from typing import Literal, Protocol, get_args, get_type_hints
 
 from engine.machine.device import Dtype
+from engine.reading.api.spec import ApiSpec
 
 Augmentation = Literal["in-prompt", "fid"]
-Engine = Literal["transformers", "vllm"]
+# What does a reader's work: openai stands for a server that is asked.
+Engine = Literal["transformers", "vllm", "openai"]
 # What a user asks for; auto is one of the others, by the machines that read.
 EngineChoice = Literal["auto", "transformers", "vllm"]
 # The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
@@ -62,6 +64,8 @@ class ReaderSpec:
         batch_tokens: the most padded tokens of a batch; 0 for the device's default.
         metric: the downstream metric by which reads that come with references end as soon as they are
             decided (``engine.scoring.decided``); empty where all are read in full.
+        api: of a model behind an API, which has neither weights nor precision; None for all others. (In the
+            first group, but for the bounds on what is asked.)
     """
 
     weights: str
@@ -86,10 +90,16 @@ class ReaderSpec:
     batch_tokens: int = 0
     source: str = ""
     metric: str = ""
+    api: ApiSpec | None = None
 
     @property
     def model(self) -> tuple[object, ...]:
-        """Readers with equal ones can run on weights that a process holds once; of two on vLLM, none can."""
+        """Readers with equal ones can run on weights that a process holds once; of two on vLLM, none can.
+
+        Readers behind an API are asked together: they share the bounds on what is asked.
+        """
+        if self.api:
+            return self.engine, self.api.settings
         alone = self.fingerprint if self.engine == "vllm" else ""
         where = (self.path, self.source, self.memory, self.threads, self.gpus)
         return self.weights, self.architecture, self.dtype, self.engine, self.code, *where, alone
@@ -116,6 +126,8 @@ class ReaderSpec:
             decisive.append({"executor": self.executor})
         if self.code:
             decisive.append({"code": self.code})
+        if self.api:
+            decisive.append({"api": self.api.decisive})
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 
@@ -163,6 +175,8 @@ class ReaderStats:
         memory_halvings: batches halved because memory ran out.
         peak_memory: in bytes, on the device that the reader runs on.
         token_bytes: measured bytes per prompt token; 0 where they were not measured.
+        retried: requests that a server was asked again, since they failed.
+        changed_servers: answers in which a server gave another fingerprint of itself than at first.
     """
 
     padded_tokens: int = 0
@@ -170,6 +184,8 @@ class ReaderStats:
     memory_halvings: int = 0
     peak_memory: int = 0
     token_bytes: int = 0
+    retried: int = 0
+    changed_servers: int = 0
 
 
 def field_types(record: type) -> dict[str, type]:

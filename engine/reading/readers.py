@@ -160,6 +160,10 @@ def load(spec: ReaderSpec) -> Reader:
         ReadError: the weights or the code on this machine are not those that the specification names.
         InputError: the model cannot be loaded.
     """
+    if spec.api:
+        from engine.reading.api.reader import ApiReader
+
+        return ApiReader(spec)
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Before torch is loaded: threads that wait for each other should soon sleep. GNU OpenMP lets them

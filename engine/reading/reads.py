@@ -352,6 +352,10 @@ def executor_for(
     Raises:
         InputError: the cluster can never host such a pool, or a reader not use it.
     """
+    if specs[0].api:
+        from engine.reading.api.run import read_by_requests
+
+        return read_by_requests, 1, False
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
     if settings.in_process:

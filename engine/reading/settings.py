@@ -20,13 +20,14 @@ class ReaderSettings:
     """The RAG system's own LLM: which it is, what it is asked, and how its output is scored.
 
     Attributes:
-        reader: The LLM that reads: 'bundled' (SmolLM2-135M), a directory, a .gguf file, or a Hugging
-            Face id in the local cache.
+        reader: The LLM that reads: 'bundled' (SmolLM2-135M), a directory, a .gguf file, a Hugging Face id
+            in the local cache, or openai:MODEL, which a server is asked for.
         augmentation: How the reader gets its passages. in-prompt: all passages in one prompt; fid:
             Fusion-in-Decoder (T5 readers).
         task: What the reader is asked to do; chooses the prompt.
-        prompt: Prompt template: 'chat' (instruction-tuned models), 'completion' (the default of
-            decoder-only models), 't5' (that of T5 readers), or a file (docs/formats.md).
+        prompt: Prompt template: 'chat' (instruction-tuned models; the default of a server's chats),
+            'completion' (the default of decoder-only models), 't5' (that of T5 readers), or a file
+            (docs/formats.md).
         metric: Downstream metric, one of ``scoring.metrics.METRICS``.
         end_to_end: Whether to read whole lists too, and correlate with their score.
         end_to_end_k: Passages that the reader of a whole list is given; by default as many as are

@@ -219,6 +219,7 @@ def _together(of_several: Sequence[ReadingCosts]) -> ReadingCosts:
         reused=sum(one.reused for one in of_several),
         done=sum(one.done for one in of_several),
         failed=sum(one.failed for one in of_several),
+        retried_requests=sum(one.retried_requests for one in of_several),
         seconds=sum(one.seconds for one in of_several if one.done),
         workers={"": max(workers)} if workers else {},
         kinds=merge_kinds(one.kinds for one in of_several),

@@ -90,6 +90,8 @@ def _lines(forecast: Forecast) -> Iterator[str]:
             f"cost: {_with_interval(cost, _money)} at {price:g} for an actor's hour, start included "
             f"(an actor has {forecast.probe.share})"
         )
+    if forecast.token_price is not None:
+        yield f"price of the tokens that are left: about {forecast.token_price:.4g}"
     yield from _of_probe(forecast, forecast.probe)
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from engine.reading.costs import ReadingCosts
 from engine.statistics.correlation import Bootstrap
 from engine.tables import METHOD
+from engine.wording import counted
 
 _MIB = 2**20
 # Letters that follow intervals, and what they stand for.
@@ -102,8 +103,11 @@ def add_methods(result: Table, methods: Iterable[str], *, more: str = "") -> Non
 def reads_line(what: str, costs: ReadingCosts) -> str:
     """What some reads cost."""
     rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
-    peak = f", peak {max(costs.workers.values()) / _MIB:.0f} MiB per actor" if costs.workers else ""
+    highest = max(costs.workers.values(), default=0)  # 0 where a server reads
+    peak = f", peak {highest / _MIB:.0f} MiB per actor" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""
+    if costs.retried_requests:
+        failed += f", {counted(costs.retried_requests, 'request[|s]')} made again"
     return (
         f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}"
         f"{failed}{peak}"

@@ -14,7 +14,7 @@ from rich.text import Text
 from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.labels.annotator import Annotator, Display
-from engine.report import certificate, edits, layout, margins, runs, verdict
+from engine.report import certificate, edits, layout, margins, prices, runs, verdict
 from engine.report.costs import labelling
 from engine.report.costs import table as costs_table
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
@@ -247,8 +247,9 @@ def remarks(evaluation: Evaluation) -> list[str]:
 
 
 def asked_for(evaluation: Evaluation) -> Iterator[str]:
-    """What was asked for beside the figures: the reads of edited runs, certificates."""
+    """What was asked for beside the figures: the reads of edited runs, prices, certificates."""
     yield from (edits.line(reads) for reads in evaluation.edited)
+    yield from prices.lines(evaluation)
     for role, repeated in evaluation.certificates.items():
         yield certificate.line(repeated, evaluation.readings[role].ask.role)
 

@@ -215,6 +215,8 @@ def _sized(study: Study, reader: str, name: str) -> str:
     for condition, evaluation in study.evaluations.items():
         if condition.reader == reader and (reading := evaluation.readings.get(READER_ROLE.name)):
             amount = reading.spec.parameters
+            if not amount:  # a server's, of which nobody says
+                return name
             size = f"{amount / 1e9:.1f}B" if amount >= 1e9 else f"{amount / 1e6:.0f}M"
             return f"{name} ({size})"
     return name

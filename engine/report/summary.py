@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import platform
 from collections.abc import Iterable
@@ -15,7 +16,9 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.read import Reading
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
+from engine.masking import masked
 from engine.notes import Note
+from engine.reading.api.spec import ApiSpec
 from engine.reading.costs import ReadingCosts
 from engine.report import audit, certificate, verdict
 from engine.report.audit import Origin
@@ -104,6 +107,7 @@ def _configuration(evaluation: Evaluation, files: dict[str, Any]) -> dict[str, A
     return {
         **files,
         **settings.flat(),
+        "base_url": settings.api.base_url and masked(settings.api.base_url),
         "measures": [str(measure) for measure in settings.measures()],
         "relevant": evaluation.relevant,
         "annotators": [name for name in names if name in ANNOTATORS],
@@ -153,13 +157,13 @@ def _notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
 
 
 def _reader(reading: Reading) -> dict[str, Any]:
-    spec, prompt = reading.spec, reading.prompt
+    spec, prompt, api = reading.spec, reading.prompt, reading.spec.api
     return {
         "name": spec.name,
-        "weights_sha256": spec.weights,
-        "architecture": spec.architecture,
-        "parameters": spec.parameters,
-        "dtype": spec.dtype,
+        "weights_sha256": spec.weights or None,
+        "architecture": None if api else spec.architecture,
+        "parameters": spec.parameters or None,
+        "dtype": None if api else spec.dtype,
         "engine": spec.engine,
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,
@@ -170,6 +174,21 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "executor": spec.executor or None,
         # Only where code of the model ran: the file is otherwise what it always was.
         **({"code_sha256": spec.code} if spec.code else {}),
+        **({"api": _server(reading, api), "reproducible": False} if api else {}),
+    }
+
+
+def _server(reading: Reading, api: ApiSpec) -> dict[str, Any]:
+    """The server that a reader is behind; without credentials."""
+    costs = reading.costs
+    return {
+        "host": api.settings.host,
+        "endpoint": api.endpoint,
+        "model": api.model,
+        "server_fingerprint": api.server or None,
+        "sent": json.loads(api.parameters),
+        "refused": list(api.refused),
+        "cost": api.settings.cost(costs.prompt_tokens, costs.output_tokens),
     }
 
 

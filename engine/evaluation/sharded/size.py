@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from engine.errors import InputError
+from engine.evaluation.api_readers import asks_servers
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import PAIRS_PER_SHARD
@@ -57,6 +58,8 @@ def _reason(files: InputFiles, conditions: Collection[Settings]) -> str:
     (settings,) = conditions
     if settings.running.certify:
         return "`certify`"
+    if asks_servers(settings):
+        return "a reader behind an API"
     for annotator in settings.annotators_in_use():
         if any(table.of_all_queries for table in annotator.further_tables):
             return f"the annotator {annotator.name}, whose figures are of all queries"

@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import polars as pl
 
@@ -20,6 +20,7 @@ from engine.errors import InputError
 from engine.evaluation.read import Job, Request, requests_for
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.sharded.partition import Partition, shards_sha256
+from engine.reading.api.settings import ApiSettings
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, QUERY_ID
 
@@ -37,6 +38,7 @@ WITHOUT_EFFECT = (
     "certify",
     "decide",
     "shard_pairs",
+    *(field.name for field in fields(ApiSettings)),  # what they decide is in the fingerprints, too
 )
 
 

@@ -95,9 +95,8 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
         evaluated += f", {passages:,} passages listed"
     facts = [("evaluated", f"{evaluated}; lists cut at {settings['k']}")]
     if reader:
-        facts.append(
-            ("reader", f"{reader['name']} ({reader['dtype']}, prompt {reader['prompt']!r})")
-        )
+        how = reader["dtype"] or "behind an API, not reproducible"
+        facts.append(("reader", f"{reader['name']} ({how}, prompt {reader['prompt']!r})"))
         facts.append(("metric", findings.metric))
     facts.append(("cost", _cost(findings)))
     date = (summary.get("audit") or {}).get("date")

@@ -1,0 +1,72 @@
+"""What readers behind an API have to do with the settings of an evaluation, and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from engine.errors import InputError
+from engine.evaluation.settings import Settings
+from engine.reading.api.limits import forget
+from engine.reading.api.settings import is_api
+
+
+def begin(conditions: Collection[Settings]) -> None:
+    """An evaluation, or a study, begins: of its bounds nothing is used.
+
+    Raises:
+        InputError: as ``refuse_unfit``.
+    """
+    refuse_unfit(conditions)
+    forget()
+
+
+def refuse_unfit(conditions: Iterable[Settings]) -> None:
+    """Refuse settings of servers where none is asked, and of machines where no model runs on one.
+
+    Raises:
+        InputError: naming the setting.
+    """
+    settings = list(conditions)
+    models = dict.fromkeys(model for one in settings for model in models_of(one))
+    asked = [model for model in models if is_api(model)]
+    for name in settings[0].api.changed() if settings and not asked else ():
+        raise InputError(
+            None,
+            None,
+            f"`{name}` without a reader behind an API",
+            "name one, as in `reader` openai:MODEL, or leave it out",
+        )
+    if asked and len(asked) == len(models):
+        for name, remedy in _of_machines(settings[0]):
+            raise InputError(None, None, f"`{name}` with {asked[0]}, which a server runs", remedy)
+
+
+def models_of(settings: Settings) -> Iterator[str]:
+    """The models that are asked for reads, in whatever role."""
+    if settings.reader.end_to_end:
+        yield settings.reader.reader
+    for ask in settings.asks().values():
+        yield ask.model
+
+
+def asks_servers(settings: Settings) -> bool:
+    """Whether a reader is behind an API."""
+    return any(map(is_api, models_of(settings)))
+
+
+def _of_machines(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The settings that were given and concern models on this machine or cluster, with what to do."""
+    reader, running = settings.reader, settings.running
+    given = {
+        "dtype": reader.dtype is not None,
+        "engine": reader.engine != "auto",
+        "trust_remote_code": reader.trust_remote_code,
+        "decide": running.decide,
+        "memory": running.memory != 0,
+        "gpus_per_actor": running.gpus_per_actor is not None,
+        "cpus_per_actor": running.cpus_per_actor is not None,
+        "accelerator_type": running.accelerator_type is not None,
+    }
+    yield from ((name, "leave it out") for name, is_given in given.items() if is_given)
+    if running.actors is not None and not running.pool().in_process:
+        yield "actors", "use `concurrency`: this process makes all requests"

@@ -1,0 +1,114 @@
+"""A reader behind an API: prompts become requests, and answers outputs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from engine.reading.api.choices import choose
+from engine.reading.api.client import Answer, Client, RefusedError, UnansweredError
+from engine.reading.api.limits import Limits, Usage, limits_of
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+
+
+class Done(NamedTuple):
+    """One read.
+
+    Attributes:
+        computed: tokens of the prompt that the server had not kept from other prompts.
+        answered: whether the server said anything, be it that it does not take the request.
+    """
+
+    output: ReadOutput
+    computed: int = 0
+    answered: bool = True
+
+
+class ApiReader:
+    """A model that a server runs; safe for threads.
+
+    Args:
+        spec: of the reader; ``ReaderSpec.api`` says what is asked of whom.
+        client: asks; its own by default.
+    """
+
+    def __init__(self, spec: ReaderSpec, client: Client | None = None) -> None:
+        if spec.api is None:
+            raise ValueError(f"{spec.name!r} is not behind an API")
+        self._spec, self._api = spec, spec.api
+        self._limits: Limits = limits_of(self._api.settings)
+        self._client = client or Client(self._api.settings, self._limits)
+        self._lock = threading.Lock()
+        self.stats = ReaderStats()
+
+    def read(
+        self,
+        inputs: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str] | None] | None = None,
+    ) -> list[ReadOutput]:
+        """Ask for each read's one prompt, some at a time. See ``engine.reading.protocol.Reader``."""
+        with ThreadPoolExecutor(self._api.settings.concurrency) as threads:
+            return [done.output for done in threads.map(self.one, inputs)]
+
+    def one(self, inputs: Sequence[str]) -> Done:
+        """Ask for one read.
+
+        Raises:
+            StoppedAskingError: nothing more can be asked.
+        """
+        most = 1 if self._spec.choices else self._spec.max_new_tokens
+        text = "".join(inputs)
+        try:
+            answer = self._client.ask(self._api, text, most, on_retry=self._retried)
+        except RefusedError as error:
+            return Done(ReadOutput.failed(str(error)))
+        except UnansweredError as error:
+            return Done(ReadOutput.failed(str(error)), answered=False)
+        used = answer.usage or Usage()
+        computed = used.prompt - used.cached
+        with self._lock:
+            self.stats.prompt_tokens += computed
+            self.stats.padded_tokens += computed
+            self.stats.changed_servers += answer.server != self._api.server
+        return Done(self._output(answer, used), computed)
+
+    def size(self, inputs: Sequence[str]) -> int:
+        """The bytes of a read's prompt, with the system message."""
+        return self._api.size("".join(inputs))
+
+    def _retried(self) -> None:
+        with self._lock:
+            self.stats.retried += 1
+
+    def _output(self, answer: Answer, used: Usage) -> ReadOutput:
+        if self._spec.choices:
+            return self._choice(answer, used)
+        text = answer.text
+        for stop in self._spec.stop:
+            text = text.split(stop, maxsplit=1)[0]
+        if answer.finish == "content_filter":
+            return ReadOutput.failed(
+                "the server held its answer back (content_filter)", prompt_tokens=used.prompt
+            )
+        if answer.finish == "length" and not answer.text:
+            return ReadOutput.failed(
+                f"the server answered nothing within {self._spec.max_new_tokens} tokens: a model that "
+                "thinks before it answers needs more of them (max_new_tokens of the prompt)",
+                prompt_tokens=used.prompt,
+            )
+        return ReadOutput(text.strip(), used.prompt, used.output, False)
+
+    def _choice(self, answer: Answer, used: Usage) -> ReadOutput:
+        choices = self._spec.choices
+        chosen = None if answer.likeliest is None else choose(choices, answer.likeliest)
+        if chosen is None:
+            listed = "gives no log-probabilities"
+            if answer.likeliest is not None:
+                listed = (
+                    f"lists {len(answer.likeliest)} first tokens, none of which begins a choice"
+                )
+            return ReadOutput.failed(f"the server {listed}", prompt_tokens=used.prompt)
+        text = "" if chosen.place is None else choices[chosen.place].strip()
+        return ReadOutput(text, used.prompt, 0, False, confidence=chosen.confidence)

@@ -1,0 +1,248 @@
+"""Doing planned reads by requests from this process: many under way at once, whichever units they belong to.
+
+Requests wait and compute nothing, so one process makes as many as any server answers; and what they may cost
+is counted in one place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
+
+import polars as pl
+
+from engine.errors import InputError, ReadError
+from engine.reading.api.client import Client
+from engine.reading.api.limits import Limits, StoppedAskingError, limits_of
+from engine.reading.api.reader import ApiReader, Done
+from engine.reading.api.settings import ApiSettings
+from engine.reading.execute import Asked, UnitResult, asked_of, refuse_alike
+from engine.reading.plan import Unit
+from engine.reading.protocol import ReaderSpec, ReadOutput
+
+# Reads that are handed on together. As many more may be lost where a process is killed.
+PIECE = 16
+# A text of so few tokens for a byte there is not: what goes beyond the bounds all the same is refused before
+# anything is asked.
+_FEWEST_TOKENS = 0.125
+# Reads that fail one after the other, for each request under way, before the server is taken to be gone.
+_GONE = 3
+# Reads whose tokens a server has counted before those of all prompts are foreseen: the longest come first.
+_COUNTED = 8
+_NOT_ASKED = "it was not asked for"
+
+
+@dataclass
+class _Piece:
+    """Reads that are handed on together, and what has come of them."""
+
+    unit: Unit
+    outputs: list[ReadOutput | None]
+    seconds: float = 0.0
+    computed: int = 0
+    left: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = len(self.outputs)
+
+
+def read_by_requests(
+    plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec], *, piece: int = PIECE
+) -> Iterator[UnitResult]:
+    """Read the units of a plan by requests; results come as reads end, in pieces of units.
+
+    Where no more can be asked (a bound is reached, the key is refused, the server is gone), and where the
+    process is interrupted, what is finished is handed on before the error is raised.
+
+    Args:
+        specs: of readers behind one API, which share its bounds.
+        piece: reads that are handed on together; 0 for whole units.
+
+    Raises:
+        InputError: the prompts alone go beyond the bounds; nothing was asked.
+        ReadError: no more can be asked.
+    """
+    settings = _settings_of(specs)
+    limits = limits_of(settings)
+    client = Client(settings, limits)
+    readers = [ApiReader(spec, client) for spec in specs]
+    work = _Work(plan, readers, limits, settings)
+    try:
+        limits.refuse_beyond(work.prepare(_pieces(units, piece)), rate=_FEWEST_TOKENS)
+    except StoppedAskingError as stop:
+        raise InputError(None, None, stop.problem, stop.remedy) from None
+    try:
+        yield from work.results()
+    finally:
+        work.close()
+        client.close()
+
+
+def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
+    (settings,) = {spec.api.settings for spec in specs if spec.api}
+    models = sorted({spec.api.model for spec in specs if spec.api})
+    if settings.max_cost is not None and len(models) > 1:
+        raise InputError(
+            None,
+            None,
+            f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
+            "bound tokens with `max_tokens`, or ask one model at a time",
+        )
+    return settings
+
+
+def _pieces(units: Sequence[Unit], most: int) -> Iterator[_Piece]:
+    for unit in units:
+        step = most or unit.length
+        for start in range(0, unit.length, step):
+            length = min(step, unit.length - start)
+            part = Unit(unit.number, unit.offset + start, length, unit.reader)
+            yield _Piece(part, [None] * length)
+
+
+class _Asked(NamedTuple):
+    """A read that is asked for: its place in its piece, and the bytes of its prompt."""
+
+    piece: _Piece
+    place: int
+    size: int
+
+
+class _Work:
+    """The requests of a job while they are made."""
+
+    def __init__(
+        self,
+        plan: pl.DataFrame,
+        readers: Sequence[ApiReader],
+        limits: Limits,
+        settings: ApiSettings,
+    ) -> None:
+        self._plan, self._readers, self._limits = plan, readers, limits
+        self._concurrency, self._host = settings.concurrency, settings.host
+        self._threads = ThreadPoolExecutor(settings.concurrency)
+        self._waiting: deque[_Piece] = deque()
+        self._open: list[_Piece] = []
+        self._asked: dict[Future[tuple[Done, float]], _Asked] = {}
+        self._proven: set[int] = set()
+        self._size = 0  # of the prompts that are not answered yet, in bytes
+        self._done = 0
+        self._unanswered = 0  # one after the other
+
+    def prepare(self, pieces: Iterable[_Piece]) -> int:
+        """Take on pieces; the bytes of their prompts."""
+        self._waiting.extend(pieces)
+        self._size = sum(
+            self._readers[piece.unit.reader].size(one.inputs)
+            for piece in self._waiting
+            for one in self._planned(piece)
+        )
+        return self._size
+
+    def close(self) -> None:
+        """End what is under way."""
+        if self._asked:
+            self._limits.end()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def results(self) -> Iterator[UnitResult]:
+        """The results of pieces, as they end."""
+        try:
+            while self._ask():
+                for future in wait(self._asked, return_when=FIRST_COMPLETED).done:
+                    self._take(future)
+                for piece in self._ended():
+                    result = self._result(piece)
+                    self._prove(result)
+                    yield result
+        except ReadError:
+            yield from self._rest(answered=True)
+            raise
+        except StoppedAskingError as stop:
+            # What is under way is paid for.
+            yield from self._rest(answered=True)
+            raise ReadError(f"{stop}; every finished read is in the store") from None
+        except KeyboardInterrupt:
+            yield from self._rest(answered=False)
+            raise
+
+    def _planned(self, piece: _Piece) -> list[Asked]:
+        return asked_of(self._plan.slice(piece.unit.offset, piece.unit.length))
+
+    def _ask(self) -> bool:
+        """Have enough reads waiting for their turn; whether there are any."""
+        while self._waiting and len(self._asked) < 2 * self._concurrency:
+            piece = self._waiting.popleft()
+            self._open.append(piece)
+            reader = self._readers[piece.unit.reader]
+            for place, one in enumerate(self._planned(piece)):
+                future = self._threads.submit(_timed, reader, one.inputs)
+                self._asked[future] = _Asked(piece, place, reader.size(one.inputs))
+        return bool(self._asked)
+
+    def _take(self, future: Future[tuple[Done, float]]) -> None:
+        piece, place, size = self._asked.pop(future)
+        done, seconds = future.result()
+        piece.outputs[place] = done.output
+        piece.left -= 1
+        piece.computed += done.computed
+        # As if requests had been made one after the other, each in its share of the time.
+        piece.seconds += seconds / self._concurrency
+        self._size -= size
+        self._done += 1
+        self._unanswered = 0 if done.answered else self._unanswered + 1
+        if self._unanswered >= _GONE * self._concurrency:
+            raise StoppedAskingError(
+                f"{self._unanswered} reads failed one after the other ({done.output.failure})",
+                f"run again when {self._host} answers",
+            )
+        if self._done == _COUNTED:
+            self._limits.refuse_beyond(self._size)
+
+    def _ended(self) -> Iterator[_Piece]:
+        for piece in [piece for piece in self._open if not piece.left]:
+            self._open.remove(piece)
+            yield piece
+
+    def _result(self, piece: _Piece) -> UnitResult:
+        return UnitResult(
+            piece.unit,
+            [output or ReadOutput.failed(_NOT_ASKED) for output in piece.outputs],
+            f"requests to {self._host}",
+            piece.seconds,
+            asdict(self._readers[piece.unit.reader].stats),
+            piece.computed,
+            piece.computed,
+        )
+
+    def _prove(self, result: UnitResult) -> None:
+        """Refuse to go on where a reader's first reads all failed alike."""
+        if result.unit.reader not in self._proven:
+            refuse_alike(result.outputs)
+        self._proven.add(result.unit.reader)
+
+    def _rest(self, *, answered: bool) -> Iterator[UnitResult]:
+        """What is finished, when no more is asked; ``answered``: with the answers that are under way."""
+        for future in [future for future in self._asked if future.cancel()]:
+            del self._asked[future]
+        self._limits.end()  # nobody makes a request again
+        while answered and self._asked:
+            for future in wait(self._asked, return_when=FIRST_COMPLETED).done:
+                with contextlib.suppress(StoppedAskingError):
+                    self._take(future)
+        for future in [future for future in self._asked if future.done()]:
+            with contextlib.suppress(StoppedAskingError):
+                self._take(future)
+        for piece in self._open:
+            if any(output is not None and output.failure is None for output in piece.outputs):
+                yield self._result(piece)
+
+
+def _timed(reader: ApiReader, inputs: Sequence[str]) -> tuple[Done, float]:
+    begun = time.perf_counter()
+    return reader.one(inputs), time.perf_counter() - begun

@@ -1,0 +1,240 @@
+"""The specification of a reader behind an API: what it is asked, and what a first request shows of its server."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from dataclasses import replace
+from typing import Any, Literal
+
+from engine.errors import InputError, ReadError
+from engine.reading.api.limits import StoppedAskingError, limits_of
+from engine.reading.api.settings import KEY_VARIABLE, ApiSettings, model_of
+from engine.reading.api.spec import ApiSpec
+from engine.reading.prompting.controls import Controls
+from engine.reading.prompting.prompts import Prompt, make_prompt
+from engine.reading.prompting.template import Purpose, Template, read_template
+from engine.reading.protocol import Augmentation, ReaderSpec
+
+# What a server is asked first, to see what it takes and what it gives.
+TRIAL = "Reply with OK."
+# Likeliest tokens of which log-probabilities are asked: as many as servers give, and as the strictest do.
+_LIKELIEST = (20, 5)
+# Sequences that end an answer, of which servers take no more; answers are cut at all of them here.
+_STOPS = 4
+# Parameters that a server may refuse and that are then left out.
+_LEFT_OUT = ("seed", "temperature", "stop")
+_STYLES = {"chat": "chat", "completions": "completion"}
+# The control tokens of the chat formats in common use. Which of them a server's tokenizer knows is not known
+# here, so data are kept from writing any.
+_CONTROLS = Controls(
+    (
+        "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>",
+        "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>",
+        "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|start|>", "<|message|>",
+        "<|channel|>", "<|return|>", "<|call|>", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>",
+        "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]",
+        "<tool_call>", "</tool_call>", "<think>", "</think>", "<|fim_prefix|>", "<|fim_middle|>",
+        "<|fim_suffix|>",
+    )
+)  # fmt: skip
+
+
+def specify_api(
+    name: str,
+    settings: ApiSettings,
+    *,
+    augmentation: Augmentation,
+    task: Purpose,
+    prompt: str | None = None,
+    tried: bool = True,
+) -> tuple[ReaderSpec, Prompt]:
+    """The specification of a reader behind an API and the prompt that it is given.
+
+    Args:
+        name: ``openai:MODEL``.
+        settings: of the server.
+        augmentation, task, prompt: as in ``readers.specify``.
+        tried: whether the server is asked for an answer now, which shows what it takes and who it is. A
+            program that stands in for the reader needs none.
+
+    Raises:
+        InputError: a prompt that cannot be used with it, no openai client, or the server cannot be asked.
+        ReadError: the server does not answer.
+    """
+    model = model_of(name)
+    _refuse_before_asking(name, settings, augmentation, asked=tried)
+    template = read_template(prompt or _STYLES[settings.endpoint], task)
+    _refuse_template(template, name, settings)
+    made = make_prompt(template, task, "causal", "in-prompt", controls=_CONTROLS)
+    output = 1 if template.choices else made.max_new_tokens
+    api = ApiSpec(
+        model=model,
+        settings=settings,
+        system=template.system,
+        parameters=_written(_parameters(template, settings, output)),
+    )
+    if tried:
+        api = _tried(name, api, template, output)
+    spec = ReaderSpec(
+        weights="",
+        architecture="causal",
+        dtype="float32",  # nobody knows the server's; it is shown nowhere
+        max_new_tokens=made.max_new_tokens,
+        stop=made.stop,
+        max_input_tokens=0,
+        path="",
+        parameters=0,
+        name=name,
+        choices=template.choices,
+        shared_prefix=made.prefix,
+        engine="openai",
+        api=api,
+    )
+    return spec, made
+
+
+def _refuse_before_asking(
+    name: str, settings: ApiSettings, augmentation: Augmentation, *, asked: bool
+) -> None:
+    if augmentation == "fid":
+        raise InputError(
+            None,
+            None,
+            f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
+            "use `augmentation` in-prompt, or a T5 reader",
+        )
+    if not asked:
+        return
+    settings.require_address()
+    if importlib.util.find_spec("openai") is None:
+        raise InputError(
+            None,
+            None,
+            f"reader {name!r} needs the openai client, which is not installed",
+            "run pip install 'erag-engine[api]'",
+        )
+    if settings.is_default and not os.environ.get(KEY_VARIABLE, "").strip():
+        raise InputError(
+            None,
+            None,
+            f"{KEY_VARIABLE} is not set, and {settings.host} wants a key",
+            "set it in the environment, or give `base_url` for a server of your own",
+        )
+
+
+def _refuse_template(template: Template, name: str, settings: ApiSettings) -> None:
+    if template.max_input_tokens:
+        raise InputError(
+            template.path,
+            None,
+            f"max_input_tokens with {name!r}: a server's tokens are not known here, nothing is cut",
+            "leave it out",
+        )
+    if template.chat and settings.endpoint == "completions":
+        raise InputError(
+            template.path,
+            None,
+            "a chat's prompt, and `endpoint` completions continues a text",
+            "use `endpoint` chat, or a prompt without chat: true",
+        )
+
+
+def _parameters(template: Template, settings: ApiSettings, output: int) -> dict[str, Any]:
+    """What is sent beside model and prompt: greedy decoding, as far as a server has it."""
+    sent: dict[str, Any] = {"max_tokens": output, "temperature": 0, "seed": 0}
+    if template.choices:
+        return sent | _log_probabilities(settings, _LIKELIEST[0])
+    return sent | ({"stop": list(template.stop[:_STOPS])} if template.stop else {})
+
+
+def _log_probabilities(settings: ApiSettings, likeliest: int) -> dict[str, Any]:
+    if settings.endpoint == "completions":
+        return {"logprobs": likeliest}
+    return {"logprobs": True, "top_logprobs": likeliest}
+
+
+def _written(parameters: dict[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True, ensure_ascii=False)
+
+
+def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
+    """What a first request shows: what the server refuses is not sent, and its fingerprint is known.
+
+    Asked once in an evaluation, whoever needs to know.
+    """
+    from engine.reading.api.client import Client, RefusedError, UnansweredError
+
+    settings = api.settings
+    limits = limits_of(settings)
+    if api in limits.known:
+        return limits.known[api]
+    client, trial = Client(settings, limits), api
+    try:
+        while True:
+            try:
+                answer = client.ask(trial, TRIAL, output, calibrates=False)
+                break
+            except RefusedError as error:
+                trial = _without_refused(name, trial, error)
+    except StoppedAskingError as error:
+        raise InputError(None, None, error.problem, error.remedy) from None
+    except UnansweredError as error:
+        raise ReadError(f"{error}; start the server, or check `base_url`") from None
+    finally:
+        client.close()
+    if template.choices and answer.likeliest is None:
+        raise _no_log_probabilities(name, api)
+    bounds = settings.max_tokens or settings.max_cost or settings.tokens_per_minute
+    if bounds and answer.usage is None:
+        raise InputError(
+            None,
+            None,
+            f"{settings.host} does not report tokens, and nobody else can count them",
+            "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
+        )
+    limits.known[api] = replace(trial, server=answer.server)
+    return limits.known[api]
+
+
+def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
+    """The same without the parameter that a refusal is about.
+
+    Raises:
+        InputError: the reader cannot do without it, or the refusal is about something else.
+    """
+    from engine.reading.api.client import RefusedError, names_parameter
+
+    assert isinstance(error, RefusedError)
+    sent = json.loads(api.parameters)
+    if "max_tokens" in sent and names_parameter(error, "max_completion_tokens", anywhere=True):
+        sent["max_completion_tokens"] = sent.pop("max_tokens")
+        return replace(api, parameters=_written(sent))
+    if any(names_parameter(error, one) and one in sent for one in ("logprobs", "top_logprobs")):
+        fewer = _log_probabilities(api.settings, _LIKELIEST[1])
+        if all(sent[key] == value for key, value in fewer.items()):
+            raise _no_log_probabilities(name, api)
+        return replace(api, parameters=_written(sent | fewer))
+    for parameter in _LEFT_OUT:
+        if parameter in sent and names_parameter(error, parameter):
+            del sent[parameter]
+            refused = (*api.refused, parameter)
+            return replace(api, parameters=_written(sent), refused=refused)
+    raise InputError(
+        None,
+        None,
+        f"{api.settings.host} refuses a first request to {api.model!r} ({error})",
+        "check the model, `endpoint` and the prompt",
+    )
+
+
+def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
+    kind: Literal["completions", "chat"] = "completions" if api.endpoint == "chat" else "chat"
+    return InputError(
+        None,
+        None,
+        f"{api.settings.host} gives no log-probabilities of {name!r}, which choosing between answers needs",
+        "leave out annotators that judge passages or let the reader decline, or give them a model of this "
+        f"machine, or try `endpoint` {kind}",
+    )

@@ -1,0 +1,211 @@
+"""Readers behind an API in an evaluation: which settings fit them, and what results say of them."""
+
+import json
+
+import pytest
+
+from engine.errors import InputError, ReadError
+from engine.evaluation.api_readers import refuse_unfit
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.forecast import PlanSettings
+from engine.evaluation.inputs import InputFiles
+from engine.evaluation.planner import plan_evaluation
+from engine.evaluation.settings import Settings
+from engine.evaluation.sharded.size import choose
+from engine.evaluation.study import Sweep, study, vary
+from engine.report.printed import lines
+from engine.report.summary import summarize
+from tests.reading.api.server import Behaviour, Said, prompt_of, serving
+from tests.tables import amount, inputs, say_last
+
+
+@pytest.fixture(autouse=True)
+def _no_key(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def say(body):
+    text = prompt_of(body)
+    if "logprobs" in body:
+        return Said("Yes", {"Yes": -0.1, "No": -2.4} if "says Ann" in text else {"No": -0.1})
+    return Said(say_last(text) if "Passage: " in text else "OK", prompt_tokens=len(text) // 4)
+
+
+def settings(**options):
+    given = {"k": 3, "resamples": 0, "measures": "P@3", "reader": "openai:m"} | options
+    return Settings.of(**given)
+
+
+def read(tmp_path, behaviour, **options):
+    with serving(behaviour) as url:
+        return evaluate(inputs(), settings(base_url=url, **options), store=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"dtype": "float32"}, "`dtype` with openai:m, which a server runs; leave it out"),
+        ({"engine": "vllm"}, "`engine` with openai:m"),
+        ({"memory": 2**30}, "`memory` with openai:m"),
+        ({"trust_remote_code": True}, "`trust_remote_code` with openai:m"),
+        ({"decide": True}, "`decide` with openai:m"),
+        ({"gpus_per_actor": 1}, "`gpus_per_actor` with openai:m"),
+        ({"cpus_per_actor": 1}, "`cpus_per_actor` with openai:m"),
+        ({"accelerator_type": "L4"}, "`accelerator_type` with openai:m"),
+        ({"actors": 2}, "`actors` with openai:m, which a server runs; use `concurrency`"),
+        ({"reader": "bundled", "base_url": "http://h/v1"}, "`base_url` without a reader behind an"),
+        ({"reader": "bundled", "concurrency": 4}, "`concurrency` without a reader behind an API"),
+    ],
+)
+def test_settings_that_fit_no_reader_are_refused(given, said, tmp_path):
+    with pytest.raises(InputError) as refused:
+        evaluate(inputs(), settings(**given), store=tmp_path)
+    assert str(refused.value).startswith(said)
+    with pytest.raises(InputError):
+        vary(settings(**given), Sweep())
+
+
+def test_settings_of_machines_fit_where_some_reader_runs_on_one():
+    beside = {"annotators": ("erag", "judge"), "dtype": "float32", "actors": 2, "concurrency": 3}
+    refuse_unfit([settings(judge="bundled", **beside)])
+    readers = Sweep(readers=("openai:m", "bundled"))
+    assert len(vary(settings(dtype="float32", concurrency=3), readers)) == 2
+    refuse_unfit([settings(actors=0)])
+
+
+def test_results_say_that_reads_are_not_reproducible_and_whose_they_are(tmp_path):
+    prices = {"price_in": 1.0, "price_out": 10.0}
+    with serving(Behaviour(say)) as url:
+        address = url.replace("http://", "http://me:s3cret@")
+        asked = settings(base_url=address, certify=4, **prices)
+        result = evaluate(inputs(), asked, store=tmp_path)
+    summary = summarize(result, {})
+    reader = summary["reader"]
+    assert (reader["reproducible"], reader["engine"]) == (False, "openai")
+    assert reader["weights_sha256"] is reader["dtype"] is reader["parameters"] is None
+    costs = result.readings["reader"].costs
+    price = (costs.prompt_tokens + 10 * costs.output_tokens) / 1e6
+    sent = {"max_tokens": 16, "seed": 0, "stop": ["\n"], "temperature": 0}
+    assert reader["api"] == {
+        "host": url.split("/")[2],
+        "endpoint": "chat",
+        "model": "m",
+        "server_fingerprint": "fp-1",
+        "sent": sent,
+        "refused": [],
+        "cost": pytest.approx(price),
+    }
+    certificate = summary["certificates"]["reader"]
+    assert not certificate["reproducible"]
+    assert (certificate["repeated"], certificate["changed_outputs"]) == (4, 0)
+    assert certificate["device"] == url.split("/")[2]
+    assert "s3cret" not in json.dumps(summary)
+    assert summary["configuration"]["base_url"] == url.replace("http://", "http://***@")
+    printed = lines(result)
+    assert any(line.startswith(f"price of the tokens: {price:.4g} (") for line in printed)
+    assert any("(a server may answer otherwise each time)" in line for line in printed)
+    assert amount(result, "not_reproducible") == 1
+
+
+def test_a_certificate_counts_what_a_server_answers_otherwise(tmp_path):
+    seen = set()
+
+    def fickle(body):
+        text = prompt_of(body)
+        said = say(body)
+        again = text in seen
+        seen.add(text)
+        return Said("other") if again else said
+
+    result = read(tmp_path, Behaviour(fickle), certify=100)
+    certificate = result.certificates["reader"]
+    assert certificate.changed_outputs == certificate.repeated == 7  # 5 passages alone, 2 lists
+
+
+def test_answers_of_another_server_are_counted(tmp_path):
+    behaviour = Behaviour(say, fingerprint=lambda n: "fp-1" if n < 4 else "fp-2")
+    result = read(tmp_path, behaviour)
+    # the first one tries the server; of 7 reads 3 are of the same one
+    assert result.readings["reader"].costs.changed_servers == 4
+    assert amount(result, "changed_servers") == 4
+    again = read(tmp_path, Behaviour(say))
+    assert again.readings["reader"].costs.reused == 0  # at another port is another server
+
+
+def test_reads_are_found_again_at_the_same_server_and_not_at_one_that_changed(tmp_path):
+    now, counts = {}, []
+    with serving(Behaviour(say, fingerprint=lambda n: now["server"])) as url:
+        for now["server"] in ("fp-1", "fp-1", "fp-2", "fp-1"):
+            result = evaluate(inputs(), settings(base_url=url), store=tmp_path)
+            costs = result.readings["reader"].costs
+            counts.append((costs.reused, costs.done))
+    assert counts == [(0, 7), (7, 0), (0, 7), (7, 0)]
+
+
+def test_a_judge_behind_an_api_labels_by_its_log_probabilities(tmp_path):
+    result = read(tmp_path, Behaviour(say), annotators=("judge",), end_to_end=False)
+    labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
+    assert {pair for pair, label in labels.items() if label} == {("q1", "d1")}
+    with pytest.raises(InputError, match="gives no log-probabilities"):
+        read(tmp_path, Behaviour(lambda body: Said("Yes")), annotators=("judge",))
+
+
+def test_utility_rests_on_the_probability_of_declining(tmp_path):
+    def decline(body):
+        if "logprobs" not in body:
+            return say(body)
+        return Said("NO", {"NO": -0.6931472} if "says Ann" in prompt_of(body) else {"Ann": -0.1})
+
+    result = read(
+        tmp_path, Behaviour(decline), annotators=("utility",), measures="UDCG@3", end_to_end=False
+    )
+    labels = {(q, d): v for q, d, _, v in result.labels.iter_rows()}
+    # It helps, and half of the time the reader declines; the others do not help, and it never does.
+    assert labels["q1", "d1"] == pytest.approx(0.5, abs=1e-6)
+    assert labels["q1", "d4"] == pytest.approx(-1 / 3)
+
+
+def test_a_bound_holds_for_an_evaluation_and_not_for_the_next(tmp_path):
+    with serving(Behaviour(say)) as url:
+        bounded = settings(base_url=url, max_tokens=180, concurrency=1)
+        with pytest.raises(ReadError, match="`max_tokens` is 180"):
+            evaluate(inputs(), bounded, store=tmp_path)
+        result = evaluate(inputs(), bounded, store=tmp_path)
+    costs = result.readings["reader"].costs
+    assert costs.reused > 0
+    assert costs.reused + costs.done == 7
+
+
+def test_a_study_compares_models_of_a_server(tmp_path):
+    def by_model(body):
+        return say(body) if body["model"] == "good" else Said("nothing")
+
+    with serving(Behaviour(by_model)) as url:
+        base = settings(base_url=url, reader="openai:good")
+        conditions = vary(base, Sweep(readers=("openai:good", "openai:bad")))
+        done = study(inputs(), conditions, store=tmp_path)
+    means = {c.reader: e.end_to_end["value"].mean() for c, e in done.evaluations.items()}
+    assert means["openai:bad"] == 0 < means["openai:good"]
+
+
+def test_a_plan_asks_some_and_foretells_the_price(tmp_path):
+    behaviour = Behaviour(say)
+    prices = {"price_in": 1.0, "price_out": 10.0}
+    with serving(behaviour) as url:
+        asked = settings(base_url=url, **prices)
+        plan = plan_evaluation(inputs(), [asked], PlanSettings(probe_reads=2), store=tmp_path)
+        done = evaluate(inputs(), asked, store=tmp_path)
+    probed = plan.probe.reads
+    assert plan.left == 7 - probed
+    assert done.readings["reader"].costs.done == plan.left
+    tokens = done.readings["reader"].costs
+    price = (tokens.prompt_tokens + 10 * tokens.output_tokens) / 1e6
+    assert plan.token_price == pytest.approx(price, rel=0.3)
+    assert plan.probe.share.startswith("requests to 127.0.0.1:")
+
+
+def test_a_large_evaluation_is_held_whole(files):
+    given = InputFiles(queries=files["queries"], corpus=files["corpus"], run=(files["run"],))
+    with pytest.raises(InputError, match="`shard_pairs` 2 with a reader behind an API"):
+        choose(given, [settings(shard_pairs=2)])

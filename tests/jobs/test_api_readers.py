@@ -1,0 +1,105 @@
+"""``erag evaluate`` with a reader behind an API, as a user runs it."""
+
+import json
+
+import pytest
+
+from tests.commands import erag, evaluate
+from tests.reading.api.server import Behaviour, Said, prompt_of, serving
+
+KEY = "sk-secret-0123456789"
+
+
+def say(body):
+    text = prompt_of(body)
+    found = [name for name in ("Oranjestad", "George Orwell") if name in text]
+    return Said(found[-1] if found else "no idea", prompt_tokens=50)
+
+
+@pytest.fixture
+def behaviour(monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr("engine.reading.api.client.FIRST_WAIT", 0.003)
+    return Behaviour(say, key=KEY)
+
+
+@pytest.mark.pages
+def test_the_key_is_in_nothing_that_is_written_or_printed(behaviour, files, tmp_path, capsys):
+    store = tmp_path / "store"
+    with serving(behaviour) as url:
+        asked = ["--reader", "openai:small", "--base-url", url, "--k", 2, "--store", store]
+        assert evaluate(files, *asked, "--resamples", 0, "--full") == 0
+        printed = capsys.readouterr()
+        behaviour.key = "another"
+        assert evaluate(files, *asked) == 2
+    refused = capsys.readouterr()
+    assert (
+        "openai:small answers behind an API: reads are not reproducible; --certify" in printed.out
+    )
+    assert f"reader openai:small is asked of {url.split('/')[2]}, 8 requests at" in printed.err
+    summary = json.loads((files["out"] / "summary.json").read_text())
+    assert summary["reader"]["api"]["model"] == "small"
+    assert summary["end_to_end"][0]["value"] == 1
+    page = (files["out"] / "report.html").read_text()
+    assert "openai:small (behind an API, not reproducible, prompt &#39;chat&#39;)" in page
+    (line,) = [line for line in refused.err.splitlines() if "status 401" in line]
+    assert "give a key that may ask this in the environment, as OPENAI_API_KEY" in line
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {store, files["out"]} <= {parent for path in written for parent in path.parents}
+    for content in (
+        *(path.read_bytes() for path in written),
+        *map(str.encode, (*printed, *refused)),
+    ):
+        assert KEY.encode() not in content
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--max-cost", 1], "--max-cost without --price-in and --price-out; give the prices of"),
+        (["--memory", "2GiB"], "--memory with openai:small, which a server runs; leave it out"),
+        (
+            ["--actors", 2],
+            "--actors with openai:small, which a server runs; use --concurrency: this",
+        ),
+        (
+            ["--base-url", "ftp://x"],
+            "--base-url is ftp://x; write it like http://localhost:8000/v1",
+        ),
+        (["--augmentation", "fid"], "cannot do Fusion-in-Decoder; use --augmentation in-prompt"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(behaviour, files, capsys, given, said):
+    assert evaluate(files, "--reader", "openai:small", *given) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_options_of_servers_are_told_where_no_server_is_asked(files, capsys):
+    assert evaluate(files, "--max-tokens", 100) == 2
+    said = (
+        "erag: --max-tokens without a reader behind an API; name one, as in --reader openai:MODEL"
+    )
+    assert said in capsys.readouterr().err
+
+
+def test_a_bound_ends_the_evaluation_with_what_was_read_in_the_store(behaviour, files, capsys):
+    store = files["out"].parent / "store"
+    with serving(behaviour) as url:
+        asked = ["--reader", "openai:small", "--base-url", url, "--k", 2, "--store", store]
+        # the first request tries the server; a read is 50 tokens of a prompt and up to 16
+        assert evaluate(files, *asked, "--max-tokens", 240, "--concurrency", 1) == 1
+        assert "--max-tokens is 240; raise it; every finished" in capsys.readouterr().err
+        assert not files["out"].exists()
+        assert evaluate(files, *asked, "--resamples", 0) == 0
+    summary = json.loads((files["out"] / "summary.json").read_text())
+    assert (summary["reading"]["reused"], summary["reading"]["done"]) == (3, 3)
+
+
+def test_the_help_has_these_options_in_a_group_of_their_own(capsys):
+    assert erag("evaluate", "--help") == 0
+    printed = capsys.readouterr().out
+    group = printed[printed.index("Behind an API") :]
+    for option in ("base-url", "endpoint", "concurrency", "max-tokens", "price-in"):
+        assert f"--{option}" in group

@@ -1,0 +1,225 @@
+"""Reads by requests: none is lost or done twice, many are under way, and bounds end them without losing any."""
+
+import threading
+from collections import Counter
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError, ReadError
+from engine.machine.pool import PoolSettings
+from engine.reading import store
+from engine.reading.api.settings import ApiSettings
+from engine.reading.api.specify import specify_api
+from engine.reading.plan import WANTED, Unit, read_key
+from engine.reading.reads import Wanted, executor_for, get_all_reads, get_reads
+from engine.sources.io.folders import folder_at
+from tests.reading.api.server import FAULTS, Behaviour, Said, prompt_of, serving
+
+
+def specify(url, task="short-answer", **settings):
+    made = ApiSettings(**({"base_url": url, "request_timeout": 20} | settings))
+    return specify_api("openai:m", made, augmentation="in-prompt", task=task)[0]
+
+
+def wanted(spec, count, text="read this, number {}"):
+    texts = [text.format(number) for number in range(count)]
+    rows = [
+        (read_key(spec.fingerprint, [t]), f"q{i}", [f"d{i}"], [t], None, None)
+        for i, t in enumerate(texts)
+    ]
+    return pl.DataFrame(rows, schema=WANTED, orient="row")
+
+
+def echo(body):
+    """Says the last word of a prompt; 10 tokens of a prompt, and 1 of an answer."""
+    return Said(prompt_of(body).split()[-1], prompt_tokens=10)
+
+
+def read(spec, count, place, **more):
+    return get_reads(wanted(spec, count, **more), spec, place, pool=PoolSettings())
+
+
+def kept(spec, place):
+    return store.load(folder_at(place), spec.fingerprint).reads
+
+
+def test_a_server_that_fails_one_request_in_five_loses_no_read_and_doubles_none(tmp_path):
+    def fault(number):
+        if number % 5 != 4:
+            return None
+        # a server that does not answer at all is waited for: once is enough
+        faults = FAULTS if number < 25 else [fault for fault in FAULTS if fault != "slow"]
+        return faults[number // 5 % len(faults)]
+
+    behaviour = Behaviour(echo, fault=fault, slow=3)
+    with serving(behaviour) as url:
+        spec = specify(url, request_timeout=2)
+        found, costs = read(spec, 120, tmp_path)
+        again, reused = read(spec, 120, tmp_path)
+    assert found["output"].to_list() == [str(number) for number in range(120)]
+    assert found["failure"].null_count() == 120
+    assert Counter(behaviour.prompts) == Counter({f"read this, number {n}": 1 for n in range(120)})
+    assert len(behaviour.faults) >= 24
+    assert set(behaviour.faults) == set(FAULTS)
+    assert costs.retried_requests == len(behaviour.faults)
+    assert (costs.done, costs.failed, costs.prompt_tokens, costs.output_tokens) == (
+        120,
+        0,
+        1200,
+        120,
+    )
+    assert kept(spec, tmp_path)["read_key"].n_unique() == kept(spec, tmp_path).height == 120
+    assert (reused.done, reused.reused) == (0, 120)
+    assert again["output"].to_list() == found["output"].to_list()
+
+
+def test_as_many_requests_are_under_way_as_was_asked_for():
+    barrier = threading.Barrier(6)
+
+    def together(body):
+        if "number" in prompt_of(body):
+            barrier.wait(10)  # nobody is answered before six ask
+        return echo(body)
+
+    behaviour = Behaviour(together)
+    with serving(behaviour) as url:
+        spec = specify(url, concurrency=6)
+        plan = wanted(spec, 12)
+        run, _, _ = executor_for(PoolSettings(), plan, [spec])
+        # units of one read each: who waits for a unit to end would have one request under way
+        results = [*run(plan, [Unit(n, n, 1) for n in range(12)], [spec])]
+    assert behaviour.most == 6
+    assert sorted(result.unit.offset for result in results) == [*range(12)]
+    for result in results:
+        assert [output.output for output in result.outputs] == [str(result.unit.offset)]
+
+
+def test_readers_of_one_server_are_asked_together_in_their_roles(tmp_path):
+    def say(body):
+        return Said("7", {"Yes": -0.1, "No": -2.4}) if "logprobs" in body else echo(body)
+
+    behaviour = Behaviour(say)
+    with serving(behaviour) as url:
+        reader, judge = specify(url), specify(url, task="judge")
+        asked = [Wanted(wanted(spec, 5), spec) for spec in (reader, judge)]
+        (outputs, costs), (choices, _) = get_all_reads(asked, tmp_path, pool=PoolSettings())
+    assert outputs["output"].to_list() == list("01234")
+    assert set(choices["output"]) == {"Yes"}
+    assert choices["confidence"].to_list() == pytest.approx([0.9089] * 5, abs=1e-4)
+    assert costs.kinds["single"].done == 5
+
+
+def test_tokens_end_a_job_and_what_is_finished_is_kept(tmp_path):
+    behaviour = Behaviour(echo)
+    with serving(behaviour) as url:
+        # A try of 11 tokens; each read may take 10 and 16, and takes 11. Prompts alone would fit.
+        spec = specify(url, max_tokens=450, concurrency=2)
+        with pytest.raises(
+            ReadError, match="`max_tokens` is 450; raise it; every finished read is"
+        ):
+            read(spec, 40, tmp_path)
+        done = kept(spec, tmp_path).height
+        assert done == len(behaviour.prompts)
+        # 450 - 11 have room for (439 - 26) // 11 + 1 reads
+        assert done == 38
+        more = specify(url, max_tokens=100)
+        found, costs = read(more, 40, tmp_path)
+    assert (costs.reused, costs.done) == (38, 2)
+    assert found["output"].to_list() == [str(number) for number in range(40)]
+
+
+def test_a_job_whose_prompts_alone_go_beyond_the_bound_is_refused_before_or_soon(tmp_path):
+    behaviour = Behaviour(echo)
+    with serving(behaviour) as url:
+        # 100 prompts of 1,000 bytes are 12,500 tokens at the very least
+        long = {"text": "word " * 200 + "{}"}
+        spec = specify(url, max_tokens=12_000)
+        with pytest.raises(InputError, match=r"about 12,[5-9]\d\d tokens of prompts are needed"):
+            read(spec, 100, tmp_path, **long)
+        assert not behaviour.prompts
+        # by the count of the first eight, 10 tokens each, they are about 1,000
+        spec = specify(url, max_tokens=900, concurrency=1)
+        with pytest.raises(ReadError, match=r"about 1,0\d\d tokens of prompts are needed in all"):
+            read(spec, 100, tmp_path)
+        assert kept(spec, tmp_path).height == len(behaviour.prompts)
+        assert 8 <= len(behaviour.prompts) < 12
+
+
+def test_one_price_is_not_that_of_two_models(tmp_path):
+    with serving(Behaviour(echo)) as url:
+        made = ApiSettings(base_url=url, max_cost=1, price_in=1, price_out=1)
+        specs = [
+            specify_api(f"openai:{name}", made, augmentation="in-prompt", task="short-answer")[0]
+            for name in "ab"
+        ]
+        with pytest.raises(InputError, match="`max_cost` with the models a, b, whose prices may"):
+            get_all_reads([Wanted(wanted(s, 1), s) for s in specs], tmp_path, pool=PoolSettings())
+
+
+def test_a_server_that_goes_away_ends_the_job_and_not_each_read_for_itself(tmp_path):
+    behaviour = Behaviour(echo, fault=lambda n: "500" if n > 12 else None)
+    with serving(behaviour) as url:
+        spec = specify(url, concurrency=4)
+        with pytest.raises(ReadError, match="12 reads failed one after the other .*out of order"):
+            read(spec, 400, tmp_path)
+    assert kept(spec, tmp_path).height == len(behaviour.prompts) == 12
+    assert len(behaviour.times) < 13 + 8 * 20
+
+
+def test_reads_that_the_server_refuses_fail_alone(tmp_path):
+    def refuse(body):
+        return "too long" if prompt_of(body).endswith("7") else None
+
+    with serving(Behaviour(echo, refuse=refuse)) as url:
+        spec = specify(url)
+        found, costs = read(spec, 20, tmp_path)
+    reasons = {row["query_id"]: row["failure"] for row in found.to_dicts() if row["failure"]}
+    assert reasons == dict.fromkeys(("q7", "q17"), "status 400: too long")
+    assert (costs.failed, kept(spec, tmp_path).height) == (2, 18)
+
+
+def test_a_job_whose_first_reads_all_fail_alike_is_given_up(tmp_path):
+    behaviour = Behaviour(echo, refuse=lambda b: "no" if "number" in prompt_of(b) else None)
+    with (
+        serving(behaviour) as url,
+        pytest.raises(ReadError, match="first 16 reads failed, all for one reason: status 400"),
+    ):
+        read(specify(url), 500, tmp_path)
+    assert len(behaviour.times) < 60
+
+
+def test_an_answer_that_is_held_back_or_never_begun_is_a_failed_read(tmp_path):
+    def say(body):
+        text = prompt_of(body)
+        if text.endswith("1"):
+            return Said("", finish="content_filter")
+        return Said("", finish="length") if text.endswith("2") else Said(" 3\nmore")
+
+    with serving(Behaviour(say)) as url:
+        found, _ = read(specify(url), 4, tmp_path)
+    assert found["output"].to_list() == ["3", "", "", "3"]  # cut at the prompt's stop
+    assert "content_filter" in found["failure"][1]
+    assert "answered nothing within 16 tokens" in found["failure"][2]
+
+
+def test_what_is_finished_is_handed_on_where_the_process_is_interrupted(tmp_path, monkeypatch):
+    from engine.reading.api import run
+
+    real, waits = run.wait, []
+
+    def interrupted(*given, **more):
+        waits.append(1)
+        done = real(*given, **more)
+        if len(waits) == 9:
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(run, "wait", interrupted)
+    behaviour = Behaviour(echo)
+    with serving(behaviour) as url:
+        spec = specify(url, concurrency=1)
+        with pytest.raises(KeyboardInterrupt):
+            read(spec, 40, tmp_path)
+    # each wait ends with an answer at least, the ninth included
+    assert 9 <= kept(spec, tmp_path).height <= len(behaviour.prompts)
