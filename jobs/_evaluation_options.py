@@ -35,8 +35,8 @@ _CERTIFIED = 64
 MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
 # Options that name folders to write into.
 _WRITTEN = ("out", "store")
-_NAMES = ("Inputs", "Reader", "Labels", "Measures", "Statistics", "Running", "Behind an API")
-INPUTS, READER, LABELS, MEASURES, STATISTICS, RUNNING, API = (
+_NAMES = ("Inputs", "Reader", "Behind an API", "Labels", "Measures", "Statistics", "Running")
+INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
 )
 

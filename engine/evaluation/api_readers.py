@@ -20,6 +20,21 @@ def begin(conditions: Collection[Settings]) -> None:
     forget()
 
 
+def refuse_finish(conditions: Iterable[Settings], hours: float | None) -> None:
+    """Refuse to say how many actors finish in some hours where a server reads, and none does.
+
+    Raises:
+        InputError: a time was given, and a reader is behind an API.
+    """
+    if hours is not None and any(map(asks_servers, conditions)):
+        raise InputError(
+            None,
+            None,
+            "`finish_in` asks for a number of actors, and a reader behind an API has none",
+            "leave it out, and try other values of `concurrency`",
+        )
+
+
 def refuse_unfit(conditions: Iterable[Settings]) -> None:
     """Refuse settings of servers where none is asked, and of machines where no model runs on one.
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.api_readers import begin
+from engine.evaluation.api_readers import begin, refuse_finish
 from engine.evaluation.counts import Counted, Sample, count_reads
 from engine.evaluation.forecast import (
     Batch,
@@ -76,6 +76,7 @@ def plan_evaluation(
     running, bootstrap = settings[0].running, settings[0].bootstrap
     refuse_both(asked, running.pool())
     begin(settings)
+    refuse_finish(settings, asked.finish_in)
     place = folder_at(store)
     counted = list(
         count_reads(inputs, settings, place, sample=sample, executor=executor, on_event=on_event)

@@ -13,8 +13,10 @@ from engine.evaluation.planner import plan_evaluation
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.size import choose
 from engine.evaluation.study import Sweep, study, vary
+from engine.reading.reads import NamedExecutor
 from engine.report.printed import lines
 from engine.report.summary import summarize
+from tests.conftest import ScriptedReader
 from tests.reading.api.server import Behaviour, Said, prompt_of, serving
 from tests.tables import amount, inputs, say_last
 
@@ -203,6 +205,31 @@ def test_a_plan_asks_some_and_foretells_the_price(tmp_path):
     price = (tokens.prompt_tokens + 10 * tokens.output_tokens) / 1e6
     assert plan.token_price == pytest.approx(price, rel=0.3)
     assert plan.probe.share.startswith("requests to 127.0.0.1:")
+
+
+def test_a_plan_says_no_number_of_actors_where_a_server_reads(tmp_path):
+    with pytest.raises(InputError, match="`finish_in` asks for a number of actors"):
+        plan_evaluation(inputs(), [settings()], PlanSettings(finish_in=1), store=tmp_path)
+
+
+def test_a_judge_behind_an_api_stands_beside_a_reader_of_this_machine(tmp_path, tiny_t5):
+    beside = {
+        "reader": str(tiny_t5), "judge": "openai:m", "annotators": ("erag", "judge"),
+        "actors": 0, "dtype": "float32",
+    }  # fmt: skip
+    result = read(tmp_path, Behaviour(say), **beside)
+    summary = summarize(result, {})
+    assert summary["judge"]["api"]["model"] == "m"
+    assert "api" not in summary["reader"]
+    assert result.readings["judge"].costs.done == 5
+    assert result.readings["reader"].costs.done == 7
+
+
+def test_a_program_of_ones_own_in_its_place_needs_no_server(tmp_path):
+    reader = ScriptedReader(say_last)
+    result = evaluate(inputs(), settings(), store=tmp_path, executor=NamedExecutor("own", reader))
+    assert len(reader.asked) == 7
+    assert result.readings["reader"].spec.executor == "own"
 
 
 def test_a_large_evaluation_is_held_whole(files):

@@ -103,7 +103,9 @@ class Client:
         self._host = settings.host
         key = os.environ.get(KEY_VARIABLE, "").strip()
         parts = urlsplit(settings.address)
-        self._secrets = [s for s in (key, parts.password, unquote(parts.password or "")) if s]
+        secrets = {key, parts.password or "", unquote(parts.password or "")}
+        # One of three letters keeps nobody out, and would be found in any message.
+        self._secrets = [secret for secret in secrets if len(secret) > 3]
         self._client = openai.OpenAI(
             # The client wants one; servers of one's own take any.
             api_key=key or "none",
@@ -213,9 +215,11 @@ class Client:
 def _message(error: openai.APIStatusError) -> str:
     body = error.body
     if isinstance(body, dict):
-        # Some servers wrap it once more, and some have only a text.
+        # Some servers wrap it once more, some call it otherwise, and some have only a text.
         inner = body.get("error", body)
-        return str(inner.get("message", inner)) if isinstance(inner, dict) else str(inner)
+        if isinstance(inner, dict):
+            inner = inner.get("message") or inner.get("detail") or inner
+        return str(inner)
     return str(body or error.message)
 
 
