@@ -30,8 +30,9 @@ ATTEMPTS = 8
 FIRST_WAIT, LONGEST_WAIT, LONGEST_ASKED = 0.5, 30.0, 600.0
 # Statuses after which a request is made again: timeouts, conflicts, too many requests, faults of servers.
 _PASSING = frozenset({408, 409, 425, 429})
-# Statuses that hold of every request: no key, a wrong one, no such model.
-_FINAL = frozenset({401, 402, 403, 404})
+# Statuses that hold of every request: no key or a wrong one, no credit, no such model. Not 403, by which some
+# refuse a single text.
+_FINAL = frozenset({401, 402, 404})
 _REMEDIES = (
     f"give a key that may ask this in the environment, as {KEY_VARIABLE}",
     "check the name of the model, `base_url` and `endpoint`",
