@@ -281,15 +281,7 @@ def test_what_was_left_out_is_told_in_few_lines():
     ]
 
 
-def test_plots_say_what_they_need_where_it_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'erag-engine\[bench\]'"):
-        plots.draw(filled(tmp_path), time=tmp_path / "t.svg", memory=tmp_path / "m.svg")
-    assert not (tmp_path / "t.svg").exists()
-
-
 def test_plots_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
     plots.draw(filled(tmp_path), time=tmp_path / "t.svg", memory=tmp_path / "m.svg")
     for name, label in (("t", "seconds a query"), ("m", "MiB above the loaded model")):
         assert "<svg" in (tmp_path / f"{name}.svg").read_text()

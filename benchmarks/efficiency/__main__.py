@@ -9,7 +9,7 @@ and without; for several k and lengths of passages. docs/efficiency.md says what
 
 Each cell runs in a process of its own, is not run where its predicted peak exceeds the budget, ends at
 ``--limit``, and is saved as it ends: the same command goes on where it was. Beside the JSON file stand the
-tables (``.md``) and, where matplotlib is installed, two plots (``-time.svg``, ``-memory.svg``).
+tables (``.md``) and two plots (``-time.svg``, ``-memory.svg``).
 """
 
 from __future__ import annotations

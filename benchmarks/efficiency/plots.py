@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,30 +9,12 @@ from typing import Any
 from benchmarks.efficiency.fit import Point, peaks_by_place, seconds_by_place
 from benchmarks.efficiency.grid import PAPER_LENGTH, Cell
 from benchmarks.efficiency.results import Results
-from engine.errors import InputError
 
 Line = tuple[str, list[Point]]
 
 
-def require_matplotlib() -> None:
-    """Refuse to draw where the package that draws is not installed.
-
-    Raises:
-        InputError: it is not.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(
-            None, None, "plots need matplotlib", "pip install matplotlib, and run again"
-        )
-
-
 def draw(results: Results, *, time: Path, memory: Path) -> None:
-    """Draw both plots, of passages of the paper's length, or else of that with most cells.
-
-    Raises:
-        InputError: matplotlib is not installed.
-    """
-    require_matplotlib()
+    """Draw both plots, of passages of the paper's length, or else of that with most cells."""
     cells = [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
     if not cells:
         return

@@ -103,9 +103,10 @@ def test_an_annotator_that_is_given_twice_is_refused():
             Settings.of(annotators=twice)
 
 
-def test_the_example_in_the_readme_runs(tmp_path, monkeypatch, capsys):
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", readme, re.S) if "from_function" in c)
+def test_the_example_in_the_guide_runs(tmp_path, monkeypatch, capsys):
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "python.md"
+    found = re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.S)
+    (code,) = (c for c in found if "from_function" in c)
     monkeypatch.chdir(tmp_path)
     question = {"id": "1", "input": "red fox", "output": [{"answer": "Ann"}]}
     Path("questions.jsonl").write_text(json.dumps(question) + "\n")
@@ -114,7 +115,7 @@ def test_the_example_in_the_readme_runs(tmp_path, monkeypatch, capsys):
     )
     Path("mine.trec").write_text("1 Q0 x 1 1.0 mine\n")
     names = {}
-    exec(compile(code, "README.md", "exec"), names)
+    exec(compile(code, "python.md", "exec"), names)
     shared = names["result"].labels.filter(annotator="shared")
     assert shared["label"].to_list() == [0.5]
     assert "shared" in capsys.readouterr().out
