@@ -20,7 +20,8 @@ from engine.report import answer, printed, summary
 from engine.report import study as study_report
 from engine.report.audit import Origin
 from engine.report.page.findings import Sources, read_findings
-from engine.report.page.write import BESIDE, PAGE, page_files, write_page
+from engine.report.page.render import BESIDE, PAGE, page_files
+from engine.report.page.write import write_page
 from engine.report.summary import SHARDS
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.folders import Folder, folder_at

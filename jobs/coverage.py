@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,9 @@ from engine.masking import masked
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files
+from engine.report.page.findings import SUMMARY
+from engine.report.page.query_coverage import ASSIGNMENTS, CLUSTERS, write_coverage_page
+from engine.report.page.render import PAGE, page_files
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import write_parquet, write_text
@@ -27,7 +31,7 @@ from jobs._command import ConfigFile, command_line, run_command
 from jobs._progress import shown_progress
 from jobs._terminal import standard_output, warn_of_code
 
-_CLUSTERS, _ASSIGNMENTS, _SUMMARY = "coverage.parquet", "assignments.parquet", "summary.json"
+_NAMES = (CLUSTERS, ASSIGNMENTS, PAGE, SUMMARY)
 
 
 def coverage(
@@ -60,8 +64,8 @@ def coverage(
     seed
         Seed of the clustering and of the p-value.
     out
-        Directory for the tables and the summary, or an address like s3://…; by default nothing is
-        written.
+        Directory for the tables, the summary and the page (report.html), or an address like s3://…; by
+        default nothing is written.
     """
     require_least("clusters", clusters, 1)
     require_least("threads", threads, 1)
@@ -100,19 +104,26 @@ def _print(result: Coverage, *, left_out: int, out: str | None) -> None:
     if left_out:
         console.print_line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
-        console.print_line(f"results -> {folder_at(out).shown()}")
+        console.print_line(
+            f"results -> {folder_at(out).shown()}; {PAGE} there is the page to look at"
+        )
 
 
 def _files(out: str) -> list[Location]:
-    return [folder_at(out).place(name) for name in (_CLUSTERS, _ASSIGNMENTS, _SUMMARY)]
+    return [folder_at(out).place(name) for name in _NAMES]
 
 
 def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
-    with replaced_together(out, last=_SUMMARY) as directory:
-        write_parquet(result.clusters, directory / _CLUSTERS)
-        write_parquet(result.assignments, directory / _ASSIGNMENTS)
+    def earlier() -> Iterator[str]:
+        yield from page_files(folder_at(out))
+        yield from _NAMES
+
+    with replaced_together(out, earlier, last=SUMMARY) as directory:
+        write_parquet(result.clusters, directory / CLUSTERS)
+        write_parquet(result.assignments, directory / ASSIGNMENTS)
         text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-        write_text(text, directory / _SUMMARY)
+        write_text(text, directory / SUMMARY)
+        write_coverage_page(result, summary, directory)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``erag report``: the page of an evaluation that was done before."""
+"""``erag report``: the page of a result that was made before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobs._terminal import say
 
 
 def report(folder: Path, /, *, single_file: bool = False, passages: bool = True) -> None:
-    """Make the page of an evaluation again, from the folder that erag evaluate wrote.
+    """Make the page of a result again, from the folder that erag evaluate or erag coverage wrote.
 
     Reads nothing with an LLM. The passages come from the files that the evaluation was given; where they have
     changed since, nothing is written.
@@ -18,7 +18,7 @@ def report(folder: Path, /, *, single_file: bool = False, passages: bool = True)
     Parameters
     ----------
     folder
-        What erag evaluate --out named.
+        What --out of erag evaluate or erag coverage named.
     single_file
         Put everything into report.html, which can then be sent by itself.
     passages

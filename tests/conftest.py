@@ -111,9 +111,11 @@ needs_bf16_arithmetic = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page takes a second to draw, and hundreds of tests evaluate something: those marked ``pages`` draw it."""
-    results = sys.modules.get("jobs._results")
-    if results is not None and request.node.get_closest_marker("pages") is None:
-        monkeypatch.setattr(results, "write_page", lambda *_, **__: None)
+    if request.node.get_closest_marker("pages") is not None:
+        return
+    for module, name in (("jobs._results", "write_page"), ("jobs.coverage", "write_coverage_page")):
+        if module in sys.modules:
+            monkeypatch.setattr(sys.modules[module], name, lambda *_, **__: None)
 
 
 def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.DataFrame:

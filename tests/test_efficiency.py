@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.efficiency import __main__ as efficiency
-from benchmarks.efficiency import decide, plots, predict, process
+from benchmarks.efficiency import decide, page, plots, predict, process
 from benchmarks.efficiency.changes import CHANGES, FIRST, listed
 from benchmarks.efficiency.fit import (
     Point,
@@ -281,11 +281,29 @@ def test_what_was_left_out_is_told_in_few_lines():
     ]
 
 
-def test_plots_are_drawn(tmp_path):
-    plots.draw(filled(tmp_path), time=tmp_path / "t.svg", memory=tmp_path / "m.svg")
-    for name, label in (("t", "seconds a query"), ("m", "MiB above the loaded model")):
-        assert "<svg" in (tmp_path / f"{name}.svg").read_text()
-        assert label in (tmp_path / f"{name}.svg").read_text()
+def test_the_page_has_the_tables_and_both_plots(tmp_path):
+    results = filled(tmp_path)
+    files = {name: tmp_path / name for name in ("page", "time", "memory")}
+    page.write(results, {replace(CELL, k=50): "needs 9.9 GiB"}, **files)
+    for name, label in (("time", "seconds a query"), ("memory", "MiB above the loaded model")):
+        assert "<svg" in files[name].read_text()
+        assert label in files[name].read_text()
+    text = files["page"].read_text()
+    # k = 10 on the engine and without a fused kernel, k = 20.
+    assert "takes 0.50 to 4.00 times as long as eRAG" in text
+    assert "It is slower in 2 of 3 cells." in text
+    assert "t5-small, in-prompt: 4.00 at k = 20." in text
+    assert "2.10 (2.00 to 2.20)" in text
+    assert "**" not in text.partition("<body>")[2]
+    assert "needs 9.9 GiB" in text
+    assert text.count("<svg") == 2
+
+
+def test_a_page_without_figures_says_so(tmp_path):
+    files = {name: tmp_path / name for name in ("page", "time", "memory")}
+    page.write(Results(tmp_path / "r.json", HERE), {CELL: "no time left"}, **files)
+    assert "No time was measured yet." in files["page"].read_text()
+    assert not files["time"].exists()
 
 
 def test_lines_of_a_plot_have_one_length_of_passages():

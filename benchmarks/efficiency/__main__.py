@@ -9,7 +9,7 @@ and without; for several k and lengths of passages. docs/efficiency.md says what
 
 Each cell runs in a process of its own, is not run where its predicted peak exceeds the budget, ends at
 ``--limit``, and is saved as it ends: the same command goes on where it was. Beside the JSON file stand the
-tables (``.md``) and two plots (``-time.svg``, ``-memory.svg``).
+tables (``.md``), two plots (``-time.svg``, ``-memory.svg``) and a page with both (``.html``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks._harness import make_parser
-from benchmarks.efficiency import plots, predict
+from benchmarks.efficiency import page, predict
 from benchmarks.efficiency.changes import CHANGES
 from benchmarks.efficiency.grid import (
     SHAPES,
@@ -34,7 +34,7 @@ from benchmarks.efficiency.grid import (
     quick_grid,
 )
 from benchmarks.efficiency.results import Results
-from benchmarks.efficiency.table import grouped, markdown, page
+from benchmarks.efficiency.table import grouped, markdown, ratios
 from engine.errors import InputError, require_least
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
@@ -235,19 +235,18 @@ def _run(options: argparse.Namespace) -> int:
     left = run_cells(cells, conditions, results, hours=options.hours, limit=options.limit)
     table = markdown(results, left)
     if results.outcomes:
-        results.add_page(page(results))
+        results.add_page(ratios(results))
     print("\n".join(table))
     stem = options.json.with_suffix("")
     write_text("\n".join(table) + "\n", stem.with_suffix(".md"))
     failed = [cell for cell in cells if results.outcomes.get(cell, {}).get("status") == "failed"]
-    try:
-        plots.draw(
-            results,
-            time=stem.with_name(f"{stem.name}-time.svg"),
-            memory=stem.with_name(f"{stem.name}-memory.svg"),
-        )
-    except InputError as error:  # the tables are there without them
-        print(error)
+    page.write(
+        results,
+        left,
+        page=stem.with_suffix(".html"),
+        time=stem.with_name(f"{stem.name}-time.svg"),
+        memory=stem.with_name(f"{stem.name}-memory.svg"),
+    )
     done = sum(results.figures(cell) is not None for cell in cells)
     print(f"{done} of {len(cells)} cells done, {time.monotonic() - start:.0f} s; {options.json}")
     return int(bool(failed))

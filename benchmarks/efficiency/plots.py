@@ -1,23 +1,25 @@
-"""The two plots of ``benchmarks.efficiency``: time against k, and memory against k, as SVG."""
+"""The two plots of ``benchmarks.efficiency``: time against k, and memory against k."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.efficiency.fit import Point, peaks_by_place, seconds_by_place
 from benchmarks.efficiency.grid import PAPER_LENGTH, Cell
 from benchmarks.efficiency.results import Results
+from benchmarks.efficiency.table import timed
+from engine.report.page.plotting import COLOURS, MARKERS, Drawing
 
 Line = tuple[str, list[Point]]
+_COLUMNS = 3
 
 
-def draw(results: Results, *, time: Path, memory: Path) -> None:
-    """Draw both plots, of passages of the paper's length, or else of that with most cells."""
-    cells = [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
+def drawings(results: Results) -> list[Drawing]:
+    """Both plots, of passages of the paper's length, or else of that with most cells; none without cells."""
+    cells = timed(results)
     if not cells:
-        return
+        return []
     lengths = [cell.length for cell in cells]
     length = PAPER_LENGTH
     if length not in lengths:
@@ -25,13 +27,12 @@ def draw(results: Results, *, time: Path, memory: Path) -> None:
     kinds: dict[tuple[str, str, str], Cell] = {}
     for cell in cells:
         kinds.setdefault((cell.model, cell.augmentation, cell.way), cell)
-    pictures: list[tuple[Path, str, Callable[[Cell], list[Line]]]] = [
-        (time, "seconds a query", lambda cell: _times(results, cell)),
-        (memory, "MiB above the loaded model", lambda cell: _peaks(results, cell)),
+    times = [(" ".join(name), at(_times(results, cell), length)) for name, cell in kinds.items()]
+    peaks = [(" ".join(name), at(_peaks(results, cell), length)) for name, cell in kinds.items()]
+    return [
+        _drawing("time", "Time against k", "seconds a query", length, times),
+        _drawing("memory", "Memory against k", "MiB above the loaded model", length, peaks),
     ]
-    for path, label, lines in pictures:
-        panels = [(" ".join(name), at(lines(cell), length)) for name, cell in kinds.items()]
-        _draw(path, label, f"passages of {length} tokens", panels)
 
 
 def at(lines: Sequence[Line], length: int) -> list[Line]:
@@ -64,33 +65,36 @@ def _peaks(results: Results, cell: Cell) -> list[Line]:
     ]
 
 
-def _draw(path: Path, label: str, title: str, panels: Sequence[tuple[str, Sequence[Line]]]) -> None:
+def _drawing(
+    name: str, title: str, label: str, length: int, panels: Sequence[tuple[str, Sequence[Line]]]
+) -> Drawing:
     """A panel for each model and way, both axes logarithmic and shared."""
-    from matplotlib.figure import Figure
-
-    columns = min(3, len(panels))
+    columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.2 * rows), layout="constrained")
-    axes: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for place, axis in enumerate(axes.flat):
-        if place >= len(panels):
-            axis.set_visible(False)
-            continue
-        name, lines = panels[place]
-        for line, points in lines:
-            axis.plot(
-                [point.k for point in points],
-                [point.value for point in points],
-                marker="o",
-                label=line,
-            )
-        axis.set_title(name, fontsize=9)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("k")
-        axis.set_ylabel(label)
-        axis.grid(visible=True, which="major", linewidth=0.4)
-        if lines:
-            axis.legend(fontsize=7)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, format="svg", metadata={"Date": None})
+
+    def draw(figure: Any) -> None:
+        axes: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for place, axis in enumerate(axes.flat):
+            if place >= len(panels):
+                axis.set_visible(False)
+                continue
+            panel, lines = panels[place]
+            for number, (line, points) in enumerate(lines):
+                axis.plot(
+                    [point.k for point in points],
+                    [point.value for point in points],
+                    color=COLOURS[number],
+                    marker=MARKERS[number],
+                    markersize=4.5,
+                    label=line,
+                )
+            axis.set_title(panel, fontsize=9)
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.set_xlabel("k")
+            axis.set_ylabel(label)
+            if lines:
+                axis.legend(fontsize=7)
+
+    caption = f"Passages of {length} tokens; medians of rounds; both axes logarithmic."
+    return Drawing(name, title, caption, 3.0 * rows, draw, width=3.7 * columns)

@@ -24,6 +24,7 @@ from benchmarks.efficiency.fit import (
 )
 from benchmarks.efficiency.grid import METHODS, Cell
 from benchmarks.efficiency.results import Results
+from engine.report.page.content import Grid
 
 # Salemi & Zamani 2024, Table 2: T5-small with 50 passages, over KILT's datasets, on a GPU.
 PAPER = {
@@ -31,8 +32,22 @@ PAPER = {
     "memory of a query": "7 to 15",
     "memory of a document": "30 to 48",
 }
+LEFT_OUT = "Left out"
 _UNKNOWN = "·"
 Left = Mapping[Cell, str]
+
+
+def grids(results: Results) -> list[Grid]:
+    """All tables; what is bold in Markdown stands between two pairs of asterisks."""
+    times = sorted(timed(results), key=_place)
+    kinds = list(dict.fromkeys(_kind(cell) for cell in times))
+    return [
+        _costs(results, times),
+        _fastest(results, times),
+        _exponents(results, kinds),
+        _crossings(results, times),
+        _savings(results),
+    ]
 
 
 def markdown(results: Results, left: Left) -> list[str]:
@@ -41,31 +56,21 @@ def markdown(results: Results, left: Left) -> list[str]:
     Args:
         left: cells that were not run, with the reason.
     """
-    times = sorted(_timed(results), key=_place)
-    kinds = list(dict.fromkeys(_kind(cell) for cell in times))
-    return [
-        *results.described(),
-        "",
-        *_costs(results, times),
-        "",
-        *_fastest(results, times),
-        "",
-        *_exponents(results, kinds),
-        "",
-        *_crossings(results, times),
-        "",
-        *_savings(results),
-        "",
-        *_left_out(results, left),
-    ]
+    lines = [*results.described(), ""]
+    for grid in grids(results):
+        lines += [f"### {grid.title}", ""]
+        lines += [grid.caption, ""] if grid.caption else []
+        lines += [*_rows(grid.head, grid.rows), ""]
+    reasons = [f"- {text}" for text in grouped(left_out(results, left))]
+    return [*lines, f"### {LEFT_OUT}", "", *(reasons or ["Nothing."])]
 
 
-def page(results: Results) -> list[Line]:
+def ratios(results: Results) -> list[Line]:
     """The ratios at the largest number of passages of each model, augmentation and way, for the page of all
     benchmarks.
     """
     largest: dict[tuple[str, ...], Cell] = {}
-    for cell in sorted(_timed(results), key=lambda one: (one.k, one.length)):
+    for cell in sorted(timed(results), key=lambda one: (one.k, one.length)):
         largest[cell.model, cell.augmentation, cell.way] = cell
     lines: list[Line] = []
     for cell in largest.values():
@@ -80,7 +85,7 @@ def page(results: Results) -> list[Line]:
     return lines
 
 
-def _timed(results: Results) -> list[Cell]:
+def timed(results: Results) -> list[Cell]:
     """The time cells that are done."""
     return [cell for cell in results.outcomes if cell.kind == "time" and results.figures(cell)]
 
@@ -108,16 +113,13 @@ def _mebibytes(value: int | None) -> str:
     return _UNKNOWN if value is None else f"{value / 2**20:.0f}"
 
 
-def _costs(results: Results, times: Sequence[Cell]) -> Iterator[str]:
-    yield "### Time and memory, as in the paper's Table 2"
-    yield ""
-    yield (
+def _costs(results: Results, times: Sequence[Cell]) -> Grid:
+    caption = (
         "Seconds a query, and MiB above the loaded model. Time: the median of the ratios of pairs of "
         "rounds, and their range; CPU: the ratio of the time of all threads, which other work on the machine "
         "disturbs less. Memory of a query: the list in one read against its k passages in one "
         "batch; of a document: the list against one passage."
     )
-    yield ""
     head = ["model", "augmentation", "way", "k", "tokens", "end to end s", "eRAG s", "time ratio"]
     head += ["CPU", "end to end MiB", "k passages MiB", "ratio", "1 passage MiB", "ratio"]
     paper = ["paper: T5-small", "", "", "50", "", "", "", PAPER["time"], "", "", ""]
@@ -127,7 +129,8 @@ def _costs(results: Results, times: Sequence[Cell]) -> Iterator[str]:
         figures = results.figures(cell)
         assert figures is not None  # only cells that are done are given
         rows.append(_cost_row(cell, times_of(figures), peaks_of(results, cell)))
-    yield from _rows(head, rows)
+    title = "Time and memory, as in the paper's Table 2"
+    return Grid("costs", caption, head, rows, names=3, title=title)
 
 
 def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
@@ -150,11 +153,8 @@ def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
     ]
 
 
-def _fastest(results: Results, times: Sequence[Cell]) -> Iterator[str]:
-    yield "### Each method by its fastest way"
-    yield ""
-    yield "Seconds a query where several ways were measured: neither method is held back by how it is read."
-    yield ""
+def _fastest(results: Results, times: Sequence[Cell]) -> Grid:
+    caption = "Seconds a query where several ways were measured: neither method is held back by how it is read."
     head = ["model", "augmentation", "k", "tokens", "end to end s", "by", "eRAG s", "by", "ratio"]
     rows = [
         [
@@ -165,19 +165,17 @@ def _fastest(results: Results, times: Sequence[Cell]) -> Iterator[str]:
         ]
         for place, own in fastest(results, times).items()
     ]
-    yield from _rows(head, rows)
+    title = "Each method by its fastest way"
+    return Grid("fastest", caption, head, rows, names=2, title=title)
 
 
-def _exponents(results: Results, kinds: Sequence[Cell]) -> Iterator[str]:
-    yield "### Exponents"
-    yield ""
-    yield (
+def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
+    caption = (
         "Of k and of the passages' length d, fitted to all cells of a row; the paper has "
         "O(l k² d²) for end-to-end evaluation and O(l k d²) for eRAG. In brackets the exponent of k "
         "between the two largest k: what small cells cost whatever they read lowers the fit. Memory: of "
         "one read or batch, so that eRAG's is that of k passages together."
     )
-    yield ""
     head = ["model", "augmentation", "way", "method", "time: k", "d", "cells", "memory: k", "d"]
     rows = []
     for kind in kinds:
@@ -198,12 +196,10 @@ def _exponents(results: Results, kinds: Sequence[Cell]) -> Iterator[str]:
             )
     rows.append(["paper", "", "", "end-to-end", "2", "2", "", "", ""])
     rows.append(["paper", "", "", "erag", "1", "2", "", "", ""])
-    yield from _rows(head, rows)
+    return Grid("exponents", caption, head, rows, names=4, title="Exponents")
 
 
-def _crossings(results: Results, times: Sequence[Cell]) -> Iterator[str]:
-    yield "### Where end-to-end evaluation takes longer than eRAG"
-    yield ""
+def _crossings(results: Results, times: Sequence[Cell]) -> Grid:
     found: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for cell in times:
         figures = results.figures(cell)
@@ -215,18 +211,16 @@ def _crossings(results: Results, times: Sequence[Cell]) -> Iterator[str]:
         [*key, ", ".join(str(k) for k, _ in sorted(ratios)), crossing(ratios)]
         for key, ratios in found.items()
     ]
-    yield from _rows(head, rows)
+    title = "Where end-to-end evaluation takes longer than eRAG"
+    return Grid("crossings", "", head, rows, names=3, title=title)
 
 
-def _savings(results: Results) -> Iterator[str]:
-    yield "### What the engine saves"
-    yield ""
-    yield (
+def _savings(results: Results) -> Grid:
+    caption = (
         "Both methods on the same lists: the reader's seconds (medians), and reads and tokens, of an "
         "evaluation with sharing (Fusion-in-Decoder: one encoder pass; in-prompt: shared beginnings), "
         "with a store of the first retriever's reads, and with both, against neither."
     )
-    yield ""
     head = ["model", "augmentation", "evaluation", "with", "seconds", "saved", "reads", "tokens"]
     rows = []
     for cell in results.outcomes:
@@ -244,23 +238,18 @@ def _savings(results: Results) -> Iterator[str]:
                     *[_number(seconds), saved, str(side["reads"]), f"{side['tokens']:,}"],
                 ]
             )
-    yield from _rows(head, rows)
+    return Grid("savings", caption, head, rows, names=4, title="What the engine saves")
 
 
-def _left_out(results: Results, left: Left) -> Iterator[str]:
-    yield "### Left out"
-    yield ""
+def left_out(results: Results, left: Left) -> dict[Cell, str]:
+    """The cells without figures, with the reason: those of ``left``, those stopped, and those that failed."""
     reasons = dict(left)
     for cell, outcome in results.outcomes.items():
         if outcome["status"] == "stopped":
             reasons[cell] = f"stopped after {outcome['limit']:.0f} s"
         elif outcome["status"] == "failed":
             reasons[cell] = f"failed: {outcome['why']}"
-    if not reasons:
-        yield "Nothing."
-        return
-    for text in grouped(reasons):
-        yield f"- {text}"
+    return reasons
 
 
 def grouped(reasons: Left) -> Iterator[str]:

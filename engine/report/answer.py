@@ -17,7 +17,7 @@ from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Study
 from engine.reading.costs import ReadingCosts, merge_kinds
 from engine.report import costs, layout, printed, verdict
-from engine.report.page.write import PAGE
+from engine.report.page.render import PAGE
 from engine.tables import ANNOTATOR, BEST, MEASURE, METHOD, NOTE, RUN, VALUE
 from engine.wording import counted
 

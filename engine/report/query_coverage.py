@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -34,7 +34,12 @@ from engine.tables import (
 from engine.wording import counted
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
-_ALPHA = 0.05
+ALPHA = 0.05
+# What the two tables of ``gaps`` show.
+GAPS = (
+    "User queries without an evaluation query in their cluster",
+    "Clusters with fewer evaluation queries than expected by chance",
+)
 # What queries are identified by in the summary.
 _ASKED = (QUERY_ID, QUERY)
 # Limits of what is printed; the files hold everything.
@@ -43,16 +48,18 @@ _EXAMPLES = 3
 _CHARACTERS = 60
 
 
-def shown_tables(coverage: Coverage) -> list[Table]:
-    """The largest clusters without evaluation queries, and those with fewer than by chance."""
+def gaps(coverage: Coverage) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The clusters of user queries without evaluation queries, and those with fewer than by chance."""
     table = coverage.clusters
     uncovered = table.filter((pl.col(EVALUATION_QUERIES) == 0) & (pl.col(USER_QUERIES) > 0))
-    sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < _ALPHA))
+    sparse = table.filter((pl.col(EVALUATION_QUERIES) > 0) & (pl.col(P_HOLM) < ALPHA))
+    return uncovered, sparse
+
+
+def shown_tables(coverage: Coverage) -> list[Table]:
+    """The largest clusters without evaluation queries, and those with fewer than by chance."""
     shown_tables = []
-    for rows, title in (
-        (uncovered, "User queries without an evaluation query in their cluster"),
-        (sparse, "Clusters with fewer evaluation queries than expected by chance"),
-    ):
+    for rows, title in zip(gaps(coverage), GAPS, strict=True):
         if not rows.is_empty():
             limit = f", the {_CLUSTERS} largest of {rows.height}" if rows.height > _CLUSTERS else ""
             shown_tables.append(_table(title + limit, rows.head(_CLUSTERS), coverage))
@@ -73,9 +80,9 @@ def _table(title: str, rows: pl.DataFrame, coverage: Coverage) -> Table:
     result.add_column(Text("\nthose nearest to its centroid"))
     result.add_column(Text("\ncosine"), justify="right", no_wrap=True)
     for row in rows.iter_rows(named=True):
-        values = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({_share(row, coverage)})"]
+        values = [str(row[CLUSTER]), f"{row[USER_QUERIES]} ({share(row, coverage)})"]
         values += [str(row[EVALUATION_QUERIES])] if with_evaluation else []
-        values += [_other_starts(row[UNCOVERED], starts)] if repeated else []
+        values += [other_starts(row[UNCOVERED], starts)] if repeated else []
         values += [layout.p_value(row[P_HOLM])]
         examples = [*zip(row[EXAMPLES], row[EXAMPLE_SIMILARITIES], strict=True)][:_EXAMPLES]
         queries = [(_short(text), cosine) for text, cosine in examples]
@@ -88,7 +95,8 @@ def _table(title: str, rows: pl.DataFrame, coverage: Coverage) -> Table:
     return result
 
 
-def _share(row: dict[str, Any], coverage: Coverage) -> str:
+def share(row: Mapping[str, Any], coverage: Coverage) -> str:
+    """The share of all user queries that a cluster has."""
     return f"{row[USER_QUERIES] / coverage.figures.user_queries:.1%}"
 
 
@@ -113,7 +121,7 @@ def lines(coverage: Coverage) -> list[str]:
         f"{f.expected_share:.1%}; p of as much or more: {layout.p_value(f.p)}",
         f"in the tightest clusters, those shown: {counted(f.uncovered_queries, 'user [query|queries]')}, in "
         f"{counted(f.uncovered_clusters, 'cluster[|s]')} ({f.expected_clusters:.1f} expected by chance)",
-        *(f"note: {note}" for note in _notes(coverage)),
+        *(f"note: {note}" for note in notes(coverage)),
     ]
 
 
@@ -122,12 +130,13 @@ def _range(shares: Sequence[float]) -> str:
     return f"{low} in each" if low == high else f"from {low} to {high}"
 
 
-def _other_starts(uncovered: float, starts: int) -> str:
+def other_starts(uncovered: float, starts: int) -> str:
     """How much of an uncovered cluster is uncovered in the clusterings of other starts too."""
     return f"{max(0.0, uncovered * starts - 1) / (starts - 1):.0%}"
 
 
-def _notes(coverage: Coverage) -> Iterator[str]:
+def notes(coverage: Coverage) -> Iterator[str]:
+    """What the figures show, and what they do not."""
     f = coverage.figures
     if f.clusters == 1:
         yield "a single cluster is always covered; use two or more clusters"
@@ -135,7 +144,7 @@ def _notes(coverage: Coverage) -> Iterator[str]:
         yield "every cluster has an evaluation query" + (
             "; more clusters would show finer gaps" if f.clusters < coverage.texts else ""
         )
-    elif f.p < _ALPHA:
+    elif f.p < ALPHA:
         yield (
             "more is left out than chance explains: the evaluation is not representative of what "
             "users ask"

@@ -29,6 +29,7 @@ def coverage(files, *more):
     return erag("coverage", *[p for name, f in files.items() for p in (f"--{name}", f)], *more)
 
 
+@pytest.mark.pages
 def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
     files, tmp_path, capsys
 ):
@@ -63,6 +64,8 @@ def test_topics_without_evaluation_queries_are_found_with_the_bundled_encoder(
         one, other = (pl.read_parquet(d / f"{name}.parquet") for d in (out, again))
         assert one.equals(other)
     repeated = json.loads((again / "summary.json").read_text())["audit"]
+    assert (out / "report" / "figures" / "share.svg").exists()
+    assert "leaves out 55.0% of what users ask" in (out / "report.html").read_text()
     assert repeated["tables_sha256"] == audit["tables_sha256"]
     assert repeated["files"][1]["sha256"] != audit["files"][1]["sha256"]  # it is packed
 

@@ -1,10 +1,9 @@
-"""What each picture of a page shows, and how it is drawn on an empty figure."""
+"""What each picture of an evaluation's page shows, and how it is drawn on an empty figure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,34 +11,23 @@ import polars as pl
 from engine import tables
 from engine.report.page import shares
 from engine.report.page.findings import Findings
+from engine.report.page.plotting import (
+    COLOURS,
+    FAINT,
+    INK,
+    MARKERS,
+    Drawing,
+    add_legend,
+    draw_intervals,
+    name_rows,
+)
 from engine.tables import TAU, high_of, low_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart, each with a marker, so
-# that colour is never the only sign. The page maps them to lighter ones on a dark ground.
-INK, FAINT = "#1f2328", "#d1d9e0"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = ("o", "s", "^", "D", "v", "P")
 # Runs, and annotators, that a picture has room for.
 _MOST_RUNS, _MOST_SERIES = 20, 6
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A picture to be drawn: as in ``figures.Picture``, and its height in inches.
-
-    Attributes:
-        draw: draws it on an empty figure.
-    """
-
-    name: str
-    title: str
-    caption: str
-    height: float
-    draw: Callable[[Any], None]
 
 
 def drawings(findings: Findings) -> Iterator[Drawing]:
@@ -76,7 +64,7 @@ def _scores(findings: Findings) -> Drawing:
         for place, (name, means) in enumerate(series):
             offset = (place - (len(series) - 1) / 2) * 0.7 / len(series)
             points = [(row + offset, mean) for row, mean in enumerate(means) if mean is not None]
-            _intervals(
+            draw_intervals(
                 axes,
                 [mean.value for _, mean in points],
                 [row for row, _ in points],
@@ -84,10 +72,10 @@ def _scores(findings: Findings) -> Drawing:
                 place,
                 name,
             )
-        _rows(axes, runs)
+        name_rows(axes, runs)
         axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
         axes.set_xlabel("mean over queries")
-        _legend(figure, axes, len(series))
+        add_legend(figure, axes, len(series))
 
     n = max(mean.n for _, means in series for mean in means if mean is not None)
     more = f" The {_MOST_RUNS} best of {len(findings.runs)} runs." * (
@@ -115,11 +103,11 @@ def _correlations(findings: Findings) -> Drawing:
                 axes.barh(row, high - low, left=low, height=0.5, color=FAINT, label=label, zorder=1)
             label = "Kendall's tau" if row == 0 else None
             bounds = (cell[low_of(TAU)], cell[high_of(TAU)])
-            _intervals(axes, [cell[TAU]], [row], [bounds], 0, label)
+            draw_intervals(axes, [cell[TAU]], [row], [bounds], 0, label)
         axes.axvline(0, color=INK, linewidth=0.8)
-        _rows(axes, [f"{cell[tables.ANNOTATOR]} {cell[tables.MEASURE]}" for cell in cells])
+        name_rows(axes, [f"{cell[tables.ANNOTATOR]} {cell[tables.MEASURE]}" for cell in cells])
         axes.set_xlabel("Kendall's tau with the end-to-end score")
-        _legend(figure, axes, 2)
+        add_legend(figure, axes, 2)
 
     methods = sorted({cell[tables.METHOD] for cell in cells} - {""})
     made = f", {' and '.join(methods)}" if methods else ""
@@ -142,7 +130,7 @@ def _by_measure(findings: Findings) -> Drawing:
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, (name, bins) in enumerate(binned):
-            _intervals(
+            draw_intervals(
                 axes,
                 [one.score.value for one in bins],
                 [one.measure for one in bins],
@@ -154,7 +142,7 @@ def _by_measure(findings: Findings) -> Drawing:
         axes.set_xlabel("value of the measure")
         axes.set_ylabel(f"end-to-end score ({findings.metric})")
         axes.set_ylim(bottom=0)
-        _legend(figure, axes, len(binned))
+        add_legend(figure, axes, len(binned))
 
     return Drawing(
         "measures",
@@ -190,7 +178,7 @@ def _by_rank(findings: Findings, by_rank: pl.DataFrame) -> Drawing:
         axes.set_ylabel("share labelled above 0")
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _legend(figure, axes, len(names))
+        add_legend(figure, axes, len(names))
 
     return Drawing(
         "ranks",
@@ -218,10 +206,10 @@ def _of_annotators(pairs: Sequence[shares.Pair]) -> Drawing:
                 hatch=hatch, edgecolor=INK, linewidth=0.4, label=legend,
             )  # fmt: skip
             left = [before + width for before, width in zip(left, widths, strict=True)]
-        _rows(axes, [f"{pair.first} and {pair.second}" for pair in pairs])
+        name_rows(axes, [f"{pair.first} and {pair.second}" for pair in pairs])
         axes.set_xlim(0, 1)
         axes.set_xlabel("share of the listed passages")
-        _legend(figure, axes, 4)
+        add_legend(figure, axes, 4)
 
     first = pairs[0]
     return Drawing(
@@ -249,7 +237,7 @@ def _by_k(findings: Findings, conditions: pl.DataFrame) -> Drawing:
         for place, name in enumerate(names):
             of_one = best.filter(pl.col("annotator") == name).sort("k")
             bounds = list(of_one.select(low_of(TAU), high_of(TAU)).iter_rows())
-            _intervals(
+            draw_intervals(
                 axes,
                 of_one[TAU].to_list(),
                 of_one["k"].to_list(),
@@ -261,7 +249,7 @@ def _by_k(findings: Findings, conditions: pl.DataFrame) -> Drawing:
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_xlabel("passages in the list (k)")
         axes.set_ylabel("Kendall's tau, best measure")
-        _legend(figure, axes, len(names))
+        add_legend(figure, axes, len(names))
 
     return Drawing(
         "cutoffs",
@@ -289,10 +277,10 @@ def _costs(kinds: dict[str, Any]) -> Drawing:
             )  # fmt: skip
             texts = [f" {kinds[kind][key]:,.0f}" for _, key in rows]
             axes.bar_label(bars, texts, fontsize=8)
-        _rows(axes, [name for name, _ in rows])
+        name_rows(axes, [name for name, _ in rows])
         axes.set_xlabel("relative to eRAG's single passages")
         axes.margins(x=0.15)
-        _legend(figure, axes, 2)
+        add_legend(figure, axes, 2)
 
     return Drawing(
         "costs",
@@ -303,59 +291,6 @@ def _costs(kinds: dict[str, Any]) -> Drawing:
         2.7,
         draw,
     )
-
-
-# Wide: what a series of points with intervals is.
-def _intervals(
-    axes: Axes,
-    values: Sequence[float],
-    places: Sequence[float],
-    bounds: Sequence[tuple[float, float]],
-    series: int,
-    label: str | None,
-    *,
-    upright: bool = False,
-) -> None:
-    """Points with intervals, across or, with ``upright``, along the vertical axis; NaN bounds are left out."""
-    colour = COLOURS[series % len(COLOURS)]
-    errors = [
-        [
-            0.0 if math.isnan(low) else max(0.0, value - low)
-            for value, (low, _) in zip(values, bounds, strict=True)
-        ],
-        [
-            0.0 if math.isnan(high) else max(0.0, high - value)
-            for value, (_, high) in zip(values, bounds, strict=True)
-        ],
-    ]
-    x, y = (places, values) if upright else (values, places)
-    axes.errorbar(
-        x,
-        y,
-        yerr=errors if upright else None,
-        xerr=None if upright else errors,
-        fmt=MARKERS[series % len(MARKERS)] + ("-" if upright else ""),
-        color=colour,
-        markersize=5.5,
-        linewidth=1.4,
-        capsize=2.5,
-        label=label,
-        zorder=3,
-    )
-
-
-def _rows(axes: Axes, names: Sequence[str]) -> None:
-    """Names of rows, the first one on top."""
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-
-
-def _legend(figure: Figure, axes: Axes, entries: int) -> None:
-    if entries > 1:
-        figure.legend(
-            *axes.get_legend_handles_labels(), loc="outside upper left", ncols=min(entries, 3)
-        )
 
 
 def _range(numbers: Sequence[int]) -> str:

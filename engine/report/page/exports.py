@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from engine.report.page.overview import Grid
+from engine.report.page.content import Grid
 
 _LATEX = str.maketrans(
     {

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engine.report.page.drawings import FAINT, INK, drawings
-from engine.report.page.findings import Findings
-from engine.report.page.overview import Grid
+from engine.report.page.content import Grid
+from engine.report.page.plotting import FAINT, INK, Drawing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_WIDTH = 5.6
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "erag-engine",
@@ -59,15 +57,15 @@ class Picture:
     png: bytes = b""
 
 
-def pictures(findings: Findings, *, with_png: bool) -> list[Picture]:
-    """Every picture that the evaluation has figures for."""
+def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
+    """Draw pictures; as PNG, too, with ``with_png``."""
     import matplotlib
     from matplotlib.figure import Figure
 
     drawn = []
     with matplotlib.rc_context(_STYLE):
-        for drawing in drawings(findings):
-            figure = Figure(figsize=(_WIDTH, drawing.height), layout="constrained")
+        for drawing in drawings:
+            figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
             drawing.draw(figure)
             png = _saved(figure, "png", facecolor="white", dpi=200) if with_png else b""
             svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
@@ -85,7 +83,7 @@ def as_grid(pictures: Sequence[Picture]) -> Grid:
     """The pictures' names and captions as a table, for who uses their files."""
     return Grid(
         "figures",
-        "Pictures of this evaluation.",
+        "The pictures of this page.",
         ["file", "shows", "caption"],
         [[picture.name, picture.title, picture.caption] for picture in pictures],
         names=3,

@@ -26,7 +26,7 @@ SUMMARY = "summary.json"
 SUCCESS = 0.5
 # Judges' verdicts on claims and answers to questions are right or wrong; other scores are right in part.
 _EXACT = frozenset({"em", "accuracy"})
-_REMEDY = "name the folder that `erag evaluate` wrote"
+_REMEDY = "name the folder that `erag evaluate` or `erag coverage` wrote"
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,7 @@ class Findings:
         """A table of the evaluation; without rows where it has none of that name."""
         path = self.folder / f"{name}.parquet"
         schema: tables.Schema = getattr(tables, name.upper())
-        if not path.exists():
-            return tables.empty(schema)
-        frame = read_parquet(path)
-        if missing := [column for column in schema if column not in frame.columns]:
-            problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
-            raise InputError(path, None, problem, "evaluate again; reads come from the store")
-        return frame.select(list(schema))
+        return read_table(path, schema) if path.exists() else tables.empty(schema)
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:
@@ -209,11 +203,24 @@ def mean_interval(values: pl.Series, confidence: float) -> Interval:
     return Interval(mean, low, high, n)
 
 
-def read_findings(folder: Path, sources: Sources | None) -> Findings:
-    """The evaluation that a folder holds.
+def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
+    """A table of a result, with the columns of a schema.
 
     Raises:
-        InputError: the folder holds none, or one of an earlier version that cannot be shown.
+        InputError: it cannot be read, or lacks a column.
+    """
+    frame = read_parquet(path)
+    if missing := [column for column in schema if column not in frame.columns]:
+        problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
+        raise InputError(path, None, problem, "evaluate again; reads come from the store")
+    return frame.select(list(schema))
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The content of a folder's ``summary.json``.
+
+    Raises:
+        InputError: it has none that can be read.
     """
     path = folder / SUMMARY
     try:
@@ -223,7 +230,19 @@ def read_findings(folder: Path, sources: Sources | None) -> Findings:
         raise InputError(path, None, problem, _REMEDY) from None
     except ValueError as error:
         raise InputError(path, None, f"is not JSON ({error})", _REMEDY) from None
-    needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
-    if not isinstance(summary, dict) or not needed <= summary.keys():
+    if not isinstance(summary, dict):
         raise InputError(path, None, "is not the summary of an evaluation", _REMEDY)
+    return summary
+
+
+def read_findings(folder: Path, sources: Sources | None) -> Findings:
+    """The evaluation that a folder holds.
+
+    Raises:
+        InputError: the folder holds none, or one of an earlier version that cannot be shown.
+    """
+    summary = read_summary(folder)
+    needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
+    if not needed <= summary.keys():
+        raise InputError(folder / SUMMARY, None, "is not the summary of an evaluation", _REMEDY)
     return Findings(summary, folder, sources)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from engine import tables
+from engine.report.page.content import Answer, Grid, sentence
 from engine.report.page.findings import Findings, Interval
 from engine.tables import RHO, TAU, TAU_REACHED, high_of, low_of
 from engine.wording import counted
@@ -16,37 +16,6 @@ MINUS = "\N{MINUS SIGN}"
 _NOTHING = "\N{EM DASH}"
 # Reads of one passage and of several, as ``summary.json`` names them.
 _KINDS = {"single": "single passages", "whole": "whole lists"}
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table for people: every cell a text. The first ``names`` columns are names, the others figures.
-
-    Attributes:
-        name: of its files.
-        caption: what the figures are of, and how their intervals were made.
-    """
-
-    name: str
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    names: int = 1
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer in words.
-
-    Attributes:
-        headline: which run, or that the data do not say.
-        reasons: what that rests on, a sentence each.
-        facts: a name and a text each: what was measured, on what, at what cost.
-    """
-
-    headline: str
-    reasons: Sequence[str]
-    facts: Sequence[tuple[str, str]]
 
 
 def answer(findings: Findings) -> Answer:
@@ -60,7 +29,7 @@ def answer(findings: Findings) -> Answer:
         reasons = [*([by] if by else []), *reasons]
     else:
         headline, reasons = _of_one_run(findings)
-    return Answer(_sentence(headline), [_sentence(reason) for reason in reasons], _facts(findings))
+    return Answer(sentence(headline), [sentence(reason) for reason in reasons], _facts(findings))
 
 
 def _of_one_run(findings: Findings) -> tuple[str, list[str]]:
@@ -246,17 +215,25 @@ def costs(findings: Findings) -> Grid:
     ]
     caption = (
         "Reads of this evaluation. A list is read together with its first passage alone, and seconds are split by "
-        "tokens; python -m benchmarks.efficiency measures each kind by itself."
+        f"tokens{_peak(findings)}. python -m benchmarks.efficiency measures time and memory of each kind by itself."
     )
     return Grid("costs", caption, head, rows)
+
+
+def _peak(findings: Findings) -> str:
+    """How much memory the actors took, of both kinds of reads and with the model."""
+    peaks = [peak for _, costs in _roles(findings) for peak in costs["workers"].values()]
+    if not peaks:
+        return ""
+    return (
+        f"; the actor that took most memory, the model included, had {max(peaks) / 2**20:,.0f} MiB"
+    )
 
 
 def notes(findings: Findings) -> list[str]:
     """What qualifies the figures, a sentence each."""
     return [
-        _sentence(note["text"])
-        for of_code in findings.summary["notes"].values()
-        for note in of_code
+        sentence(note["text"]) for of_code in findings.summary["notes"].values() for note in of_code
     ]
 
 
@@ -300,12 +277,3 @@ def _duration(seconds: float) -> str:
     if seconds < 5400:
         return counted(round(seconds / 60), "minute[|s]")
     return f"{seconds / 3600:.1f} hours"
-
-
-def _sentence(text: str) -> str:
-    """A line as a sentence: names of runs keep their case."""
-    text = text.strip()
-    for start in ("choose ", "the data ", "to tell "):
-        if text.startswith(start):
-            text = text[0].upper() + text[1:]
-    return text if not text or text[-1] in ".?!" else f"{text}."

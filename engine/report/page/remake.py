@@ -1,25 +1,36 @@
-"""Making the page of an evaluation again, from its folder and the files that it was given."""
+"""Making the page of a result again, from its folder and the files that it was given."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from engine.errors import InputError
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, read_inputs
-from engine.report.page.findings import SUMMARY, Findings, Sources, read_findings
-from engine.report.page.write import PAGE, Written, page_files, write_page
+from engine.report.page.findings import (
+    SUMMARY,
+    Findings,
+    Sources,
+    read_findings,
+    read_summary,
+)
+from engine.report.page.query_coverage import is_coverage, read_coverage, write_coverage_page
+from engine.report.page.render import PAGE, Written, page_files
+from engine.report.page.write import write_page
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import sole_writer
 from engine.sources.io.replacing import replaced_together
 
 
 def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
-    """Make the page of an evaluation again, and those of the other conditions where it is a study.
+    """Make the page of an evaluation again, and those of the other conditions where it is a study; or that
+    of the coverage of what users ask.
 
     Args:
-        folder: what the evaluation wrote.
+        folder: what ``erag evaluate`` or ``erag coverage`` wrote.
         single_file: as in ``write_page``.
         passages: whether queries are shown with their passages, for which the evaluation's inputs are
             read again.
@@ -31,6 +42,12 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
         InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated.
         WriteError: the disk is full, or the folder cannot be written.
     """
+    content = read_summary(folder)
+    if is_coverage(content):
+        coverage = read_coverage(folder, content)
+        write = partial(write_coverage_page, coverage, content, single_file=single_file)
+        with sole_writer(folder):
+            return _replace(folder, write)
     findings = read_findings(folder, None)
     study = findings.summary.get("study") or {"conditions": []}
     places = [Path(one["directory"]) for one in study["conditions"]] or [Path()]
@@ -43,16 +60,20 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
             for one, k in zip(conditions, cutoffs, strict=True)
         ]
     with sole_writer(folder):
-        written = [_replace(one, single_file=single_file) for one in conditions]
+        written = [
+            _replace(one.folder, partial(write_page, one, single_file=single_file))
+            for one in conditions
+        ]
     return written[places.index(Path())]
 
 
-def _replace(findings: Findings, *, single_file: bool) -> Written:
-    place = folder_at(findings.folder)
-    with replaced_together(findings.folder, lambda: page_files(place), last=PAGE) as new:
-        written = write_page(findings, new, single_file=single_file)
-    beside = tuple(findings.folder / path.relative_to(new) for path in written.beside)
-    return replace(written, page=findings.folder / PAGE, beside=beside)
+def _replace(folder: Path, write: Callable[[Path], Written]) -> Written:
+    """Have a page written, and put it into the place of the folder's earlier one."""
+    place = folder_at(folder)
+    with replaced_together(folder, lambda: page_files(place), last=PAGE) as new:
+        written = write(new)
+    beside = tuple(folder / path.relative_to(new) for path in written.beside)
+    return replace(written, page=folder / PAGE, beside=beside)
 
 
 def _files(findings: Findings) -> InputFiles:

@@ -133,3 +133,27 @@ def test_a_missing_folder_beside_the_page_is_told(browser, folder, tmp_path):
         page.goto((tmp_path / "report.html").as_uri())
         page.locator("#table tbody button").first.click()
         page.get_by_text("report/queries-0001.js is missing beside this page").wait_for()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_coverage_is_as_good(browser, tmp_path, scheme):
+    from tests.report.page.test_query_coverage import SCRIPT, asked, write
+
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    write(tmp_path / "out", [*asked(), SCRIPT])
+    with browser.new_context(
+        viewport={"width": 360, "height": 900}, color_scheme=scheme
+    ) as context:
+        page = context.new_page()
+        said, asked_for = [], []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked_for.append(request.url))
+        page.goto((tmp_path / "out" / "report.html").as_uri())
+        page.locator("summary", has_text="Cluster 1").click()
+        assert SCRIPT in page.locator("details[open]").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        found = axe.run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
+        assert said == []
+        assert all(url.startswith(("file:", "data:")) for url in asked_for)

@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.report.page.remake import remake
-from engine.report.page.write import page_files
+from engine.report.page.render import page_files
 from engine.sources.io.folders import folder_at
 from tests.commands import erag
 

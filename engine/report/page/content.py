@@ -1,0 +1,79 @@
+"""What a page is made of, whatever it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table for people: every cell a text. The first ``names`` columns are names, the others figures.
+
+    Attributes:
+        name: of its files.
+        caption: what the figures are of, and how their intervals were made.
+        title: what it is called, where the part of the page has several.
+    """
+
+    name: str
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: int = 1
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer in words.
+
+    Attributes:
+        headline: the answer itself, or that the data do not say.
+        reasons: what that rests on, a sentence each.
+        facts: a name and a text each: what was measured, on what, at what cost.
+    """
+
+    headline: str
+    reasons: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A list that opens when its title is chosen."""
+
+    title: str
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a page.
+
+    Attributes:
+        name: of the place that the page's links lead to.
+        short: what these links say.
+        title: of the part.
+        texts: paragraphs below it.
+        grids: its tables.
+        pictures: the names of its pictures.
+        folds: its lists.
+    """
+
+    name: str
+    short: str
+    title: str
+    texts: Sequence[str] = ()
+    grids: Sequence[Grid] = ()
+    pictures: Sequence[str] = ()
+    folds: Sequence[Fold] = ()
+
+
+def sentence(text: str) -> str:
+    """A line as a sentence: names of runs keep their case."""
+    text = text.strip()
+    for start in ("choose ", "the data ", "to tell "):
+        if text.startswith(start):
+            text = text[0].upper() + text[1:]
+    return text if not text or text[-1] in ".?!" else f"{text}."

@@ -1,0 +1,178 @@
+"""Pages as HTML, and the files beside them, whatever a page is about."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from engine.report.page import exports, figures, plotting
+from engine.report.page.content import Answer, Grid
+from engine.report.page.figures import Picture
+from engine.sources.io.files import write_bytes, write_text
+from engine.sources.io.folders import Folder
+
+PAGE, BESIDE = "report.html", "report"
+# Names every file beside the page, so that the next evaluation removes these and no others.
+_LISTED = "report.json"
+_NAMES = re.compile(r"(queries-\d{4,}\.js|(figures|tables)/[a-z]+\.(svg|png|md|tex|csv))")
+_KINDS = {"md": exports.markdown, "tex": exports.latex, "csv": exports.comma_separated}
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files of a page: the page, those beside it, and how many bytes they have."""
+
+    page: Path
+    beside: tuple[Path, ...]
+    size: int
+
+
+def rendered(
+    template: str,
+    drawn: Sequence[Picture],
+    *,
+    title: str,
+    answer: Answer,
+    notes: Sequence[str],
+    files_note: str,
+    settings: Mapping[str, object],
+    **more: Any,
+) -> str:
+    """A page.
+
+    Args:
+        template: its name.
+        drawn: pictures that it may show.
+        title: of the window.
+        answer: what it begins with.
+        notes: what qualifies the figures, a sentence each.
+        files_note: which files there are beside it.
+        settings: what was asked for, by name.
+        more: what this template needs beyond that.
+    """
+    text: str = (
+        _environment()
+        .get_template(template)
+        .render(
+            title=title,
+            style=as_it_is(source("page.css")),
+            answer=answer,
+            notes=notes,
+            files_note=files_note,
+            settings=[(name, _value(value)) for name, value in settings.items()],
+            pictures=_for_the_page(drawn),
+            **more,
+        )
+    )
+    return text
+
+
+def write_files(
+    page: str, beside: Mapping[str, bytes], folder: Path, *, also: Sequence[str] = ()
+) -> Written:
+    """Write a page, and what belongs beside it.
+
+    Args:
+        page: its text.
+        beside: files by their names in the folder beside it.
+        folder: where they go.
+        also: names of files that are there already and belong to the page, too.
+
+    Raises:
+        WriteError: the disk is full, or the place cannot be written.
+    """
+    for name, content in beside.items():
+        write_bytes(content, folder / BESIDE / name)
+    names = [*also, *beside]
+    if names:
+        write_text(json.dumps(sorted(names), indent=1) + "\n", folder / BESIDE / _LISTED)
+    write_text(page, folder / PAGE)
+    written = tuple(folder / BESIDE / name for name in names)
+    size = len(page.encode()) + sum(path.stat().st_size for path in written)
+    return Written(folder / PAGE, written, size)
+
+
+def page_files(folder: Folder) -> Iterator[str]:
+    """The names, in the folder of results, of the files of an earlier page, and of its list of them.
+
+    Files that the list does not name are the user's own, and not among them.
+
+    Raises:
+        InputError: the list cannot be read.
+    """
+    yield PAGE
+    try:
+        names = json.loads((folder / BESIDE).read(_LISTED).decode())
+    except (OSError, ValueError, RecursionError):
+        return
+    yield f"{BESIDE}/{_LISTED}"
+    for name in names if isinstance(names, list) else []:
+        # Whoever may have changed the list: nothing elsewhere is removed for it.
+        if isinstance(name, str) and _NAMES.fullmatch(name):
+            yield f"{BESIDE}/{name}"
+
+
+def pictures_and_tables(
+    drawn: Sequence[Picture], grids: Sequence[Grid]
+) -> Iterator[tuple[str, bytes]]:
+    """The files of pictures and tables, by their names beside the page."""
+    for picture in drawn:
+        yield f"figures/{picture.name}.svg", picture.svg.encode()
+        yield f"figures/{picture.name}.png", picture.png
+    if drawn:
+        yield "figures/captions.md", exports.markdown(figures.as_grid(drawn)).encode()
+    for grid in grids:
+        for suffix, written in _KINDS.items():
+            yield f"tables/{grid.name}.{suffix}", written(grid).encode()
+
+
+def _for_the_page(drawn: Sequence[Picture]) -> dict[str, Any]:
+    """The pictures by name, as markup that takes the page's colours."""
+    colours = {plotting.INK: "currentColor", plotting.FAINT: "var(--line)"}
+    colours |= {
+        colour: f"var(--c{place})" for place, colour in enumerate(plotting.COLOURS, start=1)
+    }
+    found = {}
+    for picture in drawn:
+        # From the element on: a prolog has no place within a page. Names in it are matplotlib's to escape.
+        svg = picture.svg[picture.svg.index("<svg") :]
+        for colour, variable in colours.items():
+            svg = svg.replace(colour, variable)
+        found[picture.name] = {
+            "title": picture.title,
+            "caption": picture.caption,
+            "svg": as_it_is(svg),
+        }
+    return found
+
+
+def _environment() -> Any:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def source(name: str) -> str:
+    return (resources.files(__package__) / "templates" / name).read_text(encoding="utf-8")
+
+
+def as_it_is(text: str) -> Any:
+    """A text that is the page's own, or is escaped already."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
