@@ -179,11 +179,17 @@ def bundled_corpus() -> pl.DataFrame:
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A randomly initialised T5 of two layers, with a word-level tokenizer, saved as a directory."""
+    return save_tiny_t5(tmp_path_factory.mktemp("tiny-t5"))
+
+
+def save_tiny_t5(directory: Path, *further: str) -> Path:
+    """Save the model of ``tiny_t5``; it knows further words, in the place of some of its own."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-    words = ["<pad>", "</s>", "<unk>", *(f"w{i}" for i in range(97))]
+    own = (f"w{i}" for i in range(97 - len(further)))
+    words = ["<pad>", "</s>", "<unk>", *own, *further]
     tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -207,7 +213,6 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
             initializer_factor=3.0,
         )
     )
-    directory = tmp_path_factory.mktemp("tiny-t5")
     model.save_pretrained(directory)
     fast.save_pretrained(directory)
     return directory

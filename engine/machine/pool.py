@@ -25,6 +25,8 @@ Actors = int | str | None
 # Seconds without any progress after which a job on Ray is given up. On a machine of its own only a fault
 # can be the cause; a cluster may have to find nodes first, which at busy hours takes long.
 _PATIENCE, _PATIENCE_ON_A_CLUSTER = 1800.0, 6 * 3600.0
+# How a traceback names the error of a user's input.
+_OF_AN_INPUT = f"{InputError.__module__}.{InputError.__qualname__}: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +255,11 @@ def stalled(needs: Needs) -> str:
 
 @contextlib.contextmanager
 def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
-    """Turn what Ray raises in the block into an error that says what was being done and what went wrong."""
+    """Turn what Ray raises in the block into an error that says what was being done and what went wrong.
+
+    Raises:
+        InputError: as raised on a worker.
+    """
     import ray.exceptions
     from ray.data.exceptions import ExecutionTimeoutError
 
@@ -264,7 +270,12 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
     except ExecutionTimeoutError as error:
         raise kind(f"{doing} on Ray was given up: {stalled(needs)}") from error
     except ray.exceptions.RayError as error:
-        raise kind(f"{doing} on Ray failed: {cluster.cause(error)}") from error
+        why = cluster.cause(error)
+        # Ray tells of an exception in its words alone. These are whole: an InputError is one line.
+        if why.startswith(_OF_AN_INPUT):
+            problem, _, remedy = why.removeprefix(_OF_AN_INPUT).rpartition("; ")
+            raise InputError(None, None, problem, remedy) from None
+        raise kind(f"{doing} on Ray failed: {why}") from error
 
 
 def pool_options(pool: Pool) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from engine.errors import InputError
+from engine.errors import InputError, ReadError
 from engine.machine import cluster, nodes, pool
 from engine.machine.nodes import Needs, Node
 from engine.machine.pool import Pool, PoolSettings
@@ -165,3 +165,19 @@ def test_ray_is_told_what_was_decided():
     assert options["accelerator_type"] == "L4"
     assert not {"memory", "accelerator_type"} & pool.pool_options(Pool(1, 8, 2, ONE_GPU)).keys()
     assert pool.pool_options(Pool(1, None, 2, ONE_GPU))["compute"].max_size == math.inf
+
+
+def test_an_input_error_on_a_worker_is_one_here():
+    from ray.exceptions import RayError
+
+    error = InputError("small", None, "begins two answers; alike", "take another reader")
+    told = f"The actor died\n  File x, line 1\nengine.errors.InputError: {error}\n"
+    with pytest.raises(InputError) as caught, pool.reported("reading", ReadError, ONE_GPU):
+        raise RayError(told)
+    assert str(caught.value) == str(error)
+    assert caught.value.remedy == "take another reader"
+    with (
+        pytest.raises(ReadError, match=r"^reading on Ray failed: ValueError: broken$"),
+        pool.reported("reading", ReadError, ONE_GPU),
+    ):
+        raise RayError("The actor died\nValueError: broken\n")

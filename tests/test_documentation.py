@@ -1,0 +1,249 @@
+"""Every command that the documentation shows: it exists, its options do, and it runs."""
+
+import bz2
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from engine import tables
+from tests.conftest import save_tiny_t5
+from tests.reading.api.server import Behaviour, Said, serving
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
+_INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
+_COMMAND = re.compile(r"(?:erag [a-z]|python -m |make [a-z]|pip install |ray |kubectl )")
+# What an ellipsis stands for where a command shows nothing but what a page is about.
+_OF_AN_EVALUATION = "--queries questions.jsonl --corpus passages.jsonl --run mine.trec"
+
+
+def shown():
+    """Every command in a block of code: its page, and the command on one line."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = [*_FENCED.findall(text), *_INDENTED.findall(_FENCED.sub("", text))]
+        for block in blocks:
+            for line in re.sub(r"\\\n\s*", "", block).splitlines():
+                command = re.sub(r"^\s*(\$ )?", "", line)
+                # A row of a printed table may begin with the name of an annotator.
+                if _COMMAND.match(command) and not re.search(r" {3,}[^#\s]", command):
+                    yield str(page.relative_to(ROOT)), command
+
+
+def whole(command):
+    """The words of a command of erag, with the files of an evaluation where it leaves these out."""
+    words = shlex.split(command.replace("…", _OF_AN_EVALUATION), comments=True)
+    if "…" in command and "--out" not in words:
+        words += ["--out", "results"]
+    return words
+
+
+SHOWN = list(dict.fromkeys(shown()))
+OF_ERAG = [(page, command) for page, command in SHOWN if command.startswith("erag ")]
+
+
+def test_commands_are_found():
+    assert len(OF_ERAG) > 15
+    assert (
+        "docs/guide/comparing-runs.md",
+        "erag conformance --run mine.trec --qrels qrels.txt",
+    ) in SHOWN
+
+
+@pytest.mark.parametrize(("page", "command"), OF_ERAG)
+def test_every_option_that_is_shown_exists(page, command):
+    from jobs.cli import app
+
+    words = whole(command)[1:]
+    app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def test_commands_that_need_a_cluster_stand_on_its_page_which_says_so():
+    pages = {page for page, command in SHOWN if re.match("ray |kubectl", command)}
+    assert pages == {"docs/cluster.md"}  # its commands: tests/cluster/test_files.py
+    assert (
+        "never run" in (ROOT / "docs/index.md").read_text(encoding="utf-8").split("cluster.md")[1]
+    )
+
+
+def test_targets_of_make_exist():
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = {
+        shlex.split(command, comments=True)[1]
+        for _, command in SHOWN
+        if command.startswith("make ")
+    }
+    assert {"demo", "test"} <= targets
+    assert all(re.search(rf"^{target}:", rules, re.M) for target in targets), targets
+
+
+def test_what_pip_installs_is_declared():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").lower().splitlines()
+    for _, command in SHOWN:
+        if not command.startswith("pip install "):
+            continue
+        for word in shlex.split(command, comments=True)[2:]:
+            if named := re.search(r"erag[-_]engine.*\[([\w,-]+)\]", word):
+                assert set(named[1].split(",")) <= extras.keys(), command
+            elif "==" in word:
+                assert word.lower() in pins, command
+
+
+@pytest.mark.parametrize("command", [c for _, c in SHOWN if c.startswith("python -m benchmarks")])
+def test_options_of_benchmarks_exist(command, tmp_path, monkeypatch, capsys):
+    words = shlex.split(command, comments=True)
+    assert importlib.util.find_spec(words[2]) is not None
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(
+        f"{words[2]}.__main__"
+        if words[2].count(".") == 1 and (ROOT / words[2].replace(".", "/")).is_dir()
+        else words[2]
+    )
+    with pytest.raises(SystemExit) as stop:
+        module.main([*words[3:], "--help"])
+    assert not stop.value.code
+    known = set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
+    assert {word for word in words[3:] if word.startswith("--")} <= known
+
+
+# From here on: the commands run, on files of these names.
+
+QUESTIONS = {
+    "1": ("what is the capital of aruba", "Oranjestad", "Aruba"),
+    "2": ("who wrote animal farm", "George Orwell", "Animal Farm"),
+    "3": ("which animal purrs", "cat", "Cat"),
+}
+PASSAGES = [
+    ("a", "Aruba", "The capital of Aruba is Oranjestad."),
+    ("b", "Animal Farm", "Animal Farm is a novella by George Orwell."),
+    ("c", "Cat", "A cat purrs when it is content."),
+]
+EDITED = ("short-043", "short-058", "short-010")
+
+
+def _queries(ids):
+    return "".join(
+        json.dumps(
+            {
+                "id": one,
+                "input": text,
+                "output": [{"answer": answer}, {"provenance": [{"wikipedia_id": title}]}],
+            }
+        )
+        + "\n"
+        for one, (text, answer, title) in zip(ids, QUESTIONS.values(), strict=True)
+    )
+
+
+def _run(ids, name, docs="abc"):
+    lines = (
+        f"{one} Q0 {doc} {rank} {9 - rank} {name}\n"
+        for one in ids
+        for rank, doc in enumerate(docs, 1)
+    )
+    return "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with every file that the documentation names, small."""
+    from engine.sources.queries.read import read_query_set
+    from engine.sources.runs.read import read_runs
+
+    folder = tmp_path_factory.mktemp("shown")
+    questions = _queries(QUESTIONS)
+    for name in ("questions", "queries", "triviaqa", "nq", "DATA/queries"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / f"{name}.jsonl").write_text(questions)
+    passages = "".join(
+        json.dumps(dict(zip(("id", "title", "text"), row, strict=True))) + "\n" for row in PASSAGES
+    )
+    corpus = pl.DataFrame([(*row, row[1]) for row in PASSAGES], schema=tables.CORPUS, orient="row")
+    for name in ("passages", "DATA/corpus"):
+        (folder / f"{name}.jsonl").write_text(passages)
+    for name in ("passages", "corpus", "demo-out/corpus"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        corpus.write_parquet(folder / f"{name}.parquet")
+    rows = "".join(f"{one}\t{text}\t{title}\n" for one, title, text in PASSAGES)
+    (folder / "psgs_w100.tsv").write_text(f"id\ttext\ttitle\n{rows}")
+    for name, docs in (("mine", "abc"), ("other", "cba"), ("bm25", "acb"), ("nq-bm25", "abc")):
+        (folder / f"{name}.trec").write_text(_run(QUESTIONS, name, docs))
+    read_runs([folder / "mine.trec"]).with_columns(run=pl.lit("dense")).write_parquet(
+        folder / "dense.parquet"
+    )
+    (folder / "qrels.txt").write_text("1 0 a 1\n2 0 b 1\n3 0 c 1\n")
+    # The guide of edits shows lines of this file; here of the same queries, and other passages.
+    (folder / "edits.jsonl").write_text(
+        '{"query_id": "short-043", "insert": "c", "rank": 1}\n{"query_id": "short-058", "swap": [1, 2]}\n'
+        '{"query_id": "short-010", "delete": "a"}\n'
+    )
+    (folder / "edited.jsonl").write_text(_queries(EDITED))
+    read_query_set(folder / "edited.jsonl").table.write_parquet(
+        folder / "demo-out" / "queries.parquet"
+    )
+    (folder / "edited.trec").write_text(_run(EDITED, "bm25", "ab"))
+    read_runs([folder / "edited.trec"]).write_parquet(folder / "demo-out" / "run.parquet")
+    pages = "".join(
+        f"<page><title>{title}</title><ns>0</ns><id>{number}</id><revision><id>1</id><text>{text}</text></revision></page>\n"
+        for number, (_, title, text) in enumerate(PASSAGES)
+    )
+    dump = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n{pages}</mediawiki>'
+    (folder / "wikipedia.xml.bz2").write_bytes(bz2.compress(dump.encode()))
+    for name in ("small", "large", "my-llm"):
+        save_tiny_t5(folder / name, "Yes", "No", "NO-RESPONSE", name)
+    return folder
+
+
+def _say(body):
+    return Said("Oranjestad", {"yes": -0.1, "no": -2.0}, prompt_tokens=40)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serving(Behaviour(_say)) as url:
+        yield url
+
+
+@pytest.mark.slow
+def test_every_command_that_is_shown_runs(place, server, subtests):
+    """One after the other, as they stand in the pages: some take what others wrote."""
+    addresses = {
+        "/models/": "./",
+        "/shared/": "shared/",
+        "s3://bucket/": f"{(place / 'bucket').as_uri()}/",
+    }
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "ERAG_CACHE": str(place / "cache"),
+        "OPENAI_API_KEY": "none",
+        "OPENAI_BASE_URL": server,
+    }
+    for page, command in OF_ERAG:
+        with subtests.test(page=page, command=command):
+            words = whole(command)
+            if "vllm" in words and importlib.util.find_spec("vllm") is None:
+                pytest.skip("vLLM is not installed")
+            if words[1] == "report":
+                shutil.copytree(place / "results", place / words[2], dirs_exist_ok=True)
+            for old, new in addresses.items():
+                words = [word.replace(old, new) for word in words]
+            words = [server if re.match(r"http://localhost:\d+", word) else word for word in words]
+            done = subprocess.run(
+                words, cwd=place, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
