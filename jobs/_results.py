@@ -15,12 +15,13 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.results import shard_tables
 from engine.evaluation.study import Study
+from engine.extras import missing
 from engine.labels.registry import ANNOTATORS
 from engine.report import answer, printed, summary
 from engine.report import study as study_report
 from engine.report.audit import Origin
 from engine.report.page.findings import Sources, read_findings
-from engine.report.page.render import BESIDE, PAGE, page_files
+from engine.report.page.render import BESIDE, PAGE, page_files, where_to_look
 from engine.report.page.write import write_page
 from engine.report.summary import SHARDS
 from engine.sources.io.files import write_parquet, write_text
@@ -138,7 +139,8 @@ def _write(
     if study is not None and inputs is not None:
         content["study"] = _write_study(study, inputs, files, out, origin)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
-    write_page(read_findings(out, sources(inputs, result.settings)), out)
+    if not missing("report"):
+        write_page(read_findings(out, sources(inputs, result.settings)), out)
 
 
 def sources(inputs: EvaluationInputs | None, settings: Settings) -> Sources | None:
@@ -173,7 +175,7 @@ def _all_parts(result: Evaluation, out: str, study: Study | None) -> list[Table 
     if study is not None:
         tables += study_report.shown(study)
         lines += study_report.lines(study)
-    return [*tables, *lines, f"results -> {out}"]
+    return [*tables, *lines, f"results -> {out}; {where_to_look(out)}"]
 
 
 def _fields() -> set[str]:

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from engine.errors import require_least
+from engine.extras import missing
 from engine.masking import masked
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files
 from engine.report.page.findings import SUMMARY
 from engine.report.page.query_coverage import ASSIGNMENTS, CLUSTERS, write_coverage_page
-from engine.report.page.render import PAGE, page_files
+from engine.report.page.render import PAGE, page_files, where_to_look
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import write_parquet, write_text
@@ -104,9 +105,8 @@ def _print(result: Coverage, *, left_out: int, out: str | None) -> None:
     if left_out:
         console.print_line(f"note: {counted(left_out, 'unanswerable question[|s]')} left out")
     if out is not None:
-        console.print_line(
-            f"results -> {folder_at(out).shown()}; {PAGE} there is the page to look at"
-        )
+        place = folder_at(out).shown()
+        console.print_line(f"results -> {place}; {where_to_look(place)}")
 
 
 def _files(out: str) -> list[Location]:
@@ -123,7 +123,8 @@ def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
         write_parquet(result.assignments, directory / ASSIGNMENTS)
         text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
         write_text(text, directory / SUMMARY)
-        write_coverage_page(result, summary, directory)
+        if not missing("report"):
+            write_coverage_page(result, summary, directory)
 
 
 if __name__ == "__main__":

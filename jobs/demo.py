@@ -19,7 +19,7 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.reads import Executor
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
-from engine.sources.bundled import QuestionSet, questions, wikipedia_dump
+from engine.sources.bundled import QuestionSet, questions, require_for_demo, wikipedia_dump
 from engine.sources.io.files import require_output, write_parquet
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, sole_writer
 from engine.sources.io.parquet import read_parquet
@@ -103,6 +103,7 @@ def demo(
         Print all tables and notes.
     """
     start = time.perf_counter()
+    require_for_demo()
     settings = SETTINGS[task].but(actors=actors)
     require_output(out, directory=True)
     if config is not None:

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
 from engine.errors import InputError
+from engine.extras import EXTRAS, command, missing
 from engine.machine import device, model_files
 from engine.machine.batching import machine_memory
 from engine.masking import masked
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
 from engine.sources import bundled
+from engine.wording import agreeing, listed
 from jobs._command import run_command
-from jobs._terminal import Terminal
+from jobs._terminal import standard_output
 
 _GIB = 2**30
+_USES = {
+    "api": "readers behind an API",
+    "articles": "wikitext, passages of characters",
+    "korean": "Korean morphemes for BM25",
+    "report": "the page of an evaluation",
+    "retrieval": "BM25, search among vectors, query coverage",
+}
 
 
 def doctor() -> None:
-    """Check that this machine has what the engine needs; exit status 1 if something is missing."""
+    """Check that this machine has what the engine needs; exit status 1 if something is missing.
+
+    Extras and bundled files that are left out are named with what installs them: without them, given runs
+    can be evaluated.
+    """
     checks: list[tuple[str, Callable[[], str]]] = [
         ("python", lambda: sys.version.split()[0]),
         ("cpu", _cpu),
@@ -38,24 +53,25 @@ def doctor() -> None:
         ("engine", _engine),
         ("transformers", lambda: importlib.metadata.version("transformers")),
         ("ray", _ray),
-        ("java for bm25", _java),
-        ("pyserini", lambda: importlib.metadata.version("pyserini")),
-        ("faiss", _faiss),
+        ("cache", _cache),
+        *((f"extra {extra}", partial(_extra, extra)) for extra in EXTRAS),
+        *([] if missing("retrieval") else [("java for bm25", _java), ("faiss", _faiss)]),
         ("bundled encoder", _bundled_encoder),
         ("bundled reader", _bundled_reader),
         ("bundled articles", lambda: bundled.wikipedia_dump().name),
-        ("cache", _cache),
     ]
     table = Table(show_header=False, box=None, pad_edge=False)
-    missing = 0
+    bad = 0
     for name, check in checks:
+        optional = name.startswith(("extra ", "bundled "))
         try:
             table.add_row("[green]ok[/]", name, Text(check()))
         except (InputError, ImportError, OSError) as error:
-            missing += 1
-            table.add_row("[red]missing[/]", name, Text(str(error)))
-    Terminal().print(table)
-    if missing:
+            bad += not optional
+            word = "[yellow]left out[/]" if optional else "[red]missing[/]"
+            table.add_row(word, name, Text(str(error)))
+    standard_output().print(table)
+    if bad:
         sys.exit(1)
 
 
@@ -112,6 +128,20 @@ def _ray() -> str:
 def _java() -> str:
     java = find_java()
     return f"Java {java.version} from {java.source} ({java.home})"
+
+
+def _extra(extra: str) -> str:
+    if lacking := missing(extra):
+        verb = agreeing(len(lacking), "[is|are] not installed")
+        problem = f"for {_USES[extra]}: {listed(lacking)} {verb}"
+        raise InputError(None, None, problem, command(extra))
+    return f"{_USES[extra]}: {', '.join(map(_version, EXTRAS[extra]))}"
+
+
+def _version(module: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # FAISS has other names
+        return f"{module} {importlib.metadata.version(module)}"
+    return module
 
 
 def _faiss() -> str:

@@ -27,7 +27,7 @@ ORDER = [
     "machine",
     "sources",
 ]
-BASE = {"tables", "errors", "masking", "normalize", "notes", "wording", "__version__"}
+BASE = {"tables", "errors", "extras", "masking", "normalize", "notes", "wording", "__version__"}
 CODE = ("engine", "jobs", "benchmarks")
 # Functions beyond these need a comment that says why, directly above: "# Long: …" or "# Wide: …".
 LONGEST, WIDEST, EXCEPTIONS = 80, 8, 5

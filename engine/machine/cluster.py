@@ -13,10 +13,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from engine.errors import ReadError
@@ -66,11 +68,34 @@ def start_ray(plan_bytes: int = 0) -> None:
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
     with _replayed_on_failure(), _own_handler():
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
+        ray.init(
+            address=address,
+            job_config=_job_config(),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **local,
+        )
     if address == "local" and os.environ.get(_MODE) != "token":
         stop_ray()
         raise ReadError("Ray was started without a token, open to everybody on the network")
     logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+
+def _job_config() -> JobConfig | None:
+    """Where workers look for modules, None for where they do by default.
+
+    They look in the driver's current directory first, and in PYTHONPATH's: a folder called ``engine``
+    there would take this package's place.
+    """
+    own = Path(__file__).resolve().parents[1]
+    here = str(Path.cwd())
+    for folder in [here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]:
+        spec = PathFinder.find_spec(own.name, [folder or here])
+        places = [*(spec.submodule_search_locations or [str(spec.origin)])] if spec else []
+        if places and Path(places[0]).resolve() != own:
+            # Where this is said to be a client's job, Ray does not add the current directory to these.
+            return JobConfig(_client_job=True, _py_driver_sys_path=[here, str(own.parent)])
+    return None
 
 
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"

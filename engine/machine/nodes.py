@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from engine.wording import counted
+from engine.wording import counted, listed
 
 _ACCELERATOR = "accelerator_type:"
 _HEAD = "node:__internal_head__"
@@ -34,7 +34,7 @@ class Needs:
         cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus:g} CPUs" if self.cpus else ""
         memory = f"{self.memory / 2**30:.1f} GiB of memory" if self.memory else ""
         parts = [part for part in (gpus + kind, cpus, memory) if part]
-        return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]])) or "some CPU"
+        return listed(parts) or "some CPU"
 
 
 @dataclass(frozen=True)

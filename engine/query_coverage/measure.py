@@ -14,6 +14,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.extras import require
 from engine.query_coverage import clusters as clustering
 from engine.query_coverage.clusters import Clusters
 from engine.query_coverage.figures import (
@@ -92,8 +93,9 @@ def measure(
         seed: of the starts of k-means and of the random samples for the p-value.
 
     Raises:
-        InputError: there are fewer distinct texts than ``clusters``.
+        InputError: there are fewer distinct texts than ``clusters``, or FAISS is not installed.
     """
+    require("a clustering of queries", "retrieval", "faiss")
     pooled = pl.concat(
         [
             queries.select(pl.lit(source).alias(SOURCE), QUERY_ID, QUERY)

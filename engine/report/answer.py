@@ -17,7 +17,7 @@ from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Study
 from engine.reading.costs import ReadingCosts, merge_kinds
 from engine.report import costs, layout, printed, verdict
-from engine.report.page.render import PAGE
+from engine.report.page.render import where_to_look
 from engine.tables import ANNOTATOR, BEST, MEASURE, METHOD, NOTE, RUN, VALUE
 from engine.wording import counted
 
@@ -43,9 +43,7 @@ def shown(evaluation: Evaluation, out: str | Path, study: Study | None = None) -
         below += ["", agreement, *methods, *_undefined(evaluation)]
     below += ["", *_of_study(study), *_costs(evaluation, study), *printed.asked_for(evaluation)]
     below += _notes(evaluation, study)
-    below.append(
-        f"results -> {out}; {PAGE} there is the page to look at (`full` prints all tables and notes)"
-    )
+    below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
     above = verdict.sentences(evaluation)
     if not _runs(evaluation):
         return ["no query has a score: failed reads leave all of them out", *below]

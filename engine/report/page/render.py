@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from engine.extras import command, missing, require
 from engine.report.page import exports, figures, plotting
 from engine.report.page.content import Answer, Grid
 from engine.report.page.figures import Picture
 from engine.sources.io.files import write_bytes, write_text
 from engine.sources.io.folders import Folder
+from engine.wording import listed
 
 PAGE, BESIDE = "report.html", "report"
 # Names every file beside the page, so that the next evaluation removes these and no others.
@@ -30,6 +33,23 @@ class Written:
     page: Path
     beside: tuple[Path, ...]
     size: int
+
+
+def require_page() -> None:
+    """Check that pages can be made here.
+
+    Raises:
+        InputError: the extra ``report`` is not installed.
+    """
+    require(f"the page {PAGE}", "report")
+
+
+def where_to_look(out: str | Path) -> str:
+    """That the page is among the results, or what it lacks and the commands that make it."""
+    if lacking := missing("report"):
+        needs = f"there is no {PAGE}, which needs {listed(lacking)}"
+        return f"{needs}: {command('report')} && erag report {shlex.quote(str(out))}"
+    return f"{PAGE} there is the page to look at"
 
 
 def rendered(

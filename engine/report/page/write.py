@@ -15,6 +15,7 @@ from engine.report.page.render import (
     as_it_is,
     pictures_and_tables,
     rendered,
+    require_page,
     source,
     write_files,
 )
@@ -30,8 +31,10 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         single_file: whether the page holds everything; else the details of queries are scripts beside it.
 
     Raises:
+        InputError: the extra ``report`` is not installed.
         WriteError: the disk is full, or the place cannot be written.
     """
+    require_page()
     grids = [overview.leaderboard(findings)]
     if findings.summary["end_to_end"] and findings.annotators:
         grids.append(overview.agreement(findings))

@@ -48,7 +48,7 @@ class ArticleIds:
 def _ids(sources: Sequence[Location]) -> Iterator[tuple[_Place, str]]:
     unlimited = SkipBad(limit=2**63)
     for file in source_files(sources):
-        for chunk in article_chunks(file, skip=unlimited):
+        for chunk in article_chunks(file, skip=unlimited, prose=False):
             for line, article in parse_chunk(chunk, prose=False):
                 if not isinstance(article, InputError):
                     yield (file, line), article.page_id

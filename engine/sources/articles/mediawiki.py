@@ -155,9 +155,6 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
     Raises:
         InputError: the page is not well-formed.
     """
-    # mwparserfromhell takes a while to import, and other layouts do not need it.
-    from engine.sources.articles.wikitext import plain_text
-
     try:
         element = ElementTree.fromstring(page)
     except ElementTree.ParseError as error:
@@ -171,7 +168,7 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
         return None
     markup = element.findtext("revision/text") or ""
     try:
-        text = plain_text(markup) if prose else ""
+        text = _prose(markup) if prose else ""
     except RecursionError:
         raise InputError(
             path, line, "a page whose markup is nested too deeply", "leave the page out"
@@ -179,3 +176,10 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
     return Article(
         page_id=element.findtext("id") or "", title=element.findtext("title") or "", text=text
     )
+
+
+def _prose(markup: str) -> str:
+    # mwparserfromhell takes a while to import, and other layouts do not need it.
+    from engine.sources.articles.wikitext import plain_text
+
+    return plain_text(markup)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from engine.errors import InputError
+from engine.extras import require
 from engine.sources.articles.article import Article
 from engine.sources.articles.jsonl import (
     ID_FIELDS,
@@ -109,13 +110,21 @@ def layout_of(path: Location) -> Layout:
     return "squad" if is_squad(path) else "json-lines"
 
 
-def article_chunks(path: Location, *, skip: SkipBad) -> Iterator[Chunk]:
+def article_chunks(path: Location, *, skip: SkipBad, prose: bool = True) -> Iterator[Chunk]:
     """Cut a file into chunks of at most some megabytes, without parsing it.
 
+    Args:
+        path: the file.
+        skip: the bad records to tolerate.
+        prose: whether texts will be rendered, as in ``parse_chunk``.
+
     Raises:
-        InputError: the file cannot be read, or has more bad records than ``skip`` tolerates.
+        InputError: the file cannot be read, has more bad records than ``skip`` tolerates, or is a dump of
+            wikitext which nothing installed renders.
     """
     layout = layout_of(path)
+    if layout == "mediawiki" and prose:
+        require("a MediaWiki dump", "articles", "mwparserfromhell")
     if layout == "squad":
         articles = [(None, paragraph.article) for paragraph in read_squad(path)]
         for start in range(0, len(articles), _CHUNK_ROWS):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import InputError, require_least
+from engine.extras import require
 
 _WORDS = 100
 _OVERLAP = 20
@@ -39,6 +40,8 @@ class Cutting:
                 f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}",
                 "use 1 character or more, and a smaller overlap of 0 or more",
             )
+        if self.characters is not None:
+            require("`characters`", "articles", "langchain_text_splitters")
 
     @property
     def overlap_or_default(self) -> int:

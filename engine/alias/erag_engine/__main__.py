@@ -1,0 +1,20 @@
+"""The command ``erag``, found by a name of its own: a user may have folders called ``jobs`` and ``engine``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from .own import found, root
+
+
+def main() -> None:
+    """Run the command with this installation's packages, whatever PYTHONPATH puts before them."""
+    place = found("jobs")
+    if place is None or not (place / "_command.py").is_file():
+        sys.path.insert(0, str(root()))
+    importlib.import_module("jobs.cli").main()  # which sees to `engine`
+
+
+if __name__ == "__main__":
+    main()

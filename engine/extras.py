@@ -1,0 +1,49 @@
+"""Packages that the engine can do without: what brings them, and what is said where one is missing.
+
+Whoever evaluates given runs needs none of them. pyproject.toml says what else an extra brings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from engine.errors import InputError
+from engine.wording import agreeing, listed
+
+# By extra, the modules that are imported of what it brings.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "api": ("openai",),
+    "articles": ("langchain_text_splitters", "mwparserfromhell"),
+    "korean": ("kiwipiepy",),
+    "report": ("jinja2", "matplotlib"),
+    "retrieval": ("faiss", "pyserini"),
+}
+
+
+def missing(extra: str, *modules: str) -> list[str]:
+    """Those of an extra's modules, or of the ones that are asked for, that are not installed."""
+    assert set(modules) <= set(EXTRAS[extra])
+    return [name for name in modules or EXTRAS[extra] if importlib.util.find_spec(name) is None]
+
+
+def command(*extras: str) -> str:
+    """What installs these extras beside an engine that is installed."""
+    return f"pip install 'erag-engine[{','.join(extras)}]'"
+
+
+def require(what: str, extra: str, *modules: str) -> None:
+    """Refuse what cannot be done without an extra, before any work is done for it.
+
+    Args:
+        what: what needs it, as a message begins.
+        extra: that brings it.
+        modules: those that are needed; all of the extra's by default.
+
+    Raises:
+        InputError: ``what needs pyserini, which is not installed; pip install 'erag-engine[retrieval]'``.
+    """
+    lacking = missing(extra, *modules)
+    if lacking:
+        which = agreeing(len(lacking), "which [is|are] not installed")
+        problem = f"{what} needs {listed(lacking)}, {which}"
+        raise InputError(None, None, problem, command(extra))

