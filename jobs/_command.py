@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from engine.errors import EncodeError, InputError, ReadError, WriteError
 from engine.masking import masked
 from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
-from jobs._config import check_numbers, options_from
+from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
 from jobs._net import unforeseen
 from jobs._options import with_options_of
 from jobs._signals import StoppedError, stoppable, without_output
-from jobs._terminal import tell
+from jobs._terminal import Speech, speak, speech, tell
 
 BAD_INPUT = 2
 # The command line that is run, without credentials; None where Python called a command's function.
@@ -35,6 +38,60 @@ ConfigFile = Annotated[
 ]
 
 
+_OUTPUT = Group("Output", sort_key=10)
+_QUIET = Annotated[
+    bool,
+    Parameter(
+        name=("--quiet", "-q"),
+        negative=(),
+        group=_OUTPUT,
+        help="Say nothing but errors and warnings, and the JSON that --json asks for.",
+    ),
+]
+_VERBOSE = Annotated[
+    bool,
+    Parameter(
+        name=("--verbose", "-v"),
+        negative=(),
+        group=_OUTPUT,
+        help="Say also which options come from a file or the environment, and show tracebacks.",
+    ),
+]
+Json = Annotated[
+    bool,
+    Parameter(
+        name="--json",
+        negative=(),
+        group=_OUTPUT,
+        help="Print the results as JSON on standard output, and nothing else there.",
+    ),
+]
+
+
+def spoken(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options that all commands have: how much it says."""
+    signature = inspect.signature(command)
+
+    @functools.wraps(command)
+    def with_speech(
+        *given: Any, quiet: bool = False, verbose: bool = False, **options: Any
+    ) -> None:
+        if quiet and verbose:
+            raise InputError(None, None, "`quiet` and `verbose`", "use one of them")
+        results = not (quiet or options.get("json", False))
+        speak(Speech(results=results, progress=not quiet, details=verbose))
+        command(*given, **options)
+
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=False)
+        for name, kind in (("quiet", _QUIET), ("verbose", _VERBOSE))
+    ]
+    parameters = [*signature.parameters.values(), *more]
+    with_speech.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_speech.__annotations__ = command.__annotations__ | {p.name: p.annotation for p in more}
+    return with_speech
+
+
 def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     """Run an app and exit.
 
@@ -47,7 +104,12 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
     try:
-        app.config = [*options_from(_config_of(tokens)), check_numbers]
+        app.config = [
+            from_environment,
+            *options_from(_config_of(tokens)),
+            check_numbers,
+            tell_origins,
+        ]
         app.suppress_keyboard_interrupt = False  # cyclopts would end without a word
         with stoppable():
             app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
@@ -67,8 +129,11 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if is_full(error):
             _fail_for_space(error)
+        if speech().details:
+            tell(masked("".join(traceback.format_exception(error))))
         _fail(unforeseen(error), 1)
     finally:
+        speak(Speech())
         forget_pipes()
         _COMMAND.reset(command)
 
@@ -90,12 +155,13 @@ def run_command(command: Callable[..., Any]) -> None:
 def _config_of(tokens: Sequence[str]) -> Path | None:
     for position, token in enumerate(tokens):
         if token == "--":
-            return None
+            break
         if token == "--config" and position + 1 < len(tokens):
             return Path(tokens[position + 1])
         if token.startswith("--config="):
             return Path(token.removeprefix("--config="))
-    return None
+    in_environment = os.environ.get(variable("config"))
+    return Path(in_environment) if in_environment else None
 
 
 def _fail_for_space(error: Exception) -> None:

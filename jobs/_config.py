@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -10,10 +12,12 @@ from cyclopts import App, ArgumentCollection, Token
 from cyclopts.config import Dict
 
 from engine.errors import InputError
+from engine.masking import masked
 from engine.sources.io.lines import read_text
 from engine.sources.io.locations import require_file
 from engine.sources.io.yaml_text import read_settings
 from engine.wording import quoted
+from jobs._terminal import tell
 
 # 30.0 is a whole number; what Python writes as 1_000 or in other scripts' digits is no number here.
 _WHOLE = re.compile(
@@ -23,6 +27,9 @@ _WHOLE = re.compile(
 _DECIMAL = re.compile(
     r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(inf|nan|infinity)", re.ASCII | re.I
 )
+# Of variables in the environment that stand for options.
+_PREFIX = "ERAG_"
+_OFF = ("false", "no", "f", "n", "0")
 _SWITCHES = {"on": "true", "off": "false"}
 _WHAT = "a YAML file of options"
 
@@ -65,6 +72,48 @@ def options_from(path: Path | None) -> list[Any]:
     return [_Options(options, source=str(path))]
 
 
+def variable(field: str) -> str:
+    """The variable of the environment that stands for an option."""
+    return f"{_PREFIX}{field.upper()}"
+
+
+def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Take options that the command line leaves out from variables: ``ERAG_END_TO_END_K=5``.
+
+    A value means what it would mean on the command line; several are separated by spaces, and quoted as in a
+    shell. Variables that are none of the command's options are another command's, and passed over.
+
+    Raises:
+        InputError: several values, with a quotation that does not end.
+    """
+    for argument in arguments:
+        if argument.tokens or argument.children or not argument.parse or not argument.name:
+            continue
+        name = variable(_field(argument.name))
+        text = os.environ.get(name, "")
+        if not text:
+            continue
+        values = [text]
+        if argument.token_count() not in ((0, False), (1, False)):
+            try:
+                values = shlex.split(text)
+            except ValueError:
+                problem = f"the variable {name} has a quotation that does not end"
+                raise InputError(None, None, problem, "quote values as in a shell") from None
+        for place, value in enumerate(values):
+            argument.append(Token(keyword=name, value=value, source=name, index=place))
+
+
+def tell_origins(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """With --verbose, say which options come from elsewhere than the command line; not their values."""
+    tokens = {argument.name: argument.tokens for argument in arguments}
+    if not any(token.value.lower() not in _OFF for token in tokens.get("--verbose", ())):
+        return
+    for name, given in tokens.items():
+        if given and given[0].source != "cli":
+            tell(f"erag: {name} comes from {masked(given[0].source)}")
+
+
 def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Refuse what cyclopts would round or misread: 2.5 where a whole number is wanted, 1_000.
 
@@ -95,11 +144,15 @@ def _check(token: Token, name: str, kinds: set[Any]) -> None:
     else:
         return
     if not fits:
-        field = name.removeprefix("--").replace("-", "_")
-        path = Path(token.source) if token.source and token.source != "cli" else None
-        raise InputError(
-            path, None, f"`{field}` is {quoted(token.value)}", f"give {what}, in decimal digits"
-        )
+        variable_of = token.source == variable(_field(name))
+        path = None if variable_of or token.source in ("", "cli") else Path(token.source)
+        where = f", from the variable {token.source}" if variable_of else ""
+        problem = f"`{_field(name)}` is {quoted(token.value)}{where}"
+        raise InputError(path, None, problem, f"give {what}, in decimal digits")
+
+
+def _field(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
 
 
 def _kinds(hint: Any) -> set[Any]:

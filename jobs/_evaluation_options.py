@@ -23,7 +23,7 @@ from engine.reading.protocol import Augmentation
 from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
-from jobs._command import ConfigFile
+from jobs._command import ConfigFile, Json
 from jobs._options import option, options_of, take
 from jobs._sizes import convert_bytes
 
@@ -109,9 +109,10 @@ def parameters() -> list[inspect.Parameter]:
             DRY_RUN,
             bool,
             RUNNING,
-            "Print what the evaluation will take, as erag plan does, and evaluate nothing.",
+            "Print which reads the evaluation will do, as erag plan counts them, and read nothing.",
             False,
         ),
+        inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, annotation=Json, default=False),
         inspect.Parameter(
             "config",
             inspect.Parameter.KEYWORD_ONLY,

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from jobs._terminal import standard_error, tell
+from jobs._terminal import speech, standard_error, tell
 
 # Called with the number of things done and the total.
 OnProgress = Callable[[int, int], None]
@@ -40,6 +40,9 @@ class _Rate(ProgressColumn):
 @contextlib.contextmanager
 def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
     """Give a function that shows the things done and their total on standard error."""
+    if not speech().progress:
+        yield lambda done, total: None
+        return
     console = standard_error()
     if not console.is_terminal:
         yield _Lines(doing, things)
@@ -73,7 +76,8 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
 
 def event(line: str) -> None:
     """Show what happened to the cluster while the job ran; above the bar where there is one."""
-    tell(f"erag: {line}")
+    if speech().progress:
+        tell(f"erag: {line}")
 
 
 class _Lines:

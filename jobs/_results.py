@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from engine.sources.runs.export import exported_files, write_exports
 from engine.tables import RANK
 from jobs._evaluation_options import parameters
 from jobs._options import with_options
-from jobs._terminal import standard_output
+from jobs._terminal import say_json, standard_output
 
 # Where a study's further evaluations lie, in directories of their own.
 CONDITIONS = "conditions"
@@ -43,6 +44,22 @@ _OF_READS = ("labels", "reads", "traces")
 _OF_QUERIES = ("query_scores", "downstream")
 _OF_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
 _OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """In which results are printed.
+
+    Attributes:
+        full: all tables and notes, instead of the answer.
+        as_json: the summary, instead of either.
+    """
+
+    full: bool = False
+    as_json: bool = False
+
+
+ANSWER = Shape()
 
 
 def outputs(out: Location, settings: Settings) -> Outputs:
@@ -59,7 +76,7 @@ def write_results(
     out: Location,
     study: Study | None = None,
     origin: Origin | None = None,
-) -> None:
+) -> dict[str, Any]:
     """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's
     all together.
 
@@ -69,6 +86,9 @@ def write_results(
         files: where that came from, for the summary.
         study: of which ``result`` is the first evaluation; the others are written beside it.
         origin: the command and its files, for the summary.
+
+    Returns:
+        What ``summary.json`` has.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
@@ -80,7 +100,7 @@ def write_results(
         return _earlier(folder_at(out), result.settings, result.shards)
 
     with replaced_together(out, earlier, last=SUMMARY) as directory:
-        _write(result, inputs, files, directory, study, origin)
+        return _write(result, inputs, files, directory, study, origin)
 
 
 def _names(settings: Settings) -> list[str]:
@@ -123,7 +143,7 @@ def _write(
     out: Path,
     study: Study | None,
     origin: Origin | None,
-) -> None:
+) -> dict[str, Any]:
     """Write an evaluation, and those of its study, into an empty folder."""
     for name in _OF_QUERIES if result.shards else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
@@ -141,6 +161,7 @@ def _write(
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
     if not missing("report"):
         write_page(read_findings(out, sources(inputs, result.settings)), out)
+    return content
 
 
 def sources(inputs: EvaluationInputs | None, settings: Settings) -> Sources | None:
@@ -152,15 +173,23 @@ def sources(inputs: EvaluationInputs | None, settings: Settings) -> Sources | No
 
 
 def print_results(
-    result: Evaluation, out: str, study: Study | None = None, *, full: bool = False
+    result: Evaluation,
+    out: str,
+    content: dict[str, Any],
+    study: Study | None = None,
+    shape: Shape = ANSWER,
 ) -> None:
-    """Print the answer; with ``full`` all tables and what stands around them.
+    """Print the answer, or what else ``shape`` says.
 
     Args:
         out: where the results are, without credentials.
+        content: what ``summary.json`` has.
     """
+    if shape.as_json:
+        say_json(content)
+        return
     console = standard_output()
-    parts = _all_parts(result, out, study) if full else answer.shown(result, out, study)
+    parts = _all_parts(result, out, study) if shape.full else answer.shown(result, out, study)
     known = _fields()
     for part in parts:
         if isinstance(part, str):

@@ -7,9 +7,11 @@ lines above, and bidirectional overrides show a name as another. Tables and expo
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -27,14 +29,49 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _LOG_WIDTH = 160
 
 
+@dataclass(frozen=True)
+class Speech:
+    """What a command says beside errors and warnings.
+
+    Attributes:
+        results: on standard output, but for JSON that was asked for.
+        progress: on standard error.
+        details: on standard error, where settings come from, and how an unforeseen error came about.
+    """
+
+    results: bool = True
+    progress: bool = True
+    details: bool = False
+
+
+_speech = Speech()
+
+
+def speak(speech: Speech) -> None:
+    """Say so much from now on."""
+    global _speech
+    _speech = speech
+
+
+def speech() -> Speech:
+    """What is said now."""
+    return _speech
+
+
 def shown(text: str) -> str:
     """A text as it may be printed: each control character is one replacement character."""
     return _UNSHOWN.sub(_REPLACEMENT, text)
 
 
 def say(line: str) -> None:
-    """Print a line to standard output."""
-    print(shown(line), flush=True)
+    """Print a line to standard output, unless results are not to be said."""
+    if _speech.results:
+        print(shown(line), flush=True)
+
+
+def say_json(content: Any) -> None:
+    """Print JSON to standard output, in ASCII: of data, no other character reaches the terminal."""
+    print(json.dumps(content, indent=2), flush=True)
 
 
 def tell(line: str) -> None:
@@ -71,12 +108,13 @@ class Terminal(Console):
 
 def standard_output() -> Terminal:
     """The console of results."""
-    return Terminal(width=None if sys.stdout.isatty() else _LOG_WIDTH)
+    width = None if sys.stdout.isatty() else _LOG_WIDTH
+    return Terminal(width=width, quiet=not _speech.results)
 
 
 def standard_error() -> Terminal:
     """The console of progress."""
-    return Terminal(stderr=True)
+    return Terminal(stderr=True, quiet=not _speech.progress)
 
 
 def _without_controls(value: Any) -> Any:

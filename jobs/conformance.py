@@ -19,10 +19,11 @@ from engine.conformance.ranking import DEFAULT_MEASURES, compare_ranking
 from engine.errors import InputError
 from engine.ranking.measures import parse_measures
 from engine.wording import counted
-from jobs._command import ConfigFile, run_command
+from jobs._command import ConfigFile, run_command, spoken
 from jobs._terminal import Terminal, standard_error, standard_output
 
 
+@spoken
 def conformance(
     *,
     run: Path | None = None,

@@ -28,13 +28,14 @@ from engine.sources.io.replacing import replaced_together
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
 from engine.wording import counted
-from jobs._command import ConfigFile, command_line, run_command
+from jobs._command import ConfigFile, command_line, run_command, spoken
 from jobs._progress import shown_progress
 from jobs._terminal import standard_output, warn_of_code
 
 _NAMES = (CLUSTERS, ASSIGNMENTS, PAGE, SUMMARY)
 
 
+@spoken
 def coverage(
     *,
     queries: Path,

@@ -24,7 +24,7 @@ from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
 from engine.sources import bundled
 from engine.wording import agreeing, listed
-from jobs._command import run_command
+from jobs._command import run_command, spoken
 from jobs._terminal import standard_output
 
 _GIB = 2**30
@@ -37,6 +37,7 @@ _USES = {
 }
 
 
+@spoken
 def doctor() -> None:
     """Check that this machine has what the engine needs; exit status 1 if something is missing.
 

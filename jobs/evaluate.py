@@ -18,7 +18,7 @@ from engine.report.audit import Origin, input_files
 from engine.sources.io.folders import folder_at, require_folder
 from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
-from jobs._command import command_line, run_command
+from jobs._command import command_line, run_command, spoken
 from jobs._evaluation_options import (
     DRY_RUN,
     MODEL_FIELDS,
@@ -32,7 +32,7 @@ from jobs._in_shards import evaluate_in_shards
 from jobs._options import with_signature
 from jobs._planning import plan_and_print
 from jobs._progress import event, shown_progress
-from jobs._results import outputs, print_results, write_results
+from jobs._results import ANSWER, Shape, outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._terminal import warn_of_code
 
@@ -56,13 +56,20 @@ def evaluate_command() -> Callable[..., None]:
         files = files_of(options, settings)
         out, store = options["out"], options["store"] or cache_directory() / "reads"
         if options[DRY_RUN]:
-            plan_and_print(files, conditions, PlanSettings(), store=store, known=options.keys())
+            plan_and_print(
+                files,
+                conditions,
+                PlanSettings(probe_reads=0),
+                store=store,
+                known=options.keys(),
+                as_json=options["json"],
+            )
             return
         for place in (out, store):
             require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
-        named, full = name_files(files), options["full"]
+        named, shape = name_files(files), Shape(full=options["full"], as_json=options["json"])
         size = choose(files, conditions.values())
         with sole_writer(out):
             if size.pairs:
@@ -70,15 +77,15 @@ def evaluate_command() -> Callable[..., None]:
                 origin = Origin(command_line(), input_files(named))
                 evaluate_in_shards(
                     files, settings, origin, named,
-                    out=out, store=store, pairs=size.pairs, full=full,
+                    out=out, store=store, pairs=size.pairs, shape=shape,
                 )  # fmt: skip
                 return
             if size.reason:
                 event(f"held as a whole in this process's memory, because of {size.reason}")
             inputs = read_inputs(files, k=max(condition.k for condition in conditions))
-            evaluate_and_report(inputs, conditions, named, out=out, store=store, full=full)
+            evaluate_and_report(inputs, conditions, named, out=out, store=store, shape=shape)
 
-    return with_signature(evaluate, parameters())
+    return spoken(with_signature(evaluate, parameters()))
 
 
 evaluate = evaluate_command()
@@ -91,14 +98,14 @@ def evaluate_and_report(
     *,
     out: Location,
     store: Location,
-    full: bool = False,
+    shape: Shape = ANSWER,
 ) -> Evaluation:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
 
     Args:
         conditions: as ``study.vary`` gives them; several make a study.
         files: where the inputs came from, for the summary.
-        full: whether to print all tables.
+        shape: in which the results are printed.
     """
     done = None
     keeps(_KEPT.format(folder_at(store).shown()))
@@ -113,8 +120,8 @@ def evaluate_and_report(
         else:
             done = study(inputs, conditions, store=store, on_progress=on_progress, on_event=event)
             result = done.evaluations[done.main]
-    write_results(result, inputs, files, out, done, origin)
-    print_results(result, folder_at(out).shown(), done, full=full)
+    content = write_results(result, inputs, files, out, done, origin)
+    print_results(result, folder_at(out).shown(), content, done, shape)
     return result
 
 

@@ -15,10 +15,11 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
 from engine.wording import counted
-from jobs._command import ConfigFile, run_command
+from jobs._command import ConfigFile, run_command, spoken
 from jobs._terminal import say
 
 
+@spoken
 def fuse(
     *,
     run: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],

@@ -22,7 +22,7 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus
 from engine.wording import counted
-from jobs._command import ConfigFile, run_app
+from jobs._command import ConfigFile, run_app, spoken
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._sizes import convert_bytes
@@ -32,6 +32,7 @@ app = App(name="index", help="Build an index of a corpus.")
 
 
 @app.command
+@spoken
 def bm25(
     *,
     corpus: str,
@@ -78,6 +79,7 @@ def bm25(
 
 
 @app.command
+@spoken
 def dense(
     *,
     corpus: str,

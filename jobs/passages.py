@@ -17,13 +17,14 @@ from engine.sources.passages.cut import ArticleId
 from engine.sources.passages.splitting import Cutting
 from engine.sources.passages.write import write_passages
 from engine.wording import counted
-from jobs._command import ConfigFile, run_command
+from jobs._command import ConfigFile, run_command, spoken
 from jobs._terminal import say
 
 # Suffixes that show that a file was meant, not a directory.
 _OTHER_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".bz2")
 
 
+@spoken
 def passages(
     source: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
     *,

@@ -11,7 +11,7 @@ from cyclopts import Group
 from engine.evaluation.forecast import PlanSettings
 from engine.evaluation.study import vary
 from engine.machine.model_files import cache_directory
-from jobs._command import run_command
+from jobs._command import run_command, spoken
 from jobs._evaluation_options import DRY_RUN, RUNNING, files_of, parameters, settings_of, sweep_of
 from jobs._options import option, options_of, take, with_signature
 from jobs._planning import plan_and_print
@@ -51,9 +51,10 @@ def plan_command() -> Callable[..., None]:
             asked,
             store=options["store"] or cache_directory() / "reads",
             known=options.keys(),
+            as_json=options["json"],
         )
 
-    return with_signature(plan, plan_parameters())
+    return spoken(with_signature(plan, plan_parameters()))
 
 
 plan = plan_command()

@@ -27,7 +27,7 @@ from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
 from engine.wording import counted, quoted
-from jobs._command import ConfigFile, run_command
+from jobs._command import ConfigFile, run_command, spoken
 from jobs._terminal import say, warn_of_code
 
 # A path with one of these suffixes is a file; any other is a directory, for several runs.
@@ -83,6 +83,7 @@ class Output:
         return indexes > 1 and self.out.suffix not in _FILES
 
 
+@spoken
 def retrieve(
     *,
     index: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +26,33 @@ _FIGURES = ("asked", "stored", "left", "prompt_tokens", "output_tokens", "second
 def shown(forecast: Forecast) -> list[Table | str]:
     """The table and the lines, 25 at most in all."""
     return [_table(forecast), *_lines(forecast)]
+
+
+def content(forecast: Forecast) -> dict[str, Any]:
+    """The plan's figures as JSON has them; what is not known is null.
+
+    ``reads`` has the totals of ``kinds``. Without a probe there are no ``seconds``, ``peak`` and ``cost``.
+    """
+    actors, timed = forecast.actors, forecast.probe is not None
+    total = _sum(forecast.kinds, "", "all")
+    cost = forecast.cost(actors) if timed else None
+    return {
+        "queries": forecast.queries,
+        "sampled": forecast.sampled,
+        "reads": {name: getattr(total, name) for name in ("asked", "shared", "stored", "left")},
+        "kinds": [asdict(kind) | {"shared": kind.shared} for kind in forecast.kinds],
+        "certified": forecast.certified,
+        "actors": actors,
+        "probe": None if forecast.probe is None else asdict(forecast.probe),
+        "seconds": _bounds(forecast.seconds(actors)) if timed else None,
+        "peak": forecast.peak or None,
+        "cost": None if cost is None else _bounds(cost),
+        "token_price": forecast.token_price,
+    }
+
+
+def _bounds(span: Span) -> dict[str, float | None]:
+    return {name: None if math.isnan(v) else v for name, v in asdict(span).items()}
 
 
 def _table(forecast: Forecast) -> Table:
@@ -78,7 +106,7 @@ def _lines(forecast: Forecast) -> Iterator[str]:
             yield from _of_probe(forecast, forecast.probe)
         return
     if forecast.probe is None:
-        yield "no time is foreseen: `probe_reads` is 0"
+        yield "no time is foreseen: that takes a probe, which erag plan makes by default"
         return
     yield from _times(forecast)
     if forecast.peak:

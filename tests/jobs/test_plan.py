@@ -73,16 +73,37 @@ def test_counts_alone_load_nothing(plan, files):
     assert status == 0
     assert row(printed, "single reads") == ["24", "0", "0", "24"]
     assert row(printed, "whole lists") == ["12", "0", "0", "12"]
-    assert "no time is foreseen: --probe-reads is 0" in printed
+    assert "no time is foreseen: that takes a probe, which erag plan makes by default" in printed
     assert not (files["out"].parent / "store").exists()
 
 
-def test_a_dry_run_is_a_plan_and_writes_no_results(plan, files):
+def test_a_dry_run_counts_and_reads_nothing(plan, files):
     status, printed, _ = plan("--actors", 0, "--dry-run", command="evaluate")
     assert status == 0
-    assert row(printed, "all")[0] == "36"
-    assert "probe: 36 reads" in printed
+    assert row(printed, "all") == ["36", "0", "0", "36"]
+    assert "that takes a probe, which erag plan makes by default" in printed
+    assert "probe:" not in printed
     assert not files["out"].exists()
+    assert not (files["out"].parent / "store").exists()
+
+
+def test_a_plan_as_json_has_the_figures_of_the_table(plan):
+    status, printed, _ = plan("--actors", 0, "--dry-run", "--json", command="evaluate")
+    assert status == 0
+    counted = json.loads(printed)
+    assert counted["reads"] == {"asked": 36, "shared": 0, "stored": 0, "left": 36}
+    assert {kind["name"]: kind["left"] for kind in counted["kinds"]} == {
+        "single reads": 24,
+        "whole lists": 12,
+    }
+    assert (counted["queries"], counted["actors"]) == (12, 1)
+    for unknown in ("probe", "seconds", "peak", "cost", "token_price", "sampled"):
+        assert counted[unknown] is None
+    status, printed, _ = plan("--actors", 0, "--probe-reads", 8, "--price-per-hour", 3, "--json")
+    timed = json.loads(printed)
+    assert timed["reads"]["stored"] == timed["probe"]["reads"] > 0
+    assert timed["seconds"]["value"] > 0
+    assert timed["cost"]["value"] == pytest.approx(3 * timed["seconds"]["value"] / 3600)
 
 
 def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, files, monkeypatch):
@@ -116,7 +137,7 @@ def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_pat
     config.write_text("actors: 0\nprobe-reads: 0\n")
     status, printed, _ = plan("--config", config)
     assert status == 0
-    assert "--probe-reads is 0" in printed
+    assert "that takes a probe" in printed
 
 
 @pytest.mark.parametrize(
