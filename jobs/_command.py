@@ -20,6 +20,7 @@ from engine.masking import masked
 from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
+from jobs._examples import epilogue
 from jobs._net import unforeseen
 from jobs._options import with_options_of
 from jobs._signals import StoppedError, stoppable, without_output
@@ -33,7 +34,8 @@ ConfigFile = Annotated[
     Path | None,
     Parameter(
         name="--config",
-        help="YAML file with any of these options (end-to-end-k: 5); the command line wins over it.",
+        help="YAML file with any of these options (end-to-end-k: 5). Variables (ERAG_END_TO_END_K=5) win over it, "
+        "and the command line over both.",
     ),
 ]
 
@@ -45,7 +47,7 @@ _QUIET = Annotated[
         name=("--quiet", "-q"),
         negative=(),
         group=_OUTPUT,
-        help="Say nothing but errors and warnings, and the JSON that --json asks for.",
+        help="Say nothing but errors and warnings, and JSON where that is asked for.",
     ),
 ]
 _VERBOSE = Annotated[
@@ -147,7 +149,8 @@ def command_line() -> str | None:
 
 def run_command(command: Callable[..., Any]) -> None:
     """Run one job as a program of its own: ``python -m jobs.retrieve …``."""
-    app = App(name=f"python -m jobs.{command.__name__}")
+    name = command.__name__
+    app = App(name=f"python -m jobs.{name}", help_epilogue=epilogue(name))
     app.default(command)
     run_app(app)
 

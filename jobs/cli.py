@@ -6,6 +6,7 @@ from cyclopts import App
 
 from engine import __version__
 from jobs._command import run_app
+from jobs._examples import epilogue
 
 app = App(
     name="erag",
@@ -35,7 +36,10 @@ for name, path, summary in (
     ),
     ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
 ):
-    app.command(path, name=name, help=summary)
+    # An app, like that of index, has its own.
+    more = {} if path.endswith(":app") else {"help_epilogue": epilogue(name)}
+    app.command(path, name=name, help=summary, **more)
+app.register_install_completion_command(help="Let the shell complete commands and options.")
 
 
 def main() -> None:

@@ -23,15 +23,16 @@ from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus
 from engine.wording import counted
 from jobs._command import ConfigFile, run_app, spoken
+from jobs._examples import epilogue
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._sizes import convert_bytes
 from jobs._terminal import say, warn_of_code
 
-app = App(name="index", help="Build an index of a corpus.")
+app = App(name="index", help="Build an index of a corpus.", help_epilogue=epilogue("index"))
 
 
-@app.command
+@app.command(help_epilogue=epilogue("index bm25"))
 @spoken
 def bm25(
     *,
@@ -78,7 +79,7 @@ def bm25(
     _print_skipped(skipped)
 
 
-@app.command
+@app.command(help_epilogue=epilogue("index dense"))
 @spoken
 def dense(
     *,

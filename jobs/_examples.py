@@ -1,0 +1,71 @@
+"""Examples of every command, as its help shows them; tests parse each."""
+
+from __future__ import annotations
+
+_EXAMPLES = {
+    "demo": r"""
+erag demo
+erag demo --task claims --out claims-out
+""",
+    "passages": r"""
+erag passages enwiki-latest-pages-articles.xml.bz2 --out corpus
+erag passages articles.jsonl --out corpus.parquet --characters 300
+""",
+    "index": r"""
+erag index bm25 --corpus corpus.parquet --out bm25
+erag index dense --corpus corpus.parquet --out dense
+""",
+    "index bm25": r"""
+erag index bm25 --corpus corpus.parquet --out bm25
+erag index bm25 --corpus passages.jsonl --out bm25-ko --tokenizer kiwi
+""",
+    "index dense": r"""
+erag index dense --corpus corpus.parquet --out dense
+erag index dense --corpus corpus.parquet --out e5 \
+    --encoder intfloat/multilingual-e5-base --passage-prefix "passage: "
+""",
+    "retrieve": r"""
+erag retrieve --index bm25 --queries questions.jsonl --out bm25.trec --k 10
+erag retrieve --index bm25 dense --queries questions.jsonl --fuse rrf \
+    --out runs
+""",
+    "fuse": r"""
+erag fuse --run bm25.trec dense.trec --out fused.trec --k 10
+""",
+    "plan": r"""
+erag plan --queries questions.jsonl --corpus corpus.parquet --run bm25.trec \
+    --reader /models/my-llm --price-per-hour 1.2
+""",
+    "evaluate": r"""
+erag evaluate --queries questions.jsonl --corpus corpus.parquet \
+    --run bm25.trec dense.trec --reader /models/my-llm --k 10 --out results
+erag evaluate --queries questions.jsonl --corpus corpus.parquet \
+    --run bm25.trec --out labels --annotators containment --no-end-to-end
+ERAG_READER=/models/my-llm erag evaluate --config options.yaml --dry-run
+""",
+    "report": r"""
+erag report results
+erag report results --single-file
+""",
+    "coverage": r"""
+erag coverage --queries questions.jsonl --user-queries asked.txt \
+    --out coverage
+""",
+    "conformance": r"""
+erag conformance --run bm25.trec --qrels qrels.trec --measures "nDCG@10 R@10"
+erag conformance --kilt gold.jsonl predictions.jsonl
+""",
+    "doctor": r"""
+erag doctor
+""",
+}
+
+
+def examples(command: str) -> str:
+    """The examples of a command: what is typed into a shell."""
+    return _EXAMPLES[command].strip()
+
+
+def epilogue(command: str) -> str:
+    """The end of a command's help, in Markdown."""
+    return f"Examples:\n\n```\n{examples(command)}\n```\n"

@@ -1,0 +1,96 @@
+"""Examples in help, and completion in a shell: both name what there is."""
+
+import re
+import shlex
+import shutil
+import subprocess
+
+import pytest
+
+from jobs import cli, fuse
+from jobs._command import run_command
+from jobs._examples import _EXAMPLES, examples
+from tests.commands import erag
+
+
+def commands(app, before=()):
+    """The names of every command, and of those that commands are made of."""
+    for name in app:
+        if not name.startswith("-"):
+            yield " ".join([*before, name])
+            yield from commands(app[name], (*before, name))
+
+
+def lines(text):
+    """Commands as a shell has them: without continuations, in words, variables apart."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line)
+        first = next(place for place, word in enumerate(words) if word == "erag")
+        yield dict(word.split("=", 1) for word in words[:first]), words[first + 1 :]
+
+
+def test_every_command_has_examples_and_no_other():
+    assert set(commands(cli.app)) == _EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", sorted(_EXAMPLES))
+def test_the_help_of_a_command_ends_with_its_examples_which_can_be_parsed(
+    name, capsys, monkeypatch
+):
+    assert erag(*name.split(), "--help") == 0
+    shown = capsys.readouterr().out.split("Examples:")[1]
+    assert [line.strip() for line in shown.splitlines() if line.strip()] == [
+        line.strip() for line in examples(name).splitlines()
+    ]
+    for variables, words in lines(examples(name)):
+        assert words[: len(name.split())] == name.split() or name == "index"
+        for variable, value in variables.items():
+            assert variable.startswith("ERAG_")
+            monkeypatch.setenv(variable, value)
+        # What a file holds is not known here, so neither is what the example lacks without it.
+        if "--config" not in words:
+            command, _, _ = cli.app.parse_args(words, exit_on_error=False, print_error=False)
+            assert command.__name__ == words[1 if words[0] == "index" else 0]
+
+
+def test_an_example_that_is_wrong_would_be_found():
+    with pytest.raises(Exception, match="--runs"):
+        cli.app.parse_args(
+            ["fuse", "--runs", "a", "--out", "b"], exit_on_error=False, print_error=False
+        )
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_completion_is_installed_for_the_shell_and_names_commands_and_options(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert erag("--install-completion", "--shell", "bash") == 0
+    assert "Completion script installed" in capsys.readouterr().out
+    script = tmp_path / ".local/share/bash-completion/completions/erag"
+    assert str(script) in (tmp_path / ".bashrc").read_text()
+
+    def completed(*words):
+        code = (
+            f"source {script}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; "
+            "eval $(complete -p erag | sed -E 's/.*-F ([^ ]+).*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        done = subprocess.run(
+            ["bash", "--norc", "-c", code], capture_output=True, text=True, check=True
+        )
+        return {word.strip() for word in done.stdout.splitlines()}
+
+    assert completed("erag", "ev") == {"evaluate"}
+    assert {"--annotators", "--actors"} <= completed("erag", "evaluate", "--a")
+
+
+def test_a_shell_that_is_not_known_is_refused_in_one_line(capsys):
+    assert erag("--install-completion", "--shell", "tcsh") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.search('tcsh.*"bash"', line)
+
+
+def test_a_command_that_runs_alone_has_the_same_examples(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fuse", "--help"])
+    run_command(fuse.fuse)
+    assert "erag fuse --run" in capsys.readouterr().out
