@@ -15,6 +15,8 @@ import pytest
 from engine import extras
 from engine.errors import InputError
 from engine.query_coverage.measure import measure
+from engine.report.page.plain import write_plain
+from engine.report.page.remake import remake
 from engine.report.page.render import require_page, where_to_look
 from engine.retrieval import approximate, bm25, morphemes
 from engine.sources import bundled
@@ -97,6 +99,8 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
         ("articles", lambda: Cutting(characters=100)),
         ("korean", morphemes.Kiwi),
         ("report", require_page),
+        ("report", lambda: write_plain(None, tmp_path, single_file=True)),
+        ("report", lambda: remake(tmp_path, single_file=True, passages=False)),
         ("retrieval", lambda: bm25.build_index([], tmp_path / "index")),
         ("retrieval", lambda: approximate.require_factory("Flat", 4)),
         ("retrieval", lambda: measure(None, None, None)),

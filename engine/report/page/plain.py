@@ -10,7 +10,14 @@ from engine.report.page import figures
 from engine.report.page.content import Answer, Part
 from engine.report.page.figures import Picture
 from engine.report.page.plotting import Drawing
-from engine.report.page.render import BESIDE, Written, pictures_and_tables, rendered, write_files
+from engine.report.page.render import (
+    BESIDE,
+    Written,
+    pictures_and_tables,
+    rendered,
+    require_page,
+    write_files,
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,10 @@ def write_plain(page: Page, folder: Path, *, single_file: bool = False) -> Writt
         single_file: whether there is nothing beside it; else ``report/`` has its pictures and tables as files.
 
     Raises:
+        InputError: the extra ``report`` is not installed.
         WriteError: the disk is full, or the place cannot be written.
     """
+    require_page()
     drawn = figures.pictures(page.drawings, with_png=not single_file)
     grids = [grid for part in page.parts for grid in part.grids]
     beside = {} if single_file else dict(pictures_and_tables(drawn, grids))
