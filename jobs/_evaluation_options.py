@@ -53,8 +53,9 @@ def parameters() -> list[inspect.Parameter]:
                 "corpus": Path,
                 "run": Annotated[list[Path], several],
                 "edits": Path | None,
+                "answers": Path | None,
             },
-            leave_out=["tables"],
+            leave_out=["tables", "need_answers"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
         *options_of(
@@ -175,7 +176,13 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
                 f"`{name}` without the annotator {users}",
                 f"add {users} to `annotators`, or leave `{name}` out",
             )
-    return take(InputFiles, options, run=tuple(options["run"]), tables=given)
+    return take(
+        InputFiles,
+        options,
+        run=tuple(options["run"]),
+        tables=given,
+        need_answers=settings.needs_answers(),
+    )
 
 
 def given_files(options: Mapping[str, Any]) -> dict[str, Any]:

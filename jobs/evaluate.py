@@ -140,6 +140,7 @@ def name_files(files: InputFiles) -> dict[str, Any]:
         "runs": [place(path) for path in files.run],
         **{name: place(files.tables.get(name)) for name in input_tables()},
         "edits": place(files.edits),
+        "answers": place(files.answers),
     }
 
 

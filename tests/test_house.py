@@ -230,7 +230,7 @@ def literals(path):
 OTHER_MEANINGS = {
     ("tables.py", "provenance"): "a column of the queries table, named as in KILT",
     ("sources/queries/kilt.py", "provenance"): "a key of KILT's files",
-    ("sources/queries/plain.py", "provenance"): "a key of queries files",
+    ("sources/fields.py", "provenance"): "a key of queries files",
     ("ranking/scores.py", "qrels"): "a value of --relevant: all judgments",
     ("ranking/settings.py", "qrels"): "a value of --relevant: all judgments",
     ("reading/prompting/template.py", "judge"): "what a prompt asks: the folder of its templates",

@@ -10,6 +10,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError, require_least
 from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
+from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, without_titles
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
@@ -17,7 +18,7 @@ from engine.notes import Note, count_note
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import read_corpus, scan_corpus
-from engine.sources.queries.read import read_query_set
+from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import EditedRun, apply_edits, read_edits
 from engine.sources.runs.read import read_runs
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
@@ -38,6 +39,9 @@ class InputFiles:
             is edited is evaluated beside the original, as NAME-edited.
         limit: Evaluate only the first queries, this many of them.
         skip_bad: Leave out bad records of the corpus, up to this many, and count them.
+        answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
+            or Parquet with an id and answers, or any layout of queries.
+        need_answers: whether a query without answers is an error; ``Settings.needs_answers`` says it.
         tables: files that annotators need, by the name of their input (``labels.annotator.InputTable``).
 
     Raises:
@@ -50,6 +54,8 @@ class InputFiles:
     edits: Location | None = None
     limit: int | None = None
     skip_bad: int = 0
+    answers: Location | None = None
+    need_answers: bool = True
     tables: Mapping[str, Location] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -131,7 +137,7 @@ def read_inputs(
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
             that the corpus lacks, an edit cannot be made, or judgments judge none of the queries.
     """
-    query_set = read_query_set(files.queries)
+    query_set = read_queries_of(files)
     queries = query_set.table if files.limit is None else query_set.table.head(files.limit)
     all_ids = query_set.table[QUERY_ID].to_list()
     all_runs = _keyed_by_id(read_runs(files.run), query_set.table)
@@ -166,6 +172,27 @@ def read_inputs(
         ),
         queries_file=files.queries,
         unmatchable=without_titles(queries, query_set.titles, passages),
+    )
+
+
+def read_queries_of(files: InputFiles) -> QuerySet:
+    """The queries of an evaluation, with their answers.
+
+    Raises:
+        InputError: as ``read_query_set``.
+    """
+    settings = Settings()
+    without = (
+        known.name
+        for known in ANNOTATORS.values()
+        if not any(needed.needs_answers for needed in settings.needed_by(known))
+    )
+    return read_query_set(
+        files.queries,
+        need_answers=files.need_answers,
+        answers=files.answers,
+        remedy="add them, or give `answers` FILE; no answers are needed with `no_end_to_end` and the "
+        f"annotators {', '.join(without)}",
     )
 
 

@@ -124,6 +124,11 @@ class Settings:
         add(annotator, ())
         return tuple(ordered.values())
 
+    def needs_answers(self) -> bool:
+        """Whether queries must have answers: outputs of whole lists are scored, or an annotator needs them."""
+        annotators = self.annotators_in_use()
+        return self.reader.end_to_end or any(known.needs_answers for known in annotators)
+
     def asks(self) -> dict[str, Ask]:
         """What annotators ask to be read, by the annotator's name."""
         asks = {annotator.name: annotator.asks(self) for annotator in self.annotators_in_use()}

@@ -235,6 +235,7 @@ class Annotator:
             evaluate``; None where it has none.
         uses_options_of: further annotators whose options it follows.
         needs_provenance: whether it needs queries with gold articles.
+        needs_answers: whether it needs queries with answers; what it rests on may need them besides.
         needs_input: the file that it needs, if any.
         unfit_tasks: tasks for which its labels have no meaning, with the reason.
         rests_on: names of the engine's annotators whose labels it is made of; they are made for it
@@ -259,6 +260,7 @@ class Annotator:
     options: type | None = None
     uses_options_of: tuple[str, ...] = ()
     needs_provenance: bool = False
+    needs_answers: bool = False
     needs_input: InputTable | None = None
     unfit_tasks: Mapping[str, str] = field(default_factory=dict)
     rests_on: Callable[[EvaluationSettings], tuple[str, ...]] = _no_names

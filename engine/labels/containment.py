@@ -186,6 +186,7 @@ ANNOTATOR = Annotator(
     unfit_tasks=_UNFIT,
     query_notes=_query_notes,
     finds_answers=True,
+    needs_answers=True,
 )
 BY_SUBSTRING = Annotator(
     name=SUBSTRING,
@@ -193,4 +194,5 @@ BY_SUBSTRING = Annotator(
     unfit_tasks=_UNFIT,
     query_notes=_substring_notes,
     finds_answers=True,
+    needs_answers=True,
 )

@@ -92,4 +92,5 @@ ANNOTATOR = Annotator(
     asks=_asks,
     scale=_scale,
     is_the_readers=True,
+    needs_answers=True,
 )

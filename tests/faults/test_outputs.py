@@ -32,6 +32,7 @@ COLLISIONS = {
         EVALUATE + " --annotators preference --preferences {x}", {"x": "OUT/summary.json"},
     ),
     "evaluate --edits": (EVALUATE + " --edits {x}", {"x": "OUT/conditions/k1/edits.jsonl"}),
+    "evaluate --answers": (EVALUATE + " --answers {x}", {"x": "OUT/reads.parquet"}),
     "evaluate --config": (EVALUATE + " --config {x}", {"x": "OUT/summary.json"}),
     "evaluate --reader": (EVALUATE + " --reader {OUT}", {"x": "OUT/config.json"}),
     "evaluate --erag-reader": (EVALUATE + " --erag-reader {OUT}", {"x": "OUT/config.json"}),

@@ -20,9 +20,16 @@ import numpy as np
 import polars as pl
 
 from engine.errors import InputError, require_least
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_notes, read_tables
+from engine.evaluation.inputs import (
+    EvaluationInputs,
+    InputFiles,
+    input_notes,
+    read_queries_of,
+    read_tables,
+)
 from engine.evaluation.sharded.cut_lists import list_runs, refuse_unknown
 from engine.evaluation.sharded.files import from_bytes, to_bytes
+from engine.evaluation.sharded.keys import corpus_key, key_of
 from engine.evaluation.sharded.listed import look_up
 from engine.evaluation.sharded.ranges import Range
 from engine.evaluation.sharded.run_parts import MOST_PARTS, QueryKeys
@@ -31,13 +38,11 @@ from engine.labels.annotator import InputTable
 from engine.notes import Note
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
-from engine.sources.io.identity import identity
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
 from engine.sources.passages.index import PassageIndex, index_corpus
-from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import buckets_of
-from engine.sources.queries.read import QuerySet, read_query_set
+from engine.sources.queries.read import QuerySet
 from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
 from engine.sources.runs.size import bytes_of
 from engine.tables import CORPUS, DOC_ID, QUERY, QUERY_ID
@@ -142,7 +147,7 @@ def partition(
     require_least("k", k, 1)
     require_least("pairs_per_shard", pairs_per_shard, 1)
     try:
-        key = _key(files, k, pairs_per_shard, further_tables)
+        key = key_of(files, k, pairs_per_shard, further_tables, version=_VERSION)
     except (InputError, OSError):
         key = ""  # some file cannot be opened; which one is named first is for its reader to say
     if key and (known := _taken_up(files, folder, key, k)) is not None:
@@ -152,9 +157,9 @@ def partition(
         reported_writing(work / "partition"),
         temporary_directory(work / "partition") as temporary,
     ):
-        query_set = read_query_set(files.queries)
+        query_set = read_queries_of(files)
         material = _read(files, query_set, folder, temporary, k, further_tables, on_progress)
-        key = key or _key(files, k, pairs_per_shard, further_tables)
+        key = key or key_of(files, k, pairs_per_shard, further_tables, version=_VERSION)
         made = _write(material, folder / key, files, query_set, pairs_per_shard, k, on_progress)
     made.folder.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
     return made
@@ -181,7 +186,7 @@ def _read(
     index = index_corpus(
         files.corpus,
         folder / "passages",
-        _corpus_key(files.corpus),
+        corpus_key(files.corpus),
         skip_bad=files.skip_bad,
         on_passages=lambda passages: on_progress("passages", passages),
     )
@@ -312,39 +317,6 @@ def count_parts(runs: Sequence[Location]) -> int:
     except InputError:
         return 1  # one of them cannot be read
     return min(1 << needed.bit_length(), MOST_PARTS)
-
-
-def _key(
-    files: InputFiles, k: int, pairs_per_shard: int, further_tables: Sequence[InputTable]
-) -> str:
-    """The name of a partition: another one for other files or settings.
-
-    Of readers of a user's tables, only the names count.
-    """
-    readers = (f"{table.read.__module__}.{table.read.__qualname__}" for table in further_tables)
-    content = {
-        "version": _VERSION,
-        "k": k,
-        "pairs_per_shard": pairs_per_shard,
-        "limit": files.limit,
-        "skip_bad": files.skip_bad,
-        "queries": identity(files.queries),
-        "corpus": identity(files.corpus),
-        "runs": [identity(path) for path in files.run],
-        "edits": None if files.edits is None else identity(files.edits),
-        "tables": {name: identity(path) for name, path in files.tables.items()},
-        "readers": sorted(readers),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _corpus_key(corpus: Location) -> str:
-    try:
-        return identity(corpus)[:32]
-    except (InputError, OSError):
-        for _ in scan_corpus(corpus):  # says what is wrong with it
-            pass
-        raise
 
 
 def _manifest(made: Partition) -> dict[str, object]:

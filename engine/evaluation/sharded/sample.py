@@ -16,7 +16,12 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation.counts import Sample
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
+from engine.evaluation.inputs import (
+    EvaluationInputs,
+    InputFiles,
+    read_inputs,
+    read_queries_of,
+)
 from engine.evaluation.sharded.cut_lists import BUCKET, CutLists, list_runs
 from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, count_parts, query_keys
 from engine.evaluation.sharded.ranges import Counts, Range, halved
@@ -25,7 +30,6 @@ from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
 from engine.sources.queries.buckets import BUCKETS
-from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
 
@@ -49,7 +53,7 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         InputError: as ``inputs.read_inputs``; of documents that the corpus lacks, for those of the sample.
         WriteError: the disk is full.
     """
-    query_set = read_query_set(files.queries)
+    query_set = read_queries_of(files)
     keys = query_keys(query_set.table, files.limit)
     place = Path(tempfile.gettempdir()) / "erag-plan"
     with reported_writing(place), temporary_directory(place) as folder:
@@ -118,6 +122,7 @@ def _read(
         corpus=files.corpus,
         run=tuple(given),
         skip_bad=files.skip_bad,
+        need_answers=files.need_answers,
     )
     try:
         return read_inputs(sampled, k=k)

@@ -95,6 +95,8 @@ def _files(findings: Findings) -> InputFiles:
         edits=settings["edits"],
         limit=counts["queries"] or None,
         skip_bad=counts["skipped_records"],
+        answers=settings.get("answers"),
+        need_answers=False,  # whoever needed them had them
     )
 
 

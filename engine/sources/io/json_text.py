@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -24,6 +26,40 @@ def parse_json(text: str | bytes) -> Any:
         return _DECODER.decode(text.removeprefix("\ufeff"))
     except RecursionError:
         raise ValueError("brackets are nested too deep") from None
+
+
+def json_items(text: str) -> Iterator[tuple[int, Any]]:
+    """Yield (place, value) of each item of a JSON array; the place is that of its first character.
+
+    Raises:
+        DuplicateKeyError, ValueError: as ``parse_json``, when the item that is broken has its turn.
+    """
+    place = _after_space(text, 0)
+    if text[place : place + 1] != "[":
+        raise json.JSONDecodeError("Expecting '['", text, place)
+    place = _after_space(text, place + 1)
+    ended = text[place : place + 1] == "]"
+    while not ended:
+        try:
+            value, end = _DECODER.raw_decode(text, place)
+        except RecursionError:
+            raise ValueError("brackets are nested too deep") from None
+        yield place, value
+        place = _after_space(text, end)
+        ended = text[place : place + 1] == "]"
+        if not ended and text[place : place + 1] != ",":
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, place)
+        place = place if ended else _after_space(text, place + 1)
+    if (end := _after_space(text, place + 1)) < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def _after_space(text: str, place: int) -> int:
+    match = _SPACE.match(text, place)
+    return place if match is None else match.end()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

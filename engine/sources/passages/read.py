@@ -1,4 +1,4 @@
-"""Reading corpora of passages, in batches or only those needed: Parquet, JSONL, BEIR, DPR."""
+"""Reading corpora of passages, in batches or only those needed: Parquet, JSONL, JSON, BEIR, DPR."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.files import is_text
-from engine.sources.io.lines import read_json_lines
+from engine.sources.io.json_records import read_json_records
 from engine.sources.io.locations import (
     Location,
     is_directory,
@@ -25,14 +26,14 @@ from engine.sources.io.locations import (
 from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
 from engine.sources.passages.dpr import dpr_rows
-from engine.tables import DOC_ID
+from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 from engine.wording import quoted
 
 BATCH_ROWS = 20_000
 
-_WHAT = "a corpus: JSONL or Parquet with doc_id, title, text (and article_id)"
-_ID_FIELDS = ("doc_id", "id", "_id")
-_TEXT_FIELDS = ("text", "contents")
+_WHAT = "a corpus: JSONL, JSON or Parquet with doc_id, title, text (and article_id)"
+_WIKIPEDIA_ID = "wikipedia_id"
+_COLUMNS = columns_of(DOC_ID_FIELDS, TEXT_FIELDS, (TITLE, ARTICLE_ID, _WIKIPEDIA_ID))
 
 _Row = tuple[str, str, str, str]
 
@@ -53,13 +54,13 @@ def scan_corpus(
 
     The name decides the layout:
 
-    - ``.parquet``: the corpus table;
+    - ``.parquet``: the corpus table, or columns called as the fields of JSONL;
     - a directory: its ``*.parquet`` files ordered by name, or a BEIR data set with a
       ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
     - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages
       with the quotes of the csv module; the article is the title;
-    - anything else is JSONL (``.gz``, ``.bz2`` or plain), with ``doc_id`` (or ``id``, ``_id``) and
-      ``text`` (or ``contents``); ``title`` is empty by default, and ``article_id`` defaults to
+    - anything else is JSONL or a JSON array (``.gz``, ``.bz2`` or plain), with an id and a text called as
+      in ``engine.sources.fields``; ``title`` is empty by default, and ``article_id`` defaults to
       ``wikipedia_id``, else the title, else the document id.
 
     Args:
@@ -148,16 +149,43 @@ def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
 def _parquet_batches(path: Location) -> Iterator[_Batch]:
     first_row = 0
     with open_parquet(path) as table:
-        for frame in table.batches(BATCH_ROWS, tables.CORPUS):
-            frame = tables.conform(frame, tables.CORPUS, path, first_row=first_row)
+        for frame in table.batches(BATCH_ROWS, _COLUMNS):
+            frame = tables.conform(_named(frame), tables.CORPUS, path, first_row=first_row)
             first_row += frame.height
             yield _Batch(path, frame, None)
         if not first_row:  # no batch named a missing column
-            tables.conform(pl.DataFrame(schema=list(table.names)), tables.CORPUS, path)
+            empty = pl.DataFrame(schema=dict.fromkeys(table.names, pl.String()))
+            tables.conform(_named(empty), tables.CORPUS, path)
+
+
+def _named(frame: pl.DataFrame) -> pl.DataFrame:
+    """The columns of a Parquet corpus under the names of the corpus table, with the defaults of JSONL."""
+    for name, fields in ((DOC_ID, DOC_ID_FIELDS), (TEXT, TEXT_FIELDS)):
+        known = next((field for field in fields if field in frame.columns), None)
+        if known is not None and known != name:
+            frame = frame.drop(name, strict=False).rename({known: name})
+    if not {DOC_ID, TEXT} <= set(frame.columns) or frame.schema[DOC_ID].is_float():
+        return frame  # to be refused
+    if set(tables.CORPUS) <= set(frame.columns) and not _has_nulls(frame, TITLE, ARTICLE_ID):
+        return frame
+    if TITLE not in frame.columns:
+        frame = frame.with_columns(pl.lit("").alias(TITLE))
+    frame = frame.with_columns(pl.col(TITLE).fill_null(""))
+    articles = [
+        name for name in (ARTICLE_ID, _WIKIPEDIA_ID, TITLE, DOC_ID) if name in frame.columns
+    ]
+    texts = (pl.col(name).cast(pl.String) for name in articles)
+    return frame.with_columns(
+        pl.coalesce(pl.when(text != "").then(text) for text in texts).alias(ARTICLE_ID)
+    )
+
+
+def _has_nulls(frame: pl.DataFrame, *columns: str) -> bool:
+    return any(frame[name].null_count() for name in columns)
 
 
 def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
-    for number, record in read_json_lines(path, _WHAT, skip=skip):
+    for number, record in read_json_records(path, _WHAT, skip=skip):
         try:
             row = _passage(path, number, record)
         except InputError as error:
@@ -167,14 +195,15 @@ def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
 
 
 def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
-    doc_id = next((record[name] for name in _ID_FIELDS if record.get(name) not in (None, "")), None)
+    doc_id = first_of(record, DOC_ID_FIELDS)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
         raise InputError(path, number, "a passage without an id", "add a doc_id")
     if isinstance(doc_id, float):
         raise InputError(
             path, number, f"the id {quoted(doc_id)}", "write ids as strings or whole numbers"
         )
-    text = next((record[name] for name in _TEXT_FIELDS if name in record), None)
+    # A text may be empty, but is not missing then.
+    text = next((record[name] for name in TEXT_FIELDS if name in record), None)
     if not isinstance(text, str):
         raise InputError(
             path, number, f"passage {quoted(doc_id)} has no text", 'add a "text" string'
@@ -184,7 +213,7 @@ def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
         raise InputError(
             path, number, f"passage {quoted(doc_id)} has a title that is not a string", "fix it"
         )
-    article = str(record.get(tables.ARTICLE_ID) or record.get("wikipedia_id") or title or doc_id)
+    article = str(record.get(tables.ARTICLE_ID) or record.get(_WIKIPEDIA_ID) or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
         raise InputError(
             path,

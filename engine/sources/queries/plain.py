@@ -1,43 +1,48 @@
-"""Queries as plain records: JSONL (including BEIR's), CSV and TSV.
+"""Queries as plain records: JSONL and JSON arrays (BEIR's, ragas's, FlashRAG's, TriviaQA's …), CSV, TSV, Parquet.
 
-====================  =======================================================
-part of a query       the first of these fields that is present
-====================  =======================================================
-id                    ``query_id``, ``id``, ``_id``, ``qid``
-text                  ``query``, ``question``, ``text``
-answers               ``answers``, ``answer``, ``golden_answers``
-articles              ``provenance``, ``article_ids``, ``article_id``
-====================  =======================================================
-
-If the first record has no id field, no record may have one, and queries are numbered from 1 in the
-order of the file. Answers and articles are a string or a list of strings; in CSV and TSV a JSON
-list (``["a", "b"]``), else texts separated by ``|``.
+Fields are called as in ``engine.sources.fields``. If the first record has no id field, no record may have
+one, and queries are numbered from 1 in the order of the file. In CSV and TSV, answers and articles are a
+JSON list (``["a", "b"]``), else texts separated by ``|``. A question is unanswerable that says so
+(``is_impossible``), or whose answers are an object with an empty list, as in SQuAD 2.0's rows.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import InputError
+from engine.sources.fields import (
+    ANSWER_FIELDS,
+    ARTICLE_FIELDS,
+    QUERY_FIELDS,
+    QUERY_ID_FIELDS,
+    first_of,
+    texts_of,
+)
 from engine.sources.io.json_text import parse_json
 from engine.sources.io.lines import LONGEST_LINE, read_lines
 from engine.sources.io.locations import Location
 from engine.sources.queries.rows import QueryRow, clean_row, no_text
 from engine.wording import quoted
 
-ID_FIELDS = ("query_id", "id", "_id", "qid")
-QUERY_FIELDS = ("query", "question", "text")
-ANSWER_FIELDS = ("answers", "answer", "golden_answers")
-ARTICLE_FIELDS = ("provenance", "article_ids", "article_id")
 SEPARATOR = "|"
 
 
 def plain_rows(
-    path: Location, records: Iterable[tuple[int, Mapping[str, Any]]]
+    path: Location,
+    records: Iterable[tuple[int | None, Mapping[str, Any]]],
+    *,
+    need_text: bool = True,
 ) -> Iterator[QueryRow]:
     """Yield the query of each (line, record).
+
+    Args:
+        path: the file, for errors.
+        records: with their lines; None where lines have no meaning.
+        need_text: whether a query without text is an error.
 
     Raises:
         InputError: a query without text, with an id although others have none (or vice versa), or
@@ -46,11 +51,11 @@ def plain_rows(
     numbered: bool | None = None
     nameless: int | None = None
     for count, (line, record) in enumerate(records, 1):
-        query_id = _first(record, ID_FIELDS)
+        query_id = first_of(record, QUERY_ID_FIELDS)
         if numbered is None:
             numbered = query_id is None
             # The line at fault where later queries have ids, and this one has a place for it.
-            nameless = line if any(name in record for name in ID_FIELDS) else None
+            nameless = line if any(name in record for name in QUERY_ID_FIELDS) else None
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
             wanting = query_id is None or (numbered and nameless is not None)
             raise InputError(
@@ -60,21 +65,35 @@ def plain_rows(
                 "give every query an id (a string or a whole number), or none of them",
             )
         name = str(count if query_id is None else query_id)
-        query = _first(record, QUERY_FIELDS)
+        query = first_of(record, QUERY_FIELDS)
+        if query is None and not need_text:
+            query = ""
         if not isinstance(query, str):
             raise no_text(path, line, name, query, QUERY_FIELDS[0])
         answers, articles = (
             _texts(path, line, name, fields, record) for fields in (ANSWER_FIELDS, ARTICLE_FIELDS)
         )
-        yield clean_row(path, line, name, query, answers, articles)
+        row = clean_row(path, line, name, query, answers, articles)
+        yield replace(row, unanswerable=_is_unanswerable(record, row))
 
 
-def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _is_unanswerable(record: Mapping[str, Any], row: QueryRow) -> bool:
+    marked = record.get("is_impossible") in (True, "true", "True")
+    return marked or (not row.answers and isinstance(first_of(record, ANSWER_FIELDS), Mapping))
+
+
+def table_records(
+    path: Location, what: str, needed: Sequence[str] = QUERY_FIELDS
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line, record) of a CSV file, or of a TSV file if the header contains a tab.
 
+    Args:
+        path: the file.
+        what: the expected content, for errors.
+        needed: columns of which the header must name one.
+
     Raises:
-        InputError: a header without any of ``QUERY_FIELDS``, rows of another length, or broken
-            quotes.
+        InputError: a header without any of these columns, rows of another length, or broken quotes.
     """
     numbers: list[int] = []
 
@@ -92,11 +111,11 @@ def table_records(path: Location, what: str) -> Iterator[tuple[int, dict[str, An
     except csv.Error as error:
         raise _broken(path, len(numbers), error) from None
     names = [name.strip() for name in fields]
-    if not set(names) & set(QUERY_FIELDS):
+    if not set(names) & set(needed):
         raise InputError(
             path,
             len(numbers) or 1,
-            f"no header with a column {', '.join(QUERY_FIELDS)}",
+            f"no header with a column {', '.join(needed)}",
             "name the columns in the first line",
         )
     if twice := next((name for name in names if name and names.count(name) > 1), None):
@@ -161,16 +180,11 @@ def _parsed(path: Location, line: int, name: str, text: str) -> Any:
 
 
 def _texts(
-    path: Location, line: int, name: str, fields: tuple[str, ...], record: Mapping[str, Any]
+    path: Location, line: int | None, name: str, fields: tuple[str, ...], record: Mapping[str, Any]
 ) -> list[str]:
-    value = _first(record, fields)
-    values = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(text, str) for text in values):
+    texts = texts_of(first_of(record, fields))
+    if texts is None:
         raise InputError(
             path, line, f"{fields[0]} of query {quoted(name)} are not strings", 'write ["a", "b"]'
         )
-    return values
-
-
-def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((record[name] for name in names if record.get(name) not in (None, "")), None)
+    return texts

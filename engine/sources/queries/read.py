@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.articles.squad import is_squad
-from engine.sources.io.lines import read_json_lines, start_of
 from engine.sources.io.locations import (
     Location,
     is_directory,
     list_files,
     name_of,
     require_file,
-    suffix_of,
 )
-from engine.sources.io.parquet import read_parquet
-from engine.sources.queries.kilt import WHAT as KILT
-from engine.sources.queries.kilt import kilt_row
-from engine.sources.queries.plain import plain_rows, table_records
-from engine.sources.queries.rows import QueryRow, clean_row
-from engine.sources.queries.squad import squad_rows
+from engine.sources.queries.layouts import WHAT, Layout, layout_of, rows_of
+from engine.sources.queries.rows import QueryRow
+from engine.wording import quoted
 
-Layout = Literal["parquet", "kilt", "plain", "table", "squad"]
-
-_WHAT = f"{KILT}, or JSONL or CSV with query and answers, or a SQuAD document"
+_ADD = "add at least one answer"
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,12 @@ def read_queries(
 
 
 def read_query_set(
-    path: Location, *, need_answers: bool = True, layout: Layout | None = None
+    path: Location,
+    *,
+    need_answers: bool = True,
+    answers: Location | None = None,
+    layout: Layout | None = None,
+    remedy: str = _ADD,
 ) -> QuerySet:
     """Read queries as the queries table, in the order of the file.
 
@@ -64,67 +60,69 @@ def read_query_set(
     Args:
         path: a file of any layout of ``layout_of``, or a BEIR directory with a ``queries.jsonl``.
         need_answers: whether a query without answers is an error (retrieval does not need any).
+        answers: a file with the answers of queries by their ids, in any layout of queries, with or without
+            the texts of queries; they take the place of those of ``path``.
         layout: the required layout; by default any.
+        remedy: what to do about a query without answers.
 
     Raises:
-        InputError: the file is unreadable or empty, a query lacks an id, text or answers, or an id is
-            duplicated.
+        InputError: a file is unreadable or empty, a query lacks an id, text or answers, an id is
+            duplicated, or ``answers`` has none of the queries.
     """
     path = _file(path)
-    rows, unanswerable = _rows(path, layout or layout_of(path))
-    checked = _checked(path, rows, need_answers=need_answers)
+    rows, unanswerable = rows_of(path, layout or layout_of(path))
+    if answers is not None:
+        rows = _joined(path, list(rows), answers)
+    checked: list[QueryRow] = []
+    for row in _checked(path, rows):
+        if row.unanswerable:
+            unanswerable += 1
+        elif need_answers and not row.answers:
+            here = "" if answers is None else f", neither here nor in {answers}"
+            raise InputError(path, row.line, f"query {row.query_id!r} has no answers{here}", remedy)
+        else:
+            checked.append(row)
     values = [(row.query_id, row.query, row.answers, row.provenance) for row in checked]
     table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
     if table.is_empty():
         problem = "no queries"
         if unanswerable:
             problem = f"only unanswerable questions ({unanswerable})"
-        raise InputError(path, None, problem, f"give {_WHAT}")
+        raise InputError(path, None, problem, f"give {WHAT}")
     titles = {row.query_id: row.titles for row in checked if row.titles}
     return QuerySet(table, unanswerable, titles)
+
+
+def _joined(path: Location, rows: list[QueryRow], answers: Location) -> list[QueryRow]:
+    """The rows with the answers of a file instead of their own, where it has any."""
+    given = _file(answers)
+    found: dict[str, list[str]] = {}
+    lines: dict[str, int | None] = {}
+    for row in rows_of(given, layout_of(given), answers_alone=True)[0]:
+        _refuse_twice(given, row, lines)
+        found[row.query_id] = row.answers
+    if not any(row.query_id in found for row in rows):
+        first = quoted(rows[0].query_id) if rows else "none"
+        has = quoted(next(iter(found))) if found else "none"
+        raise InputError(
+            answers,
+            None,
+            f"has answers to none of the {len(rows)} queries of {path} (it has {has}, they have {first})",
+            "give the answers of these queries, by the same ids",
+        )
+    return [
+        replace(row, answers=found[row.query_id], unanswerable=False)
+        if found.get(row.query_id)
+        else row
+        for row in rows
+    ]
 
 
 def line_of(path: Location, query_id: str) -> int | None:
     """The line of a query in its file; None in Parquet and SQuAD. Looked up only to word an error."""
     path = _file(path)
-    rows, _ = _rows(path, layout_of(path))
+    rows, _ = rows_of(path, layout_of(path))
     return next((row.line for row in rows if row.query_id == query_id), None)
-
-
-def layout_of(path: Location) -> Layout:
-    """The layout of a file of queries.
-
-    - ``parquet``: by the name;
-    - ``squad``: one JSON document with ``data`` (``is_squad``);
-    - JSON lines: ``kilt`` if the first object has ``input`` or ``output``, else ``plain``;
-    - anything that does not start with ``{`` or ``[`` is a ``table``, CSV or TSV.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
-    """
-    if suffix_of(path) == ".parquet":
-        return "parquet"
-    start = start_of(path, _WHAT)
-    if start and start[:1] not in (b"{", b"["):
-        return "table"
-    if is_squad(path):
-        return "squad"
-    for _, record in read_json_lines(path, _WHAT):
-        return "kilt" if "input" in record or "output" in record else "plain"
-    return "kilt"
-
-
-def _rows(path: Location, layout: Layout) -> tuple[Iterable[QueryRow], int]:
-    """The rows of a file, and how many questions it marks as unanswerable, which are not among them."""
-    if layout == "parquet":
-        frame = tables.conform(read_parquet(path, tables.QUERIES), tables.QUERIES, path)
-        return [clean_row(path, None, *row) for row in frame.iter_rows()], 0
-    if layout == "squad":
-        return squad_rows(path)
-    if layout == "kilt":
-        return (kilt_row(path, line, record) for line, record in read_json_lines(path, _WHAT)), 0
-    records = read_json_lines if layout == "plain" else table_records
-    return plain_rows(path, records(path, _WHAT)), 0
 
 
 def _file(path: Location) -> Location:
@@ -135,25 +133,25 @@ def _file(path: Location) -> Location:
         raise InputError(
             path, None, "is a directory without queries.jsonl", "give BEIR's directory, or a file"
         )
-    return require_file(path, _WHAT)
+    return require_file(path, WHAT)
 
 
-def _checked(path: Location, rows: Iterable[QueryRow], *, need_answers: bool) -> list[QueryRow]:
+def _checked(path: Location, rows: Iterable[QueryRow]) -> Iterator[QueryRow]:
     lines: dict[str, int | None] = {}
-    checked: list[QueryRow] = []
     for row in rows:
-        name = repr(row.query_id)
-        if row.query_id in lines:
-            first = f" (see line {lines[row.query_id]})" if lines[row.query_id] else ""
-            raise InputError(
-                path, row.line, f"duplicate query id {name}{first}", "make query ids unique"
-            )
-        lines[row.query_id] = row.line
+        _refuse_twice(path, row, lines)
         if not row.query.strip():
-            raise InputError(path, row.line, f"query {name} is empty", "write its text")
-        if need_answers and not row.answers:
-            raise InputError(
-                path, row.line, f"query {name} has no answers", "add at least one answer"
-            )
-        checked.append(row)
-    return checked
+            raise InputError(path, row.line, f"query {row.query_id!r} is empty", "write its text")
+        yield row
+
+
+def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -> None:
+    if row.query_id in lines:
+        first = f" (see line {lines[row.query_id]})" if lines[row.query_id] else ""
+        raise InputError(
+            path,
+            row.line,
+            f"duplicate query id {row.query_id!r}{first}",
+            "make query ids unique",
+        )
+    lines[row.query_id] = row.line

@@ -17,6 +17,7 @@ class QueryRow:
 
     Attributes:
         titles: those of ``provenance`` that are titles of articles, whose ids the file does not give.
+        unanswerable: whether the file marks the question so.
     """
 
     line: int | None
@@ -25,6 +26,7 @@ class QueryRow:
     answers: list[str]
     provenance: list[str]
     titles: tuple[str, ...] = ()
+    unanswerable: bool = False
 
 
 def no_text(

@@ -10,9 +10,11 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.sources.io.lines import read_json_lines, read_lines, start_of
+from engine.sources.io.json_records import read_json_records
+from engine.sources.io.lines import read_lines, start_of
 from engine.sources.io.locations import Location, is_directory, locate, name_of, require_file
-from engine.sources.queries.read import QuerySet, layout_of, read_query_set
+from engine.sources.queries.layouts import layout_of
+from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.queries.rows import clean_row
 
 _WHAT = "a text file (.txt) with one query per line, or queries in any other layout"
@@ -38,7 +40,7 @@ def read_user_queries(path: Location) -> QuerySet:
     if _is_text(path):
         return QuerySet(_numbered(path, read_lines(path, _WHAT)))
     if layout_of(path) == "kilt":
-        first = next((record for _, record in read_json_lines(path, _WHAT)), {"id": None})
+        first = next((record for _, record in read_json_records(path, _WHAT)), {"id": None})
         if "id" not in first:
             return QuerySet(_numbered(path, _inputs(path)))
     return read_query_set(path, need_answers=False)
@@ -56,7 +58,7 @@ def _is_text(path: Location) -> bool:
 
 
 def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
-    for line, record in read_json_lines(path, _WHAT):
+    for line, record in read_json_records(path, _WHAT):
         if record.get("id") is not None:
             raise InputError(
                 path, line, "a query with an id", "give every query an id, or none of them"

@@ -278,7 +278,7 @@ def write_small(folder, queries=40, listed=6):
 
 def refuse_to_read(monkeypatch):
     """Whatever is read of runs or of a corpus from now on fails the test."""
-    for name in ("list_runs", "index_corpus", "read_query_set"):
+    for name in ("list_runs", "index_corpus", "read_queries_of"):
         monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
 
 

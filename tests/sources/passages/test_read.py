@@ -228,3 +228,33 @@ def test_a_scan_runs_in_constant_memory(tmp_path, monkeypatch):
         del batch
     # 20 batches; Arrow, left to itself, keeps the whole file.
     assert 0 < most < path.stat().st_size / 2
+
+
+# A passage as others write it, and the row of the corpus table that it is.
+NAMES = [
+    ({"_id": "1", "title": "T", "text": "x"}, ("1", "T", "x", "T")),
+    ({"id": "1", "contents": "x"}, ("1", "", "x", "1")),
+    ({"docid": "1", "content": "x", "title": None, "wikipedia_id": "9"}, ("1", "", "x", "9")),
+    ({"passage_id": 1, "page_content": "x", "title": "", "article_id": "A"}, ("1", "", "x", "A")),
+    ({"doc_id": "1", "title": "T", "text": "", "article_id": None}, ("1", "T", "", "T")),
+]
+
+
+@pytest.mark.parametrize(("record", "row"), NAMES)
+def test_names_of_fields_are_the_same_in_every_layout(tmp_path, record, row):
+    (tmp_path / "c.jsonl").write_text(json.dumps(record) + "\n")
+    (tmp_path / "c.json").write_text(json.dumps([record], indent=2))
+    pl.DataFrame([record]).write_parquet(tmp_path / "c.parquet")
+    for name in ("c.jsonl", "c.json", "c.parquet"):
+        assert read_corpus(tmp_path / name).rows() == [row], name
+
+
+def test_bad_items_of_an_array_can_be_skipped_and_broken_json_cannot(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text('[{"id": "1", "text": "x"},\n 5,\n {"id": "2"},\n {"id": "3", "text": "y"}]')
+    with pytest.raises(InputError, match=r"c\.json:2: a JSON int, not an object"):
+        read_corpus(path)
+    assert read_corpus(path, skip_bad=2)["doc_id"].to_list() == ["1", "3"]
+    path.write_text('[{"id": "1", "text": "x"},\n {"id": "2", "text": }]')
+    with pytest.raises(InputError, match=r"c\.json:2: broken JSON"):
+        read_corpus(path, skip_bad=9)

@@ -3,12 +3,14 @@
 import gzip
 import json
 
+import polars as pl
 import pytest
 
 from engine.errors import InputError
 from engine.sources.articles.read import read_source
 from engine.sources.passages.cut import passages
-from engine.sources.queries.read import layout_of, read_queries, read_query_set
+from engine.sources.queries.layouts import layout_of
+from engine.sources.queries.read import read_queries, read_query_set
 
 
 def lines(path, *records):
@@ -26,6 +28,9 @@ def test_the_layout_follows_from_the_content(tmp_path):
         ("f", '{"version": "1", "data": []}', "squad"),
         ("g", '{\n "data": []}', "squad"),
         ("h.parquet", "", "parquet"),
+        ("i.json", '[\n {"id": "1", "question": "x"}]', "plain"),
+        ("j.json", '[{"id": "1", "input": "x"}]', "kilt"),
+        ("k.json", '{\n    "Data": [], "Version": 1.0}', "triviaqa"),
     ):
         (tmp_path / name).write_text(text)
         assert layout_of(tmp_path / name) == layout, name
@@ -43,6 +48,139 @@ def test_plain_records(tmp_path):
         ("7", "what", ["it"], ["Q"]),
         ("c", "where", ["here"], []),
     ]
+
+
+# Rows as other projects write them: none in two forms of the same thing.
+ROWS = {
+    "SQuAD's rows": (
+        {"id": "1", "title": "T", "context": "c", "question": "who"}
+        | {"answers": {"text": ["Ann", "Bo"], "answer_start": [0, 4]}},
+        ("1", "who", ["Ann", "Bo"], []),
+    ),
+    "TriviaQA's rows": (
+        {"question": "who", "question_id": "tc_1"}
+        | {"answer": {"aliases": ["Annie", "Ann"], "normalized_aliases": ["ann"], "value": "Ann"}},
+        ("tc_1", "who", ["Ann", "Annie"], []),
+    ),
+    "BEIR's with an answer": (
+        {"_id": "1", "text": "who", "metadata": {"answer": "Ann"}},
+        ("1", "who", ["Ann"], []),
+    ),
+    "FlashRAG's": (
+        {"id": "nq_1", "question": "who", "golden_answers": ["Ann", "Bo"], "metadata": {}},
+        ("nq_1", "who", ["Ann", "Bo"], []),
+    ),
+    "ragas's": (
+        {"user_input": "who", "reference": "Ann", "retrieved_contexts": ["Ann did."]},
+        ("1", "who", ["Ann"], []),
+    ),
+    "KLUE's rows": (
+        {"guid": "g1", "question": "누가", "is_impossible": False}
+        | {"answers": {"answer_start": [4], "text": ["제주도"]}},
+        ("g1", "누가", ["제주도"], []),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_other_projects_mean_the_same_in_every_layout(tmp_path, name):
+    record, expected = ROWS[name]
+    lines(tmp_path / "q.jsonl", record)
+    (tmp_path / "q.json").write_text(json.dumps([record], indent=1, ensure_ascii=False))
+    # A struct needs a field in Parquet.
+    without_empty = {key: value for key, value in record.items() if value != {}}
+    pl.DataFrame([without_empty]).write_parquet(tmp_path / "q.parquet")
+    for file in ("q.jsonl", "q.json", "q.parquet"):
+        assert read_queries(tmp_path / file).rows() == [expected], file
+
+
+def test_triviaqa_documents(tmp_path):
+    answer = {"Aliases": ["Annie"], "Value": "Ann", "HumanAnswers": ["A."], "Type": "FreeForm"}
+    entry = {"Answer": answer, "EntityPages": [{"Title": "Bo"}], "Question": "who"}
+    document = {"Data": [entry | {"QuestionId": "tc_1"}], "Domain": "Web", "Version": 1.0}
+    for indent in (None, 4):
+        (tmp_path / "q.json").write_text(json.dumps(document, indent=indent))
+        # Its pages are where answers were looked for, and are not gold.
+        expected = [("tc_1", "who", ["Ann", "Annie", "A."], [])]
+        assert read_queries(tmp_path / "q.json").rows() == expected
+
+
+def test_rows_that_are_marked_as_unanswerable_are_counted(tmp_path):
+    path = lines(
+        tmp_path / "q.jsonl",
+        {"id": "1", "question": "who", "answers": {"text": ["Ann"], "answer_start": [0]}},
+        {"id": "2", "question": "who", "answers": {"text": [], "answer_start": []}},
+        {"id": "3", "question": "who", "answers": ["plausible"], "is_impossible": True},
+    )
+    found = read_query_set(path)
+    assert found.table["query_id"].to_list() == ["1"]
+    assert found.unanswerable == 2
+    # A list that is empty marks nothing: it may have been forgotten.
+    lines(path, {"id": "1", "question": "who", "answers": []})
+    with pytest.raises(InputError, match=":1: query '1' has no answers"):
+        read_queries(path)
+
+
+def test_kilt_in_an_array(tmp_path):
+    record = {"id": "1", "input": "who", "output": [{"answer": "Ann"}]}
+    (tmp_path / "q.json").write_text(json.dumps([record, record | {"id": "2"}], indent=1))
+    assert read_queries(tmp_path / "q.json")["query_id"].to_list() == ["1", "2"]
+    (tmp_path / "q.json").write_text(json.dumps([record, record], indent=1))
+    lines_of_each = len(json.dumps([record], indent=1).splitlines()) - 2
+    with pytest.raises(InputError, match="duplicate query id '1'") as caught:
+        read_queries(tmp_path / "q.json")
+    assert caught.value.line == 2 + lines_of_each
+
+
+def test_parquet_needs_no_provenance_and_no_ids(tmp_path):
+    path = tmp_path / "q.parquet"
+    pl.DataFrame({"query_id": ["a"], "query": ["who"], "answers": [["Ann"]]}).write_parquet(path)
+    assert read_queries(path).rows() == [("a", "who", ["Ann"], [])]
+    pl.DataFrame({"question": ["who", "what"], "answer": ["Ann", "it"]}).write_parquet(path)
+    assert read_queries(path)["query_id"].to_list() == ["1", "2"]
+    pl.DataFrame({"id": [1.0], "question": ["who"], "answer": ["Ann"]}).write_parquet(path)
+    with pytest.raises(InputError, match=r"the id 1\.0"):
+        read_queries(path)
+
+
+def answer_files(folder):
+    """The answers of query b in every layout, beside those of a query that nobody asks."""
+    records = [{"id": "b", "answers": ["Bo", "B."]}, {"id": "z", "answers": ["?"]}]
+    lines(folder / "a.jsonl", *records)
+    (folder / "a.json").write_text(json.dumps(records))
+    pl.DataFrame(records).write_parquet(folder / "a.parquet")
+    (folder / "a.csv").write_text("id,answers\nb,Bo|B.\nz,?\n")
+    kilt = [{"answer": "Bo"}, {"answer": "B."}]
+    lines(folder / "a.kilt.jsonl", {"id": "b", "input": "who", "output": kilt})
+    return ("a.jsonl", "a.json", "a.parquet", "a.csv", "a.kilt.jsonl")
+
+
+def test_answers_from_a_second_file_are_joined_by_id(tmp_path):
+    queries = lines(tmp_path / "q.jsonl", {"_id": "b", "text": "who", "metadata": {}})
+    for name in answer_files(tmp_path):
+        joined = read_query_set(queries, answers=tmp_path / name).table
+        assert joined.rows() == [("b", "who", ["Bo", "B."], [])], name
+    # They take the place of those that the queries have, and only of these queries.
+    lines(queries, *({"id": i, "query": "who", "answers": ["old"]} for i in "ab"))
+    joined = read_query_set(queries, answers=tmp_path / "a.jsonl").table
+    assert joined["answers"].to_list() == [["old"], ["Bo", "B."]]
+
+
+def test_answers_that_do_not_fit_are_refused(tmp_path):
+    queries = lines(tmp_path / "q.jsonl", *({"_id": i, "text": "who"} for i in "ab"))
+    given = lines(tmp_path / "a.jsonl", {"id": "b", "answers": ["Bo"]})
+    with pytest.raises(
+        InputError, match=f"q.jsonl:1: query 'a' has no answers, neither here nor in {given}"
+    ):
+        read_query_set(queries, answers=given)
+    lines(given, {"id": "1", "answers": ["Bo"]})
+    with pytest.raises(
+        InputError, match="answers to none of the 2 queries .* .it has '1', they have 'a'"
+    ):
+        read_query_set(queries, answers=given)
+    lines(given, {"id": "b", "answers": ["Bo"]}, {"id": "b", "answers": ["B."]})
+    with pytest.raises(InputError, match="a.jsonl:2: duplicate query id 'b' .see line 1"):
+        read_query_set(queries, answers=given)
 
 
 def test_records_without_ids_are_numbered_and_may_not_be_mixed(tmp_path):

@@ -1,0 +1,66 @@
+"""Records in JSON: one object per line, or one array of objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from engine.errors import InputError
+from engine.sources.io.json_text import DuplicateKeyError, json_items
+from engine.sources.io.lines import read_json_lines, read_text, start_of
+from engine.sources.io.locations import Location
+from engine.sources.io.skipping import SkipBad
+
+
+def read_json_records(
+    path: Location, what: str, *, skip: SkipBad | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of a JSONL file, or of a JSON array, by the first character.
+
+    An array is read as a whole text, of which one object at a time is parsed.
+
+    Args:
+        path: the file, plain, ``.gz`` or ``.bz2``.
+        what: the expected content, for errors.
+        skip: tolerates lines, or items of the array, that are not JSON objects.
+
+    Raises:
+        InputError: as ``lines.read_json_lines``, or as ``lines.read_text`` for an array; broken JSON in an
+            array is never tolerated, since nobody knows where the next item begins.
+    """
+    if not _is_array(path, what):
+        yield from read_json_lines(path, what, skip=skip)
+        return
+    skip = skip or SkipBad()
+    for line, value in _items(path, read_text(path, what), what):
+        if isinstance(value, dict):
+            yield line, value
+        else:
+            kind = type(value).__name__
+            skip.tolerate(
+                InputError(path, line, f"a JSON {kind}, not an object", "write a list of objects")
+            )
+
+
+def _is_array(path: Location, what: str) -> bool:
+    try:
+        return start_of(path, what)[:1] == b"["
+    except InputError:
+        return False  # whoever reads its lines says in which the fault is
+
+
+def _items(path: Location, text: str, what: str) -> Iterator[tuple[int, Any]]:
+    line, counted = 1, 0
+    try:
+        for place, value in json_items(text):
+            line += text.count("\n", counted, place)
+            counted = place
+            yield line, value
+    except DuplicateKeyError as error:
+        raise InputError(path, line, str(error), "keep one of them") from None
+    except json.JSONDecodeError as error:
+        problem = f"broken JSON ({error.msg}, column {error.colno})"
+        raise InputError(path, error.lineno, problem, f"give {what}") from None
+    except ValueError as error:
+        raise InputError(path, line, f"broken JSON ({str(error)[:60]})", f"give {what}") from None
