@@ -119,7 +119,7 @@ def make_inputs(folder: Path, *, queries: int, k: int, passages: int) -> InputFi
         )
         for start in range(0, passages, 20_000)
     ]
-    pl.concat(parts).write_parquet(places.corpus, row_group_size=20_000)
+    pl.concat(parts).write_parquet(folder / "corpus.parquet", row_group_size=20_000)
     _write_run(Path(places.run[0]), draw, queries=queries, k=k, passages=passages)
     return places
 

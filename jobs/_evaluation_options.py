@@ -50,7 +50,7 @@ def parameters() -> list[inspect.Parameter]:
             INPUTS,
             types={
                 "queries": Path,
-                "corpus": Path,
+                "corpus": Path | None,
                 "run": Annotated[list[Path], several],
                 "edits": Path | None,
                 "answers": Path | None,

@@ -29,7 +29,7 @@ from jobs._evaluation_options import (
     sweep_of,
 )
 from jobs._in_shards import evaluate_in_shards
-from jobs._options import with_signature
+from jobs._options import with_options, with_signature
 from jobs._planning import plan_and_print
 from jobs._progress import event, shown_progress
 from jobs._results import ANSWER, Shape, outputs, print_results, write_results
@@ -81,7 +81,8 @@ def evaluate_command() -> Callable[..., None]:
                 )  # fmt: skip
                 return
             if size.reason:
-                event(f"held as a whole in this process's memory, because of {size.reason}")
+                reason = with_options(size.reason)
+                event(f"held as a whole in this process's memory, because of {reason}")
             inputs = read_inputs(files, k=max(condition.k for condition in conditions))
             evaluate_and_report(inputs, conditions, named, out=out, store=store, shape=shape)
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError, require_least
+from engine.evaluation.by_text import keyed_by_id, named_by_id
 from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
 from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, without_titles
@@ -17,11 +18,12 @@ from engine.labels.registry import ANNOTATORS
 from engine.notes import Note, count_note
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
-from engine.sources.passages.read import read_corpus, scan_corpus
+from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import EditedRun, apply_edits, read_edits
 from engine.sources.runs.read import read_runs
-from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
+from engine.sources.runs.texts import read_runs_with_texts
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
 from engine.wording import quoted
 
 _EMPTY_PASSAGES = "empty_passages"
@@ -33,8 +35,10 @@ class InputFiles:
 
     Attributes:
         queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
-        corpus: The passages: Parquet (a file or shards), JSONL, BEIR, or DPR's TSV.
-        run: Ranked lists: TREC text, Parquet or JSON. Several may be given.
+        corpus: The passages: Parquet (a file or shards), JSONL, JSON, BEIR, or DPR's TSV. Not needed where
+            runs carry the texts of their passages.
+        run: Ranked lists: TREC text, Parquet, JSON or JSONL, with the texts of passages or without. Several
+            may be given.
         edits: Documents to swap, insert or delete in the runs, in JSONL (docs/formats.md): each run that
             is edited is evaluated beside the original, as NAME-edited.
         limit: Evaluate only the first queries, this many of them.
@@ -49,7 +53,7 @@ class InputFiles:
     """
 
     queries: Location
-    corpus: Location
+    corpus: Location | None = None
     run: tuple[Location, ...]
     edits: Location | None = None
     limit: int | None = None
@@ -129,7 +133,8 @@ def read_inputs(
     below a deleted one move up.
 
     Args:
-        files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``.
+        files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``; without a
+            corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
         k: passages per query at most.
         further_tables: how to read files that a user's annotators need.
 
@@ -140,7 +145,12 @@ def read_inputs(
     query_set = read_queries_of(files)
     queries = query_set.table if files.limit is None else query_set.table.head(files.limit)
     all_ids = query_set.table[QUERY_ID].to_list()
-    all_runs = _keyed_by_id(read_runs(files.run), query_set.table)
+    carried: pl.DataFrame | None = None
+    if files.corpus is None:
+        all_runs, carried = read_runs_with_texts(files.run)
+    else:
+        all_runs = read_runs(files.run)
+    all_runs = keyed_by_id(all_runs, query_set.table)
     runs = all_runs.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list()))
     _refuse_other_queries(files, all_runs, runs, queries)
     edited: tuple[EditedRun, ...] = ()
@@ -151,8 +161,12 @@ def read_inputs(
         runs = pl.concat([runs, _of_edits(files.edits, edited_runs, edited, queries)])
     cut = runs.filter(pl.col(RANK) <= k)
     skip = SkipBad(files.skip_bad)
-    passages = read_corpus(files.corpus, wanted=cut[DOC_ID].unique().to_list(), skip_bad=skip)
-    cut, passages = _named_by_id(cut, passages, files.corpus, files.skip_bad)
+    if files.corpus is None:
+        assert carried is not None
+        passages = carried.join(cut, on=DOC_ID, how="semi", maintain_order="left")
+    else:
+        passages = read_corpus(files.corpus, wanted=cut[DOC_ID].unique().to_list(), skip_bad=skip)
+        cut, passages = named_by_id(cut, passages, files.corpus, files.skip_bad)
     _refuse_twice(files, cut)
     _refuse_lost(files, cut, passages, all_runs[RUN].unique(maintain_order=True).to_list(), edited)
     ignored = all_runs.filter(~pl.col(QUERY_ID).is_in(all_ids))[QUERY_ID].n_unique()
@@ -340,36 +354,6 @@ def _of_edits(
         if known.filter(pl.col(RUN) == run.name).is_empty():
             raise leaves_nothing(path, run.original, query_table.height)
     return known
-
-
-def _keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
-    """The runs, with query ids instead of query texts in those that have no known id."""
-    frames: list[pl.DataFrame] = []
-    ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias("_id"))
-    for run in runs.partition_by(RUN, maintain_order=True):
-        if run.join(queries, on=QUERY_ID, how="semi").is_empty():
-            renamed = run.join(ids, on=QUERY_ID, how="left", maintain_order="left")
-            run = renamed.with_columns(pl.coalesce("_id", QUERY_ID).alias(QUERY_ID)).drop("_id")
-        frames.append(run.sort(QUERY_ID, RANK))
-    return pl.concat(frames)
-
-
-def _named_by_id(
-    runs: pl.DataFrame, passages: pl.DataFrame, corpus: Location, skip_bad: int
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The runs, with document ids instead of texts of passages, and the passages of both."""
-    # Texts hold spaces and ids of TREC runs cannot, so the corpus is read again only for texts.
-    texts = runs.join(passages, on=DOC_ID, how="anti").filter(pl.col(DOC_ID).str.contains(r"\s"))
-    if texts.is_empty():
-        return runs, passages
-    wanted = texts[DOC_ID].unique().implode()
-    batches = scan_corpus(corpus, skip_bad=skip_bad)
-    named = pl.concat(batch.filter(pl.col(TEXT).is_in(wanted)) for batch in batches)
-    named = named.unique(TEXT, keep="first", maintain_order=True)
-    ids = named.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias("_id"))
-    renamed = runs.join(ids, on=DOC_ID, how="left", maintain_order="left")
-    runs = renamed.with_columns(pl.coalesce("_id", DOC_ID).alias(DOC_ID)).drop("_id")
-    return runs, pl.concat([passages, named]).unique(DOC_ID, maintain_order=True)
 
 
 def _of_queries(

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from engine.errors import InputError
 from engine.sources.io.lines import read_lines
-from engine.sources.io.locations import Location, suffix_of
-from engine.sources.runs.dictionaries import is_dictionary
+from engine.sources.io.locations import Location
 from engine.sources.runs.edits import EditedRun
+from engine.sources.runs.forms import is_ranked
 from engine.wording import quoted
+
+_INSERT = "insert passages of the corpus"
 
 
 def lists_none(
@@ -56,7 +58,7 @@ def not_in_corpus(
     first: tuple[str, str, str],
     more: int,
     *,
-    corpus: Location,
+    corpus: Location | None,
     files: dict[str, Location],
     edits: Location | None,
     edited: Sequence[EditedRun],
@@ -66,7 +68,7 @@ def not_in_corpus(
     Args:
         first: run, query id and document id of one.
         more: how many others there are.
-        corpus: where they were looked for.
+        corpus: where they were looked for; None for the texts that the runs carry.
         files: the files of the runs, by name.
         edits: the file of the edits, if there is one.
         edited: the edited runs.
@@ -75,23 +77,25 @@ def not_in_corpus(
     edited_run = next((run for run in edited if run.name == name), None)
     line = edited_run.line_of(query_id, doc_id) if edited_run else None
     if edits is not None and line is not None:
-        path, remedy = edits, "insert passages of the corpus"
+        path, remedy = edits, "insert passages that the runs list" if corpus is None else _INSERT
     else:
         path = files[edited_run.original if edited_run else name]
         line = _line_of(path, query_id, doc_id)
         remedy = "give the corpus that the run was made from"
+        if corpus is None:
+            remedy = "give `corpus`, or write the texts of passages into the run"
     return InputError(
         path,
         line,
         f"document {quoted(doc_id)} of query {quoted(query_id)}{f' and {more} more' if more else ''} "
-        f"not in the corpus {corpus}",
+        f"{f'not in the corpus {corpus}' if corpus is not None else 'without a text in any run'}",
         remedy,
     )
 
 
 def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
     """Where a TREC file lists a document; only looked up to word an error."""
-    if suffix_of(path) == ".parquet" or is_dictionary(path, "a run"):
+    if is_ranked(path):
         return None
     for number, line in read_lines(path, "a run"):
         columns = line.split()

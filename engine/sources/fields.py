@@ -13,6 +13,7 @@ answers               ``answers``, ``answer``, ``golden_answers`` (FlashRAG), ``
                       (TriviaQA), ``metadata.answers``, ``metadata.answer``
 gold articles         ``provenance``, ``article_ids``, ``article_id``
 id of a passage       ``doc_id``, ``id``, ``_id`` (BEIR), ``docid``, ``passage_id``
+title of a passage    ``title``; beside it in runs ``metadata.title`` (LangChain), ``meta.title`` (Haystack)
 text of a passage     ``text``, ``contents`` (Pyserini, FlashRAG), ``content`` (Haystack), ``page_content``
                       (LangChain)
 ====================  =======================================================================================
@@ -39,6 +40,7 @@ ANSWER_FIELDS = (
 )
 ARTICLE_FIELDS = ("provenance", "article_ids", "article_id")
 DOC_ID_FIELDS = ("doc_id", "id", "_id", "docid", "passage_id")
+TITLE_FIELDS = ("title", "metadata.title", "meta.title")
 TEXT_FIELDS = ("text", "contents", "content", "page_content")
 
 # Of an object of answers: the fields that hold texts.

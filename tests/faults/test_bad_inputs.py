@@ -23,6 +23,7 @@ FUSE = "fuse --run {bad} --run {other} --out {out}/f.trec"
 FUSED = "fuse --run {run} --run {other} --out {out}/f.trec"
 _LABELS = "--no-end-to-end --out {out} --store {store} --annotators"
 EVALUATE = "evaluate --queries {queries} --corpus {corpus} --run {run} " + _LABELS + " containment"
+NO_CORPUS = EVALUATE.replace(" --corpus {corpus}", "").replace("{run}", "{bad}")
 QUERIES = EVALUATE.replace("{queries}", "{bad}")
 CORPUS = EVALUATE.replace("{corpus}", "{bad}")
 RUN = EVALUATE.replace("{run}", "{bad}")
@@ -134,7 +135,25 @@ TABLE = [
     ("Parquet cut short", FUSE, "r.parquet", GOOD[:-20], "not a readable Parquet file"),
     ("Parquet of zeros within", FUSE, "r.parquet", GOOD[:40] + bytes(200) + GOOD[240:], "not a readable Parquet file"),
     ("Parquet with a column twice", FUSE, "r.parquet", doubled(query_id=["1"], doc_id=["a"]), "'query_id' is given twice"),
-    ("Parquet without scores", FUSE, "r.parquet", parquet(query_id=["1"], doc_id=["a"], rank=[1]), "lacks the column score"),
+    ("Parquet without documents", FUSE, "r.parquet", parquet(query_id=["1"], rank=[1], score=[1.0]), "lists an object, which has neither an id nor a text"),
+    ("a run in Parquet without queries", FUSE, "r.parquet", parquet(doc_id=["a"], rank=[1]), "a list without a query"),
+    ("records without a query", FUSE, "r.jsonl", '{"query_id": "1", "results": ["a"]}\n{"results": ["a"]}\n', ":2: a list without a query"),
+    ("records with a query in floats", FUSE, "r.json", '[{"query_id": 1.0, "results": ["a"]}]', ":1: a list for the query 1.0"),
+    ("records that list a number", FUSE, "r.jsonl", '{"query_id": "1", "results": [5]}\n', ":1: query '1' lists 5, which has neither"),
+    ("records that list nothing of a passage", FUSE, "r.jsonl", '{"query_id": "1", "results": [{"score": 5}]}\n', ":1: query '1' lists an object, which has neither"),
+    ("records with an id in floats", FUSE, "r.jsonl", '{"query_id": "1", "results": [{"id": 5.0}]}\n', ":1: a passage of query '1' has the id or title 5.0"),
+    ("records with a text that is a number", FUSE, "r.jsonl", '{"query_id": "1", "results": [{"id": "a", "text": 5}]}\n', ":1: a passage of query '1' has the text 5"),
+    ("records with a score NaN", FUSE, "r.jsonl", '{"query_id": "1", "doc_id": "a", "score": NaN}\n', ":1: score nan of query '1' is not a number"),
+    ("records with a rank of words", FUSE, "r.jsonl", '{"query_id": "1", "doc_id": "a", "rank": "1"}\n', ":1: the rank '1' of query '1'"),
+    ("records with a rank twice", FUSE, "r.jsonl", '{"query_id": "1", "doc_id": "a", "rank": 1}\n{"query_id": "1", "doc_id": "b", "rank": 1}\n', ":2: query '1' lists the rank 1 twice (see line 1)"),
+    ("records with a document twice", FUSE, "r.jsonl", '{"query_id": "1", "results": ["a", "b", "a"]}\n', ":1: query '1' lists the document 'a' twice"),
+    ("records of which some have scores", FUSE, "r.jsonl", '{"query_id": "1", "doc_id": "a", "score": 1}\n{"query_id": "1", "doc_id": "b"}\n', ":2: document 'b' of query '1' has no score, and others have"),
+    ("half a surrogate in a record", FUSE, "r.jsonl", '{"query_id": "1", "results": [{"id": "a", "text": "\\ud800"}]}\n', ":1: a passage of query '1' holds half a surrogate pair"),
+    ("broken JSON in a record", FUSE, "r.jsonl", '{"query_id": "1", "results": ["a"]}\n{"query_id":\n', ":2: broken JSON"),
+    ("no corpus and no texts", NO_CORPUS, "r.trec", "1 Q0 a 1 2 x\n2 Q0 a 1 2 x\n", ":1: document 'a' of query '1' without a text in any run; give --corpus"),
+    ("no corpus and a text of some", NO_CORPUS, "r.jsonl", '{"query_id": "1", "results": [{"id": "a", "text": "x"}, "b"]}\n', "document 'b' of query '1' without a text in any run"),
+    ("two texts of one passage", NO_CORPUS, "r.jsonl", '{"query_id": "1", "results": [{"id": "a", "text": "x"}]}\n{"query_id": "2", "results": [{"id": "a", "text": "y"}]}\n', "r.jsonl:2: passage 'a' of query '2' has another text than in {bad}:1 (query '1')"),
+    ("two titles of one passage", NO_CORPUS, "r.json", '{"1": [{"id": "a", "text": "x", "title": "T"}], "2": [{"id": "a", "text": "x", "title": "U"}]}', "r.json: passage 'a' of query '2' has another title than in {bad} (query '1')"),
     ("Parquet without rows", FUSE, "r.parquet", run(query_id=[], doc_id=[], rank=[], score=[]), "the run is empty"),
     ("Parquet with a rank in words", FUSE, "r.parquet", run(rank=["1", "x"]), "wrong type"),
     ("Parquet with a null", FUSE, "r.parquet", run(doc_id=["a", None]), "row 1 has no doc_id"),
@@ -377,7 +396,7 @@ def test_bad_input_ends_in_one_line_and_writes_nothing(
     assert printed.out == ""
     assert printed.err.startswith("erag: ")
     assert printed.err.count("\n") == 1
-    assert words in printed.err
+    assert words.replace("{bad}", str(tmp_path / name)) in printed.err
     assert len(printed.err) < 2500
     # An option is named as one; every other fault has its file.
     named = not content or "--" in words or os.fspath(tmp_path / name) in printed.err

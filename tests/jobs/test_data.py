@@ -5,6 +5,7 @@ import json
 import polars as pl
 import pytest
 
+from engine.evaluation.sharded import size
 from tests.commands import erag
 
 ALONE = ("--no-end-to-end", "--actors", "0", "--k", "2")
@@ -79,3 +80,53 @@ def test_answers_of_another_file_are_joined(beir, capsys, shards):
     assert str(answers) in {file["path"] for file in summary["audit"]["files"]}
     # Shards of an evaluation without these answers are not taken up.
     assert evaluate(beir, "--annotators", "containment", *ALONE, *shards) == 2
+
+
+@pytest.fixture
+def texted(tmp_path):
+    """Queries, and a run whose lists carry their texts: no corpus."""
+    lines(
+        tmp_path / "q.jsonl",
+        *({"id": q, "query": f"who {q}", "answers": [a]} for q, a in (("1", "Ann"), ("2", "Bo"))),
+    )
+    results = [{"text": "Ann did it."}, {"id": "b", "title": "B", "text": "Bo did it."}]
+    lines(tmp_path / "mine.jsonl", *({"query": f"who {q}", "results": results} for q in "12"))
+    return {
+        "queries": tmp_path / "q.jsonl",
+        "run": tmp_path / "mine.jsonl",
+        "out": tmp_path / "out",
+    }
+
+
+def test_runs_that_carry_texts_need_no_corpus(texted, capsys):
+    store = ("--store", texted["out"].parent / "store")
+    options = [part for name, value in texted.items() for part in (f"--{name}", value)]
+    assert erag("evaluate", *options, *store, "--annotators", "containment", *ALONE) == 0, (
+        capsys.readouterr().err
+    )
+    labels = pl.read_parquet(texted["out"] / "labels.parquet").sort("query_id", "doc_id")
+    assert labels["label"].to_list() == [1.0, 0.0, 0.0, 1.0]
+    summary = json.loads((texted["out"] / "summary.json").read_text())
+    assert summary["configuration"]["corpus"] is None
+    # The page is made again with the passages of the runs.
+    assert erag("report", texted["out"], "--passages") == 0, capsys.readouterr().err
+    pages = [
+        path.read_text()
+        for path in texted["out"].rglob("*")
+        if path.suffix in (".html", ".js", ".json")
+    ]
+    assert any("Bo did it." in page for page in pages)
+    # Shards look passages up in a corpus.
+    assert erag("evaluate", *options, *store, *ALONE, "--shard-pairs", "2") == 2
+    assert (
+        "--shard-pairs 2 with runs that carry their texts, without --corpus"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_large_evaluation_without_a_corpus_is_held_whole(texted, monkeypatch, capsys):
+    monkeypatch.setattr(size, "LARGE", 3)
+    store = ("--store", texted["out"].parent / "store")
+    options = [part for name, value in texted.items() for part in (f"--{name}", value)]
+    assert erag("evaluate", *options, *store, "--annotators", "containment", *ALONE) == 0
+    assert "because of runs that carry their texts, without --corpus" in capsys.readouterr().err

@@ -141,7 +141,7 @@ def partition(
         on_progress: called now and then.
 
     Raises:
-        InputError: as ``inputs.read_inputs``; or a setting out of range.
+        InputError: as ``inputs.read_inputs``; a setting out of range; or there is no corpus.
         WriteError: the disk is full, or the folder cannot be written.
     """
     require_least("k", k, 1)
@@ -175,6 +175,8 @@ def _read(
     on_progress: Progress,
 ) -> Material:
     """Read and check everything, in the order of ``inputs.read_inputs``, so that errors are its own."""
+    if files.corpus is None:
+        raise InputError(None, None, "shards without `corpus`", "give the passages as `corpus`")
     lists = list_runs(
         files,
         query_keys(query_set.table, files.limit),

@@ -21,6 +21,7 @@ from engine.errors import InputError
 from engine.sources.io.locations import Location
 from engine.sources.io.scatter import Scatter, read_part, scan_part
 from engine.sources.queries.buckets import BUCKETS
+from engine.sources.runs.forms import is_ranked
 from engine.sources.runs.read import (
     by_rank,
     by_score,
@@ -29,7 +30,7 @@ from engine.sources.runs.read import (
     twice_in_parquet,
     twice_in_trec,
 )
-from engine.sources.runs.stream import LINE, SCHEMA, is_ranked, scan_run
+from engine.sources.runs.stream import LINE, SCHEMA, scan_run
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 # The number of a query: its place in the queries file, from 0.

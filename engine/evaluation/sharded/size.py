@@ -55,6 +55,8 @@ def _reason(files: InputFiles, conditions: Collection[Settings]) -> str:
         return "several readers, augmentations or cutoffs"
     if files.edits is not None:
         return "`edits`"
+    if files.corpus is None:
+        return "runs that carry their texts, without `corpus`"
     (settings,) = conditions
     if settings.running.certify:
         return "`certify`"

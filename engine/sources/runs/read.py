@@ -1,10 +1,12 @@
-"""Runs (ranked lists): TREC text and Parquet, read and written; JSON dictionaries, read."""
+"""Runs (ranked lists): TREC text and Parquet, read and written; JSON dictionaries and records, read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,13 +19,25 @@ from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, name_of, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
+from engine.sources.runs.forms import WHAT, records_of
+from engine.sources.runs.records import GIVEN, LARGEST_SCORE, read_records
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 from engine.wording import quoted
 
-# In single precision, in which runs are ordered: beyond it all scores are equal to infinity.
-_LARGEST_SCORE = float(np.finfo(np.float32).max)
 _RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
-WHAT = 'a run: TREC lines "query Q0 document rank score name", Parquet, or JSON {query: {document: score}}'
+
+
+@dataclass(frozen=True, eq=False)
+class TextedRun:
+    """A run with the texts that it carries.
+
+    Attributes:
+        rows: the run table, sorted by query and rank.
+        texts: ``records.GIVEN``; empty for a layout without texts.
+    """
+
+    rows: pl.DataFrame
+    texts: pl.DataFrame
 
 
 def read_run(path: Location) -> pl.DataFrame:
@@ -33,21 +47,45 @@ def read_run(path: Location) -> pl.DataFrame:
     it), equal scores by document id, both descending; the rank column is ignored.
     ``{query: {document: score}}`` in JSON (pytrec_eval, ranx) is ordered in the same way; in
     ``{query: [document, …]}`` (the eRAG package) the best document comes first, and scores count
-    down to 1, as in that package. In Parquet the rank column counts. The result has ranks 1, 2, …
-    without gaps. A run without a name is named after its file.
+    down to 1, as in that package. In Parquet the rank column counts. Records are read as ``records``
+    says; a passage that has a text and no id goes by its text. The result has ranks 1, 2, … without
+    gaps. A run without a name is named after its file.
 
     Raises:
         InputError: the file is unreadable or empty, a line does not have six columns, a score is not a
-            number that single precision holds, a query lists a document or a rank twice, or there are
-            several system names.
+            number that single precision holds, a query lists a document or a rank twice, there are several
+            system names, or a record that ``read_records`` refuses.
+    """
+    return read_texted_run(path).rows
+
+
+def read_texted_run(path: Location) -> TextedRun:
+    """As ``read_run``, with the texts of passages that the run carries.
+
+    Raises:
+        InputError: as ``read_run``.
     """
     path = require_file(path, WHAT)
-    if suffix_of(path) == ".parquet":
-        frame = _from_parquet(path)
+    records = records_of(path)
+    if records is not None:
+        found = _from_records(path, records)
+    elif suffix_of(path) == ".parquet":
+        found = TextedRun(_from_parquet(path), tables.empty(GIVEN))
+    elif is_dictionary(path, WHAT):
+        found = TextedRun(_from_json(path), tables.empty(GIVEN))
     else:
-        frame = _from_json(path) if is_dictionary(path, WHAT) else _from_trec(path)
-    require_one_name(path, frame[RUN].unique().to_list())
-    return by_rank(frame)
+        found = TextedRun(_from_trec(path), tables.empty(GIVEN))
+    require_one_name(path, found.rows[RUN].unique().to_list())
+    return replace(found, rows=by_rank(found.rows))
+
+
+def _from_records(
+    path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]]
+) -> TextedRun:
+    found = read_records(path, records, file_name(path))
+    by_scores = found.rows[RANK] == 0
+    scored = by_score(found.rows.filter(by_scores))
+    return TextedRun(pl.concat([found.rows.filter(~by_scores), scored]), found.texts)
 
 
 def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
@@ -169,7 +207,7 @@ def conform_rows(frame: pl.DataFrame, path: Location, *, first_row: int = 0) -> 
 
 def beyond_single(score: pl.Expr) -> pl.Expr:
     """Whether a score is not a number that single precision holds."""
-    return ~(score.abs() <= _LARGEST_SCORE) | score.is_nan()
+    return ~(score.abs() <= LARGEST_SCORE) | score.is_nan()
 
 
 def twice_in_parquet(path: Location, query_id: str, value: object, what: str) -> InputError:
@@ -226,7 +264,7 @@ def trec_row(path: Location, number: int, line: str) -> tuple[str, str, float, s
         score = float(score_text)
     except ValueError:
         score = math.nan
-    if not abs(score) <= _LARGEST_SCORE:
+    if not abs(score) <= LARGEST_SCORE:
         raise _bad_score(path, number, score_text, query_id, doc_id)
     return query_id, doc_id, score, name
 
@@ -243,7 +281,7 @@ def _from_json(path: Location) -> pl.DataFrame:
         )
     ]
     for query_id, doc_id, _, score, _ in rows:
-        if not abs(score) <= _LARGEST_SCORE:
+        if not abs(score) <= LARGEST_SCORE:
             raise _bad_score(path, None, repr(score), query_id, doc_id)
     return by_score(pl.DataFrame(rows, schema=tables.RUNS, orient="row"))
 
@@ -257,7 +295,7 @@ def _bad_score(
         line,
         f"score {quoted(score)} is not a number that single precision holds "
         f"(document {quoted(doc_id)} of query {quoted(query_id)})",
-        f"write a number from -{_LARGEST_SCORE:.7g} to {_LARGEST_SCORE:.7g}",
+        f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import polars as pl
 from engine.errors import InputError
 from engine.sources.io.locations import Location, file_system, locate, reported, suffix_of
 from engine.sources.io.parquet import open_parquet
-from engine.sources.runs.stream import is_ranked, scan_run
+from engine.sources.runs.dictionaries import is_dictionary
+from engine.sources.runs.forms import WHAT, is_table, records_of
+from engine.sources.runs.stream import scan_run
 from engine.tables import QUERY_ID
 
 # Bytes of the shortest line of a TREC run that is not blank ("q Q0 d 1 1 s"), of a usual one, and of an
@@ -35,8 +38,8 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
     """Whether runs list this many passages within the cutoff, counted once for each run.
 
     Small files are told by their sizes alone. Others are counted until the number is reached, at more
-    than half a million rows a second; JSON dictionaries, which would have to be read whole, are
-    taken to list one passage in 20 bytes.
+    than half a million rows a second; JSON dictionaries of scores are taken to list one passage in 20
+    bytes.
 
     Args:
         paths: the files of the runs. Those that cannot be read, or have a fault, count as far as they can:
@@ -50,7 +53,7 @@ def lists_at_least(paths: Sequence[Location], passages: int, *, k: int) -> bool:
     for path in paths:
         counts: dict[str, int] = {}
         try:
-            if is_ranked(path) and suffix_of(path) != ".parquet":
+            if is_dictionary(path, WHAT) and records_of(path) is None:
                 listed += bytes_of(path) // _ENTRY
             else:
                 for batch in scan_run(path):
@@ -70,7 +73,8 @@ def _most_rows(path: Location) -> int:
     """The most rows that a run may have, by its size."""
     try:
         if suffix_of(path) == ".parquet":
-            return _rows_of(path)
+            # A row may hold a list.
+            return _rows_of(path) if is_table(path) else sys.maxsize
         return _stored(path) * (_PACKED_AT_MOST if _is_packed(path) else 1) // _LEAST + 1
     except InputError:
         return 0

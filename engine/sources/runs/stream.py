@@ -26,11 +26,10 @@ from engine.sources.io.locations import (
     Location,
     open_decompressed,
     require_file,
-    suffix_of,
 )
 from engine.sources.io.parquet import open_parquet
-from engine.sources.runs.dictionaries import is_dictionary
-from engine.sources.runs.read import WHAT, beyond_single, conform_rows, read_run, trec_row
+from engine.sources.runs.forms import WHAT, is_ranked, is_table
+from engine.sources.runs.read import beyond_single, conform_rows, read_run, trec_row
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
 
 # The column of the line of a row in TREC text, from 1; of its place in Parquet and JSON, from 0.
@@ -74,20 +73,10 @@ class Batch:
     names: tuple[str, ...]
 
 
-def is_ranked(path: Location) -> bool:
-    """Whether ``scan_run`` gives ranks that count; else the scores do (``read.by_score``).
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
-    """
-    path = require_file(path, WHAT)
-    return suffix_of(path) == ".parquet" or is_dictionary(path, WHAT)
-
-
 def scan_run(path: Location) -> Iterator[Batch]:
     """Yield a run of any layout of ``read_run``, in the order of the file.
 
-    TREC text and Parquet take constant memory; a JSON dictionary, which has no parts, is read whole.
+    TREC text and Parquet take constant memory; JSON, and Parquet under other names, is read whole.
     Nothing is compared beyond one row: an empty run, repeated documents and ranks, and several names are
     left to the caller, who must look for repeated documents in TREC text above the line of an error too.
 
@@ -96,9 +85,9 @@ def scan_run(path: Location) -> Iterator[Batch]:
             several faults and more than two million rows, another may be named.
     """
     path = require_file(path, WHAT)
-    if suffix_of(path) == ".parquet":
+    if is_table(path):
         yield from _parquet_batches(path)
-    elif is_dictionary(path, WHAT):
+    elif is_ranked(path):
         run = read_run(path).with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias(LINE))
         for rows in run.iter_slices(_ROWS):
             yield Batch(rows.select(list(SCHEMA)), tuple(rows[RUN].unique()))

@@ -101,8 +101,10 @@ class Made:
 
     def _run(self, number):
         draw = self.random
-        layout = draw.choice(["trec", "trec", "trec.gz", "json", "list", "parquet"])
-        keys = WORDS if layout in ("json", "list", "parquet") else ["who", "where", "漢字"]
+        layout = draw.choice(["trec", "trec", "trec.gz", "json", "list", "parquet", "records"])
+        keys = (
+            WORDS if layout in ("json", "list", "parquet", "records") else ["who", "where", "漢字"]
+        )
         by_text = self.sometimes(0.2) and bool(set(keys) & set(self.texts))
         queries = (
             keys if by_text else [*self.ids, *draw.choices(["q90", "q91"], k=draw.randint(0, 1))]
@@ -111,7 +113,7 @@ class Made:
         rows = []
         for query in draw.sample(queries, draw.randint(1, len(queries))):
             documents = draw.sample(PASSAGES, draw.randint(1, 8))
-            if layout in ("json", "list") and texts and self.sometimes(0.3):
+            if layout in ("json", "list", "records") and texts and self.sometimes(0.3):
                 documents.insert(0, draw.choice(texts))
             if self.fault():
                 documents.append(draw.choice(["lost", documents[0]]))
@@ -121,6 +123,8 @@ class Made:
         name = f"s{number - (number > 0 and self.fault())}"
         if layout == "parquet":
             return self._parquet(number, name, rows)
+        if layout == "records":
+            return self._records(name, rows)
         if layout in ("json", "list"):
             ranking = {}
             for query, document, score in rows:
@@ -136,6 +140,29 @@ class Made:
         if self.sometimes(0.2):
             lines.insert(draw.randint(0, len(lines)), " \t")
         return self.write(f"r{number}.{layout}", [] if self.fault(0.03) else lines)
+
+    def _records(self, name, rows):
+        """As lists of queries or as rows, in lines, an array or Parquet; texts beside ids do not count."""
+        if self.sometimes(0.5):
+            records = [
+                {"query": q, "doc_id": d, "score": float(s), "text": "other"} for q, d, s in rows
+            ]
+        else:
+            lists = {}
+            for query, document, _ in rows:
+                item = {"id": document} if document in (*PASSAGES, "lost") else {"text": document}
+                lists.setdefault(query, []).append(item)
+            records = [{"query_id": query, "results": items} for query, items in lists.items()]
+        if self.fault():
+            records.append({"results": ["d1"]})
+        form = self.random.choice(["jsonl", "json", "parquet"])
+        if form == "parquet":
+            pl.DataFrame(records, infer_schema_length=None).write_parquet(
+                self.folder / f"{name}.parquet"
+            )
+            return self.folder / f"{name}.parquet"
+        texts = [json.dumps(record) for record in records]
+        return self.write(f"{name}.{form}", texts if form == "jsonl" else [f"[{', '.join(texts)}]"])
 
     def _parquet(self, number, name, rows):
         columns = {

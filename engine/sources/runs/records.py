@@ -1,0 +1,299 @@
+"""Runs as records, with or without the texts of passages: JSON lines, arrays and dictionaries, and Parquet.
+
+A record is a query with its list, under the first of ``RESULTS`` that it has: passages (objects, texts or ids)
+with the best first. Or it is a row: one passage of one query, ordered by ``rank``, else by ``score`` as
+trec_eval orders, else as the file is. Fields are called as in ``engine.sources.fields``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.fields import (
+    DOC_ID_FIELDS,
+    QUERY_FIELDS,
+    QUERY_ID_FIELDS,
+    TEXT_FIELDS,
+    TITLE_FIELDS,
+    columns_of,
+    first_of,
+)
+from engine.sources.io.files import is_text
+from engine.sources.io.locations import Location
+from engine.tables import ARTICLE_ID, QUERY_ID, RANK, RUN, SCORE
+from engine.wording import quoted
+
+# Fields of a record that hold its list: ours, LangChain's and Haystack's, DPR's, ragas's, FlashRAG's.
+RESULTS = (
+    "results",
+    "passages",
+    "contexts",
+    "documents",
+    "ctxs",
+    "retrieved_contexts",
+    "retrieval_result",
+)
+# Of a row, where "id" and "text" are those of the passage.
+_ROW_QUERY_IDS = tuple(name for name in QUERY_ID_FIELDS if name not in DOC_ID_FIELDS)
+_ROW_QUERIES = tuple(name for name in QUERY_FIELDS if name not in TEXT_FIELDS)
+_ARTICLES = (ARTICLE_ID, "wikipedia_id")
+COLUMNS = columns_of(
+    QUERY_ID_FIELDS, QUERY_FIELDS, DOC_ID_FIELDS, TEXT_FIELDS, TITLE_FIELDS, _ARTICLES, RESULTS,
+    (RANK, SCORE, RUN),
+)  # fmt: skip
+
+# In single precision, in which runs are ordered: beyond it all scores are equal to infinity.
+LARGEST_SCORE = float(np.finfo(np.float32).max)
+LINE = "line"
+# Whether a passage came without an id, so that its text stands in the run for one.
+MADE = "made"
+GIVEN: tables.Schema = {
+    **tables.CORPUS,
+    QUERY_ID: pl.String(),
+    LINE: pl.Int64(),
+    MADE: pl.Boolean(),
+}
+"""The texts that a run carries, with the query that each was listed for, and its line where lines have a
+meaning. Articles are empty where nothing names them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """A run as its records give it.
+
+    Attributes:
+        rows: the run table, in the order of the file; ranks are 0 where the scores decide.
+        texts: ``GIVEN``.
+    """
+
+    rows: pl.DataFrame
+    texts: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A passage in a list."""
+
+    line: int | None
+    query_id: str
+    doc_id: str
+    rank: int | None
+    score: float | None
+    run: str
+
+
+def is_record(record: Mapping[str, Any]) -> bool:
+    """Whether an object names its query, and is not a dictionary of queries."""
+    key = first_of(record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
+    return isinstance(key, str | int)
+
+
+def read_records(
+    path: Location, records: Iterable[tuple[int | None, Mapping[str, Any]]], name: str
+) -> Records:
+    """The run of (line, record)s; lines are None where they have no meaning.
+
+    Args:
+        name: of the system, where records do not give ``run``.
+
+    Raises:
+        InputError: a record without a query or without passages, a passage without id and text, a document
+            or a rank that a query lists twice, or ranks or scores that some rows have and some have not.
+    """
+    listed: list[_Listed] = []
+    rows: list[_Listed] = []
+    texts: list[tuple[object, ...]] = []
+    for line, record in records:
+        items = next((record[f] for f in RESULTS if isinstance(record.get(f), list)), None)
+        run = str(record.get(RUN) or name)
+        if items is None:
+            query_id = _query_of(path, line, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
+            doc_id, text = _passage(path, line, query_id, record)
+            rank, score = _rank(path, line, query_id, record), _score(path, line, query_id, record)
+            rows.append(_Listed(line, query_id, doc_id, rank, score, run))
+            texts += text
+            continue
+        query_id = _query_of(path, line, record, (*QUERY_ID_FIELDS, *QUERY_FIELDS))
+        found, given = _list_of(path, line, query_id, items, run)
+        listed += found
+        texts += given
+    _refuse_twice(path, [*listed, *rows])
+    frame = pl.DataFrame(
+        [
+            (entry.query_id, entry.doc_id, entry.rank, entry.score, entry.run)
+            for entry in (*listed, *_ordered(path, rows))
+        ],
+        schema=tables.RUNS,
+        orient="row",
+    )
+    return Records(frame, pl.DataFrame(texts, schema=GIVEN, orient="row"))
+
+
+def _query_of(
+    path: Location, line: int | None, record: Mapping[str, Any], fields: Sequence[str]
+) -> str:
+    query = first_of(record, fields)
+    if isinstance(query, bool) or not isinstance(query, str | int) or not is_text(str(query)):
+        problem = (
+            "a list without a query" if query is None else f"a list for the query {quoted(query)}"
+        )
+        raise InputError(path, line, problem, 'add "query_id", or "query" with its text')
+    return str(query)
+
+
+def _list_of(
+    path: Location, line: int | None, query_id: str, items: Sequence[Any], run: str
+) -> tuple[list[_Listed], list[tuple[object, ...]]]:
+    """The passages of a list, whose order counts. Their scores are kept where they fall."""
+    passages = [_passage(path, line, query_id, item) for item in items]
+    scores = [
+        _score(path, line, query_id, item) if isinstance(item, Mapping) else None for item in items
+    ]
+    known = [score for score in scores if score is not None]
+    falling = len(known) == len(items) and all(a >= b for a, b in pairwise(known))
+    down = range(len(items), 0, -1)
+    listed = [
+        _Listed(line, query_id, doc_id, rank, score, run)
+        for rank, ((doc_id, _), score) in enumerate(
+            zip(passages, known if falling else map(float, down), strict=True), 1
+        )
+    ]
+    return listed, [text for _, texts in passages for text in texts]
+
+
+def _passage(
+    path: Location, line: int | None, query_id: str, item: Any
+) -> tuple[str, list[tuple[object, ...]]]:
+    """The id of a passage, or its text instead; and its row of ``GIVEN``, if there is a text."""
+    if isinstance(item, str):
+        # Texts hold white space, and ids of TREC runs cannot.
+        if not item.strip() or not is_text(item):
+            raise _no_passage(path, line, query_id, item)
+        made = item.split() != [item]
+        return item, [(item, "", item, "", query_id, line, True)] if made else []
+    if not isinstance(item, Mapping):
+        raise _no_passage(path, line, query_id, item)
+    doc_id = first_of(item, DOC_ID_FIELDS)
+    text = next((item[name] for name in TEXT_FIELDS if item.get(name) is not None), None)
+    title = first_of(item, TITLE_FIELDS) or ""
+    if text is not None and not isinstance(text, str):
+        raise InputError(
+            path,
+            line,
+            f"a passage of query {quoted(query_id)} has the text {quoted(text)}",
+            "quote it",
+        )
+    if isinstance(doc_id, bool | float | list | dict) or not isinstance(title, str):
+        wrong = doc_id if isinstance(title, str) else title
+        raise InputError(
+            path,
+            line,
+            f"a passage of query {quoted(query_id)} has the id or title {quoted(wrong)}",
+            "write ids as strings or whole numbers, and titles as strings",
+        )
+    if doc_id is None and not (text or "").strip():
+        raise _no_passage(path, line, query_id, item)
+    article = str(first_of(item, _ARTICLES) or title)
+    name = text if doc_id is None else str(doc_id)
+    assert name is not None
+    if not is_text(name, title, text or "", article):
+        raise InputError(
+            path,
+            line,
+            f"a passage of query {quoted(query_id)} holds half a surrogate pair",
+            "write valid Unicode",
+        )
+    if text is None:
+        return name, []
+    return name, [(name, title, text, article, query_id, line, doc_id is None)]
+
+
+def _no_passage(path: Location, line: int | None, query_id: str, item: object) -> InputError:
+    return InputError(
+        path,
+        line,
+        f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text",
+        'write passages as {"id": …, "text": …}, as texts, or as ids',
+    )
+
+
+def _rank(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> int | None:
+    rank = row.get(RANK)
+    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
+        raise InputError(
+            path,
+            line,
+            f"the rank {quoted(rank)} of query {quoted(query_id)}",
+            "write a whole number, 1 for the best",
+        )
+    return rank
+
+
+def _score(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> float | None:
+    score = row.get(SCORE)
+    if score is None:
+        return None
+    number = score
+    if isinstance(score, str):  # as DPR writes it
+        with contextlib.suppress(ValueError):
+            number = float(score)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not abs(number) <= LARGEST_SCORE:
+        raise InputError(
+            path,
+            line,
+            f"score {quoted(score)} of query {quoted(query_id)} is not a number that single precision holds",
+            f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}",
+        )
+    return float(number)
+
+
+def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
+    """Rows with the ranks and scores that the table needs: ranks are 0 where scores decide."""
+    for what in (RANK, SCORE):
+        having = [getattr(row, what) is not None for row in rows]
+        if any(having) and not all(having):
+            row = rows[having.index(False)]
+            raise InputError(
+                path,
+                row.line,
+                f"document {quoted(row.doc_id)} of query {quoted(row.query_id)} has no {what}, and others have",
+                f"give every row a {what}, or none",
+            )
+    if not rows:
+        return []
+    ranked, scored = rows[0].rank is not None, rows[0].score is not None
+    places: dict[str, int] = {}
+    ordered = []
+    for row in rows:
+        places[row.query_id] = places.get(row.query_id, 0) + 1
+        rank = row.rank if ranked else 0 if scored else places[row.query_id]
+        # Of rows that have no scores, the higher is the better.
+        score = row.score if scored else -float(rank or 0)
+        ordered.append(_Listed(row.line, row.query_id, row.doc_id, rank, score, row.run))
+    return ordered
+
+
+def _refuse_twice(path: Location, listed: Sequence[_Listed]) -> None:
+    lines: dict[tuple[str, str, str | int | None], int | None] = {}
+    for entry in listed:
+        for what, value in (("document", entry.doc_id), ("rank", entry.rank)):
+            key = (entry.query_id, what, value)
+            if value is not None and key in lines:
+                first = f" (see line {lines[key]})" if lines[key] is not None else ""
+                raise InputError(
+                    path,
+                    entry.line,
+                    f"query {quoted(entry.query_id)} lists the {what} {quoted(value)} twice{first}",
+                    f"list every {what} once per query",
+                )
+            lines[key] = entry.line

@@ -1,0 +1,90 @@
+"""Runs that carry the texts of their passages, so that no corpus is needed: runs and passages of all of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.sources.io.locations import Location
+from engine.sources.runs.read import read_texted_run, require_new_name
+from engine.sources.runs.records import GIVEN, LINE, MADE
+from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RUN, TEXT, TITLE
+from engine.wording import quoted
+
+_FILE = "file"
+_ID = "_id"
+
+
+def id_of(text: str) -> str:
+    """The id of a passage that came without one: 16 hexadecimal digits, of the SHA-256 of its UTF-8 text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_runs_with_texts(paths: Sequence[Location]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The runs, as ``read_runs`` gives them, and the corpus table of the texts that they carry.
+
+    A passage without an id is called ``id_of`` its text, in the runs too. A run may lack texts that another
+    has. The first title that is given for a passage counts, and the first article; without one, the title
+    names the article, else the id.
+
+    Raises:
+        InputError: as ``read_runs``, or a passage has two texts or two titles, with both places.
+    """
+    frames: list[pl.DataFrame] = []
+    texts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
+    sources: dict[str, Location] = {}
+    for number, path in enumerate(paths):
+        run = read_texted_run(path)
+        require_new_name(path, run.rows[RUN][0], sources)
+        frames.append(_with_made_ids(run.rows, run.texts))
+        texts.append(run.texts.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
+    given = pl.concat(texts)
+    made = given.filter(MADE)
+    ids = pl.Series(_ID, [id_of(text) for text in made[TEXT]], dtype=pl.String)
+    given = pl.concat([given.filter(~pl.col(MADE)), made.with_columns(ids.alias(DOC_ID))])
+    given = given.sort(_FILE, LINE, nulls_last=True, maintain_order=True)
+    for column in (TEXT, TITLE):
+        _refuse_conflict(given, column, paths)
+    first = pl.col(TITLE, ARTICLE_ID).filter(pl.col(TITLE, ARTICLE_ID) != "").first().fill_null("")
+    corpus = given.group_by(DOC_ID, maintain_order=True).agg(first, pl.col(TEXT).first())
+    named = pl.coalesce(pl.when(pl.col(c) != "").then(c) for c in (ARTICLE_ID, TITLE, DOC_ID))
+    return pl.concat(frames), corpus.with_columns(named.alias(ARTICLE_ID)).select(
+        list(tables.CORPUS)
+    )
+
+
+def _with_made_ids(rows: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+    """A run with ids instead of the texts of passages that have none."""
+    distinct = texts.filter(MADE)[TEXT].unique()
+    ids = pl.DataFrame(
+        {DOC_ID: distinct, _ID: [id_of(text) for text in distinct]},
+        {DOC_ID: pl.String, _ID: pl.String},
+    )
+    renamed = rows.join(ids, on=DOC_ID, how="left", maintain_order="left")
+    return renamed.with_columns(pl.coalesce(_ID, DOC_ID).alias(DOC_ID)).drop(_ID)
+
+
+def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]) -> None:
+    """Refuse a passage with two texts, or with two titles (none is not another)."""
+    stated = given.filter(pl.col(column) != "") if column == TITLE else given
+    other = stated.filter(pl.col(column) != pl.col(column).first().over(DOC_ID))
+    if other.is_empty():
+        return
+    second = other.row(0, named=True)
+    first = stated.filter(pl.col(DOC_ID) == second[DOC_ID]).row(0, named=True)
+    raise InputError(
+        paths[second[_FILE]],
+        second[LINE],
+        f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])} has another {column} "
+        f"than in {_place(paths[first[_FILE]], first)}",
+        "give each passage an id of its own, or the passages as `corpus`",
+    )
+
+
+def _place(path: Location, row: dict[str, object]) -> str:
+    line = "" if row[LINE] is None else f":{row[LINE]}"
+    return f"{path}{line} (query {quoted(row[QUERY_ID])})"

@@ -1,0 +1,174 @@
+"""Runs as records, and runs that carry the texts of their passages."""
+
+import hashlib
+import json
+
+import polars as pl
+import pytest
+
+from engine.errors import InputError
+from engine.sources.runs.forms import is_ranked, records_of
+from engine.sources.runs.read import read_run, read_texted_run
+from engine.sources.runs.size import lists_at_least
+from engine.sources.runs.stream import scan_run
+from engine.sources.runs.texts import id_of, read_runs_with_texts
+
+ANN, BO = "Ann did it.", "Bo did it."
+
+
+def lines(path, *records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def listed(run):
+    return run.select("query_id", "doc_id", "rank").rows()
+
+
+# The same two lists as others write them; "1" stands for the query, which some name by its text.
+FORMS = {
+    "ours": [{"query_id": "1", "results": [{"id": "a", "text": ANN}, {"id": "b", "text": BO}]}],
+    "DPR's": [
+        {"question": "1", "answers": ["x"]}
+        | {
+            "ctxs": [
+                {"id": "a", "title": "", "text": ANN, "score": "9"},
+                {"id": "b", "text": BO, "score": "8.5"},
+            ]
+        }
+    ],
+    "ids alone": [{"query_id": 1, "results": ["a", "b"]}],
+    "LangChain's": [
+        {
+            "query": "1",
+            "documents": [{"id": "a", "page_content": ANN}, {"id": "b", "page_content": BO}],
+        }
+    ],
+    "Haystack's": [
+        {"query": "1", "documents": [{"id": "a", "content": ANN}, {"id": "b", "content": BO}]}
+    ],
+    "rows with ranks": [
+        {"query_id": "1", "doc_id": "b", "rank": 7, "text": BO},
+        {"query_id": "1", "doc_id": "a", "rank": 2, "text": ANN},
+    ],
+    "rows with scores": [
+        {"query_id": "1", "id": "b", "score": 0.25, "text": BO},
+        {"query_id": "1", "id": "a", "score": 4, "text": ANN},
+    ],
+    "rows in their order": [
+        {"query_id": "1", "id": "a", "text": ANN},
+        {"query_id": "1", "id": "b", "text": BO},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_records_of_other_projects_mean_the_same_in_every_layout(tmp_path, name):
+    records = FORMS[name]
+    lines(tmp_path / "r.jsonl", *records)
+    (tmp_path / "r.json").write_text(json.dumps(records, indent=1))
+    pl.DataFrame(records).write_parquet(tmp_path / "r.parquet")
+    for file in ("r.jsonl", "r.json", "r.parquet"):
+        found = read_texted_run(tmp_path / file)
+        assert listed(found.rows) == [("1", "a", 1), ("1", "b", 2)], file
+        assert found.rows["run"].unique().to_list() == ["r"]
+        assert found.rows["score"].is_sorted(descending=True)
+        texts = dict(found.texts.select("doc_id", "text").rows())
+        assert texts == ({} if name == "ids alone" else {"a": ANN, "b": BO}), file
+        assert is_ranked(tmp_path / file)
+        assert lists_at_least([tmp_path / file], 2, k=9)
+        assert not lists_at_least([tmp_path / file], 3, k=9)
+        (batch,) = scan_run(tmp_path / file)
+        assert listed(batch.rows.sort("rank")) == listed(found.rows)
+
+
+def test_a_dictionary_may_hold_passages(tmp_path):
+    items = [{"id": "a", "text": ANN}, {"text": BO, "title": "T"}]
+    (tmp_path / "r.json").write_text(json.dumps({"1": items, "2": items[:1]}, indent=1))
+    assert listed(read_run(tmp_path / "r.json")) == [("1", "a", 1), ("1", BO, 2), ("2", "a", 1)]
+    # Scores, and ids in lists, are what they were.
+    for content in ({"1": {"a": 1.0}}, {"1": ["a", "b"]}, {"id": {"a": 1}}, {"query": ["a", "b"]}):
+        (tmp_path / "r.json").write_text(json.dumps(content))
+        assert records_of(tmp_path / "r.json") is None, content
+
+
+def test_the_order_of_a_list_counts_and_its_scores_are_kept_where_they_fall(tmp_path):
+    for scores, expected in (
+        ([3, 2], [3.0, 2.0]),
+        ([0.1, 0.9], [2.0, 1.0]),
+        ([3, None], [2.0, 1.0]),
+    ):
+        items = [{"id": d, "score": s} for d, s in zip("ab", scores, strict=True)]
+        run = read_run(lines(tmp_path / "r.jsonl", {"query_id": "1", "results": items}))
+        assert listed(run) == [("1", "a", 1), ("1", "b", 2)]
+        assert run["score"].to_list() == expected
+
+
+def test_the_texts_of_runs_are_a_corpus(tmp_path):
+    one = lines(
+        tmp_path / "one.jsonl",
+        {
+            "query_id": "1",
+            "results": [{"id": "a", "text": ANN, "title": "A"}, {"text": BO}, "It is 5."],
+        },
+        {"query_id": "2", "results": ["It is 5.", {"id": "c"}]},
+    )
+    two = tmp_path / "two.json"
+    items = [
+        {"id": "c", "text": "C.", "wikipedia_id": 9},
+        {"id": "a", "text": ANN},
+        {"text": BO, "title": "B"},
+    ]
+    two.write_text(json.dumps({"1": items}))
+    runs, corpus = read_runs_with_texts([one, two])
+    bo, five = (hashlib.sha256(t.encode()).hexdigest()[:16] for t in (BO, "It is 5."))
+    assert id_of(BO) == bo
+    # A title of one run is that of the passage in the other; without an article or a title, the id.
+    assert corpus.rows() == [
+        ("a", "A", ANN, "A"),
+        (bo, "B", BO, "B"),
+        (five, "", "It is 5.", five),
+        ("c", "", "C.", "9"),
+    ]
+    assert listed(runs.filter(pl.col("run") == "one")) == [
+        ("1", "a", 1), ("1", bo, 2), ("1", five, 3), ("2", five, 1), ("2", "c", 2),
+    ]  # fmt: skip
+    assert listed(runs.filter(pl.col("run") == "two")) == [
+        ("1", "c", 1),
+        ("1", "a", 2),
+        ("1", bo, 3),
+    ]
+
+
+def test_two_texts_of_one_passage_are_refused_with_both_places(tmp_path):
+    one = lines(
+        tmp_path / "one.jsonl",
+        {"query_id": "1", "results": [{"id": "b", "text": BO}]},
+        {"query_id": "2", "results": [{"id": "a", "text": ANN}]},
+    )
+    two = lines(tmp_path / "two.jsonl", {"query_id": "7", "results": [{"id": "a", "text": BO}]})
+    with pytest.raises(InputError) as caught:
+        read_runs_with_texts([one, two])
+    assert str(caught.value).startswith(
+        f"{two}:1: passage 'a' of query '7' has another text than in {one}:2 (query '2'); "
+    )
+    # In Parquet there are no lines: the queries tell.
+    pl.DataFrame({"query_id": ["8"], "doc_id": ["a"], "text": [BO]}).write_parquet(
+        tmp_path / "p.parquet"
+    )
+    with pytest.raises(InputError) as caught:
+        read_runs_with_texts([one, tmp_path / "p.parquet"])
+    assert f"p.parquet: passage 'a' of query '8' has another text than in {one}:2" in str(
+        caught.value
+    )
+
+
+def test_records_name_their_system_or_go_by_their_file(tmp_path):
+    rows = [
+        {"query_id": "1", "id": "a", "run": "dense"},
+        {"query_id": "2", "id": "a", "run": "dense"},
+    ]
+    assert read_run(lines(tmp_path / "r.jsonl", *rows))["run"].unique().to_list() == ["dense"]
+    rows[1]["run"] = "bm25"
+    with pytest.raises(InputError, match="holds several systems .bm25, dense"):
+        read_run(lines(tmp_path / "r.jsonl", *rows))
