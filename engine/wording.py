@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 
@@ -29,6 +30,13 @@ def agreeing(amount: int, what: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """Names as a sentence has them: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """ "did you mean X? ", for a name that is nearly a known one (case does not matter); else nothing."""
+    by_lower = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"did you mean {by_lower[near[0]]}? " if near else ""
 
 
 _LONGEST = 80

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -24,7 +24,7 @@ from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile, Json
-from jobs._options import option, options_of, take
+from jobs._options import Models, Paths, Words, items_of, option, options_of, take
 from jobs._sizes import convert_bytes
 
 # The option that makes an evaluation a plan of itself.
@@ -43,7 +43,6 @@ INPUTS, READER, API, LABELS, MEASURES, STATISTICS, RUNNING = (
 
 def parameters() -> list[inspect.Parameter]:
     """Every option, in the order of the help."""
-    several = Parameter(consume_multiple=True, negative=())
     return [
         *options_of(
             InputFiles,
@@ -51,7 +50,7 @@ def parameters() -> list[inspect.Parameter]:
             types={
                 "queries": Path,
                 "corpus": Path | None,
-                "run": Annotated[list[Path], several],
+                "run": Paths,
                 "edits": Path | None,
                 "answers": Path | None,
             },
@@ -61,29 +60,37 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             ReaderSettings,
             READER,
-            types={"reader": Annotated[tuple[str, ...], several], "augmentation": str},
-            defaults={"reader": (ReaderSettings.reader,)},
+            types={"reader": Models, "augmentation": Words},
+            defaults={
+                "reader": (ReaderSettings.reader,),
+                "augmentation": (ReaderSettings.augmentation,),
+            },
             helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}."},
             more_help={
                 "reader": "Several are compared.",
-                "augmentation": "Both, separated by a comma, are compared.",
+                "augmentation": "Both are compared.",
             },
         ),
         *options_of(
             LabelSettings,
             LABELS,
-            types={"annotators": str},
-            defaults={"annotators": ",".join(LabelSettings().names())},
-            helps={"annotators": f"Who labels, separated by commas: {', '.join(ANNOTATORS)}."},
+            types={"annotators": Words},
+            defaults={"annotators": LabelSettings().names()},
+            helps={"annotators": f"Who labels, one or several of {', '.join(ANNOTATORS)}."},
             leave_out=["options"],
         ),
         *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
-        *options_of(RankingSettings, MEASURES, types={"k": int | None}, defaults={"k": None}),
+        *options_of(
+            RankingSettings,
+            MEASURES,
+            types={"k": int | None, "measures": Words},
+            defaults={"k": None, "measures": ()},
+        ),
         *options_of(
             Sweep,
             MEASURES,
-            types={"k_sweep": str},
-            defaults={"k_sweep": ""},
+            types={"k_sweep": Words},
+            defaults={"k_sweep": ()},
             leave_out=["readers", "augmentations"],
         ),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
@@ -135,7 +142,6 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
 def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
     """The settings of the first condition."""
     k, certify = options["k"], options["certify"]
-    names = filter(None, (name.strip() for name in options["annotators"].split(",")))
     return Settings(
         reader=take(
             ReaderSettings,
@@ -144,12 +150,13 @@ def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
             augmentation=sweep.augmentations[0],
         ),
         labels=LabelSettings(
-            annotators=tuple(names),
+            annotators=items_of(options["annotators"]),
             options=tuple(take(kind, options) for kind in option_classes()),
         ),
         ranking=take(
             RankingSettings,
             options,
+            measures=" ".join(items_of(options["measures"])),
             k=k if k is not None else max(sweep.k_sweep, default=RankingSettings.k),
         ),
         bootstrap=Bootstrap(**{name: options[name] for name in BOOTSTRAP_FIELDS}),
@@ -202,20 +209,27 @@ def _actors(kind: type, tokens: tuple[Token, ...]) -> int | str:
     return text if ":" in text else int(text)
 
 
-def _augmentations(text: str) -> tuple[Augmentation, ...]:
+def _augmentations(given: str | Sequence[str]) -> tuple[Augmentation, ...]:
     known: dict[str, Augmentation] = {name: name for name in get_args(Augmentation)}
-    names = [name.strip() for name in text.split(",")]
-    if any(name not in known for name in names):
+    names = items_of(given)
+    if not names or any(name not in known for name in names):
         raise InputError(
-            None, None, f"`augmentation` is {text!r}", f"use {', '.join(known)}, or several"
+            None,
+            None,
+            f"`augmentation` is {','.join(names)!r}",
+            f"use {', '.join(known)}, or several",
         )
     return tuple(known[name] for name in names)
 
 
-def _cutoffs(text: str) -> tuple[int, ...]:
+def _cutoffs(given: str | Sequence[str]) -> tuple[int, ...]:
+    parts = items_of(given)
     try:
-        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+        return tuple(int(part) for part in parts)
     except ValueError:
         raise InputError(
-            None, None, f"`k_sweep` is {text!r}", "give whole numbers, as in `k_sweep` 5,10,20,50"
+            None,
+            None,
+            f"`k_sweep` is {','.join(parts)!r}",
+            "give whole numbers, as in `k_sweep` 5,10,20,50",
         ) from None

@@ -12,14 +12,75 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import docstring_parser
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Group, Parameter, Token
 
 Instance = TypeVar("Instance")
 
+# Items of a list of names: commas and white space separate them, but not in parentheses.
+_ITEM = re.compile(r"(?:\([^)]*\)|[^\s,])+")
 _FIELD = re.compile(r"(?<!`)(`{1,2})([a-z][a-z0-9_]*)\1(?!`)")
+
+
+def items_of(value: str | Sequence[str]) -> tuple[str, ...]:
+    """The items of a list of names, however it is given: one text, or several, each with one item or more.
+
+    ``"P@10 nDCG@10"``, ``"P@10,nDCG@10"`` and ``("P@10", "nDCG@10")`` are the same.
+    """
+    texts = [value] if isinstance(value, str) else value
+    return tuple(item for text in texts for item in _ITEM.findall(text))
+
+
+def parts_of(values: Sequence[str]) -> list[str]:
+    """The items of a list of paths or models: commas separate them, unless a file is named so."""
+    return [
+        part.strip()
+        for value in values
+        for part in ([value] if "," not in value or _exists(value) else value.split(","))
+        if part.strip() or "," not in value
+    ]
+
+
+def _exists(value: str) -> bool:
+    try:
+        return Path(value).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _values(tokens: Sequence[Token]) -> list[str]:
+    return [token.value for token in tokens]
+
+
+def _words(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
+    return items_of(_values(tokens))
+
+
+def _paths(kind: Any, tokens: Sequence[Token]) -> list[Path]:
+    return [Path(part) for part in parts_of(_values(tokens))]
+
+
+def _texts(kind: Any, tokens: Sequence[Token]) -> list[str]:
+    return parts_of(_values(tokens))
+
+
+def _models(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
+    return tuple(parts_of(_values(tokens)))
+
+
+def _several(converter: Callable[[Any, Sequence[Token]], Any]) -> Parameter:
+    return Parameter(consume_multiple=True, negative=(), converter=converter)
+
+
+# Lists, everywhere: separated by commas or spaces, or the option given several times.
+Words = Annotated[tuple[str, ...], _several(_words)]
+Models = Annotated[tuple[str, ...], _several(_models)]
+Paths = Annotated[list[Path], _several(_paths)]
+SEVERAL_TEXTS = _several(_texts)
+Texts = Annotated[list[str], SEVERAL_TEXTS]
 
 
 def with_options(text: str, known: Collection[str] | None = None) -> str:
@@ -60,7 +121,7 @@ def option(
 ) -> inspect.Parameter:
     """A keyword-only parameter of a command; required where no default is given."""
     shown: Any = (lambda values: ", ".join(values)) if isinstance(default, tuple) else None
-    if default == "":
+    if default in ("", ()):
         shown = False  # the help says what an empty text stands for
     described = Parameter(group=group, help=with_options(description), show_default=shown)
     return inspect.Parameter(

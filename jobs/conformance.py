@@ -20,6 +20,7 @@ from engine.errors import InputError
 from engine.ranking.measures import parse_measures
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command, spoken
+from jobs._options import Words, items_of
 from jobs._terminal import Terminal, standard_error, standard_output
 
 
@@ -28,7 +29,7 @@ def conformance(
     *,
     run: Path | None = None,
     qrels: Path | None = None,
-    measures: str | None = None,
+    measures: Words = (),
     kilt: Annotated[tuple[Path, Path] | None, Parameter(negative=())] = None,
     erag: Path | None = None,
     tolerance: float = TOLERANCE,
@@ -55,7 +56,7 @@ def conformance(
     tolerance
         Largest difference that is attributed to rounding.
     """
-    comparisons = _comparisons(run, qrels, measures, kilt, erag)
+    comparisons = _comparisons(run, qrels, " ".join(items_of(measures)) or None, kilt, erag)
     if not 0 <= tolerance < 1:
         raise InputError(
             None, None, f"--tolerance is {tolerance}", "use a number from 0 to less than 1"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from engine.errors import InputError, require_least
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
@@ -16,13 +13,14 @@ from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command, spoken
+from jobs._options import Paths
 from jobs._terminal import say
 
 
 @spoken
 def fuse(
     *,
-    run: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],
+    run: Paths,
     out: Path,
     k: int = 100,
     name: str = "rrf",

@@ -18,6 +18,7 @@ from engine.sources.passages.splitting import Cutting
 from engine.sources.passages.write import write_passages
 from engine.wording import counted
 from jobs._command import ConfigFile, run_command, spoken
+from jobs._options import Texts
 from jobs._terminal import say
 
 # Suffixes that show that a file was meant, not a directory.
@@ -26,7 +27,7 @@ _OTHER_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".bz2")
 
 @spoken
 def passages(
-    source: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
+    source: Texts,
     *,
     out: Path,
     cutting: Annotated[Cutting, Parameter(name="*")] = Cutting(),  # noqa: B008 - it is frozen

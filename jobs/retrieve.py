@@ -28,6 +28,7 @@ from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
 from engine.wording import counted, quoted
 from jobs._command import ConfigFile, run_command, spoken
+from jobs._options import SEVERAL_TEXTS, Paths
 from jobs._terminal import say, warn_of_code
 
 # A path with one of these suffixes is a file; any other is a directory, for several runs.
@@ -49,7 +50,7 @@ class Output:
     """
 
     out: Path
-    name: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None
+    name: Annotated[list[str] | None, SEVERAL_TEXTS] = None
     fuse: Literal["rrf"] | None = None
 
     def check(self, indexes: int) -> None:
@@ -86,7 +87,7 @@ class Output:
 @spoken
 def retrieve(
     *,
-    index: Annotated[list[Path], Parameter(consume_multiple=True, negative=())],
+    index: Paths,
     queries: Path,
     output: Annotated[Output, Parameter(name="*")],
     options: Annotated[SearchOptions, Parameter(name="*")] = SearchOptions(),  # noqa: B008 - it is frozen

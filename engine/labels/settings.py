@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from engine.errors import InputError
 from engine.labels import registry
 from engine.labels.annotator import Annotator
+from engine.wording import meant
 
 Options = TypeVar("Options")
 
@@ -37,7 +38,12 @@ class LabelSettings:
         for annotator in self.annotators:
             name = annotator if isinstance(annotator, str) else annotator.name
             if isinstance(annotator, str) and name not in registry.ANNOTATORS:
-                raise InputError(None, None, f"unknown annotator {name!r}", f"use {known}")
+                raise InputError(
+                    None,
+                    None,
+                    f"unknown annotator {name!r}",
+                    f"{meant(name, registry.ANNOTATORS)}use {known}",
+                )
             # Twice the same would count every label and every query twice.
             if name in taken and taken[name] == annotator:
                 raise InputError(

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, cast, get_args
 
 from engine.errors import InputError
+from engine.ranking.synonyms import known_names, usual_name
 
 _NAME = re.compile(r"(?P<kind>[A-Za-z0-9]+)(?:\((?P<options>[^()]*)\))?(?:@(?P<cutoff>\d+))?")
 UTILITY_KIND = "UDCG"
@@ -69,19 +71,20 @@ def _number(value: float) -> str:
 
 
 def parse_measure(text: str) -> Measure:
-    """Parse one measure name.
+    """Parse one measure name: as ir_measures writes it, or an exact synonym (``synonyms.usual_name``).
 
     Raises:
         InputError: an unknown measure, a cutoff below 1, an unknown option, or a threshold that is
             not a number above 0.
     """
-    match = _NAME.fullmatch(text.strip())
+    match = _NAME.fullmatch(usual_name(text.strip()))
     if match is None or match["kind"] not in KINDS:
         raise InputError(
             None,
             None,
             f"unknown measure {text!r}",
-            f"use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold (AP(rel=0.5)@10)",
+            f"{_meant(text)}use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold "
+            "(AP(rel=0.5)@10)",
         )
     kind = match["kind"]
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
@@ -104,6 +107,16 @@ def parse_measure(text: str) -> Measure:
         else:
             rel = _threshold(value, text)
     return Measure(kind, cutoff, rel, dcg)
+
+
+def _meant(text: str) -> str:
+    """Which measure a name is nearly, with the cutoff that follows it."""
+    kind, mark, rest = re.match(r"([^@(]*)(@?)(.*)", text.strip(), re.S).groups()  # type: ignore[union-attr]
+    near = difflib.get_close_matches(kind.lower(), known_names(), n=1, cutoff=0.6)
+    if not near:
+        return ""
+    name = usual_name(near[0] + (f"@{rest}" if mark and rest.isdigit() else ""))
+    return f"did you mean {name}? "
 
 
 def _options(kind: str) -> str:

@@ -20,6 +20,7 @@ from engine.errors import InputError
 from engine.normalize import normalize_answer, normalize_korquad
 from engine.scoring.words import words
 from engine.tables import ANSWERS, OUTPUT, QUERY_ID, VALUE
+from engine.wording import meant
 
 
 def exact_match(output: str, references: Sequence[str]) -> float:
@@ -201,6 +202,22 @@ METRICS: dict[str, Metric] = {
 }
 
 
+# What others call them; some mean slightly different things by it, so that the name is only suggested.
+OTHER_NAMES = {
+    "exact_match": "em",
+    "exact": "em",
+    "acc": "accuracy",
+    "token_f1": "f1",
+    "contains": "match",
+    "inclusion": "match",
+    "rouge": "rouge-l",
+    "rougel": "rouge-l",
+    "rouge_l_f": "rouge-l",
+    "korquad": "f1-char",
+    "char_f1": "f1-char",
+}
+
+
 def get_metric(name: str) -> Metric:
     """The metric called ``name``.
 
@@ -208,7 +225,11 @@ def get_metric(name: str) -> Metric:
         InputError: there is none.
     """
     if name not in METRICS:
-        raise InputError(None, None, f"unknown metric {name!r}", f"use one of {', '.join(METRICS)}")
+        other = OTHER_NAMES.get(name.lower().replace("-", "_"))
+        near = f"did you mean {other}? " if other else meant(name, METRICS)
+        raise InputError(
+            None, None, f"unknown metric {name!r}", f"{near}use one of {', '.join(METRICS)}"
+        )
     return METRICS[name]
 
 

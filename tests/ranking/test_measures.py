@@ -93,9 +93,9 @@ def test_every_measure_is_what_its_name_is_parsed_to(some):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("MRR", "unknown measure"),
-        ("ndcg@10", "unknown measure"),
-        ("judged", "unknown measure"),
+        ("hits@3", "unknown measure"),
+        ("ndgc@10", "unknown measure.*did you mean nDCG@10"),
+        ("judgd", "unknown measure.*did you mean Judged"),
         ("", "unknown measure"),
         ("P@-1", "unknown measure"),
         ("P@x", "unknown measure"),
@@ -201,3 +201,38 @@ def test_labels_count_as_they_are_for_some_measures(name, on_real, on_whole):
 def test_utility_measures_are_comparable_with_others_of_the_same_cutoff(one, other, expected):
     assert comparable(one, other) is expected
     assert comparable(other, one) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("MRR", "RR"),
+        ("MRR@10", "RR@10"),
+        ("recip_rank", "RR"),
+        ("ndcg_cut_10", "nDCG@10"),
+        ("NDCG@10", "nDCG@10"),
+        ("ndcg", "nDCG"),
+        ("ndcg_burges@5", "nDCG(dcg='exp-log2')@5"),
+        ("Recall@10", "R@10"),
+        ("recall_100", "R@100"),
+        ("P_5", "P@5"),
+        ("precision@5", "P@5"),
+        ("map", "AP"),
+        ("MAP@100", "AP@100"),
+        ("map_cut_10", "AP@10"),
+        ("success_1", "Success@1"),
+        ("hit_rate@3", "Success@3"),
+        ("r-precision", "Rprec"),
+        ("f1@10", "F1@10"),
+        ("Recall(rel=2)@10", "R(rel=2)@10"),
+        ("P@10", "P@10"),
+    ],
+)
+def test_exact_synonyms_are_the_measure(name, ours):
+    assert str(parse_measure(name)) == ours
+
+
+def test_what_is_no_synonym_is_not_taken_for_one():
+    for name in ("hits@10", "ndcg_burges(dcg='log2')@5", "set_recall", "rbp"):
+        with pytest.raises(InputError, match="unknown measure"):
+            parse_measure(name)
