@@ -207,7 +207,7 @@ def compare_with_package(
         lists,
         {text: answers[query_id] for text, query_id in texts.items()},
         generator,
-        squad_metric(settings.reader.metric),
+        squad_metric(settings.reader.metric_name),
         set(measures.values()),
     )
     own = {(m, q): v for m, q, v in ours.query_scores.select(MEASURE, QUERY_ID, VALUE).iter_rows()}
@@ -222,7 +222,7 @@ def compare_with_package(
             differences[measure, "mean"] = abs(scores[measure] - theirs["aggregated"][there])
     largest = max(differences, key=lambda place: differences[place])
     return Agreement(
-        metric=settings.reader.metric,
+        metric=settings.reader.metric_name,
         measures=tuple(measures),
         queries=len(texts),
         left_out=inputs.queries.height - len(texts),

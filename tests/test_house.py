@@ -109,7 +109,7 @@ def test_folders_within_a_room_import_one_way():
             "ray",
             {
                 f"machine/{name}.py"
-                for name in ("attempts", "cluster", "nodes", "pool", "survey", "tasks", "watch")
+                for name in ("attempts", "cluster", "functions", "nodes", "pool", "survey", "tasks", "watch")
             }
             | {"reading/ledger.py", "reading/pipeline.py", "reading/stream_on_ray.py"}
             | {"retrieval/distribute.py"},

@@ -36,7 +36,7 @@ def refuse_finish(conditions: Iterable[Settings], hours: float | None) -> None:
 
 
 def refuse_unfit(conditions: Iterable[Settings]) -> None:
-    """Refuse settings of servers where none is asked, and of machines where no model runs on one.
+    """Refuse settings of servers where none is asked, and of models and machines where servers or functions read.
 
     Raises:
         InputError: naming the setting.
@@ -51,9 +51,13 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",
         )
+    functions = [model for model in models if any(one.reader.own(model) for one in settings)]
     if asked and len(asked) == len(models):
-        for name, remedy in _of_machines(settings[0]):
+        for name, remedy in (*_of_models(settings[0]), *_of_machines(settings[0])):
             raise InputError(None, None, f"`{name}` with {asked[0]}, which a server runs", remedy)
+    if functions and len(asked) + len(functions) == len(models):
+        for name, remedy in _of_models(settings[0]):
+            raise InputError(None, None, f"`{name}` with {functions[0]}, a function", remedy)
 
 
 def models_of(settings: Settings) -> Iterator[str]:
@@ -69,8 +73,8 @@ def asks_servers(settings: Settings) -> bool:
     return any(map(is_api, models_of(settings)))
 
 
-def _of_machines(settings: Settings) -> Iterator[tuple[str, str]]:
-    """The settings that were given and concern models on this machine or cluster, with what to do."""
+def _of_models(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The settings that were given and concern models with weights, with what to do."""
     reader, running = settings.reader, settings.running
     given = {
         "dtype": reader.dtype is not None,
@@ -78,6 +82,14 @@ def _of_machines(settings: Settings) -> Iterator[tuple[str, str]]:
         "trust_remote_code": reader.trust_remote_code,
         "decide": running.decide,
         "memory": running.memory != 0,
+    }
+    yield from ((name, "leave it out") for name, is_given in given.items() if is_given)
+
+
+def _of_machines(settings: Settings) -> Iterator[tuple[str, str]]:
+    """The settings that were given and concern actors on this machine or cluster, with what to do."""
+    running = settings.running
+    given = {
         "gpus_per_actor": running.gpus_per_actor is not None,
         "cpus_per_actor": running.cpus_per_actor is not None,
         "accelerator_type": running.accelerator_type is not None,

@@ -247,6 +247,7 @@ def _read_notes(
     yield damaged_files(reading.costs for reading in readings.values())
     yield _own_executor(readings)
     yield _behind_api(readings)
+    yield from _own_readers(readings)
     changed = sum(reading.costs.changed_servers for reading in readings.values())
     yield count_note(
         "changed_servers",
@@ -294,6 +295,19 @@ def _behind_api(readings: Mapping[str, Reading]) -> Note:
         "reproducible; `certify` measures how many come out otherwise"
     )
     return Note("not_reproducible", len(names), text, names)
+
+
+def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
+    """Which readers are functions, of which nobody knows whether they would read the same again."""
+    specs = [reading.spec for reading in readings.values() if not reading.spec.executor]
+    readers = [spec.function.reader for spec in specs if spec.function]
+    for kept, consequence in (
+        (True, "what its outputs depend on is not known here, beyond its version"),
+        (False, "it has no version, so that its reads are not stored"),
+    ):
+        names = tuple(dict.fromkeys(one.name for one in readers if one.is_kept == kept))
+        text = f"the reader {', '.join(names)} is a function: {consequence}"
+        yield Note("own_readers", len(names), text, names)
 
 
 def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]:

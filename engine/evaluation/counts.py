@@ -105,7 +105,7 @@ def count_reads(
         wanted = wanted.with_columns((~alone).alias(WHOLE))
         none = wanted[[READ_KEY]].clear()
         distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
-        stored = _stored(place, job, distinct, sample) if is_kept(executor) else none
+        stored = _stored(place, job, distinct, sample) if is_kept(executor, job.spec) else none
         missing = missing_reads(distinct, stored)
         found = distinct.join(missing, on=READ_KEY, how="anti")
         sizes = input_sizes(job.spec, missing[INPUTS].to_list())

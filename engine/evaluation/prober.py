@@ -15,6 +15,7 @@ from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent
 from engine.reading import probe, store
 from engine.reading.probe import Means, Timed
+from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import Executor, Progress, is_kept, one_at_a_time
 from engine.sources.io.folders import Folder
 from engine.tables import FAILURE
@@ -79,19 +80,20 @@ class Prober:
         group = Group(jobs, means)
         for timed in probe.read_batches(batches, specs, means.run, begun):
             group.timed.append(timed)
-            self._keep(specs[timed.batch.stratum.job].fingerprint, timed.kept)
+            self._keep(specs[timed.batch.stratum.job], timed.kept)
             self.done += timed.reads.height
             self.on_progress(self.done, total)
         self.seconds += time.perf_counter() - begun
         return group
 
-    def _keep(self, fingerprint: str, reads: pl.DataFrame) -> None:
-        if not is_kept(self.executor):
-            self.unstored = "a function without a name reads them"
+    def _keep(self, spec: ReaderSpec, reads: pl.DataFrame) -> None:
+        if not is_kept(self.executor, spec):
+            what = "version" if spec.function and self.executor is None else "name"
+            self.unstored = f"a function without a {what} reads them"
         if self.unstored:
             return
         try:
-            store.add(self.place, fingerprint, reads.filter(DONE).drop(FAILURE))
+            store.add(self.place, spec.fingerprint, reads.filter(DONE).drop(FAILURE))
         except WriteError as error:
             self.unstored = str(error)
 

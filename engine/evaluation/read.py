@@ -20,6 +20,7 @@ from engine.reading.api.settings import is_api
 from engine.reading.api.specify import specify_api
 from engine.reading.costs import ReadingCosts
 from engine.reading.decided import with_references
+from engine.reading.function_reader import specify_function
 from engine.reading.models.deciding import require_able
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.models.weights import resolve
@@ -188,28 +189,24 @@ def specify_jobs(
 ) -> list[Job]:
     """The readers that are asked, or the executor that stands in for them, with their prompts.
 
-    Where no precision is given, it is that of the nodes that will read, which ``on_event`` may hear are
-    waited for.
+    Where no precision is given, it is that of the nodes that will read, for which ``on_event`` may hear us wait.
 
     Raises:
         InputError: one cannot be used.
     """
     if executor is not None and settings.running.decide:
-        raise InputError(
-            None,
-            None,
-            "`decide` with an executor of your own, which reads in full",
-            "leave one of them out",
-        )
+        problem = "`decide` with an executor of your own, which reads in full"
+        raise InputError(None, None, problem, "leave one of them out")
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()
     for request in requests:
-        if dtype is None and executor is None and not is_api(request.ask.model):
+        elsewhere = is_api(request.ask.model) or settings.reader.own(request.ask.model)
+        if dtype is None and executor is None and not elsewhere:
             dtype = reading_dtype(pool, on_event)
         engine = _engine_for(request.ask, settings, executor, on_event)
         spec, prompt = _specify(request.ask, settings, dtype, engine, asked=executor is None)
-        if executor is None and spec.api is None:
-            # vLLM ends reads by itself; so do servers.
+        if executor is None and spec.is_reproducible:
+            # vLLM ends reads by itself; so do servers, and functions.
             spec = replace(spec, metric="" if engine == "vllm" else request.metric)
             if engine == "vllm":
                 spec = replace(spec, gpus=max(1, int(pool.gpus_per_actor or 1)))
@@ -225,6 +222,8 @@ def _engine_for(
     ask: Ask, settings: Settings, executor: Executor | None, on_event: OnEvent
 ) -> Engine:
     """What runs a role's reader: what the user chose, or vLLM where the machines that read have it."""
+    if settings.reader.own(ask.model):
+        return "function"
     if is_api(ask.model):
         return "openai"
     if settings.reader.engine != "auto":
@@ -240,6 +239,9 @@ def _specify(
     ask: Ask, settings: Settings, dtype: Dtype | None, engine: Engine, *, asked: bool
 ) -> tuple[ReaderSpec, Prompt]:
     """A role's reader and its prompt; ``asked``: whether it reads, and no executor in its place."""
+    if own := settings.reader.own(ask.model):
+        augmentation = ask.augmentation or "in-prompt"
+        return specify_function(own, augmentation=augmentation, task=ask.task, prompt=ask.prompt)
     if is_api(ask.model):
         return specify_api(
             ask.model,
@@ -249,14 +251,12 @@ def _specify(
             prompt=ask.prompt,
             tried=asked,
         )
-    augmentation = ask.augmentation
-    if augmentation is None:
-        # One passage is the same prompt to a decoder-only reader, however whole lists are read.
-        decoder_only = resolve(ask.model).architecture == "causal"
-        augmentation = "in-prompt" if decoder_only else settings.reader.augmentation
+    # One passage is the same prompt to a decoder-only reader, however whole lists are read.
+    usual = ask.augmentation or settings.reader.augmentation
+    one = ask.augmentation is None and resolve(ask.model).architecture == "causal"
     return specify(
         ask.model,
-        augmentation=augmentation,
+        augmentation="in-prompt" if one else usual,
         task=ask.task,
         prompt=ask.prompt,
         dtype=dtype,
@@ -332,7 +332,8 @@ def read(
         executor=executor,
     )
     for job, (reads, _) in zip(jobs, got, strict=True):
-        _refuse_failures(reads, running.failed_reads, stored=is_kept(executor))
+        stored = is_kept(executor, job.spec)
+        _refuse_failures(reads, running.failed_reads, stored=stored)
         refuse_written(reads, job.spec)
     return [
         Reading(job.ask, job.spec, job.prompt, frame, reads, costs)

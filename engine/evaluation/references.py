@@ -49,7 +49,7 @@ def note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:
     return count_note(
         "unscorable_answers",
         sum(1 for _ in _queries_with(inputs, settings, all)),
-        f"[query has|queries have] an answer that {settings.reader.metric} cannot score, and that no "
+        f"[query has|queries have] an answer that {settings.reader.metric_name} cannot score, and that no "
         "output matches",
     )
 

@@ -77,9 +77,12 @@ class Settings:
         return replace(self, labels=labels, **parts)
 
     def flat(self) -> dict[str, Any]:
-        """All fields of all parts by name, as ``but`` takes them; annotators by name."""
+        """All fields of all parts by name, as ``but`` takes them; annotators and the metric by name, and no
+        functions of the user's.
+        """
         values: dict[str, Any] = {
-            **asdict(self.reader),
+            **_values(self.reader, leave_out=("functions",)),
+            "metric": self.reader.metric_name,
             **asdict(self.ranking),
             **{name: getattr(self.bootstrap, name) for name in BOOTSTRAP_FIELDS},
             **asdict(self.running),
@@ -210,6 +213,12 @@ _WRITTEN = (
     "systems",
     "run_pairs",
 )
+
+
+def _values(part: Any, *, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a part and their values."""
+    names = [entry.name for entry in fields(part) if entry.name not in leave_out]
+    return {name: getattr(part, name) for name in names}
 
 
 def _check_names(settings: Settings) -> None:

@@ -66,7 +66,7 @@ def _asks(settings: EvaluationSettings) -> Ask:
         augmentation=reader.augmentation if other is None else None,
         value=value,
         instead_of_reader=other is not None,
-        metric=reader.metric,
+        metric=reader.metric_name,
     )
 
 
@@ -81,7 +81,7 @@ def _scale(settings: EvaluationSettings) -> Scale:
     metric = settings.reader.metric
     if not get_metric(metric).graded:
         return Scale()
-    return Scale(graded=f"eRAG's graded labels under {metric}")
+    return Scale(graded=f"eRAG's graded labels under {settings.reader.metric_name}")
 
 
 ANNOTATOR = Annotator(

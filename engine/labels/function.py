@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 
@@ -11,7 +12,9 @@ from engine import tables
 from engine.errors import InputError
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.labels.traces import trace_given
+from engine.machine.functions import reason_of
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
+from engine.wording import quoted
 
 # Takes a query, its answers, and a passage's title and text.
 LabelFunction = Callable[[str, list[str], str, str], float]
@@ -27,8 +30,8 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
             some run lists for the query, in one process.
 
     Returns:
-        the annotator, for ``Settings.of(annotators=(…, annotator))``. Labelling raises InputError for a
-        value that is not a number in [0, 1], naming query and passage.
+        the annotator, for ``Settings.of(annotators=(…, annotator))``. Labelling raises InputError where the
+        function raises an error, or gives a value that is not a number in [0, 1], naming query and passage.
     """
     if not name.strip():
         raise InputError(None, None, "an annotator without a name", "give it one")
@@ -52,25 +55,34 @@ def label_by_function(
     """Labels table of a function's values for each (``query_id``, ``doc_id``) of ``pairs``.
 
     Raises:
-        InputError: a value that is not a number in [0, 1].
+        InputError: the function raises an error, or gives a value that is not a number in [0, 1].
     """
     rows = pairs.join(
         queries.select(QUERY_ID, QUERY, ANSWERS), on=QUERY_ID, how="left", maintain_order="left"
     ).join(corpus.select(DOC_ID, TITLE, TEXT), on=DOC_ID, how="left", maintain_order="left")
     columns = (QUERY_ID, DOC_ID, QUERY, ANSWERS, TITLE, TEXT)
-    values = [
-        _checked(name, query_id, doc_id, function(query, answers, title, text))
-        for query_id, doc_id, query, answers, title, text in rows.select(columns).iter_rows()
-    ]
+    values = [_value(name, function, *row) for row in rows.select(columns).iter_rows()]
     return rows.with_columns(
         pl.lit(name).alias(tables.ANNOTATOR), pl.Series(LABEL, values, dtype=pl.Float64)
     ).select(list(tables.LABELS))
 
 
-def _checked(name: str, query_id: str, doc_id: str, value: object) -> float:
+def _value(
+    name: str, function: LabelFunction, query_id: str, doc_id: str, *arguments: Any
+) -> float:
+    try:
+        value: Any = function(*arguments)
+    except Exception as error:
+        raise InputError(
+            None,
+            None,
+            f"the annotator {name} raises {reason_of(error)} for passage {quoted(doc_id)} of query "
+            f"{quoted(query_id)}",
+            "correct the function",
+        ) from error
     try:
         # A text that reads as a number is a mistake in the function, not a number.
-        number = math.nan if isinstance(value, str | bytes) else float(value)  # type: ignore[arg-type]
+        number = math.nan if isinstance(value, str | bytes) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number <= 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from engine import tables
-from engine.scoring.metrics import get_metric
+from engine.scoring.metrics import Metric, get_metric
 from engine.tables import (
     ANSWER,
     ANSWERS,
@@ -23,24 +23,25 @@ from engine.tables import (
 
 
 def trace_erag(
-    labels: pl.DataFrame, reads: pl.DataFrame, queries: pl.DataFrame, metric: str
+    labels: pl.DataFrame, reads: pl.DataFrame, queries: pl.DataFrame, metric: str | Metric
 ) -> pl.DataFrame:
     """Traces of eRAG's labels: the read, its output, the metric, and the answer that gave the label.
 
-    ``answer`` is the first whose value under the metric is the label; null where the label is 0.
+    ``answer`` is the first whose value under the metric is the label; null where the label is 0, and where
+    several answers were given to a metric of the user's, which need not be a maximum over them.
 
     Args:
         labels: eRAG's labels, in the order of ``reads``.
         reads: the reads table, one passage each.
         queries: ``query_id`` and ``answers``.
-        metric: the downstream metric's name.
+        metric: the downstream metric.
     """
     function = get_metric(metric)
     answers: dict[str, list[str]] = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
     matches: dict[tuple[str, str], str | None] = {}
 
     def matched(query_id: str, output: str, label: float) -> str | None:
-        if label <= 0:
+        if label <= 0 or (function.own and len(answers[query_id]) > 1):
             return None
         key = (query_id, output)
         if key not in matches:
@@ -55,7 +56,7 @@ def trace_erag(
             reads[READ_KEY],
             reads[OUTPUT],
             reads[DECIDED],
-            pl.lit(metric).alias(METRIC),
+            pl.lit(function.name).alias(METRIC),
             pl.Series(ANSWER, [matched(*row) for row in values], dtype=pl.String),
         )
     )

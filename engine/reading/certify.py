@@ -83,9 +83,9 @@ class Certificate:
         sha256: of what was read and what read it: the model's files (``weights``), the settings
             that outputs depend on (``reader``), the exact texts of all reads (``reads``), the prompt
             template, and the contents of the input tables, whatever their order of rows and format. A
-            reader behind an API has no files.
-        reproducible: whether what reads is known to the last bit; a server may answer otherwise the next
-            time, whatever did not change here.
+            reader behind an API, or a function, has no files.
+        reproducible: whether what reads is known to the last bit; a server, or a function of the user's, may
+            answer otherwise the next time, whatever did not change here.
     """
 
     repeated: int
@@ -163,17 +163,17 @@ def certify(
             .iter_rows()
         ],
         seed=sample.seed,
-        dtype="unknown" if spec.api else spec.dtype,
+        dtype=spec.dtype if spec.is_reproducible else "unknown",
         device=spec.api.settings.host if spec.api else device.describe(gpu=gpu),
         batches=BatchPolicy(tokens, spec.memory),
         repeated_batches=BatchPolicy(in_other_batches.batch_tokens, spec.memory),
         sha256={
-            **({} if spec.api else {"weights": spec.weights}),
+            **({"weights": spec.weights} if spec.is_reproducible else {}),
             "reader": spec.fingerprint,
             "reads": hashlib.sha256("".join(wanted[READ_KEY].unique().sort()).encode()).hexdigest(),
             **sha256,
         },
-        reproducible=spec.api is None,
+        reproducible=spec.is_reproducible,
     )
 
 

@@ -11,8 +11,9 @@ from weakref import WeakSet
 
 import polars as pl
 
-from engine.errors import ReadError
+from engine.errors import InputError, ReadError
 from engine.machine.device import is_fatal
+from engine.machine.pool import PoolSettings
 from engine.reading import readers
 from engine.reading.plan import INPUTS, REFERENCES, Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReadOutput
@@ -73,6 +74,13 @@ def read_in_process(
         yield run_unit(loaded[unit.reader], unit, asked, worker=f"process {os.getpid()}")
 
 
+def reads_here(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> bool:
+    """Whether this process reads; it calls a user's function unless actors are asked for, since nobody else
+    knows what such a function needs.
+    """
+    return settings.in_process or (settings.actors is None and specs[0].function is not None)
+
+
 class Asked(NamedTuple):
     """What a reader is given for a read: its inputs, and the references that may end it early."""
 
@@ -90,12 +98,15 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
 
     Raises:
         ReadError: all reads of a reader's first unit fail alike. So would those that follow, each twice.
+        InputError: raised by the reader.
     """
     start = time.perf_counter()
     computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
     try:
         outputs = _read(reader, asked)
         _PROVEN.add(reader)
+    except InputError:  # what a reader of the user's returns cannot be used: no other read would be
+        raise
     except Exception as error:
         if is_fatal(error):
             raise
@@ -136,6 +147,8 @@ def _read(reader: Reader, asked: Sequence[Asked]) -> list[ReadOutput]:
 def _read_alone(reader: Reader, one: Asked) -> ReadOutput:
     try:
         return _read(reader, [one])[0]
+    except InputError:
+        raise
     except Exception as error:
         if is_fatal(error):
             raise

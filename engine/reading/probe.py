@@ -21,7 +21,7 @@ import polars as pl
 from engine.machine import device
 from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, silent
-from engine.reading.execute import UnitResult, read_in_process
+from engine.reading.execute import UnitResult, read_in_process, reads_here
 from engine.reading.plan import GROUP, SIZE, Unit
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import Run, reads_table
@@ -240,7 +240,7 @@ def means_for(
         return Means(run, 1, 1, False, f"requests to {specs[0].api.settings.host}")
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
-    if settings.in_process:
+    if reads_here(settings, specs):
         gpu = device.machine_has_gpu()
         return Means(read_in_process, 1, 1, gpu, "this machine, as one process")
     from engine.machine import cluster

@@ -11,10 +11,11 @@ from typing import Literal, Protocol, get_args, get_type_hints
 
 from engine.machine.device import Dtype
 from engine.reading.api.spec import ApiSpec
+from engine.reading.function import FunctionSpec
 
 Augmentation = Literal["in-prompt", "fid"]
-# What does a reader's work: openai stands for a server that is asked.
-Engine = Literal["transformers", "vllm", "openai"]
+# What does a reader's work: openai stands for a server that is asked, function for a function of the user's.
+Engine = Literal["transformers", "vllm", "openai", "function"]
 # What a user asks for; auto is one of the others, by the machines that read.
 EngineChoice = Literal["auto", "transformers", "vllm"]
 # The model type of checkpoints whose cross-attention has a position bias (``engine.reading.models.fid_t5``).
@@ -66,6 +67,8 @@ class ReaderSpec:
             decided (``engine.scoring.decided``); empty where all are read in full.
         api: of a model behind an API, which has neither weights nor precision; None for all others. (In the
             first group, but for the bounds on what is asked.)
+        function: of a reader that is a function, which has neither weights nor precision; None for all others.
+            (Its name and version are in the first group.)
     """
 
     weights: str
@@ -91,6 +94,17 @@ class ReaderSpec:
     source: str = ""
     metric: str = ""
     api: ApiSpec | None = None
+    function: FunctionSpec | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its reads go to the store: those of a function only where it says which version it is."""
+        return self.function is None or self.function.reader.is_kept
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether all that decides the outputs is known here."""
+        return self.api is None and self.function is None
 
     @property
     def model(self) -> tuple[object, ...]:
@@ -100,6 +114,8 @@ class ReaderSpec:
         """
         if self.api:
             return self.engine, self.api.settings
+        if self.function:
+            return self.engine, self.function.reader
         alone = self.fingerprint if self.engine == "vllm" else ""
         where = (self.path, self.source, self.memory, self.threads, self.gpus)
         return self.weights, self.architecture, self.dtype, self.engine, self.code, *where, alone
@@ -128,6 +144,8 @@ class ReaderSpec:
             decisive.append({"code": self.code})
         if self.api:
             decisive.append({"api": self.api.decisive})
+        if self.function:
+            decisive.append({"function": self.function.decisive})
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 

@@ -164,6 +164,10 @@ def load(spec: ReaderSpec) -> Reader:
         from engine.reading.api.reader import ApiReader
 
         return ApiReader(spec)
+    if spec.function:
+        from engine.reading.function_reader import FunctionReader
+
+        return FunctionReader(spec)
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Before torch is loaded: threads that wait for each other should soon sleep. GNU OpenMP lets them

@@ -26,7 +26,7 @@ from engine.reading.costs import (
     wanted_kinds,
 )
 from engine.reading.decided import answered, as_asked, as_kept, kept_keys
-from engine.reading.execute import UnitResult, read_in_process
+from engine.reading.execute import UnitResult, read_in_process, reads_here
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput, field_types
 from engine.sources.io.folders import Folder, folder_at
@@ -88,11 +88,11 @@ def read_by(spec: ReaderSpec, executor: Executor | None) -> ReaderSpec:
     return replace(spec, executor=executor.name if isinstance(executor, NamedExecutor) else UNNAMED)
 
 
-def is_kept(executor: Executor | None) -> bool:
-    """Whether reads go to the store: a user's executor must have a name, since nothing else says
-    whether its reads are those that it would do again.
+def is_kept(executor: Executor | None, spec: ReaderSpec) -> bool:
+    """Whether reads go to the store: a user's executor must have a name, and a user's function a version,
+    since nothing else says whether its reads are those that it would do again.
     """
-    return executor is None or isinstance(executor, NamedExecutor)
+    return spec.is_kept if executor is None else isinstance(executor, NamedExecutor)
 
 
 def get_reads(
@@ -160,9 +160,10 @@ def get_all_reads(
     """
     if any(read_by(one.spec, executor) != one.spec for one in asked):
         raise ValueError("reads that were planned for another executor")
-    place, kept = folder_at(directory), is_kept(executor)
+    place = folder_at(directory)
     jobs: list[_Job] = []
     for one in asked:
+        kept = is_kept(executor, one.spec)
         before = [job for job in jobs if job.spec.fingerprint == one.spec.fingerprint and kept]
         same = before[0].same if before else []
         jobs.append(_job(one, _known(place, one.spec) if kept else store.NOTHING, same))
@@ -176,6 +177,7 @@ def get_all_reads(
     if jobs:
         on_unit()
     for group in _together([job for job in jobs if job.plan.height], executor):
+        kept = is_kept(executor, group[0].spec)  # alone in its group if it is not
         _read(group, place if kept else None, pool, on_unit, on_event, executor)
     for job in jobs:
         set_wanted(job.costs, wanted_kinds(job.wanted))
@@ -358,7 +360,7 @@ def executor_for(
         return read_by_requests, 1, False
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
-    if settings.in_process:
+    if reads_here(settings, specs):
         return read_in_process, 1, device.machine_has_gpu()
     from engine.machine import cluster
     from engine.machine import pool as pools

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.errors import require_least
+from engine.errors import InputError, require_least
 from engine.machine.device import Dtype
 from engine.machine.pool import Actors, PoolSettings
+from engine.reading.function import ReaderFunction
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation, EngineChoice
-from engine.scoring.metrics import get_metric
+from engine.scoring.metrics import Metric, get_metric
 
 FailedReads = Literal["error", "zero", "skip"]
 
@@ -28,7 +29,8 @@ class ReaderSettings:
         prompt: Prompt template: 'chat' (instruction-tuned models; the default of a server's chats),
             'completion' (the default of decoder-only models), 't5' (that of T5 readers), or a file
             (docs/formats.md).
-        metric: Downstream metric, one of ``scoring.metrics.METRICS``.
+        metric: Downstream metric, one of ``scoring.metrics.METRICS``; or one of the user's
+            (``scoring.own.metric_from_function``).
         end_to_end: Whether to read whole lists too, and correlate with their score.
         end_to_end_k: Passages that the reader of a whole list is given; by default as many as are
             labelled.
@@ -40,24 +42,45 @@ class ReaderSettings:
             hardware has its arithmetic, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run Python code that comes with a model, where it cannot be loaded without.
             That code can do whatever you can: read it first.
+        functions: Readers that are functions of the user's; `reader`, or another model, names one.
 
     Raises:
-        InputError: an unknown metric, a value out of range, or a prompt template that cannot be used.
+        InputError: an unknown metric, two functions of one name, a value out of range, or a prompt template that cannot be used.
     """
 
     reader: str = "bundled"
     augmentation: Augmentation = "in-prompt"
     task: Task = "short-answer"
     prompt: str | None = None
-    metric: str = "em"
+    metric: str | Metric = "em"
     end_to_end: bool = True
     end_to_end_k: int | None = None
     engine: EngineChoice = "auto"
     dtype: Dtype | None = None
     trust_remote_code: bool = False
+    functions: tuple[ReaderFunction, ...] = ()
+
+    @property
+    def scored_by(self) -> Metric:
+        """The downstream metric."""
+        return get_metric(self.metric)
+
+    @property
+    def metric_name(self) -> str:
+        """The name of the downstream metric."""
+        return self.scored_by.name
+
+    def own(self, model: str) -> ReaderFunction | None:
+        """The function of the user's that a model's name stands for; None where it stands for no function."""
+        return next((one for one in self.functions if one.name == model), None)
 
     def __post_init__(self) -> None:
         get_metric(self.metric)
+        names = [one.name for one in self.functions]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise InputError(
+                None, None, f"two reader functions are called {twice[0]!r}", "rename one of them"
+            )
         require_least("end_to_end_k", self.end_to_end_k, 1)
         if self.prompt is not None:
             read_template(self.prompt, self.task)

@@ -93,7 +93,7 @@ def _leaderboard(evaluation: Evaluation, rows: int) -> Table:
     if ahead is not None and ahead not in listed:
         listed.append(ahead)
     level = layout.level(evaluation.settings.bootstrap)
-    heads = [f"end to end {evaluation.settings.reader.metric}"] if end_to_end else []
+    heads = [f"end to end {evaluation.settings.reader.metric_name}"] if end_to_end else []
     heads += [f"{annotator} {measure}" for annotator, measure in columns]
     heads += [f"lead over {ahead}{level}"] if ahead is not None else []
     result = layout.plain_table(["run"], heads + (["n"] if partial else []))

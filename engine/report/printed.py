@@ -260,7 +260,7 @@ def end_to_end(evaluation: Evaluation) -> Iterator[str]:
         partial = row[tables.N] != evaluation.queries
         over = f" over {counted(row[tables.N], '[query|queries]')}" if partial else ""
         yield (
-            f"end-to-end score of {row[RUN]} ({evaluation.settings.reader.metric}, "
+            f"end-to-end score of {row[RUN]} ({evaluation.settings.reader.metric_name}, "
             f"{counted(row[tables.K], 'passage[|s]')}): {row[VALUE]:.3f}{over}"
         )
 

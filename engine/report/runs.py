@@ -36,7 +36,9 @@ def shown(evaluation: Evaluation) -> Table:
             fullest = of_pair.sort(tables.N, descending=True, maintain_order=True).row(
                 0, named=True
             )
-            rows.append(([str(run_b), "end to end", settings.reader.metric], fullest, "end_to_end"))
+            rows.append(
+                ([str(run_b), "end to end", settings.reader.metric_name], fullest, "end_to_end")
+            )
         for row in of_pair.iter_rows(named=True):
             if not end_to_end or (row[ANNOTATOR], row[MEASURE]) in best:
                 rows.append(([str(run_b), row[ANNOTATOR], row[MEASURE]], row, "difference"))

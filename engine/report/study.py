@@ -149,7 +149,7 @@ def _by_condition(study: Study) -> Table:
         head += [run] if len(runs) > 1 else []
         if settings.reader.end_to_end:
             cells = [_end_to_end(column[value], run) if value in column else "" for value in values]
-            rows.append(([*head, "(mean score)", settings.reader.metric], cells))
+            rows.append(([*head, "(mean score)", settings.reader.metric_name], cells))
         for annotator, measure in product(annotators, settings.measures()):
             cells = [
                 _cell(

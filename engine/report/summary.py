@@ -158,12 +158,13 @@ def _notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
 
 def _reader(reading: Reading) -> dict[str, Any]:
     spec, prompt, api = reading.spec, reading.prompt, reading.spec.api
+    known = spec.is_reproducible
     return {
         "name": spec.name,
         "weights_sha256": spec.weights or None,
-        "architecture": None if api else spec.architecture,
+        "architecture": spec.architecture if known else None,
         "parameters": spec.parameters or None,
-        "dtype": None if api else spec.dtype,
+        "dtype": spec.dtype if known else None,
         "engine": spec.engine,
         "prompt": prompt.template.name,
         "prompt_sha256": prompt.digest,
@@ -174,7 +175,9 @@ def _reader(reading: Reading) -> dict[str, Any]:
         "executor": spec.executor or None,
         # Only where code of the model ran: the file is otherwise what it always was.
         **({"code_sha256": spec.code} if spec.code else {}),
-        **({"api": _server(reading, api), "reproducible": False} if api else {}),
+        **({"api": _server(reading, api)} if api else {}),
+        **({"version": spec.function.reader.version} if spec.function else {}),
+        **({} if known else {"reproducible": False}),
     }
 
 

@@ -73,7 +73,7 @@ def _choice(choice: Choice, evaluation: Evaluation) -> str:
         number = f"{choice.n} of {evaluation.queries} queries, those that all runs have"
     if bootstrap.resamples:
         number += f"; simultaneous {bootstrap.confidence * 100:g}% intervals"
-    score = f"End to end ({evaluation.settings.reader.metric}, {number})"
+    score = f"End to end ({evaluation.settings.reader.metric_name}, {number})"
     only = ""
     if choice.annotator is not None:
         score = f"By {choice.annotator} {choice.measure} ({number})"

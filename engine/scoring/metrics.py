@@ -20,7 +20,7 @@ from engine.errors import InputError
 from engine.normalize import normalize_answer, normalize_korquad
 from engine.scoring.words import words
 from engine.tables import ANSWERS, OUTPUT, QUERY_ID, VALUE
-from engine.wording import meant
+from engine.wording import meant, quoted
 
 
 def exact_match(output: str, references: Sequence[str]) -> float:
@@ -147,7 +147,8 @@ class Metric:
         score: the value in [0, 1] of an output against its references.
         can_score: whether an output can match a reference at all.
         needs: what a reference must contain for that, to end the sentence "write answers with …".
-        graded: whether values lie between 0 and 1, too.
+        graded: whether values lie between 0 and 1, too. Of a function of the user's, its values say so.
+        own: whether it is a function of the user's, which need not be a maximum over the references.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Metric:
     can_score: Callable[[str], bool]
     needs: str
     graded: bool = False
+    own: bool = False
 
     def __call__(self, output: str, references: Sequence[str]) -> float:
         """The value in [0, 1] of an output against its references; 0 without any."""
@@ -218,29 +220,50 @@ OTHER_NAMES = {
 }
 
 
-def get_metric(name: str) -> Metric:
-    """The metric called ``name``.
+class UnscoredError(Exception):
+    """A user's metric does not score an output: what is wrong, and what to do."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem, self.remedy = problem, remedy
+
+
+def get_metric(metric: str | Metric) -> Metric:
+    """The metric of that name; a metric itself.
 
     Raises:
         InputError: there is none.
     """
-    if name not in METRICS:
-        other = OTHER_NAMES.get(name.lower().replace("-", "_"))
-        near = f"did you mean {other}? " if other else meant(name, METRICS)
+    if isinstance(metric, Metric):
+        return metric
+    if metric not in METRICS:
+        other = OTHER_NAMES.get(metric.lower().replace("-", "_"))
+        near = f"did you mean {other}? " if other else meant(metric, METRICS)
         raise InputError(
-            None, None, f"unknown metric {name!r}", f"{near}use one of {', '.join(METRICS)}"
+            None, None, f"unknown metric {metric!r}", f"{near}use one of {', '.join(METRICS)}"
         )
-    return METRICS[name]
+    return METRICS[metric]
 
 
-def score_outputs(outputs: pl.DataFrame, queries: pl.DataFrame, metric: str) -> pl.DataFrame:
+def score_outputs(
+    outputs: pl.DataFrame, queries: pl.DataFrame, metric: str | Metric
+) -> pl.DataFrame:
     """Add ``value``, the metric of each row's ``output`` against the answers of its ``query_id``.
 
     Distinct (query, output) pairs are scored once: many passages lead to the same answer.
+
+    Raises:
+        InputError: a metric of the user's raises an error or gives a value outside [0, 1], naming the query.
     """
     score = get_metric(metric)
     answers = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
     distinct = outputs.select(QUERY_ID, OUTPUT).unique(maintain_order=True)
-    values = [score(output, answers[query_id]) for query_id, output in distinct.iter_rows()]
+    values: list[float] = []
+    for query_id, output in distinct.iter_rows():
+        try:
+            values.append(score(output, answers[query_id]))
+        except UnscoredError as error:
+            problem = f"{error.problem} for the output {quoted(output)} of query {quoted(query_id)}"
+            raise InputError(None, None, problem, error.remedy) from error.__cause__
     scored = distinct.with_columns(pl.Series(VALUE, values, dtype=pl.Float64))
     return outputs.join(scored, on=[QUERY_ID, OUTPUT], how="left", maintain_order="left")

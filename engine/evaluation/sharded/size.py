@@ -62,6 +62,10 @@ def _reason(files: InputFiles, conditions: Collection[Settings]) -> str:
         return "`certify`"
     if asks_servers(settings):
         return "a reader behind an API"
+    if settings.reader.scored_by.own:
+        return f"the metric {settings.reader.metric_name}, a function"
+    if any(not own.is_kept for own in settings.reader.functions):
+        return "a reader that is a function without a version"
     for annotator in settings.annotators_in_use():
         if any(table.of_all_queries for table in annotator.further_tables):
             return f"the annotator {annotator.name}, whose figures are of all queries"

@@ -12,7 +12,7 @@ from engine.extras import require
 from engine.reading.api.limits import StoppedAskingError, limits_of
 from engine.reading.api.settings import KEY_VARIABLE, ApiSettings, model_of
 from engine.reading.api.spec import ApiSpec
-from engine.reading.prompting.controls import Controls
+from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec
@@ -26,19 +26,6 @@ _STOPS = 4
 # Parameters that a server may refuse and that are then left out.
 _LEFT_OUT = ("seed", "temperature", "stop")
 _STYLES = {"chat": "chat", "completions": "completion"}
-# The control tokens of the chat formats in common use. Which of them a server's tokenizer knows is not known
-# here, so data are kept from writing any.
-_CONTROLS = Controls(
-    (
-        "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>",
-        "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>",
-        "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|start|>", "<|message|>",
-        "<|channel|>", "<|return|>", "<|call|>", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>",
-        "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]",
-        "<tool_call>", "</tool_call>", "<think>", "</think>", "<|fim_prefix|>", "<|fim_middle|>",
-        "<|fim_suffix|>",
-    )
-)  # fmt: skip
 
 
 def specify_api(
@@ -67,7 +54,7 @@ def specify_api(
     _refuse_before_asking(name, settings, augmentation, asked=tried)
     template = read_template(prompt or _STYLES[settings.endpoint], task)
     _refuse_template(template, name, settings)
-    made = make_prompt(template, task, "causal", "in-prompt", controls=_CONTROLS)
+    made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
     output = 1 if template.choices else made.max_new_tokens
     api = ApiSpec(
         model=model,

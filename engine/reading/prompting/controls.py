@@ -71,6 +71,19 @@ class Controls:
 
 
 NONE = Controls()
+# The control tokens of the chat formats in common use. Which of them the tokenizer of a server, or of a
+# user's function, knows is not known here, so data are kept from writing any.
+COMMON = Controls(
+    (
+        "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|begin_of_text|>",
+        "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>",
+        "<|system|>", "<|user|>", "<|assistant|>", "<|end|>", "<|start|>", "<|message|>",
+        "<|channel|>", "<|return|>", "<|call|>", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>",
+        "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]",
+        "<tool_call>", "</tool_call>", "<think>", "</think>", "<|fim_prefix|>", "<|fim_middle|>",
+        "<|fim_suffix|>",
+    )
+)  # fmt: skip
 
 
 def _broken(data: str, pattern: re.Pattern[str]) -> str:

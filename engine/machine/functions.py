@@ -1,0 +1,179 @@
+"""Functions of a user's: found in files, where that is asked for, and sent to other processes by value."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from engine.errors import InputError
+
+_NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]*)", re.DOTALL)
+_FORM = "name a function as in FILE.py:function"
+# What is installed is found on every machine; so is the engine itself.
+_INSTALLED = tuple(
+    Path(path) for name, path in sysconfig.get_paths().items() if name not in ("scripts", "data")
+)
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+_OWN = frozenset({"engine", "jobs", "__main__"})
+_PICKLING = threading.Lock()
+
+
+def is_named(text: str) -> bool:
+    """Whether a setting names a function in a file, as in ``FILE.py:function``."""
+    return _NAMED.fullmatch(text) is not None
+
+
+def file_of(text: str) -> Path | None:
+    """The file of ``FILE.py:function``; None for anything else."""
+    named = _NAMED.fullmatch(text)
+    return Path(named["file"]) if named else None
+
+
+def load_named(text: str) -> Callable[..., Any]:
+    """The function that ``FILE.py:function`` names; the file is run for it, once.
+
+    What stands beside the file can be imported by it, as by a script.
+
+    Raises:
+        InputError: there is no such file or function, or the file raises an error.
+    """
+    named = _NAMED.fullmatch(text)
+    if named is None:
+        raise InputError(None, None, f"{text!r} names no function", _FORM)
+    path, name = Path(named["file"]), named["name"]
+    if not path.is_file():
+        raise InputError(path, None, "no such file", _FORM)
+    module = _module_of(path)
+    found = getattr(module, name, None) if name else None
+    if found is None:
+        listed = ", ".join(_functions(module)) or "none"
+        raise InputError(path, None, f"has no function {name!r}", f"name one that it has: {listed}")
+    if not callable(found):
+        raise InputError(path, None, f"{name} is not a function", _FORM)
+    return found
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function, or an object that can be called, is called."""
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def reason_of(error: BaseException) -> str:
+    """What a user's function raised, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+@dataclass(frozen=True, eq=False)
+class ByValue:
+    """A function that reaches other processes with its code and that of the user's modules that it uses.
+
+    Pickles hold the names of functions; another machine of a cluster has none of the user's files to find
+    them in.
+    """
+
+    function: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], ByValue], tuple[bytes]]:
+        return _restored, (_dumped(self.function),)
+
+
+def _restored(content: bytes) -> ByValue:
+    from ray import cloudpickle
+
+    return ByValue(cloudpickle.loads(content))
+
+
+def _dumped(function: Callable[..., Any]) -> bytes:
+    """The function as bytes.
+
+    Raises:
+        InputError: it holds something that belongs to this process (a lock, a connection).
+    """
+    from ray import cloudpickle
+
+    with _PICKLING:  # what is registered is registered for the whole process
+        modules = list(_users_modules())
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return cloudpickle.dumps(function)
+        except Exception as error:
+            raise InputError(
+                None,
+                None,
+                f"the function {name_of(function)} cannot be sent to other processes ({reason_of(error)})",
+                "make what it holds when it is first called, or use `actors` 0",
+            ) from None
+        finally:
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+
+
+def _users_modules() -> Iterator[ModuleType]:
+    """The modules of this process that are files of the user's, and not installed."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(module, ModuleType) or not file or module.__name__ != name:
+            continue
+        path = Path(file)
+        if path.suffix != ".py" or name.split(".")[0] in _OWN or _PACKAGES.intersection(path.parts):
+            continue
+        if not any(path.is_relative_to(folder) for folder in _INSTALLED):
+            yield module
+
+
+def _module_of(path: Path) -> ModuleType:
+    """The module that a file is, run for the first function of it and after each change."""
+    place = path.resolve()
+    content = place.read_bytes()
+    name = f"erag_functions_{sha256(str(place).encode() + content).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, place)
+    if spec is None or spec.loader is None:
+        raise InputError(path, None, "cannot be loaded", "give a file of Python code")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # Behind everything else: what is installed is not hidden by a file of the same name.
+    if str(place.parent) not in sys.path:
+        sys.path.append(str(place.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise InputError(
+            path, _line_in(place, error), f"cannot be loaded ({reason_of(error)})", "correct it"
+        ) from None
+    return module
+
+
+def _line_in(path: Path, error: BaseException) -> int | None:
+    """The last line of a file that an error came through."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
+
+
+def _functions(module: ModuleType) -> list[str]:
+    """The functions that a module defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value)
+        and getattr(value, "__module__", None) == module.__name__
+        and not name.startswith("_")
+    ]

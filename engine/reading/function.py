@@ -1,0 +1,113 @@
+"""Readers that are functions of a user's: what they are given, and what their reads are kept under."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InputError
+from engine.machine.functions import ByValue, name_of
+from engine.reading.api.settings import is_api
+
+# What a chat is made of: a role (system or user) and a content.
+Message = dict[str, str]
+Answers = Callable[[list[Any]], Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class ReaderFunction:
+    """An LLM behind a function of yours.
+
+    Attributes:
+        function: takes a list of prompts and returns a list of as many texts, in their order. The outputs of
+            a prompt must not depend on what else is in the list.
+        name: what reads, as results name it.
+        version: of all that decides its outputs (model, settings, code). Reads are kept in the store under
+            name and version; without a version they are neither stored nor looked up, since nothing says
+            whether it would read the same again.
+        messages: whether a prompt is a list of messages, ``{"role": …, "content": …}``, and not a text.
+
+    Raises:
+        InputError: a name that is empty or means something else, or an empty version.
+    """
+
+    function: Answers
+    name: str = ""
+    version: str | None = None
+    messages: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InputError(
+                None, None, f"the reader {self.function!r} is not a function", "give a function"
+            )
+        if not self.name:
+            object.__setattr__(self, "name", name_of(self.function))
+        if not isinstance(self.name, str) or not self.name.strip() or is_api(self.name):
+            raise InputError(
+                None, None, f"a reader function called {self.name!r}", "give it another name"
+            )
+        if self.version is not None and not str(self.version).strip():
+            raise InputError(
+                None,
+                None,
+                f"the reader {self.name} has an empty version",
+                "give one, or leave it out",
+            )
+        object.__setattr__(self, "function", _by_value(self.function))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its reads go to the store."""
+        return self.version is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionSpec:
+    """What a reader that is a function is: the part of its specification that no other reader has.
+
+    Attributes:
+        reader: the function.
+        system: what stands before each prompt; empty for nothing.
+    """
+
+    reader: ReaderFunction
+    system: str = ""
+
+    @property
+    def decisive(self) -> list[object]:
+        """What the outputs depend on, as far as anybody here can know."""
+        return [self.reader.name, self.reader.version, self.reader.messages, self.system]
+
+    def prompt(self, text: str) -> str | list[Message]:
+        """A prompt as the function is given it."""
+        if not self.reader.messages:
+            return f"{self.system}\n\n{text}" if self.system else text
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        return [*system, {"role": "user", "content": text}]
+
+
+def reader_function(given: Answers | ReaderFunction, name: str = "") -> ReaderFunction:
+    """The reader that a user's function is; its attributes ``name``, ``version`` and ``messages`` count, where
+    it has them.
+
+    Args:
+        given: a function, or a reader as it is.
+        name: what it is called whatever its own name is.
+    """
+    if isinstance(given, ReaderFunction):
+        if not name:
+            return given
+        return ReaderFunction(given.function, name, given.version, given.messages)
+    version = getattr(given, "version", None)
+    return ReaderFunction(
+        given,
+        name or str(getattr(given, "name", "")),
+        None if version is None else str(version),
+        bool(getattr(given, "messages", False)),
+    )
+
+
+def _by_value(function: Answers) -> ByValue:
+    return function if isinstance(function, ByValue) else ByValue(function)

@@ -1,0 +1,116 @@
+"""Reading by a function of a user's: its specification, and the reader that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from engine.errors import InputError
+from engine.reading.function import FunctionSpec, ReaderFunction
+from engine.reading.prompting.controls import COMMON
+from engine.reading.prompting.prompts import Prompt, make_prompt
+from engine.reading.prompting.template import Purpose, read_template
+from engine.reading.protocol import Augmentation, ReaderSpec, ReaderStats, ReadOutput
+
+# The template of models that were trained on conversations.
+_STYLE = "chat"
+
+
+def specify_function(
+    reader: ReaderFunction,
+    *,
+    augmentation: Augmentation,
+    task: Purpose,
+    prompt: str | None = None,
+) -> tuple[ReaderSpec, Prompt]:
+    """The specification of a function that reads, and the prompt that it is given.
+
+    Args:
+        augmentation, task, prompt: as in ``readers.specify``. Where generation ends, the function says: of the
+            template, ``stop`` and ``max_new_tokens`` are not used.
+
+    Raises:
+        InputError: what it is asked for is not a text, or the prompt cannot be used.
+    """
+    if augmentation == "fid":
+        raise InputError(
+            None,
+            None,
+            f"the reader {reader.name} is a function and cannot do Fusion-in-Decoder",
+            "use `augmentation` in-prompt, or a T5 reader",
+        )
+    template = read_template(prompt or _STYLE, task)
+    if template.choices:
+        raise InputError(
+            None,
+            None,
+            f"the reader {reader.name} is a function and gives no probabilities, which choosing between "
+            "answers needs",
+            "leave out annotators that judge passages or let the reader decline, or give them a model",
+        )
+    if template.max_input_tokens:
+        raise InputError(
+            template.path,
+            None,
+            f"max_input_tokens with {reader.name}, a function: its tokens are not known here, nothing is cut",
+            "leave it out",
+        )
+    made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
+    spec = ReaderSpec(
+        weights="",
+        architecture="causal",
+        dtype="float32",  # nobody knows; it is shown nowhere
+        max_new_tokens=made.max_new_tokens,
+        stop=(),
+        max_input_tokens=0,
+        path="",
+        parameters=0,
+        name=reader.name,
+        shared_prefix=made.prefix,
+        engine="function",
+        function=FunctionSpec(reader=reader, system=template.system),
+    )
+    return spec, made
+
+
+class FunctionReader:
+    """A function of the user's as a reader. See ``engine.reading.protocol.Reader``."""
+
+    def __init__(self, spec: ReaderSpec) -> None:
+        if spec.function is None:
+            raise ValueError(f"{spec.name!r} is not a function")
+        self._function = spec.function
+        self.stats = ReaderStats()
+
+    def read(
+        self,
+        inputs: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str] | None] | None = None,
+    ) -> list[ReadOutput]:
+        """Call the function for all reads at once.
+
+        Raises:
+            InputError: it does not return one text for each prompt.
+            Exception: whatever the function raises.
+        """
+        reader = self._function.reader
+        prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]
+        outputs: Any = reader.function(prompts)
+        is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping)
+        texts = list(outputs) if is_list else []
+        if not is_list or len(texts) != len(inputs):
+            returned = f"{len(texts)} outputs" if is_list else type(outputs).__name__
+            raise InputError(
+                None,
+                None,
+                f"the reader {reader.name} returns {returned} for {len(inputs)} prompts",
+                "return a list with one text for each prompt",
+            )
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise InputError(
+                None,
+                None,
+                f"the reader {reader.name} returns {type(wrong[0]).__name__} for a prompt",
+                "return a text for each prompt",
+            )
+        return [ReadOutput(text.strip(), 0, 0, truncated=False) for text in texts]
