@@ -113,7 +113,10 @@ def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """A page takes a second to draw, and hundreds of tests evaluate something: those marked ``pages`` draw it."""
     if request.node.get_closest_marker("pages") is not None:
         return
-    for module, name in (("jobs._results", "write_page"), ("jobs.coverage", "write_coverage_page")):
+    for module, name in (
+        ("engine.report.results", "write_page"),
+        ("jobs.coverage", "write_coverage_page"),
+    ):
         if module in sys.modules:
             monkeypatch.setattr(sys.modules[module], name, lambda *_, **__: None)
 

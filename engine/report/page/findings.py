@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,18 @@ class Findings:
         folder: where the files are.
         sources: what was evaluated; None where the page has no passages: the evaluation was done in
             shards, or they were not asked for.
+        held: tables that are in memory, and not in the folder, by name.
     """
 
     summary: Mapping[str, Any]
     folder: Path
     sources: Sources | None
+    held: Mapping[str, pl.DataFrame] = field(default_factory=dict)
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of the evaluation; without rows where it has none of that name."""
+        if name in self.held:
+            return self.held[name]
         path = self.folder / f"{name}.parquet"
         schema: tables.Schema = getattr(tables, name.upper())
         return read_table(path, schema) if path.exists() else tables.empty(schema)
@@ -92,6 +96,8 @@ class Findings:
         """
         path = self.folder / "query_scores.parquet"
         wanted = (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
+        if "query_scores" in self.held:
+            return self.held["query_scores"].filter(wanted).select(RUN, QUERY_ID, VALUE)
         try:
             return pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
         except (pl.exceptions.PolarsError, OSError) as error:

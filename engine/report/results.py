@@ -1,0 +1,190 @@
+"""Writing an evaluation into a folder: tables, exports, ``summary.json`` and the page, all together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.evaluation.sharded.results import shard_tables
+from engine.evaluation.study import Study
+from engine.extras import missing
+from engine.labels.registry import ANNOTATORS
+from engine.report import study as study_report
+from engine.report import summary
+from engine.report.audit import Origin
+from engine.report.page.findings import Sources, read_findings
+from engine.report.page.render import BESIDE, PAGE, page_files
+from engine.report.page.write import write_page
+from engine.report.summary import SHARDS
+from engine.sources.io.files import write_parquet, write_text
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.locations import Location
+from engine.sources.io.outputs import Outputs
+from engine.sources.io.replacing import replaced_together
+from engine.sources.runs.export import exported_files, write_exports
+from engine.tables import RANK
+
+# The summary in the words of whoever asked: fields are options to some.
+Reworded = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _as_it_is(content: dict[str, Any]) -> dict[str, Any]:
+    return content
+
+
+# Where a study's further evaluations lie, in directories of their own.
+CONDITIONS = "conditions"
+EXPORTED = "exported"
+SUMMARY, _LABELS = "summary.json", "labels.parquet"
+_OF_READS = ("labels", "reads", "traces")
+_OF_QUERIES = ("query_scores", "downstream")
+_OF_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
+_OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
+
+
+def outputs(out: Location, settings: Settings) -> Outputs:
+    """What an evaluation under these settings writes or clears under ``out``."""
+    folder = folder_at(out)
+    files = [folder.place(name) for name in _names(settings)]
+    return Outputs(files, [folder.place(name) for name in (CONDITIONS, EXPORTED, SHARDS, BESIDE)])
+
+
+def write_results(
+    result: Evaluation,
+    inputs: EvaluationInputs | None,
+    files: dict[str, Any],
+    out: Location,
+    study: Study | None = None,
+    origin: Origin | None = None,
+    *,
+    reworded: Reworded = _as_it_is,
+) -> dict[str, Any]:
+    """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's
+    all together.
+
+    Args:
+        inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff; None where that was
+            done in shards, whose tables of passages are there already, and are not exported.
+        files: where that came from, for the summary.
+        study: of which ``result`` is the first evaluation; the others are written beside it.
+        origin: the command and its files, for the summary.
+        reworded: the summary in the words of whoever asked.
+
+    Returns:
+        What ``summary.json`` has.
+
+    Raises:
+        WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
+            is whole.
+        InputError: the address cannot be read.
+    """
+
+    def earlier() -> Iterator[str]:
+        return _earlier(folder_at(out), result.settings, result.shards)
+
+    with replaced_together(out, earlier, last=SUMMARY) as directory:
+        return _write(result, inputs, _About(files, origin, reworded), directory, study)
+
+
+def _names(settings: Settings) -> list[str]:
+    """The files of an evaluation directly in its folder, whether or not it has them all.
+
+    Last those by which an earlier evaluation is known, so that one which is half removed still is.
+    """
+    further = (
+        table.name
+        for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
+        for table in annotator.further_tables
+    )
+    tables = dict.fromkeys((*_OF_READS, *_OF_QUERIES, *further, *_OF_STATISTICS, *_OF_A_STUDY))
+    names = (f"{name}.parquet" for name in tables)
+    return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
+
+
+def _earlier(folder: Folder, settings: Settings, shards: str) -> Iterator[str]:
+    """The names, in ``folder``, of what an earlier evaluation wrote, and of nothing that a user put there.
+
+    Args:
+        shards: the folder of the new evaluation's own shards.
+    """
+    yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
+    yield from page_files(folder)
+    yield from (f"{SHARDS}/{name}" for name in shard_tables(folder / SHARDS, other_than=shards))
+    conditions = folder / CONDITIONS
+    for name in conditions.folders():
+        old = conditions / name
+        if {SUMMARY, _LABELS} <= old.sizes().keys():
+            earlier = _earlier(old, settings, "")
+            yield from (f"{CONDITIONS}/{name}/{file}" for file in earlier)
+    yield from _names(settings)
+
+
+@dataclass(frozen=True)
+class _About:
+    """What the summary of every evaluation of a folder says beside its figures."""
+
+    files: dict[str, Any]
+    origin: Origin | None
+    reworded: Reworded
+
+
+def _write(
+    result: Evaluation,
+    inputs: EvaluationInputs | None,
+    about: _About,
+    out: Path,
+    study: Study | None = None,
+) -> dict[str, Any]:
+    """Write an evaluation, and those of its study, into an empty folder."""
+    for name in _OF_QUERIES if result.shards else (*_OF_READS, *_OF_QUERIES):
+        write_parquet(getattr(result, name), out / f"{name}.parquet")
+    for annotator in (*ANNOTATORS.values(), *result.settings.labels.listed()):
+        for table in annotator.further_tables:
+            _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
+    for name in _OF_STATISTICS:
+        write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
+    if inputs is not None:
+        runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
+        write_exports(result.labels, runs, out / EXPORTED)
+    content = about.reworded(summary.summarize(result, about.files, about.origin))
+    if study is not None and inputs is not None:
+        content["study"] = _write_study(study, inputs, about, out)
+    write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
+    if not missing("report"):
+        write_page(read_findings(out, sources(inputs, result.settings)), out)
+    return content
+
+
+def sources(inputs: EvaluationInputs | None, settings: Settings) -> Sources | None:
+    """What the page of an evaluation shows of its inputs."""
+    if inputs is None:
+        return None
+    runs = inputs.runs.filter(pl.col(RANK) <= settings.ranking.k)
+    return Sources(inputs.queries, inputs.corpus, runs)
+
+
+def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
+    if not frame.is_empty():  # else nobody asked
+        write_parquet(frame, path)
+
+
+def _write_study(
+    study: Study, inputs: EvaluationInputs, about: _About, out: Path
+) -> dict[str, Any]:
+    names = study_report.directory_names(list(study.evaluations))
+    main, *others = study.evaluations
+    for condition in others:
+        directory = out / CONDITIONS / names[condition]
+        _write(study.evaluations[condition], inputs, about, directory)
+    for name in _OF_A_STUDY:
+        _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
+    places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}
+    return summary.jsonable(study_report.content(study, places))
