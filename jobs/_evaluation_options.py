@@ -24,6 +24,15 @@ from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile, Json
+from jobs._functions import (
+    HELP,
+    OTHER_MODELS,
+    annotator,
+    metric,
+    other_models,
+    reader_functions,
+    reader_name,
+)
 from jobs._options import Models, Paths, Words, items_of, option, options_of, take
 from jobs._sizes import convert_bytes
 
@@ -60,23 +69,24 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(
             ReaderSettings,
             READER,
-            types={"reader": Models, "augmentation": Words},
+            types={"reader": Models, "augmentation": Words, "metric": str},
             defaults={
                 "reader": (ReaderSettings.reader,),
                 "augmentation": (ReaderSettings.augmentation,),
             },
-            helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}."},
+            helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}. {HELP}"},
             more_help={
-                "reader": "Several are compared.",
+                "reader": f"Several are compared. {HELP}",
                 "augmentation": "Both are compared.",
             },
+            leave_out=["functions"],
         ),
         *options_of(
             LabelSettings,
             LABELS,
             types={"annotators": Words},
             defaults={"annotators": LabelSettings().names()},
-            helps={"annotators": f"Who labels, one or several of {', '.join(ANNOTATORS)}."},
+            helps={"annotators": f"Who labels, one or several of {', '.join(ANNOTATORS)}. {HELP}"},
             leave_out=["options"],
         ),
         *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
@@ -133,7 +143,7 @@ def parameters() -> list[inspect.Parameter]:
 def sweep_of(options: Mapping[str, Any]) -> Sweep:
     """What varies."""
     return Sweep(
-        readers=options["reader"],
+        readers=tuple(map(reader_name, options["reader"])),
         augmentations=_augmentations(options["augmentation"]),
         k_sweep=_cutoffs(options["k_sweep"]),
     )
@@ -142,16 +152,21 @@ def sweep_of(options: Mapping[str, Any]) -> Sweep:
 def settings_of(options: Mapping[str, Any], sweep: Sweep) -> Settings:
     """The settings of the first condition."""
     k, certify = options["k"], options["certify"]
+    others = other_models(options)
     return Settings(
         reader=take(
             ReaderSettings,
             options,
             reader=sweep.readers[0],
             augmentation=sweep.augmentations[0],
+            metric=metric(options["metric"]),
+            functions=reader_functions(
+                [*options["reader"], *(options.get(name) for name in OTHER_MODELS)]
+            ),
         ),
         labels=LabelSettings(
-            annotators=items_of(options["annotators"]),
-            options=tuple(take(kind, options) for kind in option_classes()),
+            annotators=tuple(map(annotator, items_of(options["annotators"]))),
+            options=tuple(take(kind, others) for kind in option_classes()),
         ),
         ranking=take(
             RankingSettings,
