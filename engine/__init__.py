@@ -1,3 +1,61 @@
-"""Measures how useful a retriever is to the LLM that reads its results (eRAG and its rivals)."""
+"""Measures how useful a retriever is to the LLM that reads its results (eRAG and its rivals).
+
+``evaluate`` evaluates runs and gives a ``Result``; ``Reader`` makes an LLM of a function; ``compat.eval`` is
+called as the eRAG package is. Everything is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine import compat
+    from engine.errors import InputError, ReadError, WriteError
+    from engine.face.evaluate import evaluate
+    from engine.face.result import Result
+    from engine.labels import Annotator, from_function
+    from engine.reading.function import ReaderFunction as Reader
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Annotator",
+    "InputError",
+    "ReadError",
+    "Reader",
+    "Result",
+    "WriteError",
+    "__version__",
+    "compat",
+    "evaluate",
+    "from_function",
+]
+
+# Where a name is found, and under which name.
+_PLACES = {
+    "Annotator": ("engine.labels", "Annotator"),
+    "InputError": ("engine.errors", "InputError"),
+    "ReadError": ("engine.errors", "ReadError"),
+    "Reader": ("engine.reading.function", "ReaderFunction"),
+    "Result": ("engine.face.result", "Result"),
+    "WriteError": ("engine.errors", "WriteError"),
+    "compat": ("engine.compat", ""),
+    "evaluate": ("engine.face.evaluate", "evaluate"),
+    "from_function": ("engine.labels", "from_function"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what was asked for, once."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place, inside = _PLACES[name]
+    module = importlib.import_module(place)
+    found = getattr(module, inside) if inside else module
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

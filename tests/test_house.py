@@ -14,6 +14,8 @@ from engine.labels.registry import ANNOTATORS
 ROOT = Path(__file__).parent.parent
 # The rooms of the engine from the top floor down: each may import those after it (and itself).
 ORDER = [
+    "compat",
+    "face",
     "report",
     "conformance",
     "query_coverage",
@@ -78,6 +80,7 @@ def test_retrieval_and_reading_do_not_know_each_other():
 
 def test_no_modules_import_each_other_in_a_circle():
     known = modules(*CODE)
+    del known["engine"]  # hands on what is asked for, and imports nothing by itself
     graph = {
         name: {
             imported if imported in known else imported.rpartition(".")[0]
@@ -247,11 +250,12 @@ def test_annotators_are_named_in_labels_and_jobs_alone():
             continue
         place = path.relative_to(ROOT / "engine").as_posix()
         named |= {(place, text) for text in literals(path) if text in ANNOTATORS}
-        # Nor are their modules known: the registry, the face and the settings are.
+        # Nor are their modules known: the registry, the face, the settings and what users import are.
+        known = {"annotator", "registry", "settings", "Annotator", "from_function"}
         for imported in imports(path):
             parts = imported.split(".")
             if parts[:2] == ["engine", "labels"] and len(parts) > 2:
-                assert parts[2] in {"annotator", "registry", "settings"}, f"{name}: {imported}"
+                assert parts[2] in known, f"{name}: {imported}"
     assert named <= OTHER_MEANINGS.keys(), named - OTHER_MEANINGS.keys()
     assert OTHER_MEANINGS.keys() <= named, "no longer there: say so by removing the line"
 
@@ -324,7 +328,9 @@ def test_commands_write_to_the_terminal_through_one_module_alone():
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
-        assert name == "jobs._terminal" or not called & {"print", "Console"}, name
+        # In a notebook and on a terminal, who calls from Python sees how far it is.
+        allowed = {"jobs._terminal", "engine.face.progress"}
+        assert name in allowed or not called & {"print", "Console"}, name
 
 
 def test_whatever_is_loaded_says_whether_code_of_the_model_may_run():

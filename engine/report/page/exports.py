@@ -31,11 +31,11 @@ _LATEX = str.maketrans(
 
 def markdown(grid: Grid) -> str:
     """The table in GitHub's Markdown, its caption below it."""
-    head = [_in_markdown(name) for name in grid.head]
+    head = [escaped(name) for name in grid.head]
     rule = ["---" if place < grid.names else "---:" for place in range(len(head))]
-    rows = [[_in_markdown(cell) for cell in row] for row in grid.rows]
+    rows = [[escaped(cell) for cell in row] for row in grid.rows]
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]
-    return "\n".join([*lines, "", _in_markdown(grid.caption), ""])
+    return "\n".join([*lines, "", escaped(grid.caption), ""])
 
 
 def latex(grid: Grid) -> str:
@@ -69,6 +69,6 @@ def comma_separated(grid: Grid) -> str:
     return content.getvalue()
 
 
-def _in_markdown(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-    return " ".join(escaped.split())
+def escaped(text: str) -> str:
+    """A text as Markdown shows it, in one line."""
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())

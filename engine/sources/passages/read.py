@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -251,3 +251,32 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> Non
         upto -= batch.frame.height
         if upto <= 0:
             return
+
+
+def passage_table(
+    records: Iterable[Mapping[str, Any]], name: str, *, wanted: Collection[str] | None = None
+) -> pl.DataFrame:
+    """Passages that are in memory as the corpus table: records with the fields of JSONL.
+
+    Args:
+        records: one for each passage.
+        name: what they are called in errors, which count them from 1.
+        wanted: keep only these documents (all are checked nevertheless).
+
+    Raises:
+        InputError: a passage lacks an id or a text, or an id is duplicated.
+    """
+    first: dict[str, int] = {}
+    rows: list[_Row] = []
+    for number, record in enumerate(records, 1):
+        row = _passage(name, number, dict(record))
+        if (before := first.setdefault(row[0], number)) != number:
+            raise InputError(
+                name,
+                number,
+                f"document id {quoted(row[0])} already occurs in record {before}",
+                "make document ids unique",
+            )
+        if wanted is None or row[0] in wanted:
+            rows.append(row)
+    return pl.DataFrame(rows, schema=tables.CORPUS, orient="row")

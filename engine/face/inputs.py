@@ -1,0 +1,273 @@
+"""What a Python user gives as the inputs of an evaluation: files as they are read anywhere, tables as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation.by_text import keyed_by_id
+from engine.evaluation.inputs import (
+    EvaluationInputs,
+    InputFiles,
+    input_notes,
+    input_tables,
+    read_inputs,
+)
+from engine.evaluation.settings import Settings
+from engine.evaluation.titles import match_titles, without_titles
+from engine.face.records import Record, is_path, plain, records
+from engine.face.runs import Texts, runs_of
+from engine.sources.passages.read import passage_table, read_corpus
+from engine.sources.queries.kilt import kilt_row
+from engine.sources.queries.plain import plain_rows
+from engine.sources.queries.read import QuerySet, read_query_set
+from engine.sources.queries.rows import QueryRow
+from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RANK, RUN, TEXT
+from engine.wording import counted, quoted
+
+_QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
+
+
+class Given(NamedTuple):
+    """The inputs of an evaluation as the user gave them.
+
+    Attributes:
+        queries, passages, runs: as ``engine.evaluate`` takes them.
+        answers: by query id or text; None where they come with the queries.
+        tables: what annotators need, by the name of their input.
+        limit: of the queries; None for all.
+    """
+
+    queries: Any
+    passages: Any
+    runs: Any
+    answers: Any = None
+    tables: Mapping[str, Any] = {}
+    limit: int | None = None
+
+    def files(self) -> InputFiles | None:
+        """The files, where all inputs are files; None where some are in memory."""
+        runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
+        given = [self.queries, self.passages, *runs, *self.tables.values()]
+        if self.answers is not None or not runs or not all(map(is_path, given)):
+            return None
+        return InputFiles(
+            queries=self.queries,
+            corpus=self.passages,
+            run=tuple(runs),
+            limit=self.limit,
+            tables=dict(self.tables),
+        )
+
+
+def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
+    """The inputs of an evaluation, checked against each other.
+
+    Raises:
+        InputError: as ``read_inputs``; tables in memory are named by their argument, and their rows counted
+            from 1.
+    """
+    k = settings.ranking.k
+    if (files := given.files()) is not None:
+        return read_inputs(files, k=k)
+    query_set = _queries(given, need_answers=_needs_answers(settings))
+    queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
+    texts = Texts() if given.passages is None else None
+    all_runs = keyed_by_id(runs_of(given.runs, texts=texts), query_set.table)
+    runs = all_runs.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
+    _refuse_other_queries(all_runs, runs, queries)
+    cut = runs.filter(pl.col(RANK) <= k)
+    passages = _passages(given.passages, texts, cut[DOC_ID].unique().to_list())
+    _refuse_lost(cut, passages, carried=texts is not None)
+    ignored = all_runs.join(query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
+    return EvaluationInputs(
+        queries=match_titles(queries, query_set.titles, passages),
+        corpus=passages,
+        runs=cut,
+        k=k,
+        tables={name: _table(name, table, queries) for name, table in given.tables.items()},
+        cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
+        notes=input_notes(
+            skipped=0,
+            unanswerable=query_set.unanswerable,
+            empty=int((passages[TEXT].str.strip_chars() == "").sum()),
+            ignored=ignored,
+        ),
+        queries_file=given.queries if is_path(given.queries) else None,
+        unmatchable=without_titles(queries, query_set.titles, passages),
+    )
+
+
+def _needs_answers(settings: Settings) -> bool:
+    """Whether a query without answers is an error: outputs are scored, or looked for in passages."""
+    in_use = settings.annotators_in_use()
+    return settings.reader.end_to_end or any(a.is_the_readers or a.finds_answers for a in in_use)
+
+
+def _queries(given: Given, *, need_answers: bool) -> QuerySet:
+    if is_path(given.queries):
+        found = read_query_set(given.queries, need_answers=need_answers and given.answers is None)
+        if given.answers is None:
+            return found
+        rows = [
+            QueryRow(None, *row, found.titles.get(row[0], ())) for row in found.table.iter_rows()
+        ]
+        unanswerable = found.unanswerable
+    else:
+        rows, unanswerable = list(_query_rows(given.queries)), 0
+    if given.answers is not None:
+        rows = _with_answers(rows, given.answers)
+    _refuse_rows(rows, need_answers=need_answers)
+    values = [(row.query_id, row.query, row.answers, row.provenance) for row in rows]
+    table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
+    return QuerySet(table, unanswerable, {row.query_id: row.titles for row in rows if row.titles})
+
+
+def _query_rows(given: Any) -> Iterator[QueryRow]:
+    numbered = list(enumerate(_query_records(given), 1))
+    if numbered and ("input" in numbered[0][1] or "output" in numbered[0][1]):
+        yield from (kilt_row(_QUERIES, number, record) for number, record in numbered)
+    else:
+        yield from plain_rows(_QUERIES, numbered)
+
+
+def _query_records(given: Any) -> Iterator[Record]:
+    if isinstance(given, Mapping):
+        for key, value in given.items():
+            yield _query_record(str(key), plain(value))
+    elif isinstance(given, list | tuple) and given and all(isinstance(one, str) for one in given):
+        yield from ({QUERY: text} for text in given)
+    else:
+        yield from records(given, _QUERIES)
+
+
+def _query_record(key: str, value: Any) -> Record:
+    """An entry of a dictionary: an id with a text or a record, or a text with its answers."""
+    if isinstance(value, dict):
+        return {QUERY_ID: key, **value}
+    if isinstance(value, str):
+        return {QUERY_ID: key, QUERY: value}
+    return {QUERY: key, ANSWERS: value}
+
+
+def _with_answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
+    """The rows with the answers that were given apart, by id or by text, instead of their own."""
+    if not isinstance(answers, Mapping):
+        raise InputError(
+            _ANSWERS, None, f"is a {type(answers).__name__}", "give {query_id: [answer, …]}"
+        )
+    found: list[QueryRow] = []
+    for row in rows:
+        own = answers.get(row.query_id, answers.get(row.query))
+        if own is None:
+            found.append(row)
+            continue
+        record = {QUERY_ID: row.query_id, QUERY: row.query, ANSWERS: plain(own)}
+        ((_, answered),) = enumerate(plain_rows(_ANSWERS, [(row.line or 1, record)]))
+        found.append(
+            QueryRow(
+                row.line, row.query_id, row.query, answered.answers, row.provenance, row.titles
+            )
+        )
+    return found
+
+
+def _refuse_rows(rows: Sequence[QueryRow], *, need_answers: bool) -> None:
+    if not rows:
+        raise InputError(_QUERIES, None, "there is no query", "give one with its answers")
+    seen: set[str] = set()
+    for row in rows:
+        problem, remedy = "", ""
+        if row.query_id in seen:
+            problem, remedy = "comes twice", "make query ids unique"
+        elif not row.query.strip():
+            problem, remedy = "is empty", "write its text"
+        elif need_answers and not row.answers:
+            problem, remedy = "has no answers", "add at least one, or give `answers`"
+        if problem:
+            raise InputError(_QUERIES, row.line, f"query {quoted(row.query_id)} {problem}", remedy)
+        seen.add(row.query_id)
+
+
+def _passages(given: Any, texts: Texts | None, wanted: Sequence[str]) -> pl.DataFrame:
+    """The listed passages, from wherever they are."""
+    names = set(wanted)
+    if texts is not None:
+        carried = (record for doc_id, record in texts.records.items() if doc_id in names)
+        return passage_table(carried, _RUNS)
+    if is_path(given):
+        return read_corpus(given, wanted=wanted)
+    return passage_table(_passage_records(given), _PASSAGES, wanted=names)
+
+
+def _passage_records(given: Any) -> Iterable[Record]:
+    if not isinstance(given, Mapping):
+        return records(given, _PASSAGES)
+    return (
+        {DOC_ID: str(key), **(value if isinstance(value, dict) else {TEXT: value})}
+        for key, value in ((key, plain(value)) for key, value in given.items())
+    )
+
+
+def _refuse_other_queries(
+    all_runs: pl.DataFrame, runs: pl.DataFrame, queries: pl.DataFrame
+) -> None:
+    """Refuse a run that lists none of the queries evaluated."""
+    for name in all_runs[RUN].unique(maintain_order=True):
+        if runs.filter(pl.col(RUN) == name).is_empty():
+            its = all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0]
+            raise InputError(
+                _RUNS,
+                None,
+                f"{quoted(name)} lists none of the {counted(queries.height, '[query|queries]')} (it has "
+                f"{quoted(its)}, they have {quoted(queries[QUERY_ID][0])})",
+                "give the queries that the run was made for",
+            )
+
+
+def _refuse_lost(runs: pl.DataFrame, passages: pl.DataFrame, *, carried: bool) -> None:
+    lost = runs.join(passages, on=DOC_ID, how="anti", maintain_order="left")
+    if lost.is_empty():
+        return
+    query_id, doc_id = lost.select(QUERY_ID, DOC_ID).row(0)
+    more = lost[DOC_ID].n_unique() - 1
+    where = "without a text" if carried else "not in `passages`"
+    raise InputError(
+        _RUNS,
+        None,
+        f"document {quoted(doc_id)} of query {quoted(query_id)}{f' and {more} more' if more else ''} {where}",
+        "give `passages`, or runs with texts"
+        if carried
+        else "give the passages that the run was made from",
+    )
+
+
+def _table(name: str, given: Any, queries: pl.DataFrame) -> pl.DataFrame:
+    """What an annotator needs, of the queries evaluated."""
+    needed = input_tables()[name]
+    if is_path(given):
+        table = needed.read(given)
+    elif isinstance(given, Mapping):
+        rows = [
+            (str(query_id), str(doc_id), label)
+            for query_id, judged in given.items()
+            for doc_id, label in dict(judged).items()
+        ]
+        table = tables.conform(
+            pl.DataFrame(rows, schema=[QUERY_ID, DOC_ID, LABEL], orient="row"), tables.QRELS, name
+        )
+    else:
+        table = pl.DataFrame(list(records(given, name)), infer_schema_length=None)
+    if missing := [column for column in needed.columns if column not in table.columns]:
+        listed = ", ".join(needed.columns)
+        raise InputError(name, None, f"lacks {', '.join(missing)}", f"give a table with {listed}")
+    judged = table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
+    if judged.is_empty():
+        raise InputError(
+            name, None, "judges none of the queries", "give the judgments of these queries"
+        )
+    return judged

@@ -1,0 +1,81 @@
+"""Tables in whatever form a Python user has them, as records: one dictionary for each row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from engine.errors import InputError
+
+Record = dict[str, Any]
+_FORMS = "a path, a Polars or pandas frame, a dictionary, a list of dictionaries, or a Hugging Face dataset"
+
+
+def is_path(given: object) -> bool:
+    """Whether something is a file, a folder or an address, and not a table in memory."""
+    return isinstance(given, str | Path)
+
+
+def is_table(given: object) -> bool:
+    """Whether something is a frame: of Polars, pandas or Arrow."""
+    return isinstance(given, pl.DataFrame | pl.LazyFrame) or _module(given) in ("pandas", "pyarrow")
+
+
+def records(given: Any, name: str) -> Iterator[Record]:
+    """The rows of a frame, a data set or a list of dictionaries.
+
+    Args:
+        given: what the user gave.
+        name: of the argument, for errors.
+
+    Raises:
+        InputError: it is nothing of the kind.
+    """
+    for number, row in enumerate(_rows(given, name), 1):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                name, number, f"a {type(row).__name__} and not a dictionary", f"give {_FORMS}"
+            )
+        yield {str(key): plain(value) for key, value in row.items()}
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON would hold it: arrays are lists, and numbers that are missing are None."""
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | pl.Series):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy's
+        return plain(value.tolist())
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def _rows(given: Any, name: str) -> Iterable[Any]:
+    if isinstance(given, pl.LazyFrame):
+        given = given.collect()
+    if isinstance(given, pl.DataFrame):
+        return given.iter_rows(named=True)
+    if _module(given) == "pandas":
+        named = [level for level in given.index.names if level is not None]
+        frame = given.reset_index() if named else given
+        rows: Iterable[Any] = frame.to_dict("records")
+        return rows
+    if _module(given) == "pyarrow":
+        return _rows(pl.DataFrame(given), name)
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise InputError(name, None, f"is a {type(given).__name__}", f"give {_FORMS}")
+    return given
+
+
+def _module(given: object) -> str:
+    """The library of something that may be a frame; empty where it is none."""
+    library = type(given).__module__.split(".")[0]
+    return library if type(given).__name__ in ("DataFrame", "Table") else ""

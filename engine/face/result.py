@@ -1,0 +1,272 @@
+"""``engine.Result``: what an evaluation found, to look at, to compute with, to write and to load again."""
+
+from __future__ import annotations
+
+import html
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation.assess import Evaluation
+from engine.report import results, summary
+from engine.report.page import exports, overview
+from engine.report.page.findings import Findings, Interval, read_findings
+from engine.report.page.write import PAGE, write_page
+from engine.sources.io.files import write_text
+from engine.sources.io.folders import folder_at
+from engine.sources.io.outputs import sole_writer
+from engine.sources.io.replacing import replaced_together
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
+from engine.wording import counted, quoted
+
+_IN_MEMORY = ("labels", "query_scores", "downstream", "traces", "reads")
+_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """What an evaluation found.
+
+    In a notebook, and printed, it shows the verdict and the runs. Every table is a Polars frame with the
+    columns that docs/formats.md lists.
+
+    Attributes:
+        findings: the summary and the tables, in memory or in the folder that they were loaded from.
+        evaluation: the evaluation itself; None where it was loaded.
+        files: the files that were evaluated, by what they are.
+    """
+
+    findings: Findings
+    evaluation: Evaluation | None = None
+    files: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, files: Mapping[str, Any]) -> Result:
+        """The result of an evaluation that is in memory."""
+        held = {name: getattr(evaluation, name) for name in _IN_MEMORY}
+        held |= {name: getattr(evaluation.statistics, name) for name in _STATISTICS}
+        # As a file would hold it: what is shown is the same before and after it was written.
+        content = json.loads(json.dumps(summary.summarize(evaluation, dict(files))))
+        sources = results.sources(evaluation.inputs, evaluation.settings)
+        return cls(Findings(content, Path(), sources, held), evaluation, dict(files))
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Result:
+        """The result that ``save``, or ``erag evaluate --out``, left in a folder.
+
+        Raises:
+            InputError: the folder holds none.
+        """
+        return cls(read_findings(Path(directory), None))
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """All figures and how they came about, as ``summary.json`` has them."""
+        return self.findings.summary
+
+    @property
+    def verdict(self) -> str:
+        """Which run to choose and how certain that is, a sentence a line; of one run, how it did."""
+        answer = overview.answer(self.findings)
+        return "\n".join([answer.headline, *answer.reasons])
+
+    @property
+    def labels(self) -> pl.DataFrame:
+        """The labels: ``query_id``, ``doc_id``, ``annotator``, ``label``."""
+        return self.table("labels")
+
+    @property
+    def correlations(self) -> pl.DataFrame:
+        """How each measure agrees with the end-to-end score, by run, annotator and measure."""
+        return self.table("correlations")
+
+    @property
+    def scores(self) -> pl.DataFrame:
+        """The ranking measures of every query: ``run``, ``annotator``, ``measure``, ``query_id``, ``value``."""
+        return self.table("query_scores")
+
+    @property
+    def means(self) -> pl.DataFrame:
+        """The means of the ranking measures: ``run``, ``annotator``, ``measure``, ``value``, ``n`` queries."""
+        return pl.DataFrame(self.summary["means"], infer_schema_length=None)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table by the name of its file, such as ``traces`` or ``downstream``.
+
+        Raises:
+            InputError: there is no table of that name.
+        """
+        if not hasattr(tables, name.upper()):
+            listed = ", ".join((*_IN_MEMORY, *_STATISTICS))
+            raise InputError(None, None, f"no table is called {name!r}", f"use one of {listed}")
+        shards = self.summary.get("shards")
+        if shards and name in ("labels", "traces", "reads"):
+            return pl.read_parquet(self.findings.folder / shards / name / "*.parquet")
+        return self.findings.table(name)
+
+    def leaderboard(self) -> pl.DataFrame:
+        """The runs, the best one first.
+
+        Columns: ``run``; ``end_to_end`` with ``end_to_end_low`` and ``end_to_end_high``, where lists were read
+        whole; for each annotator the mean of its best measure, called ``"annotator measure"``; ``queries``.
+        """
+        findings = self.findings
+        rows = []
+        for run in findings.runs:
+            row: dict[str, Any] = {RUN: run}
+            whole = findings.end_to_end(run)
+            if self.summary["end_to_end"]:
+                row |= {
+                    "end_to_end": whole and whole.value,
+                    "end_to_end_low": whole and whole.low,
+                    "end_to_end_high": whole and whole.high,
+                }
+            means: list[Interval | None] = [whole]
+            for annotator, measure in findings.leading_measures.items():
+                means.append(findings.mean(run, annotator, measure))
+                row[f"{annotator} {measure}"] = means[-1] and means[-1].value
+            rows.append({**row, "queries": max((one.n for one in means if one), default=0)})
+        return pl.DataFrame(rows, infer_schema_length=None)
+
+    def qrels(self, annotator: str | None = None) -> dict[str, dict[str, float]]:
+        """Labels as judgments, ``{query_id: {doc_id: label}}``, for ranx, ir_measures or pytrec_eval.
+
+        Args:
+            annotator: whose; the first one's by default.
+
+        Raises:
+            InputError: nobody of that name labelled.
+        """
+        names = self.findings.annotators
+        name = names[0] if annotator is None else annotator
+        if name not in names:
+            raise InputError(
+                None,
+                None,
+                f"no annotator is called {quoted(name)}",
+                f"use one of {', '.join(names)}",
+            )
+        found: dict[str, dict[str, float]] = {}
+        labels = self.labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
+        for query_id, doc_id, label in labels.iter_rows():
+            found.setdefault(query_id, {})[doc_id] = label
+        return found
+
+    def save(self, directory: str | Path) -> None:
+        """Write tables, ``summary.json`` and the page into a folder, as ``erag evaluate --out`` does.
+
+        Raises:
+            InputError: the result was loaded, and is in a folder already.
+            WriteError: the folder cannot be written.
+        """
+        if self.evaluation is None:
+            raise InputError(
+                self.findings.folder, None, "is where this result is", "copy that folder instead"
+            )
+        with sole_writer(directory):
+            results.write_results(
+                self.evaluation, self.evaluation.inputs, dict(self.files or {}), directory
+            )
+
+    def report(self, path: str | Path) -> Path:
+        """Write a report for people.
+
+        Args:
+            path: a name in ``.html`` for the page in one file, one in ``.md`` for verdict and tables as
+                Markdown, or a folder for the page with its pictures and tables beside it. The passages are on
+                the page where the result was not loaded.
+
+        Returns:
+            the file to look at.
+
+        Raises:
+            WriteError: it cannot be written.
+        """
+        path = Path(path)
+        if path.suffix == ".md":
+            write_text(self._markdown(), path)
+            return path
+        if path.suffix in (".html", ".htm"):
+            with tempfile.TemporaryDirectory() as folder:
+                written = write_page(self.findings, Path(folder), single_file=True)
+                write_text(written.page.read_text(encoding="utf-8"), path)
+            return path
+        return self._page(path)
+
+    def _page(self, folder: Path) -> Path:
+        from engine.report.page.write import page_files
+
+        place = folder_at(folder)
+        with replaced_together(folder, lambda: page_files(place), last=PAGE) as new:
+            write_page(self.findings, new)
+        return folder / PAGE
+
+    def _markdown(self) -> str:
+        answer = overview.answer(self.findings)
+        parts = [f"# {answer.headline}", *answer.reasons]
+        parts += [exports.markdown(grid).strip() for grid in self._grids()]
+        notes = overview.notes(self.findings)
+        parts += ["\n".join(f"- {exports.escaped(note)}" for note in notes)] if notes else []
+        return "\n\n".join(parts) + "\n"
+
+    def _grids(self) -> list[overview.Grid]:
+        grids = [overview.leaderboard(self.findings)]
+        if self.summary["end_to_end"] and self.findings.annotators:
+            grids.append(overview.agreement(self.findings))
+        return grids
+
+    def __repr__(self) -> str:
+        parts = [f"Result of {self._what()}", "", self.verdict]
+        for grid in self._grids():
+            parts += ["", *_lines(grid)]
+        if notes := overview.notes(self.findings):
+            parts += ["", *notes]
+        return "\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        answer = overview.answer(self.findings)
+        parts = [f"<h4>{html.escape(answer.headline)}</h4>"]
+        parts += [f"<p>{html.escape(reason)}</p>" for reason in answer.reasons]
+        parts += [_table(grid) for grid in self._grids()]
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in overview.notes(self.findings))
+        return "".join(parts) + (f"<ul>{notes}</ul>" if notes else "")
+
+    def _what(self) -> str:
+        counts, settings = self.summary["counts"], self.findings.configuration
+        runs = counted(len(self.findings.runs), "run[|s]")
+        return f"{counted(counts['queries'], '[query|queries]')} and {runs}, k = {settings['k']}"
+
+
+def _lines(grid: overview.Grid) -> list[str]:
+    """A table as lines of text."""
+    cells = [
+        [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in (grid.head, *grid.rows)
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "   ".join(
+            cell.ljust(width) if place < grid.names else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _table(grid: overview.Grid) -> str:
+    """A table as HTML."""
+
+    def row(cells: Any, tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    rows = "".join(row(cells, "td") for cells in grid.rows)
+    caption = html.escape(grid.caption)
+    return (
+        f"<table><thead>{row(grid.head, 'th')}</thead><tbody>{rows}</tbody></table><p>{caption}</p>"
+    )

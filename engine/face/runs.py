@@ -1,0 +1,240 @@
+"""Runs in whatever form a Python user has them, as run tables; and the texts that some carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.face.records import Record, is_path, is_table, plain, records
+from engine.sources.runs.read import (
+    by_rank,
+    by_score,
+    conform_rows,
+    read_run,
+    require_new_name,
+    twice_in_parquet,
+)
+from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
+from engine.wording import quoted
+
+# What columns are called, in the engine and elsewhere (PyTerrier, BEIR, ir_measures, LangChain, Haystack).
+_QUERY_IDS = (QUERY_ID, "qid", "query-id", "q_id")
+_DOC_IDS = (DOC_ID, "docno", "docid", "corpus-id", "passage_id", "id", "_id")
+_TEXTS = (TEXT, "contents", "content", "page_content")
+_FORM = (
+    "give {query_id: {doc_id: score}}, {query_id: [doc_id, …]}, {query_id: [text, …]} without "
+    "`passages`, a frame with query_id, doc_id and score or rank, a file, or several by name"
+)
+_WHAT = "runs"
+
+
+@dataclass
+class Texts:
+    """Passages that runs carry, and the ids of those that are known by their text alone.
+
+    Attributes:
+        records: by document id.
+    """
+
+    records: dict[str, Record] = field(default_factory=dict)
+    _ids: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, doc_id: str | None, record: Record) -> str:
+        """Take a passage; its id, which is made for one that has none: the same for the same text."""
+        text, title = record[TEXT], record.get(TITLE) or ""
+        if doc_id is None:
+            doc_id = self._ids.setdefault((title, text), f"passage-{len(self._ids) + 1}")
+        known = self.records.setdefault(doc_id, {**record, DOC_ID: doc_id})
+        if known[TEXT] != text:
+            raise InputError(
+                _WHAT,
+                None,
+                f"document {quoted(doc_id)} has two texts ({quoted(known[TEXT])}, {quoted(text)})",
+                "give every passage an id of its own",
+            )
+        return doc_id
+
+
+class Listed(NamedTuple):
+    """A row of a run before it has a rank."""
+
+    query_id: str
+    doc_id: str
+    rank: int | None
+    score: float | None
+
+
+def runs_of(given: Any, *, texts: Texts | None) -> pl.DataFrame:
+    """All runs as one run table, in the order in which they were given.
+
+    Args:
+        given: one run or several.
+        texts: takes the passages that runs carry; None where the passages are given, so that what a run
+            lists are ids.
+
+    Raises:
+        InputError: something has another form, a score is not a number, a query lists a document twice, or
+            two runs have one name.
+    """
+    frames: list[pl.DataFrame] = []
+    sources: dict[str, Any] = {}
+    for name, one in _each(given):
+        for frame in _tables(name, one, texts):
+            require_new_name(name or _WHAT, frame[RUN][0], sources)
+            frames.append(frame)
+    if not frames:
+        raise InputError(_WHAT, None, "there is no run", _FORM)
+    return pl.concat(frames)
+
+
+def _each(given: Any) -> Iterator[tuple[str, Any]]:
+    """Runs with their names; a name is empty for one that is given without."""
+    if isinstance(given, Mapping):
+        if _has_names(given):
+            yield from ((str(name), one) for name, one in given.items())
+        else:
+            yield "", given
+    elif (
+        is_path(given)
+        or is_table(given)
+        or not isinstance(given, Sequence)
+        or (given and _is_row(given[0]))
+    ):
+        yield "", given
+    else:
+        named = len(given) > 1
+        for number, one in enumerate(given, 1):
+            own = is_path(one) or is_table(one)
+            yield f"run-{number}" if named and not own else "", one
+
+
+def _has_names(given: Mapping[Any, Any]) -> bool:
+    """Whether the keys of a dictionary are names of runs, and not ids of queries."""
+    for value in given.values():
+        if is_path(value) or is_table(value):
+            return True
+        if isinstance(value, Mapping):
+            # {query: {document: number}} is one run, {name: {query: …}} are several.
+            inner = next(iter(value.values()), None)
+            if inner is not None:
+                return isinstance(inner, Mapping | list | tuple)
+        elif isinstance(value, list | tuple):
+            if value:
+                return _is_row(value[0])
+        else:
+            return True
+    return False
+
+
+def _is_row(value: Any) -> bool:
+    """Whether this is a row of a run: a dictionary that says of which query."""
+    return isinstance(value, Mapping) and any(name in value for name in _QUERY_IDS)
+
+
+def _tables(name: str, given: Any, texts: Texts | None) -> Iterator[pl.DataFrame]:
+    """The run table of each system in what was given under one name."""
+    if is_path(given):
+        frame = read_run(given)
+        yield frame.with_columns(pl.lit(name).alias(RUN)) if name else frame
+        return
+    if isinstance(given, Mapping):
+        yield _ranked(name or "run", _of_mapping(given, texts))
+        return
+    by_system: dict[str, list[Listed]] = {}
+    for number, record in enumerate(records(given, name or _WHAT), 1):
+        system = name or str(record.get(RUN) or "run")
+        by_system.setdefault(system, []).append(_of_record(name or _WHAT, number, record, texts))
+    for system, listed in by_system.items():
+        yield _ranked(system, listed)
+
+
+def _of_mapping(given: Mapping[Any, Any], texts: Texts | None) -> Iterator[Listed]:
+    for key, ranking in given.items():
+        query_id, value = str(key), plain(ranking)
+        if isinstance(value, dict):
+            for doc_id, score in value.items():
+                yield Listed(query_id, doc_id, None, _number(query_id, doc_id, score))
+            continue
+        if not isinstance(value, list):
+            raise InputError(
+                _WHAT, None, f"query {quoted(query_id)} has {quoted(value)} for its list", _FORM
+            )
+        for rank, item in enumerate(value, 1):
+            if isinstance(item, dict):
+                listed = _of_record(_WHAT, rank, {QUERY_ID: query_id, RANK: rank, **item}, texts)
+            elif isinstance(item, str) and texts is not None:
+                listed = Listed(query_id, texts.add(None, {TEXT: item}), rank, None)
+            elif isinstance(item, str | int):
+                listed = Listed(query_id, str(item), rank, None)
+            else:
+                problem = f"query {quoted(query_id)} lists {quoted(item)}"
+                raise InputError(_WHAT, None, problem, _FORM)
+            yield listed
+
+
+def _of_record(name: str, number: int, record: Record, texts: Texts | None) -> Listed:
+    """A row of a frame, or an item of a list of documents."""
+    query_id, doc_id = _first(record, _QUERY_IDS), _first(record, _DOC_IDS)
+    text = _first(record, _TEXTS)
+    if query_id is None or (doc_id is None and (texts is None or text is None)):
+        lacks = "query" if query_id is None else "document"
+        raise InputError(name, number, f"a row without the id of a {lacks}", _FORM)
+    for value in (query_id, doc_id):
+        if isinstance(value, float | dict | list):
+            problem = f"the id {quoted(value)}"
+            raise InputError(name, number, problem, "write ids as texts or whole numbers")
+    known = None if doc_id is None else str(doc_id)
+    if texts is not None and isinstance(text, str):
+        article = {key: record[key] for key in (TITLE, tables.ARTICLE_ID) if record.get(key)}
+        known = texts.add(known, {TEXT: text, **article})
+    rank, score = record.get(RANK), record.get(SCORE)
+    return Listed(
+        str(query_id),
+        str(known),
+        None if rank is None else int(rank),
+        None if score is None else _number(str(query_id), str(known), score),
+    )
+
+
+def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
+    """A run table: by rank where every row has one, else by score, else in the order of the rows."""
+    schema = {QUERY_ID: pl.String, DOC_ID: pl.String, RANK: pl.Int64, SCORE: pl.Float64}
+    frame = pl.DataFrame(list(rows), schema=schema, orient="row")
+    if frame.is_empty():
+        raise InputError(name, None, "the run is empty", _FORM)
+    twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
+    if not twice.is_empty():
+        raise twice_in_parquet(name, *twice.select(QUERY_ID, DOC_ID).row(0), "document")
+    scored, ranked = not frame[SCORE].null_count(), not frame[RANK].null_count()
+    if not ranked and not scored and frame[SCORE].null_count() < frame.height:
+        raise InputError(name, None, "some rows have a score and others none", _FORM)
+    if not ranked and not scored:
+        ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID)
+        frame, ranked = frame.with_columns(ranks.alias(RANK)), True
+    if not scored:
+        # As in the eRAG package, scores count down to 1.
+        below = pl.len().over(QUERY_ID) - pl.col(RANK).rank("ordinal").over(QUERY_ID) + 1
+        frame = frame.with_columns(below.cast(pl.Float64).alias(SCORE))
+    frame = by_rank(frame) if ranked else by_score(frame)
+    return conform_rows(frame.with_columns(pl.lit(name).alias(RUN)), name)
+
+
+def _number(query_id: str, doc_id: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(
+            _WHAT,
+            None,
+            f"the score {quoted(value)} of document {quoted(doc_id)} of query {quoted(query_id)} is not "
+            "a number",
+            _FORM,
+        )
+    return float(value)
+
+
+def _first(record: Record, names: Sequence[str]) -> Any:
+    return next((record[name] for name in names if record.get(name) not in (None, "")), None)
