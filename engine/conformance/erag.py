@@ -75,7 +75,7 @@ def compare_erag(path: str | Path) -> Comparison:
         missing = not_installed("erag", "erag", _INSTALL, error)
         require_installed([missing], "eRAG")
         raise
-    ours = _our_values(lists.labels, list(measures))
+    ours = own_values(lists.labels, list(measures))
     rows = []
     for measure, there in measures.items():
         theirs = {query: float(values[there]) for query, values in result["per_input"].items()}
@@ -182,9 +182,10 @@ def _their_values(
     return version_of("erag"), values
 
 
-def _our_values(
+def own_values(
     lists: Mapping[str, Sequence[float]], measures: Sequence[Measure]
 ) -> dict[Measure, dict[str, float]]:
+    """The values of measures on lists of labels, by query: only a list's own labels are judged."""
     rows = [
         (query, str(rank), rank, float(-rank), label)
         for query, labels in lists.items()

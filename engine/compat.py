@@ -1,0 +1,162 @@
+"""The call of the eRAG package (Salemi & Zamani), by changing the import.
+
+``from erag import eval`` becomes ``from engine.compat import eval``. What it is given, in which order the
+functions are called and what it returns are the package's; the measures are computed here, and equal.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from engine.conformance.erag import own_values
+from engine.errors import InputError
+from engine.ranking.measures import Measure
+from engine.wording import quoted
+
+_CUT = {"P": "P", "recall": "R", "map_cut": "AP", "ndcg_cut": "nDCG", "success": "Success"}
+_WHOLE = {
+    "map": Measure("AP"),
+    "recip_rank": Measure("RR"),
+    "ndcg": Measure("nDCG"),
+    "Rprec": Measure("Rprec"),
+    "set_P": Measure("P"),
+    "set_recall": Measure("R"),
+    "set_F": Measure("F1"),
+}
+# On labels between 0 and 1 the package knows two measures; without a cutoff they take the whole list.
+_OF_SHARES = {"P": "P", "success": "Success"}
+_NAMES = f"{', '.join(f'{name}_10' for name in _CUT)}, {', '.join(_WHOLE)}"
+
+Texts = Mapping[str, Sequence[str]]
+
+
+def eval(  # noqa: A001  the package calls it so
+    retrieval_results: Texts,
+    expected_outputs: Texts,
+    text_generator: Callable[[dict[str, list[str]]], Mapping[str, str]],
+    downstream_metric: Callable[[dict[str, str], dict[str, list[str]]], Mapping[str, float]],
+    retrieval_metrics: Iterable[str],
+) -> dict[str, Any]:
+    """The eRAG scores of ranked lists: labels of single passages, aggregated by ranking measures.
+
+    Args:
+        retrieval_results: by the text of a query, the texts of its passages, the best first.
+        expected_outputs: by the text of a query, its reference outputs.
+        text_generator: takes passages by query and gives an output for each. It is called for the first
+            passages of all lists, then for the second ones, and so on, each time with lists of one passage.
+        downstream_metric: takes outputs and references by query and gives a value in [0, 1] for each.
+        retrieval_metrics: measures as pytrec_eval names them. Where every label is 0 or 1: ``P_k``,
+            ``recall_k``, ``map_cut_k``, ``ndcg_cut_k``, ``success_k``, ``map``, ``recip_rank``, ``ndcg``,
+            ``Rprec``, ``set_P``, ``set_recall``, ``set_F``; else ``P``, ``P_k``, ``success``, ``success_k``
+            with a k that every list has.
+
+    Returns:
+        ``{"per_input": {query: {measure: value}}, "aggregated": {measure: mean}}``, without the queries that
+        have no passages.
+
+    Raises:
+        InputError: keys that do not match, a value outside [0, 1], or a measure that is not defined.
+    """
+    if set(retrieval_results) != set(expected_outputs):
+        only = quoted(next(iter(set(retrieval_results) ^ set(expected_outputs))))
+        problem = (
+            f"`retrieval_results` and `expected_outputs` have other queries (only one has {only})"
+        )
+        raise InputError(None, None, problem, "give both for the same queries")
+    lists = {query: list(passages) for query, passages in retrieval_results.items()}
+    labels = _labels(lists, expected_outputs, text_generator, downstream_metric)
+    filled = {query: values for query, values in labels.items() if values}
+    if not filled:
+        raise InputError(None, None, "`retrieval_results` has no passages", "give some")
+    binary = all(value in (0, 1) for values in filled.values() for value in values)
+    names = sorted(set(retrieval_metrics))
+    per_input: dict[str, dict[str, float]] = {query: {} for query in filled}
+    for name in names:
+        values = _binary(name, filled) if binary else _shares(name, filled)
+        for query, value in values.items():
+            per_input[query][name] = value
+    aggregated = {
+        name: math.fsum(values[name] for values in per_input.values()) / len(per_input)
+        for name in names
+    }
+    return {"per_input": per_input, "aggregated": aggregated}
+
+
+def _labels(
+    lists: Mapping[str, Sequence[str]],
+    expected: Texts,
+    generate: Callable[[dict[str, list[str]]], Mapping[str, str]],
+    score: Callable[[dict[str, str], dict[str, list[str]]], Mapping[str, float]],
+) -> dict[str, list[float]]:
+    """The labels of all passages, rank by rank."""
+    labels: dict[str, list[float]] = {query: [] for query in lists}
+    for rank in range(max(map(len, lists.values()), default=0)):
+        asked = {q: [passages[rank]] for q, passages in lists.items() if rank < len(passages)}
+        outputs = _complete("text_generator", dict(generate(asked)), asked)
+        references = {query: list(expected[query]) for query in asked}
+        values = _complete("downstream_metric", dict(score(outputs, references)), asked)
+        for query in asked:
+            labels[query].append(_checked(query, values[query]))
+    return labels
+
+
+def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object]) -> dict[str, Any]:
+    """What a function gave, if it is for exactly the queries that it was asked about."""
+    if given.keys() != asked.keys():
+        query = next(iter(given.keys() ^ asked.keys()))
+        what = "gives nothing for" if query in asked else "gives something for"
+        raise InputError(
+            None,
+            None,
+            f"`{function}` {what} the query {quoted(query)}",
+            "return one value for each query that it is given",
+        )
+    return given
+
+
+def _checked(query: str, value: Any) -> float:
+    number = float(value)
+    if not 0 <= number <= 1:
+        problem = f"`downstream_metric` gives {value!r} for the query {quoted(query)}"
+        raise InputError(None, None, problem, "return a number from 0 to 1")
+    return number
+
+
+def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The values of one of trec_eval's measures."""
+    cut = re.fullmatch(r"([A-Za-z_]+?)_([1-9]\d*)", name)
+    if cut is not None and cut[1] in _CUT:
+        measure = Measure(_CUT[cut[1]], int(cut[2]))
+    elif name in _WHOLE:
+        measure = _WHOLE[name]
+    else:
+        problem = f"the measure {name!r} in `retrieval_metrics`"
+        raise InputError(None, None, problem, f"use some of {_NAMES}, with any cutoff")
+    values = own_values(labels, [measure])[measure]
+    return {query: values[query] for query in labels}
+
+
+def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The values of a measure that takes labels between 0 and 1: their mean, or the largest."""
+    kind, _, cutoff = name.partition("_")
+    if kind not in _OF_SHARES or not (cutoff == "" or re.fullmatch(r"[1-9]\d*", cutoff)):
+        raise InputError(
+            None,
+            None,
+            f"the measure {name!r} in `retrieval_metrics`, and `downstream_metric` gives values between 0 "
+            "and 1",
+            "use some of P, P_10, success, success_10, with any cutoff",
+        )
+    k = int(cutoff) if cutoff else None
+    if short := [query for query, values in labels.items() if k and len(values) < k]:
+        raise InputError(
+            None,
+            None,
+            f"{name} of the query {quoted(short[0])}, which has {len(labels[short[0]])} passages",
+            "use a smaller cutoff",
+        )
+    measure = Measure(_OF_SHARES[kind], k)
+    return own_values(labels, [measure])[measure]
