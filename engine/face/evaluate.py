@@ -154,8 +154,8 @@ def _named(files: InputFiles | None) -> dict[str, Any]:
         return None if path is None else masked(str(locate(path)))
 
     return {
-        "queries": place(files and files.queries),
-        "corpus": place(files and files.corpus),
+        "queries": place(files.queries if files else None),
+        "corpus": place(files.corpus if files else None),
         "runs": [place(path) for path in files.run] if files else [],
         **{name: place(files.tables.get(name) if files else None) for name in input_tables()},
         "edits": None,

@@ -114,7 +114,8 @@ def _queries(given: Given, *, need_answers: bool) -> QuerySet:
         if given.answers is None:
             return found
         rows = [
-            QueryRow(None, *row, found.titles.get(row[0], ())) for row in found.table.iter_rows()
+            QueryRow(None, query_id, query, own, gold, tuple(found.titles.get(query_id, ())))
+            for query_id, query, own, gold in found.table.iter_rows()
         ]
         unanswerable = found.unanswerable
     else:

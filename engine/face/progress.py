@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -54,9 +55,7 @@ def _notebook() -> Any:
     shell = module.get_ipython() if module is not None else None
     if type(shell).__name__ != "ZMQInteractiveShell":
         return None
-    from IPython.display import display
-
-    return display
+    return importlib.import_module("IPython.display").display
 
 
 class _Line:

@@ -209,7 +209,8 @@ def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
         raise InputError(name, None, "the run is empty", _FORM)
     twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
     if not twice.is_empty():
-        raise twice_in_parquet(name, *twice.select(QUERY_ID, DOC_ID).row(0), "document")
+        query_id, doc_id = twice.select(QUERY_ID, DOC_ID).row(0)
+        raise twice_in_parquet(name, query_id, doc_id, "document")
     scored, ranked = not frame[SCORE].null_count(), not frame[RANK].null_count()
     if not ranked and not scored and frame[SCORE].null_count() < frame.height:
         raise InputError(name, None, "some rows have a score and others none", _FORM)
