@@ -159,7 +159,10 @@ def _with_answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
     """The rows with the answers that were given apart, by id or by text, instead of their own."""
     if not isinstance(answers, Mapping):
         raise InputError(
-            _ANSWERS, None, f"is a {type(answers).__name__}", "give {query_id: [answer, …]}"
+            _ANSWERS,
+            None,
+            f"is of the type {type(answers).__name__}",
+            "give {query_id: [answer, …]}",
         )
     found: list[QueryRow] = []
     for row in rows:

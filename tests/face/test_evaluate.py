@@ -1,0 +1,220 @@
+import logging
+import re
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+import engine
+from engine import InputError, Reader, Result, from_function
+from engine.evaluation import evaluate as evaluation
+from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.settings import Settings
+from engine.reading.function import reader_function
+from engine.report.page.findings import SUMMARY
+
+QUERIES = {f"q{i}": {"query": f"question {i}", "answers": ["Ann"]} for i in range(12)}
+# d says the answer, but not to every fourth question; e never does.
+PASSAGES = {
+    **{f"d{i}": {"title": f"D{i}", "text": f"says {'Bo' if i % 4 == 0 else 'Ann'}"} for i in range(12)},
+    **{f"e{i}": f"says nothing {i}" for i in range(12)},
+}  # fmt: skip
+RUNS = {
+    "good": {f"q{i}": {f"d{i}": 2.0, f"e{i}": 1.0} for i in range(12)},
+    "poor": {f"q{i}": [f"e{i}", f"d{(i + 4) % 12}"] for i in range(12)},
+}
+OPTIONS = {"k": 2, "measures": "P@1 P@2", "resamples": 0, "progress": False}
+
+
+def last_word(prompt):
+    return prompt.split("\nQuestion")[0].split("says ")[-1].split("\n")[0].strip()
+
+
+class Counting:
+    """A reader that says the last word of the passage next to the question, and counts its prompts."""
+
+    def __init__(self):
+        self.prompts = []
+
+    def __call__(self, prompts):
+        self.prompts += prompts
+        return [last_word(prompt) for prompt in prompts]
+
+
+def evaluate(tmp_path, reader=None, **options):
+    given = {"reader": reader or Counting(), "store": tmp_path / "store"} | OPTIONS | options
+    return engine.evaluate(QUERIES, PASSAGES, RUNS, **given)
+
+
+def test_figures_are_those_of_the_engine_called_with_tables(tmp_path):
+    result = evaluate(tmp_path, annotators=["erag", "containment"])
+    # By hand: of "good", d stands first and is useful to 9 of 12 queries; of "poor", it stands second.
+    means = {tuple(row[:3]): row[3] for row in result.means.rows()}
+    assert means["good", "erag", "P@1"] == pytest.approx(9 / 12)
+    assert means["poor", "erag", "P@1"] == 0
+    assert means["poor", "erag", "P@2"] == pytest.approx(9 / 24)
+    assert means["good", "containment", "P@1"] == pytest.approx(9 / 12)
+    assert result.leaderboard()["run"].to_list() == ["good", "poor"]
+    # The best passage stands next to the question: where lists are read whole, it is the last one.
+    assert result.leaderboard()["end_to_end"].to_list() == [pytest.approx(9 / 12), 0]
+
+
+def test_the_same_is_found_by_the_functions_below(tmp_path):
+    result = evaluate(tmp_path)
+    queries = tmp_path / "q.jsonl"
+    pl.DataFrame([{"query_id": i, **q} for i, q in QUERIES.items()]).write_ndjson(queries)
+    corpus = tmp_path / "c.jsonl"
+    rows = [
+        {"doc_id": i, **(p if isinstance(p, dict) else {"text": p})} for i, p in PASSAGES.items()
+    ]
+    pl.DataFrame(rows).fill_null("").write_ndjson(corpus)
+    paths = []
+    for name in RUNS:
+        paths.append(tmp_path / f"{name}.parquet")
+        result.evaluation.inputs.runs.filter(run=name).write_parquet(paths[-1])
+    files = InputFiles(queries=queries, corpus=corpus, run=tuple(paths))
+    reader = reader_function(Counting())
+    settings = Settings.of(
+        k=2, measures="P@1 P@2", resamples=0, reader="Counting", functions=(reader,)
+    )
+    below = evaluation.evaluate(read_inputs(files, k=2), settings, store=tmp_path / "other")
+    assert result.labels.equals(below.labels)
+    assert result.scores.equals(below.query_scores)
+    assert result.correlations.equals(below.statistics.correlations)
+    # And by the face, of the same files.
+    of_files = engine.evaluate(
+        queries, corpus, paths, reader=Counting(), store=tmp_path / "store", **OPTIONS
+    )
+    assert of_files.labels.equals(result.labels)
+    assert of_files.summary["configuration"]["queries"] == str(queries)
+    assert result.summary["configuration"]["queries"] is None
+
+
+def test_reads_are_kept_under_name_and_version_and_else_nowhere(tmp_path):
+    asked = []
+    for options in (
+        {"name": "x", "version": "1"}, {"name": "x", "version": "1"}, {"name": "x", "version": "2"}, {"name": "x"}, {"name": "x"},
+    ):  # fmt: skip
+        function = Counting()
+        evaluate(tmp_path, Reader(function, **options))
+        asked.append(len(function.prompts))
+    # 12 queries with two passages each, of which "poor" adds none to eight... at most 12 · 4 + 24.
+    assert asked[0] == asked[2] == asked[3] == asked[4] > 0
+    assert asked[1] == 0
+
+
+def test_a_note_says_whether_reads_are_kept(tmp_path):
+    (note,) = evaluate(tmp_path, Reader(Counting(), name="x")).summary["notes"]["own_readers"]
+    assert (
+        note["text"]
+        == "the reader x is a function: it has no version, so that its reads are not stored"
+    )
+    summary = evaluate(tmp_path, Reader(Counting(), name="x", version="7")).summary
+    (note,) = summary["notes"]["own_readers"]
+    assert "beyond its version" in note["text"]
+    reader = summary["reader"]
+    assert (reader["name"], reader["version"], reader["reproducible"]) == ("x", "7", False)
+    assert [reader[key] for key in ("weights_sha256", "architecture", "dtype")] == [None] * 3
+
+
+def test_messages_reach_a_function_that_takes_them(tmp_path):
+    seen = []
+
+    def chat(chats):
+        seen.extend(chats)
+        return [last_word(messages[-1]["content"]) for messages in chats]
+
+    result = evaluate(tmp_path, Reader(chat, messages=True))
+    assert {message["role"] for messages in seen for message in messages} == {"user"}
+    assert result.labels.equals(evaluate(tmp_path).labels)
+
+
+def test_metrics_and_annotators_may_be_functions(tmp_path):
+    def half(output, references):
+        return 0.5 if output in references else 0.25
+
+    def long(query, answers, title, text):
+        assert query.startswith("question")
+        assert answers == ["Ann"]
+        return len(text) > 9
+
+    result = evaluate(tmp_path, metric=half, annotators=("erag", long, from_function("b", long)))
+    labels = dict(result.labels.group_by("annotator").agg(pl.col("label").unique().sort()).rows())
+    assert labels == {"erag": [0.25, 0.5], "long": [0.0, 1.0], "b": [0.0, 1.0]}
+    assert result.summary["configuration"]["metric"] == "half"
+    assert evaluate(tmp_path, annotators=long).labels["annotator"].unique().to_list() == ["long"]
+
+
+def test_another_model_may_be_a_function(tmp_path):
+    small, large = Counting(), Counting()
+    evaluate(tmp_path, Reader(large, name="large"), erag_reader=Reader(small, name="small"))
+    assert len(small.prompts) > 0
+    assert all(prompt.count("Passage: ") == 1 for prompt in small.prompts)
+    assert all(prompt.count("Passage: ") == 2 for prompt in large.prompts)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"metric": lambda output, references: 2}, "the metric <lambda> gives 2 for the output"),
+        ({"metric": "exact"}, "unknown metric 'exact'"),
+        ({"annotators": lambda *_: 7}, "'<lambda>' labels passage"),
+        ({"annotators": []}, "no annotators"),
+        ({"reader": lambda prompts: prompts[1:]}, "the reader <lambda> returns"),
+        ({"dtype": "float32"}, "`dtype` with Counting, a function; leave it out"),
+        ({"base_url": "http://localhost"}, "`base_url` without a reader behind an API"),
+        ({"qrels": {"q0": {"d0": 1}}}, "`qrels` without an annotator that needs it"),
+        ({"annotators": "qrels"}, "the annotator qrels without `qrels`"),
+        ({"annotators": "judge"}, "Counting is a function and gives no probabilities"),
+        ({"shard_pairs": -1}, "`shard_pairs` is -1"),
+    ],
+)
+def test_errors_are_one_line_and_name_what_was_given(tmp_path, options, words):
+    with pytest.raises(InputError, match=re.escape(words)) as raised:
+        evaluate(tmp_path, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_option_is_an_error_of_types(tmp_path):
+    with pytest.raises(TypeError, match="no setting is called speed"):
+        evaluate(tmp_path, speed=3)
+
+
+def test_functions_of_one_name_are_refused(tmp_path):
+    with pytest.raises(InputError, match="two reader functions are called 'Counting'; rename"):
+        evaluate(tmp_path, Counting(), erag_reader=Counting())
+
+
+def test_events_go_to_a_log_and_nothing_is_printed(tmp_path, capfd, caplog):
+    caplog.set_level(logging.INFO, "engine")
+    evaluate(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_importing_is_quick_and_loads_nothing_heavy():
+    code = (
+        "import sys; import engine;"
+        "print([m for m in ('polars', 'numpy', 'torch', 'ray', 'rich') if m in sys.modules]);"
+        "print(all(getattr(engine, name) for name in engine.__all__));"
+        "print([m for m in ('torch', 'ray', 'transformers', 'openai', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    light, found, heavy = done.stdout.splitlines()
+    # Nothing beyond the standard library: what takes time is imported when it is first used.
+    assert (light, found, heavy) == ("[]", "True", "[]")
+
+
+def test_the_face_is_declared_once():
+    assert set(engine.__all__) == {*engine._PLACES, "__version__"}
+    assert set(engine.__all__) <= set(dir(engine))
+    with pytest.raises(AttributeError, match="module 'engine' has no attribute 'evaluat'"):
+        engine.evaluat  # noqa: B018
+    assert engine.Result is Result
+
+
+def test_results_are_not_written_unless_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluate(tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "store"] == []
+    assert not list(tmp_path.rglob(SUMMARY))

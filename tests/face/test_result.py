@@ -1,0 +1,172 @@
+import html.parser
+import re
+
+import polars as pl
+import pytest
+
+import engine
+from engine import InputError, Result
+from engine.report.page.remake import remake
+from tests.face.test_evaluate import OPTIONS, PASSAGES, QUERIES, RUNS, Counting, evaluate
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    return evaluate(tmp_path_factory.mktemp("r"), annotators=["erag", "containment"], resamples=200)
+
+
+@pytest.fixture(scope="module")
+def saved(result, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
+        result.save(folder)
+    return folder
+
+
+def test_what_is_printed_begins_with_the_verdict_and_has_the_runs(result):
+    text = repr(result)
+    assert text.startswith("Result of 12 queries and 2 runs, k = 2\n\nChoose good.\n")
+    assert result.verdict.splitlines()[0] == "Choose good."
+    assert "End to end (em, 12 queries" in result.verdict
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("run "))
+    rows = [line for line in lines if line.startswith(("good ", "poor "))]
+    assert "end to end (em)" in head
+    assert [line.split()[0] for line in rows] == ["good", "poor"]
+    assert {len(line) for line in (head, *rows)} == {len(head)}
+    assert "the reader Counting is a function" in text
+
+
+class _Tags(html.parser.HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.cells, self.texts = [], 0, []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.cells += tag == "td"
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_a_notebook_is_shown_tables_in_which_names_are_texts(tmp_path):
+    runs = {"<script>alert(1)</script>": RUNS["good"], "poor": RUNS["poor"]}
+    found = engine.evaluate(QUERIES, PASSAGES, runs, reader=Counting(), store=tmp_path, **OPTIONS)
+    shown = _Tags()
+    shown.feed(found._repr_html_())
+    shown.close()
+    assert shown.open == []
+    assert shown.cells > 8
+    assert "<script>alert(1)</script>" in shown.texts
+    assert "<script" not in found._repr_html_()
+
+
+def test_the_leaderboard_is_a_table_of_numbers(result):
+    board = result.leaderboard()
+    assert board.columns == [
+        "run", "end_to_end", "end_to_end_low", "end_to_end_high", "erag P@1", "containment P@1", "queries",
+    ]  # fmt: skip
+    good = board.row(0, named=True)
+    assert (good["run"], good["queries"]) == ("good", 12)
+    assert good["end_to_end"] == pytest.approx(0.75)
+    assert good["end_to_end_low"] < 0.75 < good["end_to_end_high"]
+    assert good["erag P@1"] == pytest.approx(0.75)
+
+
+def test_labels_are_judgments_for_other_tools(result):
+    judged = result.qrels()
+    assert judged["q0"] == {"d0": 0.0, "e0": 0.0, "d4": 0.0}
+    assert judged["q1"] == {"d1": 1.0, "e1": 0.0, "d5": 1.0}
+    assert result.qrels("containment") == judged
+    with pytest.raises(
+        InputError, match="no annotator is called 'judge'; use one of erag, contain"
+    ):
+        result.qrels("judge")
+
+
+def test_a_saved_result_is_loaded_as_it_was(result, saved):
+    loaded = Result.load(saved)
+    assert repr(loaded) == repr(result)
+    assert loaded._repr_html_() == result._repr_html_()
+    assert loaded.leaderboard().equals(result.leaderboard())
+    assert loaded.qrels() == result.qrels()
+    for name in (
+        "labels",
+        "correlations",
+        "query_scores",
+        "traces",
+        "downstream",
+        "reads",
+        "run_pairs",
+    ):
+        assert loaded.table(name).equals(result.table(name)), name
+    assert loaded.means.equals(result.means)
+    with pytest.raises(InputError, match="is where this result is; copy that folder"):
+        loaded.save(saved)
+
+
+def test_a_folder_of_the_command_is_loaded(tmp_path, files):
+    from tests.commands import erag
+
+    given = [part for name in ("queries", "corpus", "run") for part in (f"--{name}", files[name])]
+    quiet = ["--no-end-to-end", "--annotators", "containment", "--k", 2, "--resamples", 0]
+    for more in ([], ["--shard-pairs", 2, "--actors", 0]):
+        out = tmp_path / f"out{len(more)}"
+        assert erag("evaluate", *given, *quiet, *more, "--measures", "P@2", "--out", out) == 0
+        loaded = Result.load(out)
+        assert loaded.labels.sort("query_id", "doc_id")["label"].to_list() == [1, 0, 1, 0]
+        assert loaded.leaderboard().rows() == [("mine", 0.5, 2)]
+        assert "mine was scored by labels alone" in loaded.verdict
+
+
+def test_what_is_no_result_is_refused(tmp_path, result):
+    with pytest.raises(InputError, match="summary.json: cannot be read"):
+        Result.load(tmp_path)
+    with pytest.raises(
+        InputError, match="no table is called 'pairs'; use one of labels, query_scores"
+    ):
+        result.table("pairs")
+
+
+def test_a_report_in_markdown_has_the_verdict_and_the_tables(result, tmp_path):
+    path = result.report(tmp_path / "report.md")
+    text = path.read_text()
+    assert text.startswith("# Choose good.\n\nEnd to end (em, 12 queries")
+    assert re.search(r"^\| good \| 0\.750 \[", text, re.M)
+    assert re.search(r"^\| erag \| P@[12] \|", text, re.M)
+    assert "- the reader Counting is a function" in text
+
+
+def test_a_report_is_the_page_with_its_passages(result, tmp_path):
+    alone = result.report(str(tmp_path / "one.html"))
+    assert alone == tmp_path / "one.html"
+    assert "says Ann" in alone.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["one.html"]
+    page = result.report(tmp_path / "folder")
+    assert page == tmp_path / "folder" / "report.html"
+    assert (tmp_path / "folder" / "report" / "tables" / "runs.md").exists()
+
+
+def test_a_loaded_result_has_a_page_without_passages(saved, tmp_path):
+    page = Result.load(saved).report(tmp_path / "one.html").read_text()
+    assert "Choose good." in page
+    assert "says Ann" not in page
+
+
+def test_the_page_of_tables_cannot_be_made_again_with_passages(saved):
+    remake(saved, single_file=True, passages=False)
+    with pytest.raises(InputError, match="Python gave tables"):
+        remake(saved, single_file=True, passages=True)
+
+
+def test_tables_have_the_columns_that_are_documented(result):
+    assert result.labels.columns == ["query_id", "doc_id", "annotator", "label"]
+    assert isinstance(result.correlations, pl.DataFrame)
+    assert {"run", "annotator", "measure", "tau", "tau_low", "tau_high"} <= set(
+        result.correlations.columns
+    )

@@ -1,0 +1,109 @@
+import pickle
+import re
+import sys
+
+import pytest
+
+from engine.errors import InputError
+from engine.machine.functions import ByValue, file_of, is_named, load_named
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of a user's; what is imported from it is forgotten."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("a.py:f", True),
+        ("/x y/a.b.py:f", True),
+        ("a.py:", True),
+        ("a.py", False),
+        ("openai:gpt", False),
+        ("em", False),
+        ("C:/models/a.py/weights", False),
+    ],
+)
+def test_what_names_a_function_in_a_file(text, is_one):
+    assert is_named(text) is is_one
+    assert (file_of(text) is not None) is is_one
+
+
+def test_a_function_is_found_in_a_file_that_imports_its_neighbour(folder):
+    (folder / "neighbour_of_mine.py").write_text("WORD = 'near'\n")
+    (folder / "mine.py").write_text(
+        "from neighbour_of_mine import WORD\ndef f(x):\n    return WORD + x\n"
+    )
+    assert load_named(f"{folder / 'mine.py'}:f")("by") == "nearby"
+
+
+def test_a_file_is_run_once_and_again_when_it_changed(folder):
+    mine = folder / "mine.py"
+    mine.write_text(f"open({str(folder / 'log')!r}, 'a').write('run ')\ndef f():\n    return 1\n")
+    assert [load_named(f"{mine}:f")() for _ in range(3)] == [1, 1, 1]
+    mine.write_text(mine.read_text().replace("return 1", "return 2"))
+    assert load_named(f"{mine}:f")() == 2
+    assert (folder / "log").read_text() == "run run "
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "words"),
+    [
+        (None, "f", "mine.py: no such file; name a function as in FILE.py:function"),
+        ("def g(): pass\ndef _h(): pass\n", "f", "has no function 'f'; name one that it has: g"),
+        ("import os\n", "", "has no function ''; name one that it has: none"),
+        ("f = 3\n", "f", "f is not a function"),
+        (
+            "import math\n\nimport no_such_module_at_all\n",
+            "f",
+            "mine.py:3: cannot be loaded (ModuleNotFoundError: No module named",
+        ),
+        ("def f(:\n", "f", "mine.py:1: cannot be loaded (SyntaxError"),
+        ("import sys\nsys.exit('done')\n", "f", "mine.py:2: cannot be loaded (SystemExit: done)"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_in_a_line(folder, content, name, words):
+    if content is not None:
+        (folder / "mine.py").write_text(content)
+    with pytest.raises(InputError, match=re.escape(words)) as raised:
+        load_named(f"{folder / 'mine.py'}:{name}")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_function_travels_with_the_modules_of_the_user_that_it_uses(folder):
+    (folder / "counts_of_mine.py").write_text(
+        "class Box:\n    size = 3\ndef add(x):\n    return x + Box().size\n"
+    )
+    (folder / "mine.py").write_text(
+        "import counts_of_mine\nimport math\ndef f(x):\n    return math.floor(counts_of_mine.add(x))\n"
+    )
+    content = pickle.dumps(ByValue(load_named(f"{folder / 'mine.py'}:f")))
+    for name in [n for n in sys.modules if n.startswith("erag_functions_") or "of_mine" in n]:
+        del sys.modules[name]
+    for file in folder.glob("*.py"):
+        file.unlink()
+    sys.path.remove(str(folder))
+    assert pickle.loads(content)(4.5) == 7
+    # Nothing stays registered: what is imported is pickled by name as ever.
+    from ray.cloudpickle import list_registry_pickle_by_value
+
+    assert not list_registry_pickle_by_value()
+
+
+def test_a_function_that_holds_what_belongs_to_this_process_is_refused():
+    import threading
+
+    lock = threading.Lock()
+
+    def guarded(prompts):
+        with lock:
+            return prompts
+
+    with pytest.raises(InputError, match="guarded cannot be sent to other processes .*lock"):
+        pickle.dumps(ByValue(guarded))
