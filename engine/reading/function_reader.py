@@ -11,6 +11,7 @@ from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec, ReaderStats, ReadOutput
+from engine.wording import counted
 
 # The template of models that were trained on conversations.
 _STYLE = "chat"
@@ -99,11 +100,12 @@ class FunctionReader:
         is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping)
         texts = list(outputs) if is_list else []
         if not is_list or len(texts) != len(inputs):
-            returned = f"{len(texts)} outputs" if is_list else type(outputs).__name__
+            found = counted(len(texts), "output[|s]")
+            returned = found if is_list else type(outputs).__name__
             raise InputError(
                 None,
                 None,
-                f"the reader {reader.name} returns {returned} for {len(inputs)} prompts",
+                f"the reader {reader.name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
                 "return a list with one text for each prompt",
             )
         if wrong := [text for text in texts if not isinstance(text, str)]:

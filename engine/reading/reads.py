@@ -361,7 +361,8 @@ def executor_for(
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
     if reads_here(settings, specs):
-        return read_in_process, 1, device.machine_has_gpu()
+        # Functions take as much at a time as GPUs do: most have a GPU, or a server, behind them.
+        return read_in_process, 1, bool(specs[0].function) or device.machine_has_gpu()
     from engine.machine import cluster
     from engine.machine import pool as pools
     from engine.reading import pipeline

@@ -81,7 +81,7 @@ def test_outputs_are_stripped_and_else_as_they_are():
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda prompts: ["a"], "the reader mine returns 1 outputs for 2 prompts"),
+        (lambda prompts: ["a"], "the reader mine returns 1 output for 2 prompts"),
         (lambda prompts: "ab", "the reader mine returns str for 2 prompts"),
         (lambda prompts: {"a": 1, "b": 2}, "the reader mine returns dict for 2 prompts"),
         (lambda prompts: None, "the reader mine returns NoneType for 2 prompts"),

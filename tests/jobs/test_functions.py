@@ -1,0 +1,143 @@
+"""Options that name functions of a user's as FILE.py:function."""
+
+import json
+import sys
+
+import polars as pl
+import pytest
+
+from tests.commands import erag
+
+MINE = """
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+CALLS = Path(__file__).with_name("calls")
+
+def read(prompts):
+    CALLS.open("a").write("x" * len(prompts))
+    words = ("Oranjestad", "George Orwell")
+    return [next((word for word in words if word in prompt), "none") for prompt in prompts]
+
+read.version = "1"
+
+def unversioned(prompts):
+    return read(prompts)
+
+def begins_alike(output, references):
+    return float(any(output[:2] == reference[:2] for reference in references))
+
+def too_much(output, references):
+    return 2
+
+def broken(*arguments):
+    raise KeyError("x")
+
+def titled(query, answers, title, text):
+    return float(title in text)
+
+def short(prompts):
+    return prompts[1:]
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine.py").write_text(MINE)
+    return lambda name: f"{tmp_path / 'mine.py'}:{name}"
+
+
+@pytest.fixture
+def evaluate(files, tmp_path):
+    given = [part for name in ("queries", "corpus", "run") for part in (f"--{name}", files[name])]
+
+    def run(*options):
+        store = ("--store", tmp_path / "store", "--out", files["out"])
+        return erag(
+            "evaluate", *given, "--k", 2, "--resamples", 0, "--measures", "P@1", *store, *options
+        )
+
+    return run
+
+
+def labels(files):
+    frame = pl.read_parquet(files["out"] / "labels.parquet").sort("query_id", "doc_id")
+    return {name: of["label"].to_list() for (name,), of in frame.group_by("annotator")}
+
+
+def test_functions_read_score_and_label(mine, evaluate, files, tmp_path):
+    options = ("--reader", mine("read"), "--metric", mine("begins_alike"))
+    assert evaluate(*options, "--annotators", f"erag,{mine('titled')}") == 0
+    assert labels(files) == {"erag": [1, 0, 1, 0], "titled": [1, 0, 1, 0]}
+    summary = json.loads((files["out"] / "summary.json").read_text())
+    settings = summary["configuration"]
+    assert [settings[key] for key in ("reader", "metric", "own_annotators")] == [
+        "read",
+        "begins_alike",
+        ["titled"],
+    ]
+    assert summary["reader"]["version"] == "1"
+    # Reads are stored under name and version, whatever is computed from them.
+    calls = tmp_path / "calls"
+    assert len(calls.read_text()) == 6
+    assert evaluate("--reader", mine("read"), "--metric", "match") == 0
+    assert len(calls.read_text()) == 6
+    assert evaluate("--reader", mine("unversioned"), "--metric", "match") == 0
+    assert len(calls.read_text()) == 12
+
+
+def test_files_run_only_where_a_function_of_them_is_named(mine, evaluate, tmp_path):
+    assert evaluate("--no-end-to-end", "--annotators", "containment") == 0
+    assert erag("evaluate", "--help") == 0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_shards_and_plans_take_a_function_as_the_reader(mine, evaluate, files, capsys):
+    assert evaluate("--reader", mine("read"), "--dry-run") == 0
+    assert "6" in capsys.readouterr().out
+    assert evaluate("--reader", mine("read"), "--shard-pairs", 2, "--actors", 0) == 0
+    summary = json.loads((files["out"] / "summary.json").read_text())
+    frame = pl.read_parquet(files["out"] / summary["shards"] / "labels" / "*.parquet").sort(
+        "query_id", "doc_id"
+    )
+    assert frame["label"].to_list() == [1, 0, 1, 0]
+    assert summary["reader"]["name"] == "read"
+
+
+def test_readers_of_a_study_may_be_functions(mine, evaluate, files):
+    assert evaluate("--reader", mine("read"), mine("unversioned")) == 0
+    study = json.loads((files["out"] / "summary.json").read_text())["study"]
+    assert [one["reader"] for one in study["conditions"]] == ["read", "unversioned"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--metric", "{nope}"), "mine.py: has no function 'nope'; name one that it has: read, unversioned"),
+        (("--annotators", "erag,other.py:f"), "other.py: no such file; name a function as in FILE.py"),
+        (("--reader", "{read}", "--metric", "{too_much}"), "the metric too_much gives 2 for the output 'Oranjestad' of query '1'; return a number from 0 to 1"),
+        (("--reader", "{read}", "--metric", "{broken}"), "the metric broken raises KeyError: 'x' for the output"),
+        (("--no-end-to-end", "--annotators", "{broken}"), "the annotator broken raises KeyError: 'x' for passage 'a' of query '1'"),
+        (("--reader", "{short}"), "the reader short returns 0 outputs for 1 prompt; return a list"),
+        (("--reader", "{read}", "--dtype", "float32"), "--dtype with read, a function; leave it out"),
+        (("--reader", "{read}", "--augmentation", "fid"), "read is a function and cannot do Fusion-in-Decoder"),
+        (("--reader", "{read}", "--annotators", "judge"), "read is a function and gives no probabilities"),
+        (("--reader", "{read}", "--metric", "{begins_alike}", "--shard-pairs", "2"), "--shard-pairs 2 with the metric begins_alike, a function"),
+        (("--reader", "{unversioned}", "--shard-pairs", "2"), "--shard-pairs 2 with a reader that is a function without a version"),
+    ],
+)  # fmt: skip
+def test_errors_are_one_line(mine, evaluate, capsys, options, words):
+    filled = [
+        mine(o[1:-1]) if o[0] == "{" else o.replace("{broken}", mine("broken")) for o in options
+    ]
+    assert evaluate(*filled) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("erag: ")
+    assert words in error
+
+
+def test_a_function_that_always_fails_is_one_line(mine, evaluate, capsys):
+    assert evaluate("--reader", mine("broken")) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "reads failed" in error
+    assert "KeyError: 'x'" in error
