@@ -138,6 +138,8 @@ class Result:
     def qrels(self, annotator: str | None = None) -> dict[str, dict[str, float]]:
         """Labels as judgments, ``{query_id: {doc_id: label}}``, for ranx, ir_measures or pytrec_eval.
 
+        Labels are ints, which these tools take, where all of an annotator's are whole numbers.
+
         Args:
             annotator: whose; the first one's by default.
 
@@ -155,8 +157,9 @@ class Result:
             )
         found: dict[str, dict[str, float]] = {}
         labels = self.labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
+        whole = bool((labels[LABEL] == labels[LABEL].round()).all())
         for query_id, doc_id, label in labels.iter_rows():
-            found.setdefault(query_id, {})[doc_id] = label
+            found.setdefault(query_id, {})[doc_id] = int(label) if whole else label
         return found
 
     def save(self, directory: str | Path) -> None:

@@ -1,0 +1,68 @@
+"""The examples of the documentation run, and say what they are there to say."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run an example in an empty folder, with a store of its own; its variables."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ERAG_CACHE", str(tmp_path / "cache"))
+    return lambda name: runpy.run_path(str(EXAMPLES / f"{name}.py"))
+
+
+def test_three_retrievers(run, capsys):
+    result = run("three_retrievers")["result"]
+    assert result.verdict.startswith("Choose tf-idf.\n")
+    assert "Choose tf-idf." in capsys.readouterr().out
+    assert "Oranjestad is the capital of Aruba." in Path("three_retrievers.html").read_text()
+
+
+def test_own_llm_and_metric(run):
+    names = run("own_llm_and_metric")
+    labels = names["result"].labels.filter(annotator="erag").sort("query_id", "doc_id")
+    # "The answer is Oranjestad." is right and has three words too many; George Orwell and Marie Curie have
+    # four. Nothing is answered from the passage on radium's glow.
+    assert labels["label"].to_list() == pytest.approx([0.7, 0, 0.6, 0, 0.6, 0])
+    assert names["result"].summary["reader"]["version"] == "2026-11"
+
+
+def test_labels_as_qrels(run, capsys):
+    names = run("labels_as_qrels")
+    assert names["judgments"] == {
+        "a": {"1": 1, "4": 0},
+        "b": {"4": 0, "2": 1},
+        "c": {"3": 1, "4": 0},
+    }
+    own = sorted(round(value, 9) for value in names["result"].means["value"])
+    theirs = capsys.readouterr().out.splitlines()[-1]
+    assert sorted(round(float(v), 9) for v in re.findall(r"0\.\d{5,}", theirs)) == own
+
+
+def test_every_example_is_run_here_and_named_in_the_guide():
+    names = {path.stem for path in EXAMPLES.iterdir()}
+    guide = (ROOT / "docs" / "guide" / "python.md").read_text()
+    assert names == set(re.findall(r"examples/(\w+)\.py\)", guide))
+    assert names == {
+        name.removeprefix("test_") for name in globals() if name.removeprefix("test_") in names
+    }
+
+
+def test_the_toy_task_of_the_guide_takes_at_most_13_lines(tmp_path, monkeypatch, capsys):
+    guide = (ROOT / "docs" / "guide" / "python.md").read_text()
+    code, shown = re.findall(r"```(?:python)?\n(.*?)```", guide, re.S)[:2]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 13
+    assert max(map(len, code.splitlines())) <= 120
+    monkeypatch.setenv("ERAG_CACHE", str(tmp_path))
+    names: dict[str, object] = {}
+    exec(compile(code, "python.md", "exec"), names)
+    # What the guide shows is what it prints.
+    assert capsys.readouterr().out.strip() == shown.strip()
+    assert not list(tmp_path.iterdir())
