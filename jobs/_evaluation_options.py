@@ -66,21 +66,7 @@ def parameters() -> list[inspect.Parameter]:
             leave_out=["tables", "need_answers"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
-        *options_of(
-            ReaderSettings,
-            READER,
-            types={"reader": Models, "augmentation": Words, "metric": str},
-            defaults={
-                "reader": (ReaderSettings.reader,),
-                "augmentation": (ReaderSettings.augmentation,),
-            },
-            helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}. {HELP}"},
-            more_help={
-                "reader": f"Several are compared. {HELP}",
-                "augmentation": "Both are compared.",
-            },
-            leave_out=["functions"],
-        ),
+        *_of_reader(),
         *options_of(
             LabelSettings,
             LABELS,
@@ -138,6 +124,25 @@ def parameters() -> list[inspect.Parameter]:
             default=None,
         ),
     ]
+
+
+def _of_reader() -> list[inspect.Parameter]:
+    """The options of the reader."""
+    return options_of(
+        ReaderSettings,
+        READER,
+        types={"reader": Models, "augmentation": Words, "metric": str},
+        defaults={
+            "reader": (ReaderSettings.reader,),
+            "augmentation": (ReaderSettings.augmentation,),
+        },
+        helps={"metric": f"Downstream metric (docs/methods.md): {', '.join(METRICS)}. {HELP}"},
+        more_help={
+            "reader": f"Several are compared. {HELP}",
+            "augmentation": "Both are compared.",
+        },
+        leave_out=["functions"],
+    )
 
 
 def sweep_of(options: Mapping[str, Any]) -> Sweep:

@@ -24,5 +24,5 @@ def line(certificate: Certificate, role: Role) -> str:
         f"{counted(certificate.repeated, 'read[|s]')} repeated{failed}, "
         f"{counted(certificate.changed_outputs, 'output[|s]')} and "
         f"{counted(certificate.changed_labels, 'label[|s]')} changed"
-        f"{'' if certificate.reproducible else ' (a server may answer otherwise each time)'}"
+        f"{'' if certificate.reproducible else ' (a server or a function may answer otherwise each time)'}"
     )

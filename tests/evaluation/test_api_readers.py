@@ -106,7 +106,9 @@ def test_results_say_that_reads_are_not_reproducible_and_whose_they_are(tmp_path
     assert summary["configuration"]["base_url"] == url.replace("http://", "http://***@")
     printed = lines(result)
     assert any(line.startswith(f"price of the tokens: {price:.4g} (") for line in printed)
-    assert any("(a server may answer otherwise each time)" in line for line in printed)
+    assert any(
+        "(a server or a function may answer otherwise each time)" in line for line in printed
+    )
     assert amount(result, "not_reproducible") == 1
 
 
