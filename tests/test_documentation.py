@@ -23,7 +23,11 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCED = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
 _INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
-_COMMAND = re.compile(r"(?:erag [a-z]|python -m |make [a-z]|pip install |ray |kubectl )")
+# A row or a line of what is printed may begin with the name of an annotator.
+_OF_ERAG = "demo|passages|index|retrieve|fuse|plan|evaluate|report|coverage|conformance|doctor"
+_COMMAND = re.compile(
+    rf"(?:erag (?:{_OF_ERAG})\b|python -m |make [a-z]|pip install |ray |kubectl )"
+)
 # What an ellipsis stands for where a command shows nothing but what a page is about.
 _OF_AN_EVALUATION = "--queries questions.jsonl --corpus passages.jsonl --run mine.trec"
 
@@ -36,8 +40,7 @@ def shown():
         for block in blocks:
             for line in re.sub(r"\\\n\s*", "", block).splitlines():
                 command = re.sub(r"^\s*(\$ )?", "", line)
-                # A row of a printed table may begin with the name of an annotator.
-                if _COMMAND.match(command) and not re.search(r" {3,}[^#\s]", command):
+                if _COMMAND.match(command):
                     yield str(page.relative_to(ROOT)), command
 
 

@@ -203,16 +203,9 @@ BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed")
 _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 # The tables that every evaluation leaves.
 _WRITTEN = (
-    "labels",
-    "query_scores",
-    "downstream",
-    "reads",
-    "traces",
-    "correlations",
-    "comparisons",
-    "systems",
-    "run_pairs",
-)
+    "labels", "query_scores", "downstream", "reads", "traces",
+    "correlations", "comparisons", "systems", "run_pairs",
+)  # fmt: skip
 
 
 def _values(part: Any, *, leave_out: Sequence[str] = ()) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from engine.errors import InputError
 from engine.evaluation.assess import Evaluation
 from engine.report import results, summary
 from engine.report.page import exports, overview
+from engine.report.page.content import Grid
 from engine.report.page.findings import Findings, Interval, read_findings
-from engine.report.page.write import PAGE, write_page
+from engine.report.page.remake import replace_page
+from engine.report.page.write import write_page
 from engine.sources.io.files import write_text
-from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import sole_writer
-from engine.sources.io.replacing import replaced_together
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 from engine.wording import counted, quoted
 
@@ -201,15 +202,7 @@ class Result:
                 written = write_page(self.findings, Path(folder), single_file=True)
                 write_text(written.page.read_text(encoding="utf-8"), path)
             return path
-        return self._page(path)
-
-    def _page(self, folder: Path) -> Path:
-        from engine.report.page.write import page_files
-
-        place = folder_at(folder)
-        with replaced_together(folder, lambda: page_files(place), last=PAGE) as new:
-            write_page(self.findings, new)
-        return folder / PAGE
+        return replace_page(path, partial(write_page, self.findings)).page
 
     def _markdown(self) -> str:
         answer = overview.answer(self.findings)
@@ -219,7 +212,7 @@ class Result:
         parts += ["\n".join(f"- {exports.escaped(note)}" for note in notes)] if notes else []
         return "\n\n".join(parts) + "\n"
 
-    def _grids(self) -> list[overview.Grid]:
+    def _grids(self) -> list[Grid]:
         grids = [overview.leaderboard(self.findings)]
         if self.summary["end_to_end"] and self.findings.annotators:
             grids.append(overview.agreement(self.findings))
@@ -247,7 +240,7 @@ class Result:
         return f"{counted(counts['queries'], '[query|queries]')} and {runs}, k = {settings['k']}"
 
 
-def _lines(grid: overview.Grid) -> list[str]:
+def _lines(grid: Grid) -> list[str]:
     """A table as lines of text."""
     cells = [
         [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in (grid.head, *grid.rows)
@@ -262,7 +255,7 @@ def _lines(grid: overview.Grid) -> list[str]:
     ]
 
 
-def _table(grid: overview.Grid) -> str:
+def _table(grid: Grid) -> str:
     """A table as HTML."""
 
     def row(cells: Any, tag: str) -> str:

@@ -49,7 +49,7 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
         coverage = read_coverage(folder, content)
         write = partial(write_coverage_page, coverage, content, single_file=single_file)
         with sole_writer(folder):
-            return _replace(folder, write)
+            return replace_page(folder, write)
     findings = read_findings(folder, None)
     study = findings.summary.get("study") or {"conditions": []}
     places = [Path(one["directory"]) for one in study["conditions"]] or [Path()]
@@ -63,14 +63,18 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
         ]
     with sole_writer(folder):
         written = [
-            _replace(one.folder, partial(write_page, one, single_file=single_file))
+            replace_page(one.folder, partial(write_page, one, single_file=single_file))
             for one in conditions
         ]
     return written[places.index(Path())]
 
 
-def _replace(folder: Path, write: Callable[[Path], Written]) -> Written:
-    """Have a page written, and put it into the place of the folder's earlier one."""
+def replace_page(folder: Path, write: Callable[[Path], Written]) -> Written:
+    """Have a page written into an empty folder, and put it into the place of the folder's earlier one.
+
+    Raises:
+        InputError, WriteError: as ``write`` raises them; the earlier page is whole.
+    """
     place = folder_at(folder)
     with replaced_together(folder, lambda: page_files(place), last=PAGE) as new:
         written = write(new)
