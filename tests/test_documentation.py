@@ -123,6 +123,25 @@ def test_options_of_benchmarks_exist(command, tmp_path, monkeypatch, capsys):
     assert {word for word in words[3:] if word.startswith("--")} <= known
 
 
+def test_the_retriever_of_the_first_steps_writes_a_run(tmp_path, monkeypatch):
+    from engine.sources.runs.read import read_runs
+
+    page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (tmp_path / "demo-out").mkdir()
+    rows = [(*row, row[1]) for row in PASSAGES]
+    corpus = pl.DataFrame(rows, schema=tables.CORPUS, orient="row")
+    corpus.write_parquet(tmp_path / "demo-out" / "corpus.parquet")
+    asked = [(one, text, [answer], [title]) for one, (text, answer, title) in QUESTIONS.items()]
+    queries = pl.DataFrame(asked, schema=tables.QUERIES, orient="row")
+    queries.write_parquet(tmp_path / "demo-out" / "queries.parquet")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "getting-started.md", "exec"), {})
+    run = read_runs([tmp_path / "mine.trec"])
+    assert run.filter(rank=1)["doc_id"].to_list() == ["a", "b", "c"]
+    assert run.height == 9
+
+
 # From here on: the commands run, on files of these names.
 
 QUESTIONS = {
@@ -184,7 +203,8 @@ def place(tmp_path_factory):
     rows = "".join(f"{one}\t{text}\t{title}\n" for one, title, text in PASSAGES)
     (folder / "psgs_w100.tsv").write_text(f"id\ttext\ttitle\n{rows}")
     for name, docs in (("mine", "abc"), ("other", "cba"), ("bm25", "acb"), ("nq-bm25", "abc")):
-        (folder / f"{name}.trec").write_text(_run(QUESTIONS, name, docs))
+        # Of the questions of all folders: a run may list more than an evaluation has.
+        (folder / f"{name}.trec").write_text(_run([*QUESTIONS, *EDITED], name, docs))
     read_runs([folder / "mine.trec"]).with_columns(run=pl.lit("dense")).write_parquet(
         folder / "dense.parquet"
     )
