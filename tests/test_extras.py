@@ -90,6 +90,14 @@ def test_all_brings_every_extra_that_the_engine_asks_for():
     assert "[all]" in re.findall(r"pip install .*", readme)[0]
 
 
+def test_the_guide_names_every_extra_that_users_install():
+    page = (ROOT / "docs/guide/installation.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]+`) \|", page, re.M)
+    named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    others = {"docs", "test", "test-s3"}  # for who works on the engine
+    assert named == PROJECT["optional-dependencies"].keys() - others
+
+
 def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path):
     without(*OPTIONAL)
     dump = tmp_path / "a.xml"

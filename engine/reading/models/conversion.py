@@ -67,10 +67,12 @@ def convert_gguf(source: Path, target: Path) -> None:
                 gguf_file=source.name,
                 dtype=torch.bfloat16,
                 quantization_config=GgufConfig(dequantize=True),
+                local_files_only=True,
                 trust_remote_code=False,
             )
+        # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
         tokenizer = AutoTokenizer.from_pretrained(
-            source.parent, gguf_file=source.name, trust_remote_code=False
+            source.parent, gguf_file=source.name, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -1,6 +1,10 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +120,21 @@ def test_fid_needs_an_encoder_decoder(tiny_t5):
         250,
         True,
     )
+
+
+@pytest.mark.slow
+def test_a_gguf_file_is_converted_alike_with_and_without_a_hub(bundled_spec, tmp_path):
+    # Stored reads are named by the digest of what it is converted to.
+    code = (
+        "import sys; from pathlib import Path; from engine.sources.bundled import reader_file; "
+        "from engine.reading.models.conversion import convert_gguf; convert_gguf(reader_file(), Path(sys.argv[1]))"
+    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "0"}
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, env=environment)
+    of_command = sorted(Path(bundled_spec.path).iterdir())
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [path.name for path in of_command]
+    for path in of_command:
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 @pytest.mark.parametrize("length", [0, 20, 1_000, 200_000])
