@@ -53,6 +53,13 @@ def weight_files(path: Path) -> list[Path]:
     return files if all(file.is_file() for file in files) else []
 
 
+def pickled_files(path: Path) -> list[Path]:
+    """The ``pytorch_model.bin`` of a directory, or its parts, where it has no safetensors; else none."""
+    if any(path.glob("*.safetensors")):
+        return []
+    return sorted(path.glob("pytorch_model*.bin"))
+
+
 def are_cast(files: Iterable[Path], dtype: str) -> bool:
     """Whether weights in these files are of another precision than ``dtype``."""
     return any(tensor.dtype != _NAMES[dtype] for file in files for tensor in _stored(file))

@@ -11,10 +11,13 @@ A process that has several readers of one model holds its weights once.
 from __future__ import annotations
 
 import contextlib
+import pickle
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
 
+from engine.errors import InputError
 from engine.machine import model_files
 from engine.machine.device import Dtype
 
@@ -56,6 +59,51 @@ def shared_model(
     return model, _TOLD[key]
 
 
+def parameters(path: Path) -> int:
+    """The number of parameters in a directory's files of weights: safetensors, else ``pytorch_model.bin``.
+
+    Raises:
+        InputError: a file is damaged, or holds anything but tensors.
+    """
+    files = model_files.pickled_files(path)
+    if not files:
+        return model_files.parameters(path)
+    return sum(tensor.numel() for file in files for tensor in _pickled(file).values())
+
+
+def loading_bytes(path: Path, dtype: Dtype) -> int:
+    """As ``model_files.loading_bytes``; of ``pytorch_model.bin``, which is mapped as a whole, all that is cast.
+
+    Raises:
+        InputError: as ``parameters``.
+    """
+    files = model_files.pickled_files(path)
+    if not files:
+        return model_files.loading_bytes(path, dtype)
+    tensors = (tensor for file in files for tensor in _pickled(file).values())
+    return sum(t.numel() * t.element_size() for t in tensors if str(t.dtype) != f"torch.{dtype}")
+
+
+def _pickled(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a pickled file without their values. Only tensors are read: no code can run."""
+    import torch
+
+    try:
+        # Before PyTorch 1.6 a checkpoint was no zip file, and cannot be mapped.
+        mapped = zipfile.is_zipfile(file)
+        state = torch.load(file, map_location="meta", weights_only=True, mmap=mapped)
+    except Exception as error:  # whatever a damaged or hostile file makes the library raise
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        if isinstance(error, pickle.UnpicklingError):  # of which PyTorch says how to run the code
+            reason = "it is damaged, or would run code"
+        raise InputError(
+            file, None, f"holds no plain tensors ({reason})", "fetch the model again"
+        ) from None
+    if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
+        raise InputError(file, None, "is not a table of weights", "fetch the model again")
+    return state
+
+
 def load_model(
     kind: Kind,
     path: Path,
@@ -67,6 +115,9 @@ def load_model(
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
     """A model from its directory, and which weights were missing, unexpected or of another shape.
+
+    Weights are read from safetensors; those of an encoder, where there are none, from ``pytorch_model.bin``, as
+    tensors alone.
 
     Args:
         kind: decoder-only, encoder-decoder, or one that gives vectors.
@@ -104,7 +155,8 @@ def load_model(
         return getattr(transformers, auto).from_pretrained(
             path,
             local_files_only=True,
-            use_safetensors=True,
+            use_safetensors=not (kind == "encoder" and model_files.pickled_files(path)),
+            weights_only=True,
             trust_remote_code=bool(code),
             **options,
         )

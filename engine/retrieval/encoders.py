@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import InputError
-from engine.machine import device, model_code, model_files
+from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.device import Dtype
 from engine.sources import bundled
 from engine.sources.io.json_text import parse_json
@@ -187,16 +187,19 @@ def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> En
         memory, threads: see ``EncoderSpec``.
 
     Raises:
-        InputError: there is no such model here, it is not in safetensors, it is not an encoder,
-            nothing specifies how its vectors are pooled, or preset and files contradict each other.
+        InputError: there is no such model here, it has neither safetensors nor a ``pytorch_model.bin`` of
+            plain tensors, it is not an encoder, nothing specifies how its vectors are pooled, or preset and files contradict each other.
     """
     name = options.encoder
     path, source = _locate(name)
     config = model_files.read_config(path, name)
     code = model_code.agreed_code(path, name, trusted=options.trust_remote_code)
-    if not any(path.glob("*.safetensors")):
+    if not any(path.glob("*.safetensors")) and not model_files.pickled_files(path):
         raise InputError(
-            name, None, "holds no *.safetensors", "convert the weights; pickles are not read"
+            name,
+            None,
+            "holds neither *.safetensors nor a pytorch_model.bin",
+            "give a directory with the weights",
         )
     if config.get("is_encoder_decoder") or not isinstance(config.get("hidden_size"), int):
         raise InputError(
@@ -219,9 +222,9 @@ def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> En
         threads=threads,
     )
     least = device.least_memory(
-        model_files.parameters(path),
+        model_loading.parameters(path),
         spec.dtype,
-        loading=model_files.loading_bytes(path, spec.dtype),
+        loading=model_loading.loading_bytes(path, spec.dtype),
     )
     if memory and memory < least:
         raise InputError(
@@ -284,7 +287,8 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
 
 def digest(path: Path) -> str:
     """SHA-256 over the names and contents of those files of a model that decide its vectors."""
-    files = sorted({file for pattern in _DECISIVE for file in path.glob(pattern)})
+    decisive = {file for pattern in _DECISIVE for file in path.glob(pattern)}
+    files = sorted(decisive | set(model_files.pickled_files(path)))
     listing = "".join(
         f"{file.relative_to(path).as_posix()} {model_files.file_digest(file)}\n" for file in files
     )

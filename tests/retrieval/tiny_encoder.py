@@ -1,11 +1,17 @@
-"""A randomly initialised BERT of two layers with a word-level tokenizer, saved as sentence-transformers does."""
+"""Randomly initialised encoders of two layers with word-level tokenizers, saved as sentence-transformers does."""
 
 import json
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
 WORDS = 200
 
@@ -30,6 +36,53 @@ def save_tiny_encoder(directory, *, seed=7, pooling="mean", normalize=True):
     )  # fmt: skip
     BertModel(config).save_pretrained(directory)
     fast.save_pretrained(directory)
+    _save_modules(directory, pooling=pooling, normalize=normalize)
+    return directory
+
+
+def save_tiny_bge_m3(directory, words, *, seed=7):
+    """The files of BAAI/bge-m3 with made weights: XLM-R in ``pytorch_model.bin``, CLS pooling, normalised, no prompts.
+
+    Args:
+        words: the vocabulary; texts are split at white space.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True)
+    listed = ["<s>", "<pad>", "</s>", "<unk>", *words]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(listed)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", pad_token="<pad>", eos_token="</s>",
+        unk_token="<unk>", cls_token="<s>", sep_token="</s>", model_max_length=8192,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    # Positions start after the padding token's id: 8194 of them are 8192 tokens.
+    config = XLMRobertaConfig(
+        vocab_size=len(listed), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=64, max_position_embeddings=8194, initializer_range=0.5,
+        type_vocab_size=1, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+    )  # fmt: skip
+    model = XLMRobertaModel(config)
+    config.architectures = ["XLMRobertaModel"]
+    config.save_pretrained(directory)
+    torch.save(model.state_dict(), directory / "pytorch_model.bin")
+    torch.save({"weight": torch.zeros(1, 32)}, directory / "sparse_linear.pt")
+    fast.save_pretrained(directory)
+    _save_modules(directory, pooling="cls", normalize=True)
+    (directory / "sentence_bert_config.json").write_text(
+        json.dumps({"max_seq_length": 8192, "do_lower_case": False})
+    )
+    versions = {"sentence_transformers": "2.2.2", "transformers": "4.33.0", "pytorch": "2.1.2"}
+    (directory / "config_sentence_transformers.json").write_text(
+        json.dumps({"__version__": versions})
+    )
+    return directory
+
+
+def _save_modules(directory, *, pooling, normalize):
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     modules += [("2_Normalize", "Normalize")] * normalize
     (directory / "modules.json").write_text(
@@ -52,4 +105,3 @@ def save_tiny_encoder(directory, *, seed=7, pooling="mean", normalize=True):
         )
     )
     (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64}))
-    return directory
