@@ -46,15 +46,17 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import what was asked for, once."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    place, inside = _PLACES[name]
-    module = importlib.import_module(place)
-    found = getattr(module, inside) if inside else module
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # else every name would do for type checkers
+
+    def __getattr__(name: str) -> Any:
+        """Import what was asked for, once."""
+        if name not in _PLACES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        place, inside = _PLACES[name]
+        module = importlib.import_module(place)
+        found = getattr(module, inside) if inside else module
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

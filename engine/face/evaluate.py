@@ -45,7 +45,8 @@ def evaluate(
 ) -> Result:
     """Evaluate runs with the LLM that reads them, as ``erag evaluate`` does.
 
-    Every listed passage is labelled, the runs are scored with ranking measures, and these are correlated,
+    An evaluation is held whole, whatever its size; very large ones are for the command. Every listed passage
+    is labelled, the runs are scored with ranking measures, and these are correlated,
     query by query, with the score of the reader that is given the whole list.
 
     Args:
@@ -90,6 +91,7 @@ def evaluate(
         tables={name: options.pop(name) for name in known if options.get(name) is not None},
     )
     settings = _settings(reader, metric, annotators, k, options)
+    _refuse_shards(settings)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     inputs = inputs_of(given, settings)
@@ -98,6 +100,17 @@ def evaluate(
             inputs, settings, store=store, on_progress=on_progress, on_event=event
         )
     return Result.of(evaluation, _named(given.files()))
+
+
+def _refuse_shards(settings: Settings) -> None:
+    """Refuse what only the command does."""
+    if settings.running.shard_pairs:
+        raise InputError(
+            None,
+            None,
+            f"`shard_pairs` {settings.running.shard_pairs} from Python, which holds an evaluation whole",
+            "use the command erag evaluate, and `Result.load`",
+        )
 
 
 def _settings(

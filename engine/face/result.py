@@ -13,7 +13,6 @@ from typing import Any
 
 import polars as pl
 
-from engine import tables
 from engine.errors import InputError
 from engine.evaluation.assess import Evaluation
 from engine.report import results, summary
@@ -24,6 +23,7 @@ from engine.report.page.remake import replace_page
 from engine.report.page.write import write_page
 from engine.sources.io.files import write_text
 from engine.sources.io.outputs import sole_writer
+from engine.sources.io.parquet import read_parquet
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 from engine.wording import counted, quoted
 
@@ -53,6 +53,7 @@ class Result:
         """The result of an evaluation that is in memory."""
         held = {name: getattr(evaluation, name) for name in _IN_MEMORY}
         held |= {name: getattr(evaluation.statistics, name) for name in _STATISTICS}
+        held |= evaluation.further
         # As a file would hold it: what is shown is the same before and after it was written.
         content = json.loads(json.dumps(summary.summarize(evaluation, dict(files))))
         sources = results.sources(evaluation.inputs, evaluation.settings)
@@ -99,18 +100,22 @@ class Result:
         return pl.DataFrame(self.summary["means"], infer_schema_length=None)
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table by the name of its file, such as ``traces`` or ``downstream``.
+        """A table by the name of its file, such as ``traces`` or ``downstream``; also one that an annotator leaves.
 
         Raises:
             InputError: there is no table of that name.
         """
-        if not hasattr(tables, name.upper()):
-            listed = ", ".join((*_IN_MEMORY, *_STATISTICS))
-            raise InputError(None, None, f"no table is called {name!r}", f"use one of {listed}")
+        held, folder = self.findings.held, self.findings.folder
         shards = self.summary.get("shards")
         if shards and name in ("labels", "traces", "reads"):
-            return pl.read_parquet(self.findings.folder / shards / name / "*.parquet")
-        return self.findings.table(name)
+            return pl.read_parquet(folder / shards / name / "*.parquet")
+        if name in (*_IN_MEMORY, *_STATISTICS):
+            return self.findings.table(name)
+        further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
+        if name not in further:
+            listed = ", ".join(dict.fromkeys((*_IN_MEMORY, *_STATISTICS, *sorted(further))))
+            raise InputError(None, None, f"no table is called {name!r}", f"use one of {listed}")
+        return held[name] if held else read_parquet(folder / f"{name}.parquet")
 
     def leaderboard(self) -> pl.DataFrame:
         """The runs, the best one first.

@@ -168,12 +168,23 @@ def test_another_model_may_be_a_function(tmp_path):
         ({"annotators": "qrels"}, "the annotator qrels without `qrels`"),
         ({"annotators": "judge"}, "Counting is a function and gives no probabilities"),
         ({"shard_pairs": -1}, "`shard_pairs` is -1"),
+        (
+            {"shard_pairs": 9},
+            "`shard_pairs` 9 from Python, which holds an evaluation whole; use the command",
+        ),
     ],
 )
 def test_errors_are_one_line_and_name_what_was_given(tmp_path, options, words):
     with pytest.raises(InputError, match=re.escape(words)) as raised:
         evaluate(tmp_path, **options)
     assert "\n" not in str(raised.value)
+
+
+def test_the_first_queries_alone_may_be_evaluated(tmp_path):
+    result = evaluate(tmp_path, limit=5)
+    assert result.summary["counts"]["queries"] == 5
+    assert result.summary["counts"]["ignored_queries"] == 0
+    assert set(result.labels["query_id"]) == {f"q{i}" for i in range(5)}
 
 
 def test_an_unknown_option_is_an_error_of_types(tmp_path):

@@ -164,6 +164,23 @@ def test_the_page_of_tables_cannot_be_made_again_with_passages(saved):
         remake(saved, single_file=True, passages=True)
 
 
+def test_tables_of_annotators_are_there_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # A file of that name in the working directory is another's.
+    pl.DataFrame({"run": ["other"]}).write_parquet("dual.parquet")
+    queries = {q: {**of, "provenance": ["D0"]} for q, of in QUERIES.items()}
+    found = engine.evaluate(
+        queries, PASSAGES, RUNS, annotators="dual", end_to_end=False, store=tmp_path, **OPTIONS
+    )
+    assert set(found.table("dual")["run"]) == {"good", "poor"}
+    with pytest.raises(InputError, match="no table is called 'corpus'"):
+        found.table("corpus")
+    found.save(tmp_path / "out")
+    loaded = Result.load(tmp_path / "out")
+    assert loaded.table("dual").equals(found.table("dual"))
+    assert loaded.table("dual_labels").equals(found.table("dual_labels"))
+
+
 def test_tables_have_the_columns_that_are_documented(result):
     assert result.labels.columns == ["query_id", "doc_id", "annotator", "label"]
     assert isinstance(result.correlations, pl.DataFrame)

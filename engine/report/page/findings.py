@@ -62,7 +62,7 @@ class Findings:
         folder: where the files are.
         sources: what was evaluated; None where the page has no passages: the evaluation was done in
             shards, or they were not asked for.
-        held: tables that are in memory, and not in the folder, by name.
+        held: tables by name, where they are in memory; then nothing is looked for in the folder.
     """
 
     summary: Mapping[str, Any]
@@ -72,10 +72,10 @@ class Findings:
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of the evaluation; without rows where it has none of that name."""
-        if name in self.held:
-            return self.held[name]
-        path = self.folder / f"{name}.parquet"
         schema: tables.Schema = getattr(tables, name.upper())
+        if self.held:
+            return self.held.get(name, tables.empty(schema))
+        path = self.folder / f"{name}.parquet"
         return read_table(path, schema) if path.exists() else tables.empty(schema)
 
     @cached_property
