@@ -46,6 +46,8 @@ def commands() -> str:
     from jobs.cli import app
 
     text = app.generate_docs(output_format="markdown", recursive=True)
+    # Its anchors lack the dashes that a heading begins with; the site's have them.
+    text = text.replace("(#erag-install-completion)", "(#erag---install-completion)")
     return re.sub(r"\A# erag\b", "# Commands", text)
 
 
