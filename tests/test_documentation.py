@@ -47,6 +47,9 @@ def shown():
 def whole(command):
     """The words of a command of erag, with the files of an evaluation where it leaves these out."""
     words = shlex.split(command.replace("…", _OF_AN_EVALUATION), comments=True)
+    # What a shell does with its output is not its.
+    ends = (words.index(sign) for sign in ("|", ">", "&&") if sign in words)
+    words = words[: min(ends, default=len(words))]
     if "…" in command and "--out" not in words:
         words += ["--out", "results"]
     return words
