@@ -59,7 +59,7 @@ _VERBOSE = Annotated[
         help="Say also which options come from a file or the environment, and show tracebacks.",
     ),
 ]
-Json = Annotated[
+_JSON = Annotated[
     bool,
     Parameter(
         name="--json",
@@ -70,23 +70,29 @@ Json = Annotated[
 ]
 
 
-def spoken(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options that all commands have: how much it says."""
+def spoken(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
+    """A command with the options that all commands have: how much it says.
+
+    Args:
+        command: says it through ``jobs._terminal``.
+        as_json: whether it can say JSON instead, and so has the option.
+    """
     signature = inspect.signature(command)
 
     @functools.wraps(command)
     def with_speech(
-        *given: Any, quiet: bool = False, verbose: bool = False, **options: Any
+        *given: Any, quiet: bool = False, verbose: bool = False, json: bool = False, **options: Any
     ) -> None:
         if quiet and verbose:
             raise InputError(None, None, "`quiet` and `verbose`", "use one of them")
-        results = not (quiet or options.get("json", False))
-        speak(Speech(results=results, progress=not quiet, details=verbose))
+        results = not (quiet or json)
+        speak(Speech(results=results, progress=not quiet, details=verbose, as_json=json))
         command(*given, **options)
 
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=False)
-        for name, kind in (("quiet", _QUIET), ("verbose", _VERBOSE))
+        for name, kind in (("quiet", _QUIET), ("verbose", _VERBOSE), ("json", _JSON))
+        if as_json or name != "json"
     ]
     parameters = [*signature.parameters.values(), *more]
     with_speech.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -23,7 +23,7 @@ from engine.reading.protocol import Augmentation
 from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
-from jobs._command import ConfigFile, Json
+from jobs._command import ConfigFile
 from jobs._functions import (
     HELP,
     OTHER_MODELS,
@@ -116,7 +116,6 @@ def parameters() -> list[inspect.Parameter]:
             "Print which reads the evaluation will do, as erag plan counts them, and read nothing.",
             False,
         ),
-        inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, annotation=Json, default=False),
         inspect.Parameter(
             "config",
             inspect.Parameter.KEYWORD_ONLY,

@@ -14,7 +14,7 @@ from engine.report.summary import SHARDS
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from jobs._progress import event, shown_progress
-from jobs._results import ANSWER, Shape, print_results, write_results
+from jobs._results import print_results, write_results
 
 _INPUTS = "inputs"
 
@@ -28,14 +28,14 @@ def evaluate_in_shards(
     out: Location,
     store: Location,
     pairs: int,
-    shape: Shape = ANSWER,
+    full: bool = False,
 ) -> Evaluation:
     """Cut the inputs into shards, evaluate them, write every table and the summary, and print it.
 
     Args:
         origin: the command and its files, for the summary; ``named``: where the inputs came from.
         pairs: listed passages of a shard.
-        shape: in which the results are printed.
+        full: whether to print all tables.
     """
     folder = folder_at(out) / SHARDS
     with shown_progress("cutting into shards", "rows") as on_rows:
@@ -62,5 +62,5 @@ def evaluate_in_shards(
             on_event=event,
         )
     content = write_results(result, None, named, out, origin=origin)
-    print_results(result, folder_at(out).shown(), content, shape=shape)
+    print_results(result, folder_at(out).shown(), content, full=full)
     return result

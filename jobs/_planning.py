@@ -17,7 +17,7 @@ from engine.sources.io.locations import Location
 from jobs._options import with_options
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
-from jobs._terminal import say_json, standard_output
+from jobs._terminal import say_json, speech, standard_output
 
 
 def plan_and_print(
@@ -27,7 +27,6 @@ def plan_and_print(
     *,
     store: Location,
     known: Collection[str],
-    as_json: bool = False,
 ) -> Forecast:
     """Plan an evaluation, or a study, and print what it will take.
 
@@ -38,7 +37,6 @@ def plan_and_print(
         asked: what the plan is asked.
         store: the read store, which keeps the reads of the probe.
         known: the fields that are options, for the lines that name some.
-        as_json: print figures as JSON instead.
     """
     settings = list(conditions.values())
     refuse_both(asked, settings[0].running.pool())
@@ -59,7 +57,7 @@ def plan_and_print(
             on_progress=on_progress,
             on_event=event,
         )
-    if as_json:
+    if speech().as_json:
         say_json(report.content(made))
     console = standard_output()
     for part in report.shown(made):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -20,23 +19,7 @@ from engine.report.results import outputs as outputs
 from engine.sources.io.locations import Location
 from jobs._evaluation_options import parameters
 from jobs._options import with_options
-from jobs._terminal import say_json, standard_output
-
-
-@dataclass(frozen=True)
-class Shape:
-    """In which results are printed.
-
-    Attributes:
-        full: all tables and notes, instead of the answer.
-        as_json: the summary, instead of either.
-    """
-
-    full: bool = False
-    as_json: bool = False
-
-
-ANSWER = Shape()
+from jobs._terminal import say_json, speech, standard_output
 
 
 def write_results(
@@ -57,19 +40,20 @@ def print_results(
     out: str,
     content: dict[str, Any],
     study: Study | None = None,
-    shape: Shape = ANSWER,
+    *,
+    full: bool = False,
 ) -> None:
-    """Print the answer, or what else ``shape`` says.
+    """Print the answer, with ``full`` all tables and what stands around them; or the summary as JSON.
 
     Args:
         out: where the results are, without credentials.
         content: what ``summary.json`` has.
     """
-    if shape.as_json:
+    if speech().as_json:
         say_json(content)
         return
     console = standard_output()
-    parts = _all_parts(result, out, study) if shape.full else answer.shown(result, out, study)
+    parts = _all_parts(result, out, study) if full else answer.shown(result, out, study)
     known = _fields()
     for part in parts:
         if isinstance(part, str):

@@ -37,11 +37,13 @@ class Speech:
         results: on standard output, but for JSON that was asked for.
         progress: on standard error.
         details: on standard error, where settings come from, and how an unforeseen error came about.
+        as_json: what JSON is said instead of results.
     """
 
     results: bool = True
     progress: bool = True
     details: bool = False
+    as_json: bool = False
 
 
 _speech = Speech()

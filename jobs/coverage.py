@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,12 +31,12 @@ from engine.sources.queries.users import read_user_queries
 from engine.wording import counted
 from jobs._command import ConfigFile, command_line, run_command, spoken
 from jobs._progress import shown_progress
-from jobs._terminal import standard_output, warn_of_code
+from jobs._terminal import say_json, speech, standard_output, warn_of_code
 
 _NAMES = (CLUSTERS, ASSIGNMENTS, PAGE, SUMMARY)
 
 
-@spoken
+@partial(spoken, as_json=True)
 def coverage(
     *,
     queries: Path,
@@ -84,7 +85,7 @@ def coverage(
         name: masked(str(locate(path)))
         for name, path in (("queries", queries), ("user_queries", user_queries))
     }
-    origin = None if out is None else Origin(command_line(), input_files(files))
+    origin = Origin(command_line(), input_files(files))
 
     def vectors(texts: list[str]) -> Any:
         with shown_progress("encoding", "queries") as on_progress:
@@ -92,8 +93,11 @@ def coverage(
 
     result = measure(evaluation.table, users.table, vectors, clusters=clusters, seed=seed)
     unanswerable = {"queries": evaluation.unanswerable, "user_queries": users.unanswerable}
+    summary = report.summarize(result, spec, files, unanswerable, origin)
     if out is not None:
-        _write(result, report.summarize(result, spec, files, unanswerable, origin), out)
+        _write(result, summary, out)
+    if speech().as_json:
+        say_json(summary)
     _print(result, left_out=sum(unanswerable.values()), out=out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,9 +28,9 @@ from engine.sources.passages.cut import passages
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
-from jobs._command import ConfigFile, Json, run_command, spoken
+from jobs._command import ConfigFile, run_command, spoken
 from jobs._progress import event, shown_progress
-from jobs._results import Shape, outputs
+from jobs._results import outputs
 from jobs._signals import keeps
 from jobs._terminal import say
 from jobs.evaluate import evaluate_and_report, name_files
@@ -73,7 +74,7 @@ SETTINGS: dict[QuestionSet, Settings] = {
 }
 
 
-@spoken
+@partial(spoken, as_json=True)
 def demo(
     *,
     task: QuestionSet = "short-answer",
@@ -81,7 +82,6 @@ def demo(
     out: Path = Path("demo-out"),
     actors: int | None = None,
     full: bool = False,
-    json: Json = False,
     config: ConfigFile = None,
 ) -> None:
     """Evaluate BM25 on 106 Wikipedia articles with a small language model; nothing is downloaded.
@@ -110,16 +110,16 @@ def demo(
     require_output(out, directory=True)
     if config is not None:
         refuse_overlap(Inputs({"config": config}, {}), _outputs(out, settings))
-    store, shape = out / "store", Shape(full=full, as_json=json)
+    store = out / "store"
     keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
     some = task == "short-answer" and not all
     with sole_writer(out):
-        _retrieve_and_evaluate(questions(task), settings, out, start=start, some=some, shape=shape)
+        _retrieve_and_evaluate(questions(task), settings, out, start=start, some=some, full=full)
     say(f"{time.perf_counter() - start:.0f} s in all")
 
 
 def _retrieve_and_evaluate(
-    queries_path: Path, settings: Settings, out: Path, *, start: float, some: bool, shape: Shape
+    queries_path: Path, settings: Settings, out: Path, *, start: float, some: bool, full: bool
 ) -> None:
     """The demo's own work, which began at ``start``; with ``some`` of its questions only."""
     store = out / "store"
@@ -155,7 +155,7 @@ def _retrieve_and_evaluate(
         files = replace(files, queries=chosen_path)
     inputs = read_inputs(files, k=K)
     conditions = vary(settings, Sweep())
-    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store, shape=shape)
+    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store, full=full)
 
 
 def _outputs(out: Path, settings: Settings) -> Outputs:

@@ -32,7 +32,7 @@ from jobs._in_shards import evaluate_in_shards
 from jobs._options import with_options, with_signature
 from jobs._planning import plan_and_print
 from jobs._progress import event, shown_progress
-from jobs._results import ANSWER, Shape, outputs, print_results, write_results
+from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._terminal import warn_of_code
 
@@ -62,14 +62,13 @@ def evaluate_command() -> Callable[..., None]:
                 PlanSettings(probe_reads=0),
                 store=store,
                 known=options.keys(),
-                as_json=options["json"],
             )
             return
         for place in (out, store):
             require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
-        named, shape = name_files(files), Shape(full=options["full"], as_json=options["json"])
+        named, full = name_files(files), options["full"]
         size = choose(files, conditions.values())
         with sole_writer(out):
             if size.pairs:
@@ -77,16 +76,16 @@ def evaluate_command() -> Callable[..., None]:
                 origin = Origin(command_line(), input_files(named))
                 evaluate_in_shards(
                     files, settings, origin, named,
-                    out=out, store=store, pairs=size.pairs, shape=shape,
+                    out=out, store=store, pairs=size.pairs, full=full,
                 )  # fmt: skip
                 return
             if size.reason:
                 reason = with_options(size.reason)
                 event(f"held as a whole in this process's memory, because of {reason}")
             inputs = read_inputs(files, k=max(condition.k for condition in conditions))
-            evaluate_and_report(inputs, conditions, named, out=out, store=store, shape=shape)
+            evaluate_and_report(inputs, conditions, named, out=out, store=store, full=full)
 
-    return spoken(with_signature(evaluate, parameters()))
+    return spoken(with_signature(evaluate, parameters()), as_json=True)
 
 
 evaluate = evaluate_command()
@@ -99,14 +98,14 @@ def evaluate_and_report(
     *,
     out: Location,
     store: Location,
-    shape: Shape = ANSWER,
+    full: bool = False,
 ) -> Evaluation:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
 
     Args:
         conditions: as ``study.vary`` gives them; several make a study.
         files: where the inputs came from, for the summary.
-        shape: in which the results are printed.
+        full: whether to print all tables.
     """
     done = None
     keeps(_KEPT.format(folder_at(store).shown()))
@@ -122,7 +121,7 @@ def evaluate_and_report(
             done = study(inputs, conditions, store=store, on_progress=on_progress, on_event=event)
             result = done.evaluations[done.main]
     content = write_results(result, inputs, files, out, done, origin)
-    print_results(result, folder_at(out).shown(), content, done, shape)
+    print_results(result, folder_at(out).shown(), content, done, full=full)
     return result
 
 

@@ -51,10 +51,9 @@ def plan_command() -> Callable[..., None]:
             asked,
             store=options["store"] or cache_directory() / "reads",
             known=options.keys(),
-            as_json=options["json"],
         )
 
-    return spoken(with_signature(plan, plan_parameters()))
+    return spoken(with_signature(plan, plan_parameters()), as_json=True)
 
 
 plan = plan_command()

@@ -130,3 +130,13 @@ def test_bad_options_and_files_give_one_line(files, tmp_path, capsys):
         assert erag("coverage", *[part for pair in given.items() for part in pair]) == 2, words
         (line,) = capsys.readouterr().err.splitlines()
         assert words in line
+
+
+def test_json_is_the_summary_also_where_nothing_is_written(files, tmp_path, capsys):
+    given = ("--clusters", 2, "--encoder", save_tiny_encoder(tmp_path / "encoder"), "--json")
+    assert coverage(files, *given) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert coverage(files, *given, "--out", tmp_path / "out") == 0
+    written = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert json.loads(capsys.readouterr().out) == written
+    assert alone["figures"] == written["figures"]
