@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 import polars as pl
 from cyclopts import App, Parameter
 
-from engine.errors import require_least
+from engine.errors import InputError, require_least
 from engine.machine.survey import reading_dtype
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
 from engine.retrieval.dense import IndexOptions
-from engine.retrieval.encoders import PassageEncoderOptions, specify
+from engine.retrieval.encoders import BUNDLED, PassageEncoderOptions, specify
 from engine.retrieval.morphemes import Tokenizer
 from engine.sources.io.files import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
@@ -24,6 +24,7 @@ from engine.sources.passages.read import scan_corpus
 from engine.wording import counted
 from jobs._command import ConfigFile, run_app, spoken
 from jobs._examples import epilogue
+from jobs._options import Models, parts_of
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
 from jobs._sizes import convert_bytes
@@ -129,6 +130,82 @@ def dense(
     indexed = counted(index.passages, "passage[|s]")
     say(f"{indexed} indexed ({spec.dimensions} dimensions, {options.storage}) -> {out}")
     _print_skipped(skipped)
+
+
+@app.command
+def several(
+    *,
+    corpus: str,
+    out: Path,
+    encoder: Models = (BUNDLED,),
+    language: str = "en",
+    tokenizer: Tokenizer | None = None,
+    options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
+    memory: Annotated[int, Parameter(converter=convert_bytes)] = 0,
+    skip_bad: int = 0,
+    config: ConfigFile = None,
+) -> None:
+    """Build an index for BM25 and one for each of several encoders, as the other commands build them.
+
+    Parameters
+    ----------
+    corpus
+        The passages: Parquet (a file or a directory of shards), JSONL, BEIR's or DPR's layout.
+    out
+        Directory of the indexes: bm25, and one named after each encoder.
+    encoder
+        Encoders, as in erag index dense; ENCODER=PRESET for one whose files do not say how it is used,
+        as in intfloat/multilingual-e5-large=e5.
+    language
+        As in erag index bm25.
+    tokenizer
+        As in erag index bm25.
+    memory
+        Memory limit of one actor (1.5GiB).
+    skip_bad
+        Bad records to tolerate.
+    """
+    require_output(out, directory=True)
+    refuse_overlap(
+        Inputs({"corpus": corpus, "config": config}, {"encoder": encoder}), Outputs(folders=[out])
+    )
+    encoders = _encoders(encoder)
+    # What cannot be used is refused before the first index is built.
+    for known in encoders.values():
+        specify(known, memory=memory)
+    bm25(
+        corpus=corpus,
+        out=out / "bm25",
+        language=language,
+        tokenizer=tokenizer,
+        skip_bad=skip_bad,
+    )
+    for name, known in encoders.items():
+        dense(
+            corpus=corpus,
+            out=out / name,
+            encoder=known,
+            options=options,
+            memory=memory,
+            skip_bad=skip_bad,
+        )
+
+
+def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:
+    """The encoders by the names of their indexes, which are the last parts of theirs."""
+    encoders: dict[str, PassageEncoderOptions] = {}
+    for text in parts_of(given):
+        model, _, preset = text.partition("=")
+        name = PurePosixPath(model).name
+        if name in ("", "bm25") or name in encoders:
+            raise InputError(
+                None,
+                None,
+                f"`encoder` {model!r} would be the index {name!r}, which is another's",
+                "give encoders with different names, or build them with erag index dense",
+            )
+        encoders[name] = PassageEncoderOptions(encoder=model, preset=preset or None)
+    return encoders
 
 
 def _print_skipped(skipped: SkipBad) -> None:

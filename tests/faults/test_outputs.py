@@ -47,6 +47,13 @@ COLLISIONS = {
     "index dense --encoder": (
         "index dense --corpus {c} --encoder {OUT} --out {OUT}", {"c": "c", "x": "OUT/config.json"},
     ),
+    "index several --corpus": ("index several --corpus {c} --out {OUT}", {"c": "OUT/bm25/c.parquet"}),
+    "index several --encoder": (
+        "index several --corpus {c} --encoder {OUT} --out {OUT}", {"c": "c", "x": "OUT/config.json"},
+    ),
+    "index several --config": (
+        "index several --corpus {c} --config {x} --out {OUT}", {"c": "c", "x": "OUT/bm25/x.yaml"},
+    ),
     "retrieve --queries": ("retrieve --index {i} --queries {OUT} --out {OUT}", {"x": "OUT"}),
     "retrieve --index": (
         "retrieve --index {OUT} {i} --queries {q} --out {OUT}", {"q": "q", "x": "OUT/segments_1"},

@@ -40,7 +40,7 @@ def save_tiny_encoder(directory, *, seed=7, pooling="mean", normalize=True):
     return directory
 
 
-def save_tiny_bge_m3(directory, words, *, seed=7):
+def save_tiny_bge_m3(directory, words, *, seed=7, pooling="cls"):
     """The files of BAAI/bge-m3 with made weights: XLM-R in ``pytorch_model.bin``, CLS pooling, normalised, no prompts.
 
     Args:
@@ -71,7 +71,7 @@ def save_tiny_bge_m3(directory, words, *, seed=7):
     torch.save(model.state_dict(), directory / "pytorch_model.bin")
     torch.save({"weight": torch.zeros(1, 32)}, directory / "sparse_linear.pt")
     fast.save_pretrained(directory)
-    _save_modules(directory, pooling="cls", normalize=True)
+    _save_modules(directory, pooling=pooling, normalize=True)
     (directory / "sentence_bert_config.json").write_text(
         json.dumps({"max_seq_length": 8192, "do_lower_case": False})
     )
