@@ -20,6 +20,7 @@ from engine.reading.api.settings import is_api
 from engine.reading.api.specify import specify_api
 from engine.reading.costs import ReadingCosts
 from engine.reading.decided import with_references
+from engine.reading.execute import reads_here
 from engine.reading.function_reader import specify_function
 from engine.reading.models.deciding import require_able
 from engine.reading.models.vllm_support import refuse_uneven
@@ -214,6 +215,8 @@ def specify_jobs(
             require_gpus_used(pool, spec.name, spec.gpus)
             if settings.running.decide and spec.metric:
                 require_able(spec)
+        elif executor is None and spec.function and not reads_here(pool, [spec]):
+            spec.function.reader.require_sendable()
         jobs.append(Job(request.ask, request.lists, read_by(spec, executor), prompt))
     return jobs
 

@@ -86,6 +86,14 @@ class ByValue:
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
 
+    def require_sendable(self) -> None:
+        """Refuse a function that cannot be sent, before anything else is done.
+
+        Raises:
+            InputError: it holds something that belongs to this process.
+        """
+        _dumped(self.function)
+
     def __reduce__(self) -> tuple[Callable[[bytes], ByValue], tuple[bytes]]:
         return _restored, (_dumped(self.function),)
 

@@ -19,6 +19,7 @@ from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
+from engine.reading.execute import reads_here
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.reading.reads import Executor, executor_for, one_at_a_time, output_columns
@@ -134,7 +135,7 @@ def certify(
     alone, units = cut(plan.height)
     run, gpu = one_at_a_time(executor) if executor else None, False
     if run is None and units:
-        one = pool if pool.in_process else replace(pool, actors=1)
+        one = pool if reads_here(pool, [spec]) else replace(pool, actors=1)
         run, _, gpu = executor_for(one, plan, [spec])
     in_other_batches, tokens = spec, 0
     if spec.engine == "transformers":  # the others make their batches by themselves

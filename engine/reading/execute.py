@@ -75,10 +75,11 @@ def read_in_process(
 
 
 def reads_here(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> bool:
-    """Whether this process reads; it calls a user's function unless actors are asked for, since nobody else
-    knows what such a function needs.
+    """Whether this process reads; it calls users' functions unless actors are asked for, since nobody knows
+    what such a function needs.
     """
-    return settings.in_process or (settings.actors is None and specs[0].function is not None)
+    functions = len(specs) > 0 and all(spec.function for spec in specs)
+    return settings.in_process or (settings.actors is None and functions)
 
 
 class Asked(NamedTuple):

@@ -62,6 +62,14 @@ class ReaderFunction:
         """Whether its reads go to the store."""
         return self.version is not None
 
+    def require_sendable(self) -> None:
+        """Refuse a function that other processes cannot be given.
+
+        Raises:
+            InputError: it holds something that belongs to this process.
+        """
+        _by_value(self.function).require_sendable()
+
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionSpec:

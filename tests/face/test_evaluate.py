@@ -2,6 +2,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 
 import polars as pl
 import pytest
@@ -190,6 +191,18 @@ def test_the_first_queries_alone_may_be_evaluated(tmp_path):
 def test_an_unknown_option_is_an_error_of_types(tmp_path):
     with pytest.raises(TypeError, match="no setting is called speed"):
         evaluate(tmp_path, speed=3)
+
+
+def test_a_function_that_actors_cannot_be_given_is_refused_before_any_starts(tmp_path):
+    lock = threading.Lock()
+
+    def locked(prompts):
+        with lock:
+            return [last_word(prompt) for prompt in prompts]
+
+    assert evaluate(tmp_path, locked).labels.height > 0
+    with pytest.raises(InputError, match="locked cannot be sent to other processes .*`actors` 0"):
+        evaluate(tmp_path, locked, actors=2)
 
 
 def test_functions_of_one_name_are_refused(tmp_path):

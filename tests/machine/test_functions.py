@@ -105,5 +105,6 @@ def test_a_function_that_holds_what_belongs_to_this_process_is_refused():
         with lock:
             return prompts
 
-    with pytest.raises(InputError, match="guarded cannot be sent to other processes .*lock"):
-        pickle.dumps(ByValue(guarded))
+    for refused in (pickle.dumps, ByValue.require_sendable):
+        with pytest.raises(InputError, match="guarded cannot be sent to other processes .*lock"):
+            refused(ByValue(guarded))

@@ -28,6 +28,7 @@ from engine.machine import device
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, add_counters, add_kinds, set_wanted, share_costs
+from engine.reading.execute import reads_here
 from engine.reading.plan import WANTED
 from engine.reading.reads import Progress, by_model
 from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here
@@ -143,7 +144,7 @@ def _do(
 ) -> None:
     """Read and judge shards: all roles of a model together, model after model; judged with the last one."""
     executor: _Here | _OnRay
-    if work.settings.running.pool().in_process:
+    if reads_here(work.settings.running.pool(), [job.spec for job in work.jobs]):
         executor = _Here(work, host)
     else:
         executor = _OnRay(work, host, on_event)
