@@ -24,6 +24,10 @@ erag index dense --corpus corpus.parquet --out dense
 erag index dense --corpus corpus.parquet --out e5 \
     --encoder intfloat/multilingual-e5-base --passage-prefix "passage: "
 """,
+    "index several": r"""
+erag index several --corpus corpus.parquet --out indexes \
+    --encoder BAAI/bge-m3 intfloat/multilingual-e5-large=e5
+""",
     "retrieve": r"""
 erag retrieve --index bm25 --queries questions.jsonl --out bm25.trec --k 10
 erag retrieve --index bm25 dense --queries questions.jsonl --fuse rrf \

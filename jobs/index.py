@@ -132,7 +132,9 @@ def dense(
     _print_skipped(skipped)
 
 
-@app.command
+# Wide: its parameters are the command's options.
+@app.command(help_epilogue=epilogue("index several"))
+@spoken
 def several(
     *,
     corpus: str,
