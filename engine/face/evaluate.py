@@ -172,4 +172,5 @@ def _named(files: InputFiles | None) -> dict[str, Any]:
         "runs": [place(path) for path in files.run] if files else [],
         **{name: place(files.tables.get(name) if files else None) for name in input_tables()},
         "edits": None,
+        "answers": place(files.answers if files else None),
     }

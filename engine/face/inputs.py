@@ -23,6 +23,7 @@ from engine.face.records import Record, is_path, plain, records
 from engine.face.runs import Texts, runs_of
 from engine.sources.passages.read import passage_table, read_corpus
 from engine.sources.queries.kilt import kilt_row
+from engine.sources.queries.layouts import layout_of, rows_of
 from engine.sources.queries.plain import plain_rows
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.queries.rows import QueryRow
@@ -49,17 +50,20 @@ class Given(NamedTuple):
     tables: Mapping[str, Any] = {}
     limit: int | None = None
 
-    def files(self) -> InputFiles | None:
+    def files(self, *, need_answers: bool = True) -> InputFiles | None:
         """The files, where all inputs are files; None where some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
-        given = [self.queries, self.passages, *runs, *self.tables.values()]
-        if self.answers is not None or not runs or not all(map(is_path, given)):
+        given = [self.queries, *runs, *self.tables.values()]
+        given += [one for one in (self.passages, self.answers) if one is not None]
+        if not runs or not all(map(is_path, given)):
             return None
         return InputFiles(
             queries=self.queries,
             corpus=self.passages,
             run=tuple(runs),
             limit=self.limit,
+            answers=self.answers,
+            need_answers=need_answers,
             tables=dict(self.tables),
         )
 
@@ -72,9 +76,10 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
             from 1.
     """
     k = settings.ranking.k
-    if (files := given.files()) is not None:
+    need_answers = settings.needs_answers()
+    if (files := given.files(need_answers=need_answers)) is not None:
         return read_inputs(files, k=k)
-    query_set = _queries(given, need_answers=_needs_answers(settings))
+    query_set = _queries(given, need_answers=need_answers)
     queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
     texts = Texts() if given.passages is None else None
     all_runs = keyed_by_id(runs_of(given.runs, texts=texts), query_set.table)
@@ -102,12 +107,6 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     )
 
 
-def _needs_answers(settings: Settings) -> bool:
-    """Whether a query without answers is an error: outputs are scored, or looked for in passages."""
-    in_use = settings.annotators_in_use()
-    return settings.reader.end_to_end or any(a.is_the_readers or a.finds_answers for a in in_use)
-
-
 def _queries(given: Given, *, need_answers: bool) -> QuerySet:
     if is_path(given.queries):
         found = read_query_set(given.queries, need_answers=need_answers and given.answers is None)
@@ -122,6 +121,8 @@ def _queries(given: Given, *, need_answers: bool) -> QuerySet:
         rows, unanswerable = list(_query_rows(given.queries)), 0
     if given.answers is not None:
         rows = _with_answers(rows, given.answers)
+    unanswerable += sum(row.unanswerable for row in rows)
+    rows = [row for row in rows if not row.unanswerable]
     _refuse_rows(rows, need_answers=need_answers)
     values = [(row.query_id, row.query, row.answers, row.provenance) for row in rows]
     table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
@@ -157,6 +158,9 @@ def _query_record(key: str, value: Any) -> Record:
 
 def _with_answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
     """The rows with the answers that were given apart, by id or by text, instead of their own."""
+    if is_path(answers):
+        file = rows_of(answers, layout_of(answers), answers_alone=True)[0]
+        answers = {row.query_id: row.answers for row in file}
     if not isinstance(answers, Mapping):
         raise InputError(
             _ANSWERS,

@@ -8,9 +8,16 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from engine import tables
 from engine.errors import InputError
 from engine.face.records import Record, is_path, is_table, plain, records
+from engine.sources.fields import (
+    DOC_ID_FIELDS,
+    QUERY_FIELDS,
+    QUERY_ID_FIELDS,
+    TEXT_FIELDS,
+    TITLE_FIELDS,
+    first_of,
+)
 from engine.sources.runs.read import (
     by_rank,
     by_score,
@@ -19,13 +26,18 @@ from engine.sources.runs.read import (
     require_new_name,
     twice_in_parquet,
 )
-from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
+from engine.sources.runs.records import RESULTS
+from engine.sources.runs.texts import id_of
+from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
 from engine.wording import quoted
 
-# What columns are called, in the engine and elsewhere (PyTerrier, BEIR, ir_measures, LangChain, Haystack).
-_QUERY_IDS = (QUERY_ID, "qid", "query-id", "q_id")
-_DOC_IDS = (DOC_ID, "docno", "docid", "corpus-id", "passage_id", "id", "_id")
-_TEXTS = (TEXT, "contents", "content", "page_content")
+# What columns are called: as in files, and as PyTerrier, BEIR and ir_measures have them.
+_DOC_IDS = (*DOC_ID_FIELDS, "docno", "corpus-id")
+_QUERY_IDS = (
+    *(name for name in QUERY_ID_FIELDS if name not in DOC_ID_FIELDS),
+    *("query-id", "q_id"),
+    *(name for name in QUERY_FIELDS if name not in TEXT_FIELDS),
+)
 _FORM = (
     "give {query_id: {doc_id: score}}, {query_id: [doc_id, …]}, {query_id: [text, …]} without "
     "`passages`, a frame with query_id, doc_id and score or rank, a file, or several by name"
@@ -35,20 +47,19 @@ _WHAT = "runs"
 
 @dataclass
 class Texts:
-    """Passages that runs carry, and the ids of those that are known by their text alone.
+    """Passages that runs carry.
 
     Attributes:
         records: by document id.
     """
 
     records: dict[str, Record] = field(default_factory=dict)
-    _ids: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, doc_id: str | None, record: Record) -> str:
-        """Take a passage; its id, which is made for one that has none: the same for the same text."""
-        text, title = record[TEXT], record.get(TITLE) or ""
+        """Take a passage; its id, which is made of its text where it has none, as for files."""
+        text = record[TEXT]
         if doc_id is None:
-            doc_id = self._ids.setdefault((title, text), f"passage-{len(self._ids) + 1}")
+            doc_id = id_of(text)
         known = self.records.setdefault(doc_id, {**record, DOC_ID: doc_id})
         if known[TEXT] != text:
             raise InputError(
@@ -132,8 +143,9 @@ def _has_names(given: Mapping[Any, Any]) -> bool:
 
 
 def _is_row(value: Any) -> bool:
-    """Whether this is a row of a run: a dictionary that says of which query."""
-    return isinstance(value, Mapping) and any(name in value for name in _QUERY_IDS)
+    """Whether this is a row of a run, or a list of one: a dictionary that says of which query."""
+    names = (*_QUERY_IDS, *RESULTS)
+    return isinstance(value, Mapping) and any(name in value for name in names)
 
 
 def _tables(name: str, given: Any, texts: Texts | None) -> Iterator[pl.DataFrame]:
@@ -147,10 +159,17 @@ def _tables(name: str, given: Any, texts: Texts | None) -> Iterator[pl.DataFrame
         return
     by_system: dict[str, list[Listed]] = {}
     for number, record in enumerate(records(given, name or _WHAT), 1):
-        system = name or str(record.get(RUN) or "run")
-        by_system.setdefault(system, []).append(_of_record(name or _WHAT, number, record, texts))
-    for system, listed in by_system.items():
-        yield _ranked(system, listed)
+        system = by_system.setdefault(name or str(record.get(RUN) or "run"), [])
+        items = next((record[key] for key in RESULTS if isinstance(record.get(key), list)), None)
+        if items is None:
+            system.append(_of_record(name or _WHAT, number, record, texts))
+            continue
+        query_id = first_of(record, (*QUERY_ID_FIELDS, *_QUERY_IDS))
+        if query_id is None:
+            raise InputError(name or _WHAT, number, "a list without a query", _FORM)
+        system.extend(_of_mapping({query_id: items}, texts))
+    for called, listed in by_system.items():
+        yield _ranked(called, listed)
 
 
 def _of_mapping(given: Mapping[Any, Any], texts: Texts | None) -> Iterator[Listed]:
@@ -179,8 +198,8 @@ def _of_mapping(given: Mapping[Any, Any], texts: Texts | None) -> Iterator[Liste
 
 def _of_record(name: str, number: int, record: Record, texts: Texts | None) -> Listed:
     """A row of a frame, or an item of a list of documents."""
-    query_id, doc_id = _first(record, _QUERY_IDS), _first(record, _DOC_IDS)
-    text = _first(record, _TEXTS)
+    query_id, doc_id = first_of(record, _QUERY_IDS), first_of(record, _DOC_IDS)
+    text, title = first_of(record, TEXT_FIELDS), first_of(record, TITLE_FIELDS)
     if query_id is None or (doc_id is None and (texts is None or text is None)):
         lacks = "query" if query_id is None else "document"
         raise InputError(name, number, f"a row without the id of a {lacks}", _FORM)
@@ -190,8 +209,9 @@ def _of_record(name: str, number: int, record: Record, texts: Texts | None) -> L
             raise InputError(name, number, problem, "write ids as texts or whole numbers")
     known = None if doc_id is None else str(doc_id)
     if texts is not None and isinstance(text, str):
-        article = {key: record[key] for key in (TITLE, tables.ARTICLE_ID) if record.get(key)}
-        known = texts.add(known, {TEXT: text, **article})
+        article = {TITLE: title, ARTICLE_ID: record.get(ARTICLE_ID)}
+        given = {key: value for key, value in article.items() if value}
+        known = texts.add(known, {TEXT: text, **given})
     rank, score = record.get(RANK), record.get(SCORE)
     return Listed(
         str(query_id),
@@ -235,7 +255,3 @@ def _number(query_id: str, doc_id: str, value: Any) -> float:
             _FORM,
         )
     return float(value)
-
-
-def _first(record: Record, names: Sequence[str]) -> Any:
-    return next((record[name] for name in names if record.get(name) not in (None, "")), None)

@@ -116,6 +116,31 @@ def test_answers_may_come_apart_by_id_or_by_text():
     assert inputs.queries["answers"].to_list() == [["Oranjestad"], ["George Orwell", "Orwell"]]
 
 
+def test_answers_may_be_a_file(tmp_path, paths):
+    answers = tmp_path / "answers.json"
+    answers.write_text(json.dumps([{"id": "1", "answers": ["O"]}, {"id": "2", "answers": ["G"]}]))
+    texts = {row["id"]: row["question"] for row in QUERIES}
+    for queries, passages, runs in ((texts, PASSAGES, RUN), (paths["q"], paths["c"], paths["r"])):
+        inputs = inputs_of(Given(queries, passages, runs, answers=answers), SETTINGS)
+        assert inputs.queries["answers"].to_list() == [["O"], ["G"]]
+
+
+def test_questions_that_are_marked_as_unanswerable_are_left_out_and_counted():
+    # Rows of SQuAD 2.0, as Hugging Face has them.
+    none = {"id": "3", "question": "who", "answers": {"text": [], "answer_start": []}}
+    inputs = inputs_of(Given([*QUERIES, none], PASSAGES, RUN), SETTINGS)
+    assert inputs.queries["query_id"].to_list() == ["1", "2"]
+    assert [note.amount for note in inputs.notes if note.code == "unanswerable_queries"] == [1]
+
+
+def test_files_of_runs_that_carry_texts_need_no_passages(tmp_path, paths):
+    run = tmp_path / "texts.json"
+    run.write_text(json.dumps({"1": ["Oranjestad is there"], "2": ["nothing here"]}))
+    of_file = inputs_of(Given(paths["q"], None, run), SETTINGS)
+    in_memory = inputs_of(Given(QUERIES, None, {"texts": json.loads(run.read_text())}), SETTINGS)
+    assert inputs_sha256(of_file) == inputs_sha256(in_memory)
+
+
 def test_answers_are_needed_only_where_something_is_held_against_them(paths):
     texts = {row["id"]: row["question"] for row in QUERIES}
     quiet = Settings.of(k=2, annotators=("provenance",), end_to_end=False)

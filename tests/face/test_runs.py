@@ -45,6 +45,11 @@ FRAME = pl.DataFrame(
         make_run(ROWS, "run").select("query_id", "doc_id", "rank", "score", "run"),
         FRAME.sort("score", descending=True).drop("score"),
         [{"query_id": "q2", "doc_id": "c"}, *({"query_id": "q1", "doc_id": d} for d in "ab")],
+        # As results of LangChain, Haystack and FlashRAG are written.
+        [
+            {"query_id": "q1", "results": [{"id": "a"}, {"id": "b"}]},
+            {"query_id": "q2", "documents": ["c"]},
+        ],
         {"run": SCORED},
         {"run": FRAME},
         [SCORED],
@@ -111,7 +116,8 @@ def test_rows_with_texts_keep_their_ids_and_titles():
         {"qid": "q", "docno": "d7", "text": "one", "title": "T", "score": 3.0},
         {"qid": "q", "page_content": "two", "score": 4.0},
     ]
-    assert ranks(runs_of(rows, texts=texts)) == [("q", "passage-1", 1), ("q", "d7", 2)]
+    # The first 16 digits of the SHA-256 of "two", as for files.
+    assert ranks(runs_of(rows, texts=texts)) == [("q", "3fc4ccfe745870e2", 1), ("q", "d7", 2)]
     assert texts.records["d7"] == {"doc_id": "d7", "text": "one", "title": "T"}
 
 
@@ -128,6 +134,7 @@ def test_rows_with_texts_keep_their_ids_and_titles():
         ({"q": ["a", "a"]}, "query 'q' lists the document 'a' twice"),
         ({"q": [["a"]]}, "query 'q' lists ['a']"),
         ([{"query_id": "q", "score": 1}], "runs:1: a row without the id of a document"),
+        ([{"results": ["a", "b"]}], "runs:1: a list without a query"),
         ([{"doc_id": "d", "query_id": "q"}, {"doc_id": "d"}], "runs:2: a row without the id of a query"),
         ([{"doc_id": 1.5, "query_id": "q"}], "runs:1: the id 1.5; write ids as texts or whole"),
         ({"x": [{"query_id": "q", "doc_id": "d"}], "y": ["no.trec"]}, "y:1: is a row of the type str"),
