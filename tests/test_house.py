@@ -152,6 +152,8 @@ def test_folders_within_a_room_import_one_way():
         ),
         ("openai", {"reading/api/client.py"}),
         ("jnius", {"retrieval/java.py"}),
+        ("datasets", {"sources/data_sets.py"}),
+        ("ir_datasets", {"sources/data_sets.py"}),
         ("faiss", {"query_coverage/clusters.py", "retrieval/approximate.py", "retrieval/flat.py"}),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.masking import masked
+from engine.sources.data_sets import identity_of, is_data_set
 from engine.sources.io.locations import (
     Location,
     file_system,
@@ -48,6 +49,8 @@ def identity(place: Location) -> str:
         OSError: a path that cannot be opened.
     """
     place = locate(place)
+    if is_data_set(place):
+        return identity_of(place)
     files = list_files(place) if is_directory(place) else [place]
     marks: list[list[object]] = []
     left = READ

@@ -14,6 +14,7 @@ from typing import IO, Any, cast
 
 from engine.errors import InputError
 from engine.masking import MASK
+from engine.sources.data_sets import is_data_set
 from engine.sources.io.spool import open_local
 from engine.wording import quoted
 
@@ -28,11 +29,13 @@ DAMAGE = (EOFError, OSError, zlib.error)
 
 
 def locate(path: Location) -> Location:
-    """An address as a string; ``file://`` addresses and everything else as a Path.
+    """An address, or the name of a data set, as a string; ``file://`` addresses and everything else as a Path.
 
     ``Path("s3://bucket/x")`` folds two slashes into one; they are restored here, since options of
     the command line may be paths.
     """
+    if is_data_set(path):
+        return str(path)
     scheme = _SCHEME.match(str(path))
     if scheme is None:
         return Path(path)
@@ -59,6 +62,8 @@ def suffix_of(path: Location) -> str:
 def is_directory(path: Location) -> bool:
     """Whether a directory (or its equivalent in an object store) exists."""
     path = locate(path)
+    if is_data_set(path):
+        return False
     if isinstance(path, Path):
         with _path_reported(path):
             return path.is_dir()
@@ -74,6 +79,8 @@ def require_file(path: Location, what: str) -> Location:
         InputError: there is no such file; ``what`` describes what is expected.
     """
     path = locate(path)
+    if is_data_set(path):
+        raise InputError(path, None, "is a data set, which cannot be read here", f"give {what}")
     if is_directory(path):
         raise InputError(path, None, "is a directory", f"give {what}")
     if not _exists(path):

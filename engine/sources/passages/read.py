@@ -10,6 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.files import is_text
@@ -54,6 +55,7 @@ def scan_corpus(
 
     The name decides the layout:
 
+    - ``irds:…``, ``hf:…``: a data set (``engine.sources.data_sets``);
     - ``.parquet``: the corpus table, or columns called as the fields of JSONL;
     - a directory: its ``*.parquet`` files ordered by name, or a BEIR data set with a
       ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
@@ -108,6 +110,9 @@ def read_corpus(
 
 
 def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+    if is_data_set(path):
+        yield from _data_set_batches(path, skip)
+        return
     if not is_directory(path):
         yield from _file_batches(require_file(path, _WHAT), skip)
         return
@@ -144,6 +149,20 @@ def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
             lines, rows = [], []
     if rows:
         yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
+
+
+def _data_set_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+    rows: list[_Row] = []
+    for record in records_of(path, "docs"):
+        try:
+            rows.append(_passage(path, None, record))
+        except InputError as error:
+            skip.tolerate(error)
+        if len(rows) == BATCH_ROWS:
+            yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), None)
+            rows = []
+    if rows:
+        yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), None)
 
 
 def _parquet_batches(path: Location) -> Iterator[_Batch]:
@@ -194,7 +213,7 @@ def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
         yield number, row
 
 
-def _passage(path: Location, number: int, record: dict[str, Any]) -> _Row:
+def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row:
     doc_id = first_of(record, DOC_ID_FIELDS)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
         raise InputError(path, number, "a passage without an id", "add a doc_id")

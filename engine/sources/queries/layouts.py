@@ -11,6 +11,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.articles.squad import is_squad
+from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import (
     ANSWER_FIELDS,
     ARTICLE_FIELDS,
@@ -29,7 +30,7 @@ from engine.sources.queries.rows import QueryRow, clean_row
 from engine.sources.queries.squad import squad_rows
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 
-Layout = Literal["parquet", "kilt", "plain", "table", "squad", "triviaqa"]
+Layout = Literal["parquet", "kilt", "plain", "table", "squad", "triviaqa", "data set"]
 
 WHAT = f"{KILT}, or JSONL, JSON, CSV or Parquet with query and answers, or a SQuAD document"
 
@@ -44,6 +45,7 @@ _BATCH = 10_000
 def layout_of(path: Location) -> Layout:
     """The layout of a file of queries.
 
+    - ``data set``: a name that begins with ``irds:`` or ``hf:``;
     - ``parquet``: by the name;
     - ``triviaqa``: one JSON document that begins with ``Data``;
     - ``squad``: one JSON document with ``data`` (``is_squad``);
@@ -53,6 +55,8 @@ def layout_of(path: Location) -> Layout:
     Raises:
         InputError: there is no such file, or it cannot be read.
     """
+    if is_data_set(path):
+        return "data set"
     if suffix_of(path) == ".parquet":
         return "parquet"
     start = start_of(path, WHAT)
@@ -90,6 +94,8 @@ def rows_of(
     records: Iterable[tuple[int | None, Mapping[str, Any]]]
     if layout == "triviaqa":
         records = _triviaqa_records(path)
+    elif layout == "data set":
+        records = ((None, record) for record in records_of(path, "queries"))
     elif layout == "plain":
         records = read_json_records(path, WHAT)
     else:

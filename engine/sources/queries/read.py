@@ -9,6 +9,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.data_sets import is_data_set
 from engine.sources.io.locations import (
     Location,
     is_directory,
@@ -126,6 +127,8 @@ def line_of(path: Location, query_id: str) -> int | None:
 
 
 def _file(path: Location) -> Location:
+    if is_data_set(path):
+        return str(path)
     if is_directory(path):
         for file in list_files(path):
             if name_of(file) in ("queries.jsonl", "queries.jsonl.gz", "queries.jsonl.bz2"):

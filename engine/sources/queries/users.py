@@ -10,6 +10,7 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.data_sets import is_data_set
 from engine.sources.io.json_records import read_json_records
 from engine.sources.io.lines import read_lines, start_of
 from engine.sources.io.locations import Location, is_directory, locate, name_of, require_file
@@ -34,7 +35,7 @@ def read_user_queries(path: Location) -> QuerySet:
             ``read_query_set`` refuses.
     """
     path = locate(path)
-    if is_directory(path):
+    if is_directory(path) or is_data_set(path):
         return read_query_set(path, need_answers=False)
     require_file(path, _WHAT)
     if _is_text(path):

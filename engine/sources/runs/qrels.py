@@ -10,6 +10,8 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.data_sets import is_data_set, records_of
+from engine.sources.fields import first_of
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, require_file, suffix_of
@@ -22,6 +24,9 @@ _WHAT = (
     'qrels: TREC lines "query 0 document label", BEIR\'s "query-id corpus-id score", Parquet, or JSON '
     "{query: {document: label}}"
 )
+_QUERY_IDS = ("query_id", "query-id", "qid")
+_DOC_IDS = ("doc_id", "corpus-id", "docid")
+_LABELS = ("label", "relevance", "score")
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 
@@ -37,20 +42,12 @@ def read_qrels(path: Location) -> pl.DataFrame:
         InputError: the file is unreadable or empty, a line has another number of columns, a label
             is not a finite number, or a document is judged twice for a query.
     """
+    if is_data_set(path):
+        return _checked(_of_data_set(path), path)
     path = require_file(path, _WHAT)
     if suffix_of(path) == ".parquet":
         frame = tables.conform(read_parquet(path, tables.QRELS), tables.QRELS, path)
-        duplicates = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
-        if not duplicates.is_empty():
-            query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)
-            raise InputError(
-                path,
-                None,
-                f"query {quoted(query_id)} judges {quoted(doc_id)} twice",
-                "keep one judgment",
-            )
-        if not frame[LABEL].is_finite().all():
-            raise InputError(path, None, "a label is not a finite number", "write finite numbers")
+        frame = _checked(frame, path)
     elif is_dictionary(path, _WHAT):
         frame = _from_json(path)
     else:
@@ -99,6 +96,35 @@ def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
             f"{query_id}\t{doc_id}\t{number!r}\n" if beir else f"{query_id} 0 {doc_id} {number}\n"
         )
     write_text("".join(lines), path)
+
+
+def _checked(frame: pl.DataFrame, path: Location) -> pl.DataFrame:
+    duplicates = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
+    if not duplicates.is_empty():
+        query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)
+        raise InputError(
+            path,
+            None,
+            f"query {quoted(query_id)} judges {quoted(doc_id)} twice",
+            "keep one judgment",
+        )
+    if not frame[LABEL].is_finite().all():
+        raise InputError(path, None, "a label is not a finite number", "write finite numbers")
+    return frame
+
+
+def _of_data_set(path: Location) -> pl.DataFrame:
+    """The judgments of a data set: of ir_datasets, or rows named as BEIR's or ours."""
+    rows = [
+        tuple(first_of(record, names) for names in (_QUERY_IDS, _DOC_IDS, _LABELS))
+        for record in records_of(path, "qrels")
+    ]
+    frame = pl.DataFrame(
+        rows, schema=[QUERY_ID, DOC_ID, LABEL], orient="row", infer_schema_length=None
+    )
+    if frame.is_empty():
+        raise InputError(path, None, "holds no judgments", f"give {_WHAT}")
+    return tables.conform(frame, tables.QRELS, path)
 
 
 def _from_json(path: Location) -> pl.DataFrame:

@@ -1,0 +1,174 @@
+"""Data sets by name: ``irds:ID`` of ir_datasets, and ``hf:NAME[:CONFIG[:SPLIT]]`` of the Hugging Face cache.
+
+Both are read from this machine alone: nothing is downloaded, also where the libraries would do so. Records have
+the fields of the data set; queries, passages and judgments go by the names of ``engine.sources.fields``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+from engine.errors import InputError
+from engine.sources.fields import QUERY_FIELDS, TEXT_FIELDS
+
+Kind = Literal["queries", "docs", "qrels"]
+_IRDS, _HF = "irds:", "hf:"
+_NAMES: dict[Kind, str] = {"queries": "queries", "docs": "passages", "qrels": "judgments"}
+
+
+def is_data_set(place: str | Path) -> bool:
+    """Whether a location names a data set, and not a file. (A file of such a name is ``./irds:…``.)
+
+    ``hf://…`` is an address of a single file, which fsspec opens.
+    """
+    scheme, colon, name = str(place).partition(":")
+    return f"{scheme}{colon}" in (_IRDS, _HF) and not name.startswith("/")
+
+
+def records_of(place: str | Path, kind: Kind) -> Iterator[dict[str, Any]]:
+    """Yield the queries, passages or judgments of a data set.
+
+    Args:
+        place: ``irds:`` or ``hf:`` and the name; of a Hugging Face data set with several configurations or
+            splits, these too.
+        kind: what is wanted; a split of a Hugging Face data set holds one kind of rows.
+
+    Raises:
+        InputError: the library is not installed, or there is no such data set on this machine.
+    """
+    name = str(place)
+    if name.startswith(_IRDS):
+        return _of_irds(name, name.removeprefix(_IRDS), kind)
+    return iter(_of_hugging_face(name))
+
+
+def identity_of(place: str | Path) -> str:
+    """64 hexadecimal digits that change when a Hugging Face data set does; ir_datasets names versions itself.
+
+    Raises:
+        InputError: as ``records_of``.
+    """
+    name = str(place)
+    if name.startswith(_IRDS):
+        _require("ir_datasets", name)
+        state = importlib.metadata.version("ir_datasets")
+    else:
+        state = str(_of_hugging_face(name)._fingerprint)
+    return hashlib.sha256(f"{name} {state}".encode()).hexdigest()
+
+
+def _require(library: str, place: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        raise InputError(
+            place,
+            None,
+            f"needs {library}, which is not installed",
+            "pip install 'erag-engine[datasets]'",
+        )
+
+
+class _WouldDownload(BaseException):
+    """What ir_datasets is given in place of the network; an Exception it would report, and try elsewhere."""
+
+
+def _refuse_download(*_: object) -> Any:
+    raise _WouldDownload
+
+
+def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
+    _require("ir_datasets", place)
+    import ir_datasets
+    from ir_datasets.util import download
+
+    kinds = [
+        download.RequestsDownload,
+        download.GoogleDriveDownload,
+        download.GoogleCloudBucketStream,
+    ]
+    remedy = f"fetch it first: ir_datasets export {name} {kind} > /dev/null"
+    try:
+        with contextlib.ExitStack() as patched:
+            for one in kinds:
+                patched.enter_context(mock.patch.object(one, "stream", _refuse_download))
+            found = ir_datasets.load(name)
+            if not getattr(found, f"has_{kind}")():
+                raise InputError(place, None, f"has no {_NAMES[kind]}", "give another data set")
+            for record in getattr(found, f"{kind}_iter")():
+                yield _named(record, kind)
+    except KeyError:
+        raise InputError(
+            place, None, "ir_datasets knows no such data set", "see ir_datasets list"
+        ) from None
+    except _WouldDownload:
+        raise InputError(place, None, "is not on this machine", remedy) from None
+    except (OSError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        raise InputError(place, None, f"cannot be read ({reason})", remedy) from None
+
+
+def _named(record: Any, kind: Kind) -> dict[str, Any]:
+    """A record of ir_datasets, with a text where it has only parts of one; tuples are lists."""
+    fields = {n: list(v) if isinstance(v, tuple) else v for n, v in record._asdict().items()}
+    texts = {"queries": QUERY_FIELDS, "docs": TEXT_FIELDS, "qrels": ()}[kind]
+    if texts and not any(isinstance(fields.get(text), str) for text in texts):
+        fields["text"] = record.default_text()
+    return fields
+
+
+def _of_hugging_face(place: str) -> Any:
+    """The split of a data set, as ``datasets`` has it."""
+    _require("datasets", place)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import datasets
+    import huggingface_hub
+
+    name, _, rest = place.removeprefix(_HF).partition(":")
+    config, _, split = rest.partition(":")
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity_error()
+    try:
+        with (
+            mock.patch.object(datasets.config, "HF_HUB_OFFLINE", True),
+            mock.patch.object(huggingface_hub.constants, "HF_HUB_OFFLINE", True),
+        ):
+            found = datasets.load_dataset(_snapshot(name) or name, config or None)
+    except Exception as error:  # whatever the library raises where something is missing
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
+        raise InputError(
+            place,
+            None,
+            f"cannot be loaded from the cache ({reason})",
+            f"fetch it first, hf download --repo-type dataset {name}; or name the configuration, "
+            f"hf:{name}:CONFIG:SPLIT",
+        ) from None
+    if not isinstance(found, Mapping):
+        return found
+    if split in found:
+        return found[split]
+    if split or len(found) > 1:
+        raise InputError(
+            place,
+            None,
+            f"has no split {split!r}" if split else "has several splits",
+            f"give one of them, {', '.join(map(str, found))}, as in hf:{name}:{config}:{next(iter(found))}",
+        )
+    return next(iter(found.values()))
+
+
+def _snapshot(name: str) -> str | None:
+    """The directory of a data set that was fetched from the hub as files; None where there is none."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return str(snapshot_download(name, repo_type="dataset", local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError):
+        return None
