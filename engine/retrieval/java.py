@@ -7,7 +7,8 @@ Pyserini 1.6 needs Java 21 and two things that many machines lack:
   falls back to its scalar code; results are the same).
 - its encoders: importing ``pyserini.search.lucene`` imports them all, and with them torch,
   transformers and an OpenAI client that fails without a key, which takes ten seconds on one laptop
-  core. BM25 uses none of them; with an empty module in their place, the import takes under three.
+  core. BM25 uses none of them, nor pandas, nor the list of indexes that can be downloaded, which
+  costs a call of Java for each; with empty modules in their place, the import takes one second.
 """
 
 from __future__ import annotations
@@ -87,8 +88,12 @@ def _has_module(home: Path, name: str) -> bool:
     return f"{name}@" in modules.stdout
 
 
-class _NoEncoders(ModuleType):
-    """Replaces ``pyserini.encode``: every name can be imported, none can be used."""
+# What Pyserini imports and BM25 does not use.
+_UNUSED = ("pyserini.encode", "pyserini.prebuilt_index_info", "pandas")
+
+
+class _Nothing(ModuleType):
+    """Replaces a module: every name can be imported, none can be used."""
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
@@ -121,8 +126,9 @@ def pyserini(name: str) -> ModuleType:
         jnius_config._erag_options = True
         # Lucene would warn on standard error about the missing module, which was left out above.
         add_options("-Djava.util.logging.config.file=/dev/null")
-    if "pyserini.encode" not in sys.modules:
-        sys.modules["pyserini.encode"] = _NoEncoders("pyserini.encode")
+    for unused in _UNUSED:
+        if unused not in sys.modules:
+            sys.modules[unused] = _Nothing(unused)
     module = importlib.import_module(name)
     _quiet_lucene()
     return module

