@@ -129,9 +129,10 @@ def grows(tokenizer: Any) -> bool:
     methods = (getattr(type(tokenizer), name, None) for name in _METHODS)
     if [getattr(method, "__module__", "") for method in methods] != list(_METHODS.values()):
         return False
-    decoder = json.loads(tokenizer.backend_tokenizer.to_str())["decoder"]
-    if decoder is None:
+    made = tokenizer.backend_tokenizer.decoder
+    if made is None:
         return True
+    decoder = json.loads(made.__getstate__())  # as it is written in tokenizer.json
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     kinds = [step["type"] for step in steps]
     # Behind what joins the tokens, a step is done to the whole text: all may be lost but at its beginning.
