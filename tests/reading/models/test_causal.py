@@ -4,10 +4,13 @@ What the bundled model is needed for is tested with it, in fp32; the rest with a
 the same family and with the same tokenizer.
 """
 
+import functools
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.reading.models.causal import CausalReader
@@ -19,6 +22,8 @@ PASSAGES = [
     ("Apollo 8", "Apollo 8 was launched on December 21, 1968, with Borman, Lovell and Anders."),
     ("Aardvark", "The aardvark " + "digs for ants and termites at night " * 12),
 ]
+# Of the random models, of the bundled one's 49,152 tokens.
+VOCABULARY = 8192
 QUESTIONS = ["what is the capital of aruba", "when was apollo 8 launched", "who eats ants"]
 
 
@@ -38,11 +43,17 @@ def generate(spec, prompts):
     texts = []
     for (prompt,) in prompts:
         ids = tokenizer(prompt, return_tensors="pt")
+        length = ids["input_ids"].shape[1]
+
+        # Its own stop strings look through the vocabulary first, once for every prompt.
+        def ended(written, _, length=length):
+            return torch.tensor(["\n" in tokenizer.decode(written[0, length:])])
+
         out = model.generate(
             **ids, max_new_tokens=spec.max_new_tokens, do_sample=False, pad_token_id=0,
-            stop_strings=["\n"], tokenizer=tokenizer,
+            stopping_criteria=[ended],
         )  # fmt: skip
-        text = tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+        text = tokenizer.decode(out[0, length:], skip_special_tokens=True)
         texts.append(text.split("\n")[0].strip())
     return texts
 
@@ -67,7 +78,8 @@ def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts):
     reader = CausalReader(bundled_spec)
     batched = reader.read(prompts)
     assert [r.output for r in batched] == generated
-    assert [reader.read([p])[0].output for p in prompts] == generated
+    # Alone some of them; those of the random models are all read so.
+    assert [reader.read([p])[0].output for p in prompts[:2]] == generated[:2]
     assert not any(r.truncated or r.failure for r in batched)
     assert any("Oranjestad" in text for text in generated)  # the model does answer
 
@@ -138,7 +150,7 @@ def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundle
     many = [
         prompt.render(question, PASSAGES[i:] + PASSAGES[:i][: i % 2])
         for question in QUESTIONS
-        for i in range(3)
+        for i in range(2)
     ]
     together = CausalReader(spec).read(many)
     reader = CausalReader(replace(spec, batch_tokens=1))
@@ -181,7 +193,7 @@ def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(bundled_sp
 
 
 def test_long_prompts_lose_passages_and_never_the_question(spec, prompts):
-    limit = 150
+    limit = 190
     reader = CausalReader(replace(spec, max_input_tokens=limit))
     fits, cut = reader.read([prompts[0], prompts[2]])
     assert not fits.truncated
@@ -243,12 +255,24 @@ def test_out_of_memory_ends_in_the_same_outputs(spec, prompts, generated, monkey
     assert (reader._allowance.bytes, reader._model._most) == (whole, chunk)
 
 
+@functools.cache
+def small_tokenizer(path):
+    """The bundled tokenizer with the first of its tokens and merges only: loading all takes most of a test."""
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    whole = json.loads(tokenizer.backend_tokenizer.to_str())
+    kept = {token: i for token, i in whole["model"]["vocab"].items() if i < VOCABULARY}
+    merges = [pair for pair in whole["model"]["merges"] if "".join(pair) in kept]
+    whole["model"] |= {"vocab": kept, "merges": merges}
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(whole))
+    return tokenizer
+
+
 def tiny_models():
     """Small random models of several families: grouped or not, other position codes, soft caps."""
     from transformers import Gemma2Config, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config
 
     shape = {
-        "vocab_size": 49152,
+        "vocab_size": VOCABULARY,
         "hidden_size": 32,
         "intermediate_size": 64,
         "num_hidden_layers": 2,
@@ -259,7 +283,7 @@ def tiny_models():
     return {
         "llama": LlamaConfig(**shape),
         "qwen2": Qwen2Config(**shape),
-        "gpt2": GPT2Config(vocab_size=49152, n_embd=32, n_layer=2, n_head=4, n_positions=2048),
+        "gpt2": GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=2048),
         # soft caps and windows that matter at this length
         "gemma2": Gemma2Config(**shape, head_dim=8, sliding_window=64, attn_logit_softcapping=1.0),
         "mistral": MistralConfig(**shape, sliding_window=40),
@@ -267,7 +291,7 @@ def tiny_models():
 
 
 def save_random_model(family, bundled_spec, directory):
-    """A random model and the bundled one's tokenizer as a directory."""
+    """A random model and the bundled one's tokenizer, made smaller, as a directory."""
     config = tiny_models()[family]
     config.eos_token_id = config.bos_token_id = config.pad_token_id = 2
     torch.manual_seed(3)
@@ -275,7 +299,7 @@ def save_random_model(family, bundled_spec, directory):
     for weight in model.parameters():  # larger weights: outputs that depend on the prompt
         weight.data *= 3
     model.save_pretrained(directory)
-    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(directory)
+    small_tokenizer(bundled_spec.path).save_pretrained(directory)
     return model
 
 
@@ -300,7 +324,7 @@ def test_position_codes_that_follow_from_the_batch_are_read_one_text_at_a_time(
     config = tiny_models()["llama"]
     config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    small_tokenizer(bundled_spec.path).save_pretrained(tmp_path)
     reader = CausalReader(replace(bundled_spec, path=str(tmp_path)))
     rows = counted(reader, monkeypatch)
     reader.read(prompts)
@@ -313,7 +337,7 @@ def test_a_model_of_few_positions_is_loaded(bundled_spec, tmp_path):
     config.n_positions = 256
     config.eos_token_id = config.bos_token_id = config.pad_token_id = 2
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    small_tokenizer(bundled_spec.path).save_pretrained(tmp_path)
     spec = replace(bundled_spec, path=str(tmp_path), max_new_tokens=4)
     (output,) = CausalReader(spec).read([["what is the capital of aruba"]])
     assert output.failure is None

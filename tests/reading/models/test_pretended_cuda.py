@@ -96,8 +96,8 @@ def test_packed_readers_wait_and_copy_once_a_step(causal, monkeypatch):
         assert outputs == expected
         assert len({output.output for output in outputs}) > 3
         assert gpu.synchronisations <= passes.calls
-        # And one for what prompts have in common.
-        assert gpu.copies <= passes.calls + 1
+        # And two for what all prompts, and some of them, have in common.
+        assert gpu.copies <= passes.calls + 2
         launches.append(gpu.launches / passes.calls)
     assert launches[1] <= 1.1 * launches[0]
 
@@ -112,7 +112,7 @@ def test_reads_that_end_at_different_times_leave_the_rows(causal, monkeypatch):
     assert len(lengths) > 3
     outputs, gpu = on_gpu(lambda: CausalReader(spec), reads, passes)
     assert outputs == expected
-    assert gpu.copies <= passes.calls + 1
+    assert gpu.copies <= passes.calls + 2
 
 
 def test_prompts_with_nothing_computed_before_need_no_mask(causal, monkeypatch):
@@ -202,8 +202,8 @@ def test_fusion_in_decoder_waits_and_copies_once_a_step(fid, monkeypatch):
     ("machine", "memory"),
     [
         ({"memory": 16 * GIB, "bf16": False}, 0),
-        ({"memory": 8 * GIB}, 24 * 2**20),
-        ({"memory": 8 * GIB, "others": 8 * GIB - 24 * 2**20}, 0),
+        ({"memory": 8 * GIB}, 32 * 2**20),
+        ({"memory": 8 * GIB, "others": 8 * GIB - 32 * 2**20}, 0),
     ],
 )
 def test_batches_of_mixed_lengths_stay_in_their_memory(causal, fid, machine, memory, monkeypatch):
@@ -236,7 +236,7 @@ def test_a_shortage_halves_batches_and_is_forgotten(causal, monkeypatch):
     expected = CausalReader(causal["llama"]).read(reads)
     with pretended_cuda(memory=GIB) as gpu:
         reader = CausalReader(causal["llama"])
-        gpu.others = gpu.total - gpu.allocated - 3 * 2**20
+        gpu.others = gpu.total - gpu.allocated - 2**20
         outputs = reader.read(reads)
         assert [o.output for o in outputs] == [o.output for o in expected]
         assert reader.stats.memory_halvings > 0
