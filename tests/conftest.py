@@ -53,6 +53,8 @@ SPEC = ReaderSpec(
 # fits is taken, and groups come before the rest, which takes less time.
 GROUPS = {
     "ray": (
+        "tests/evaluation/sharded/test_decided.py::test_reads_end_early_on_ray_too",
+        "tests/evaluation/sharded/test_stream.py::test_shards_on_ray",
         "tests/machine/test_cluster.py",
         "tests/machine/test_nodes.py",
         "tests/machine/test_tasks.py",
