@@ -1,6 +1,7 @@
 """The rules of the house: imports run one way, each thing has one owner, and the map says where it lives."""
 
 import ast
+import functools
 import graphlib
 import re
 import subprocess
@@ -35,6 +36,7 @@ CODE = ("engine", "jobs", "benchmarks")
 LONGEST, WIDEST, EXCEPTIONS = 80, 8, 5
 
 
+@functools.cache
 def modules(*folders):
     """Module names with their paths, of the folders' Python files."""
     found = {}
@@ -45,13 +47,16 @@ def modules(*folders):
     return found
 
 
+@functools.cache
 def imports(path):
     """Every name that a file imports, wherever in the file: ``package.module`` or ``package.module.name``."""
+    found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
+    return found
 
 
 def room(module):
