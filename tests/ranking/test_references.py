@@ -221,7 +221,7 @@ SCORES = [
 IDS = ["d1", "d10", "d2", "D1", "d", "é", "e", "z", "文", "d-1", "~", "10", "9"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["q1", "q2", "q10"]),
@@ -312,8 +312,8 @@ def test_ragged_runs_equal_ranx():
         import ranx
 
         for seed in range(2):
-            # All queries in both, no equal scores; ranx compiles for half a minute on first use.
-            case = random_case(seed, whole(0, 1, 2, 3), queries=500, complete=True)
+            # All queries in both, no equal scores; ranx is interpreted here (see conftest).
+            case = random_case(seed, whole(0, 1, 2, 3), queries=200, complete=True)
             found = ranx.evaluate(
                 case.qrels(), case.scored("s"), list(RANX_MEASURES.values()), return_mean=False
             )
