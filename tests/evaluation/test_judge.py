@@ -50,7 +50,7 @@ def test_that_no_gold_article_is_listed_is_said_of_every_passage_once(tmp_path, 
 
 
 def test_queries_of_a_shard_that_lists_nothing_count_as_without_results(tmp_path):
-    files = made(tmp_path)
+    files = made(tmp_path, queries=20)
     for path in files.run:
         rows = pl.read_parquet(path)
         rows.filter(~pl.col("query_id").str.ends_with("3")).write_parquet(path)
