@@ -7,8 +7,8 @@ Pyserini 1.6 needs Java 21 and two things that many machines lack:
   falls back to its scalar code; results are the same).
 - its encoders: importing ``pyserini.search.lucene`` imports them all, and with them torch,
   transformers and an OpenAI client that fails without a key, which takes ten seconds on one laptop
-  core. BM25 uses none of them, nor pandas, nor the list of indexes that can be downloaded, which
-  costs a call of Java for each; with empty modules in their place, the import takes one second.
+  core. BM25 uses none of them, nor pandas, nor the list of indexes that can be downloaded; with empty
+  modules in their place, the import takes less than two.
 """
 
 from __future__ import annotations
