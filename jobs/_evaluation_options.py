@@ -76,19 +76,7 @@ def parameters() -> list[inspect.Parameter]:
             leave_out=["options"],
         ),
         *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
-        *options_of(
-            RankingSettings,
-            MEASURES,
-            types={"k": int | None, "measures": Words},
-            defaults={"k": None, "measures": ()},
-        ),
-        *options_of(
-            Sweep,
-            MEASURES,
-            types={"k_sweep": Words},
-            defaults={"k_sweep": ()},
-            leave_out=["readers", "augmentations"],
-        ),
+        *_measures(),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
         option("out", str, RUNNING, "Directory for the results, or an address like s3://…."),
         option("full", bool, RUNNING, "Print all tables and notes.", False),
@@ -142,6 +130,24 @@ def _of_reader() -> list[inspect.Parameter]:
         },
         leave_out=["functions"],
     )
+
+
+def _measures() -> list[inspect.Parameter]:
+    return [
+        *options_of(
+            RankingSettings,
+            MEASURES,
+            types={"k": int | None, "measures": Words},
+            defaults={"k": None, "measures": ()},
+        ),
+        *options_of(
+            Sweep,
+            MEASURES,
+            types={"k_sweep": Words},
+            defaults={"k_sweep": ()},
+            leave_out=["readers", "augmentations"],
+        ),
+    ]
 
 
 def sweep_of(options: Mapping[str, Any]) -> Sweep:

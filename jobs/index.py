@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
@@ -31,6 +31,19 @@ from jobs._sizes import convert_bytes
 from jobs._terminal import say, warn_of_code
 
 app = App(name="index", help="Build an index of a corpus.", help_epilogue=epilogue("index"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splitting:
+    """How BM25 splits texts into words.
+
+    Attributes:
+        language: Selects the analyzer of BM25, as in erag index bm25.
+        tokenizer: Splits texts for BM25 instead of the analyzer, as in erag index bm25.
+    """
+
+    language: str = "en"
+    tokenizer: Tokenizer | None = None
 
 
 @app.command(help_epilogue=epilogue("index bm25"))
@@ -132,7 +145,6 @@ def dense(
     _print_skipped(skipped)
 
 
-# Wide: its parameters are the command's options.
 @app.command(help_epilogue=epilogue("index several"))
 @spoken
 def several(
@@ -140,8 +152,7 @@ def several(
     corpus: str,
     out: Path,
     encoder: Models = (BUNDLED,),
-    language: str = "en",
-    tokenizer: Tokenizer | None = None,
+    splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
     memory: Annotated[int, Parameter(converter=convert_bytes)] = 0,
     skip_bad: int = 0,
@@ -158,10 +169,6 @@ def several(
     encoder
         Encoders, as in erag index dense; ENCODER=PRESET for one whose files do not say how it is used,
         as in intfloat/multilingual-e5-large=e5.
-    language
-        As in erag index bm25.
-    tokenizer
-        As in erag index bm25.
     memory
         Memory limit of one actor (1.5GiB).
     skip_bad
@@ -178,8 +185,8 @@ def several(
     bm25(
         corpus=corpus,
         out=out / "bm25",
-        language=language,
-        tokenizer=tokenizer,
+        language=splitting.language,
+        tokenizer=splitting.tokenizer,
         skip_bad=skip_bad,
     )
     for name, known in encoders.items():

@@ -244,6 +244,7 @@ OTHER_MEANINGS = {
     ("ranking/scores.py", "qrels"): "a value of --relevant: all judgments",
     ("ranking/settings.py", "qrels"): "a value of --relevant: all judgments",
     ("reading/prompting/template.py", "judge"): "what a prompt asks: the folder of its templates",
+    ("sources/data_sets.py", "qrels"): "judgments, as ir_datasets calls them",
     ("sources/runs/export.py", "qrels"): "the folder of exported judgments",
     ("conformance/erag.py", "erag"): "the package of eRAG's authors",
     ("machine/model_files.py", "erag"): "the name of the cache directory",

@@ -19,9 +19,10 @@ from unittest import mock
 from engine.errors import InputError
 from engine.sources.fields import QUERY_FIELDS, TEXT_FIELDS
 
-Kind = Literal["queries", "docs", "qrels"]
+Kind = Literal["queries", "passages", "judgments"]
 _IRDS, _HF = "irds:", "hf:"
-_NAMES: dict[Kind, str] = {"queries": "queries", "docs": "passages", "qrels": "judgments"}
+# What ir_datasets calls them.
+_NAMES: dict[Kind, str] = {"queries": "queries", "passages": "docs", "judgments": "qrels"}
 
 
 def is_data_set(place: str | Path) -> bool:
@@ -93,15 +94,16 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
         download.GoogleDriveDownload,
         download.GoogleCloudBucketStream,
     ]
-    remedy = f"fetch it first: ir_datasets export {name} {kind} > /dev/null"
+    theirs = _NAMES[kind]
+    remedy = f"fetch it first: ir_datasets export {name} {theirs} > /dev/null"
     try:
         with contextlib.ExitStack() as patched:
             for one in kinds:
                 patched.enter_context(mock.patch.object(one, "stream", _refuse_download))
             found = ir_datasets.load(name)
-            if not getattr(found, f"has_{kind}")():
-                raise InputError(place, None, f"has no {_NAMES[kind]}", "give another data set")
-            for record in getattr(found, f"{kind}_iter")():
+            if not getattr(found, f"has_{theirs}")():
+                raise InputError(place, None, f"has no {kind}", "give another data set")
+            for record in getattr(found, f"{theirs}_iter")():
                 yield _named(record, kind)
     except KeyError:
         raise InputError(
@@ -117,7 +119,7 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
 def _named(record: Any, kind: Kind) -> dict[str, Any]:
     """A record of ir_datasets, with a text where it has only parts of one; tuples are lists."""
     fields = {n: list(v) if isinstance(v, tuple) else v for n, v in record._asdict().items()}
-    texts = {"queries": QUERY_FIELDS, "docs": TEXT_FIELDS, "qrels": ()}[kind]
+    texts = {"queries": QUERY_FIELDS, "passages": TEXT_FIELDS, "judgments": ()}[kind]
     if texts and not any(isinstance(fields.get(text), str) for text in texts):
         fields["text"] = record.default_text()
     return fields
@@ -146,7 +148,7 @@ def _of_hugging_face(place: str) -> Any:
             place,
             None,
             f"cannot be loaded from the cache ({reason})",
-            f"fetch it first, hf download --repo-type dataset {name}; or name the configuration, "
+            f"fetch it first, with datasets.load_dataset({name!r}), or name the configuration, as in "
             f"hf:{name}:CONFIG:SPLIT",
         ) from None
     if not isinstance(found, Mapping):

@@ -153,7 +153,7 @@ def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
 
 def _data_set_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     rows: list[_Row] = []
-    for record in records_of(path, "docs"):
+    for record in records_of(path, "passages"):
         try:
             rows.append(_passage(path, None, record))
         except InputError as error:

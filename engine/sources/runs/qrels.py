@@ -117,7 +117,7 @@ def _of_data_set(path: Location) -> pl.DataFrame:
     """The judgments of a data set: of ir_datasets, or rows named as BEIR's or ours."""
     rows = [
         tuple(first_of(record, names) for names in (_QUERY_IDS, _DOC_IDS, _LABELS))
-        for record in records_of(path, "qrels")
+        for record in records_of(path, "judgments")
     ]
     frame = pl.DataFrame(
         rows, schema=[QUERY_ID, DOC_ID, LABEL], orient="row", infer_schema_length=None
