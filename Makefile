@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Tests start hundreds of processes, each of which would compile the project anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: install vllm gpu demo test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 
