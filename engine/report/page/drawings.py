@@ -21,7 +21,7 @@ from engine.report.page.plotting import (
     draw_intervals,
     name_rows,
 )
-from engine.tables import TAU, high_of, low_of
+from engine.tables import DOC_IDS, PROMPT_TOKENS, TAU, high_of, low_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
         yield _by_k(findings, conditions)
     kinds = findings.summary["reading"].get("kinds") or {}
     if len(kinds) > 1 and all(kind["done"] for kind in kinds.values()):
-        yield _costs(kinds)
+        yield _costs(kinds, _longest_prompts(findings))
 
 
 def _scores(findings: Findings) -> Drawing:
@@ -261,10 +261,22 @@ def _by_k(findings: Findings, conditions: pl.DataFrame) -> Drawing:
     )
 
 
-def _costs(kinds: dict[str, Any]) -> Drawing:
+def _longest_prompts(findings: Findings) -> dict[str, int]:
+    """The most tokens that a prompt of each kind of reads has; none where an evaluation in shards keeps no reads here."""
+    whole = (
+        pl.when(pl.col(DOC_IDS).list.len() > 1).then(pl.lit("whole")).otherwise(pl.lit("single"))
+    )
+    longest = findings.table("reads").group_by(whole.alias("kind")).agg(pl.col(PROMPT_TOKENS).max())
+    return dict(longest.iter_rows())
+
+
+def _costs(kinds: dict[str, Any], longest: dict[str, int]) -> Drawing:
     names = {"single": "eRAG: single passages", "whole": "end to end: whole lists"}
     rows = [("reader seconds", "reader_seconds"), ("prompt tokens", "prompt_tokens")]
     rows += [("prompt tokens computed", "computed_tokens"), ("tokens generated", "output_tokens")]
+    if longest.keys() >= names.keys():
+        rows.append(("longest prompt, tokens", "longest"))
+        kinds = {kind: {**kinds[kind], "longest": longest[kind]} for kind in names}
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -286,9 +298,9 @@ def _costs(kinds: dict[str, Any]) -> Drawing:
         "costs",
         "What labels cost, against reading whole lists",
         f"{kinds['single']['done']:,} reads of single passages and {kinds['whole']['done']:,} of whole lists, in this "
-        "evaluation; where both were read together, seconds are split by tokens. How much memory each takes "
-        "by itself, python -m benchmarks.efficiency measures.",
-        2.7,
+        "evaluation; where both were read together, seconds are split by tokens. The memory that a read needs grows with "
+        "its prompt; both kinds share the actors' memory here, and python -m benchmarks.efficiency measures that of each.",
+        1.2 + 0.38 * len(rows),
         draw,
     )
 
