@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engine import tables
@@ -64,8 +64,7 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
         evaluated += f", {passages:,} passages listed"
     facts = [("evaluated", f"{evaluated}; lists cut at {settings['k']}")]
     if reader:
-        how = reader["dtype"] or "behind an API, not reproducible"
-        facts.append(("reader", f"{reader['name']} ({how}, prompt {reader['prompt']!r})"))
+        facts.append(("reader", f"{reader['name']} ({_kind(reader)}, prompt {reader['prompt']!r})"))
         facts.append(("metric", findings.metric))
     facts.append(("cost", _cost(findings)))
     date = (summary.get("audit") or {}).get("date")
@@ -73,6 +72,16 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
         # To the minute: 2026-11-23 08:34, in UTC.
         facts.append(("date", f"{date[:16].replace('T', ' ')} UTC"))
     return facts
+
+
+def _kind(reader: Mapping[str, Any]) -> str:
+    """What a reader is, in a few words: its precision, where it has weights."""
+    if reader["dtype"]:
+        return str(reader["dtype"])
+    if reader.get("api"):
+        return "behind an API, not reproducible"
+    version = reader.get("version")
+    return f"a function, version {version}" if version else "a function without a version"
 
 
 def _cost(findings: Findings) -> str:
