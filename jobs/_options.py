@@ -72,7 +72,14 @@ def _models(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
 
 
 def _several(converter: Callable[[Any, Sequence[Token]], Any]) -> Parameter:
-    return Parameter(consume_multiple=True, negative=(), converter=converter)
+    # The help says what an empty list stands for.
+    return Parameter(
+        consume_multiple=True, negative=(), converter=converter, show_default=_shown_default
+    )
+
+
+def _shown_default(values: Sequence[object] | None) -> str:
+    return ", ".join(map(str, values or ())) or "none"
 
 
 # Lists, everywhere: separated by commas or spaces, or the option given several times.

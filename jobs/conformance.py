@@ -29,7 +29,7 @@ def conformance(
     *,
     run: Path | None = None,
     qrels: Path | None = None,
-    measures: Words = (),
+    measures: Annotated[Words, Parameter(show_default=False)] = (),
     kilt: Annotated[tuple[Path, Path] | None, Parameter(negative=())] = None,
     erag: Path | None = None,
     tolerance: float = TOLERANCE,

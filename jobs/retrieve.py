@@ -50,7 +50,7 @@ class Output:
     """
 
     out: Path
-    name: Annotated[list[str] | None, SEVERAL_TEXTS] = None
+    name: Annotated[list[str] | None, SEVERAL_TEXTS, Parameter(show_default=False)] = None
     fuse: Literal["rrf"] | None = None
 
     def check(self, indexes: int) -> None:

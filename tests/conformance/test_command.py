@@ -74,7 +74,10 @@ def test_a_difference_is_exit_status_1_and_named(files, capsys, monkeypatch):
         (["--run", "run"], "--run and --qrels go together"),
         (["--qrels", "qrels"], "--run and --qrels go together"),
         (["--measures", "P@1", "--erag", "lists"], "--measures without --run"),
-        (["--run", "run", "--qrels", "qrels", "--measures", "MRR"], "unknown measure 'MRR'"),
+        (
+            ["--run", "run", "--qrels", "qrels", "--measures", "MRX"],
+            "unknown measure 'MRX'; did you mean RR?",
+        ),
         (["--run", "none", "--qrels", "qrels"], "none: no such file"),
         (["--run", "qrels", "--qrels", "qrels"], "qrels:1: 4 columns, a TREC run has 6"),
         (["--kilt", "gold"], "--kilt"),
