@@ -27,8 +27,8 @@ class ReaderSettings:
             Fusion-in-Decoder (T5 readers).
         task: What the reader is asked to do; chooses the prompt.
         prompt: Prompt template: 'chat' (instruction-tuned models; the default of a server's chats),
-            'completion' (the default of decoder-only models), 't5' (that of T5 readers), or a file
-            (docs/formats.md).
+            'completion' (the default of decoder-only models), 't5' (that of T5 readers),
+            'chat-ko' or 'completion-ko' in Korean, or a file (docs/formats.md).
         metric: Downstream metric, one of ``scoring.metrics.METRICS``; or one of the user's
             (``scoring.own.metric_from_function``).
         end_to_end: Whether to read whole lists too, and correlate with their score.

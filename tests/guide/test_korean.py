@@ -15,7 +15,7 @@ from tests.retrieval.tiny_encoder import save_tiny_bge_m3
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guide/korean.md").read_text()
-COMMANDS = re.findall(r"```\n(.*?)```", PAGE, re.S)[0].splitlines()
+COMMANDS = re.findall(r"```\n(.*?)```", PAGE, re.S)[0].replace("\\\n", " ").splitlines()
 FILE = "klue-mrc-v1.1_dev.json"
 # Title, context, question, answer: particles follow the answers in their contexts.
 DATA = [
