@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ WHAT = (
     'records {"query_id": …, "results": [{"id": …, "text": …}, …]}'
 )
 
+# A dictionary whose first list is one of scores: it need not be parsed to know that it holds no records.
+_OF_SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
 # Records of a Parquet file that are taken at a time.
 _BATCH = 10_000
 
@@ -61,7 +64,9 @@ def records_of(path: Location) -> Iterable[tuple[int | None, Mapping[str, Any]]]
     start = start_of(path, WHAT)[:1]
     if start == b"[" or (start == b"{" and _begins_with_a_record(path)):
         return read_json_records(path, WHAT)
-    return _of_dictionary(path) if start == b"{" else None
+    if start != b"{" or _OF_SCORES.match(start_of(path, WHAT)):
+        return None
+    return _of_dictionary(path)
 
 
 def _begins_with_a_record(path: Location) -> bool:

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError
+from engine.sources.runs import forms
 from engine.sources.runs.forms import is_ranked, records_of
 from engine.sources.runs.read import read_run, read_texted_run
 from engine.sources.runs.size import lists_at_least
@@ -90,6 +91,12 @@ def test_a_dictionary_may_hold_passages(tmp_path):
     for content in ({"1": {"a": 1.0}}, {"1": ["a", "b"]}, {"id": {"a": 1}}, {"query": ["a", "b"]}):
         (tmp_path / "r.json").write_text(json.dumps(content))
         assert records_of(tmp_path / "r.json") is None, content
+
+
+def test_a_dictionary_of_scores_is_parsed_once(tmp_path, monkeypatch):
+    (tmp_path / "r.json").write_text(json.dumps({'a "key"': {"a": 1.0}}, indent=1))
+    monkeypatch.setattr(forms, "read_json_document", lambda *_: pytest.fail("parsed for its form"))
+    assert listed(read_run(tmp_path / "r.json")) == [('a "key"', "a", 1)]
 
 
 def test_the_order_of_a_list_counts_and_its_scores_are_kept_where_they_fall(tmp_path):
