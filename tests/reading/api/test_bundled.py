@@ -4,6 +4,7 @@ The server runs it with transformers' own ``generate``, and applies its chat tem
 bundled reader takes minutes for that; a small random one with its tokenizer takes seconds.
 """
 
+import contextlib
 import functools
 import shutil
 import threading
@@ -110,7 +111,8 @@ def test_the_bundled_reader_reads_alike_behind_a_server(files, tmp_path, endpoin
     compare("bundled", files, tmp_path, endpoint, prompt)
 
 
-def compare(reader, files, tmp_path, endpoint, prompt):
+def compare(reader, files, tmp_path, endpoint, prompt, url=None):
+    """Evaluate with the reader here, and behind the server at ``url``, by default one made for it."""
     inputs = read_inputs(
         InputFiles(queries=files["queries"], corpus=files["corpus"], run=(files["run"],)), k=2
     )
@@ -120,7 +122,7 @@ def compare(reader, files, tmp_path, endpoint, prompt):
     )  # fmt: skip
     local = base.but(reader=reader, dtype="float32", actors=0, decide=False)
     here = evaluate(inputs, local, store=tmp_path / "store")
-    with serving(Behaviour(model_of(reader))) as url:
+    with contextlib.nullcontext(url) if url else serving(Behaviour(model_of(reader))) as url:
         served = base.but(reader="openai:served", base_url=url, endpoint=endpoint)
         there = evaluate(inputs, served, store=tmp_path / "store")
     outputs = here.reads["output"].to_list()
