@@ -14,6 +14,7 @@ from engine.wording import agreeing, listed
 EXTRAS: dict[str, tuple[str, ...]] = {
     "api": ("openai",),
     "articles": ("langchain_text_splitters", "mwparserfromhell"),
+    "datasets": ("datasets", "ir_datasets"),
     "korean": ("kiwipiepy",),
     "report": ("jinja2", "matplotlib"),
     "retrieval": ("faiss", "pyserini"),

@@ -31,6 +31,7 @@ _GIB = 2**30
 _USES = {
     "api": "readers behind an API",
     "articles": "wikitext, passages of characters",
+    "datasets": "data sets by name (irds:…, hf:…)",
     "korean": "Korean morphemes for BM25",
     "report": "the page of an evaluation",
     "retrieval": "BM25, search among vectors, query coverage",

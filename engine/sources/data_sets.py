@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, Literal
 from unittest import mock
 
 from engine.errors import InputError
+from engine.extras import command, missing
 from engine.sources.fields import QUERY_FIELDS, TEXT_FIELDS
 
 Kind = Literal["queries", "passages", "judgments"]
@@ -67,13 +67,9 @@ def identity_of(place: str | Path) -> str:
 
 
 def _require(library: str, place: str) -> None:
-    if importlib.util.find_spec(library) is None:
-        raise InputError(
-            place,
-            None,
-            f"needs {library}, which is not installed",
-            "pip install 'erag-engine[datasets]'",
-        )
+    if missing("datasets", library):
+        problem = f"needs {library}, which is not installed"
+        raise InputError(place, None, problem, command("datasets"))
 
 
 class _WouldDownload(BaseException):
