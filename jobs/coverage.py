@@ -18,7 +18,7 @@ from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files
 from engine.report.page.findings import SUMMARY
 from engine.report.page.query_coverage import ASSIGNMENTS, CLUSTERS, write_coverage_page
-from engine.report.page.render import PAGE, page_files, where_to_look
+from engine.report.page.render import PAGE, page_files, sparing, where_to_look
 from engine.retrieval import encode
 from engine.retrieval.encoders import QueryEncoderOptions, specify
 from engine.sources.io.files import write_parquet, write_text
@@ -123,13 +123,17 @@ def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
         yield from page_files(folder_at(out))
         yield from _NAMES
 
+    unforeseen: list[Exception] = []
     with replaced_together(out, earlier, last=SUMMARY) as directory:
         write_parquet(result.clusters, directory / CLUSTERS)
         write_parquet(result.assignments, directory / ASSIGNMENTS)
         text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
         write_text(text, directory / SUMMARY)
         if not missing("report"):
-            write_coverage_page(result, summary, directory)
+            with sparing(directory, unforeseen):
+                write_coverage_page(result, summary, directory)
+    for error in unforeseen:
+        raise error
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ def place(tmp_path_factory):
         json.dumps(dict(zip(("id", "title", "text"), row, strict=True))) + "\n" for row in PASSAGES
     )
     corpus = pl.DataFrame([(*row, row[1]) for row in PASSAGES], schema=tables.CORPUS, orient="row")
-    for name in ("passages", "DATA/corpus"):
+    for name in ("passages", "c", "DATA/corpus"):
         (folder / f"{name}.jsonl").write_text(passages)
     for name in ("passages", "corpus", "demo-out/corpus"):
         (folder / name).parent.mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from engine.report import study as study_report
 from engine.report import summary
 from engine.report.audit import Origin
 from engine.report.page.findings import Sources, read_findings
-from engine.report.page.render import BESIDE, PAGE, page_files
+from engine.report.page.render import BESIDE, PAGE, page_files, sparing
 from engine.report.page.write import write_page
 from engine.report.summary import SHARDS
 from engine.sources.io.files import write_parquet, write_text
@@ -85,13 +85,19 @@ def write_results(
         WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
             is whole.
         InputError: the address cannot be read.
+        Exception: what the page failed by, if nobody foresaw it; everything else is written.
     """
 
     def earlier() -> Iterator[str]:
         return _earlier(folder_at(out), result.settings, result.shards)
 
+    about = _About(files, origin, reworded)
     with replaced_together(out, earlier, last=SUMMARY) as directory:
-        return _write(result, inputs, _About(files, origin, reworded), directory, study)
+        content = _write(result, inputs, about, directory, study)
+    # An evaluation is not lost for a picture: everything else is in its place by now.
+    for error in about.unforeseen:
+        raise error
+    return content
 
 
 def _names(settings: Settings) -> list[str]:
@@ -129,11 +135,12 @@ def _earlier(folder: Folder, settings: Settings, shards: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _About:
-    """What the summary of every evaluation of a folder says beside its figures."""
+    """What the summary of every evaluation of a folder says beside its figures, and what its pages failed by."""
 
     files: dict[str, Any]
     origin: Origin | None
     reworded: Reworded
+    unforeseen: list[Exception] = field(default_factory=list)
 
 
 def _write(
@@ -159,7 +166,8 @@ def _write(
         content["study"] = _write_study(study, inputs, about, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
     if not missing("report"):
-        write_page(read_findings(out, sources(inputs, result.settings)), out)
+        with sparing(out, about.unforeseen):
+            write_page(read_findings(out, sources(inputs, result.settings)), out)
     return content
 
 

@@ -44,8 +44,9 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
     if pairs:
         yield _of_annotators(pairs)
     conditions = findings.table("conditions")
-    if conditions["k"].n_unique() > 1:
-        yield _by_k(findings, conditions)
+    best = _best_at_each_k(findings, conditions)
+    if best["k"].n_unique() > 1:
+        yield _by_k(findings, best)
     kinds = findings.summary["reading"].get("kinds") or {}
     if len(kinds) > 1 and all(kind["done"] for kind in kinds.values()):
         yield _costs(kinds, _longest_prompts(findings))
@@ -223,13 +224,17 @@ def _of_annotators(pairs: Sequence[shares.Pair]) -> Drawing:
     )
 
 
-def _by_k(findings: Findings, conditions: pl.DataFrame) -> Drawing:
-    best = conditions.filter(
+def _best_at_each_k(findings: Findings, conditions: pl.DataFrame) -> pl.DataFrame:
+    """The defined correlations of each annotator's best measure on the best run, of the first reader, at each k."""
+    return conditions.filter(
         pl.col("best"), pl.col("run") == findings.best_run, pl.col("tau").is_not_nan()
     ).filter(
         pl.col("reader") == pl.col("reader").first(),
         pl.col("augmentation") == pl.col("augmentation").first(),
     )
+
+
+def _by_k(findings: Findings, best: pl.DataFrame) -> Drawing:
     names = [name for name in findings.annotators if name in best["annotator"]][:_MOST_SERIES]
 
     def draw(figure: Figure) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from engine.errors import InputError, WriteError
 from engine.extras import command, missing, require
 from engine.report.page import exports, figures, plotting
 from engine.report.page.content import Answer, Grid
@@ -115,6 +118,23 @@ def write_files(
     written = tuple(folder / BESIDE / name for name in names)
     size = len(page.encode()) + sum(path.stat().st_size for path in written)
     return Written(folder / PAGE, written, size)
+
+
+@contextlib.contextmanager
+def sparing(folder: Path, unforeseen: list[Exception]) -> Iterator[None]:
+    """Where a page fails by what nobody foresaw, leave nothing of it, and go on: its results are not lost for it.
+
+    Args:
+        folder: an empty one, but for the results.
+        unforeseen: takes the error, to be raised when the results are in their place.
+    """
+    try:
+        yield
+    except (InputError, WriteError):
+        raise
+    except Exception as error:
+        shutil.rmtree(folder / BESIDE, ignore_errors=True)
+        unforeseen.append(error)
 
 
 def page_files(folder: Folder) -> Iterator[str]:

@@ -121,3 +121,50 @@ def test_a_study_has_a_page_for_each_condition(tmp_path):
     assert 'href="conditions/k1/report.html"' in (out / "report.html").read_text()
     assert (out / "conditions" / "k1" / "report.html").exists()
     assert (out / "report" / "figures" / "cutoffs.svg").exists()
+
+
+def swept(tmp_path, say, *, k_sweep=(1, 2)):
+    """The folder of a study, written as the command writes it."""
+    from engine.evaluation.inputs import read_inputs
+    from engine.evaluation.settings import Settings
+    from engine.evaluation.study import Sweep, study, vary
+    from jobs._results import write_results
+    from tests.conftest import ScriptedReader
+    from tests.report.page import results
+
+    inputs = read_inputs(results.write_inputs(tmp_path), k=2)
+    settings = Settings.of(k=2, measures="P@1", resamples=0, annotators=("erag",))
+    conditions = vary(settings, Sweep(k_sweep=k_sweep))
+    done = study(inputs, conditions, store=tmp_path / "store", executor=ScriptedReader(say))
+    out = tmp_path / "out"
+    write_results(done.evaluations[done.main], inputs, {}, out, done)
+    return out
+
+
+@pytest.mark.pages
+def test_a_study_in_which_nothing_is_answered_has_a_page_without_that_picture(tmp_path):
+    out = swept(tmp_path, lambda prompt: "no idea")
+    assert (out / "report.html").exists()
+    assert not (out / "report" / "figures" / "cutoffs.svg").exists()
+
+
+@pytest.mark.pages
+def test_a_page_that_fails_costs_nothing_else(tmp_path, monkeypatch):
+    from tests.report.page import results
+
+    def fail(*_, **__):
+        raise ZeroDivisionError("in a picture")
+
+    monkeypatch.setattr("engine.report.page.figures.pictures", fail)
+    with pytest.raises(ZeroDivisionError, match="in a picture"):
+        swept(tmp_path, results.say_last)
+    out = tmp_path / "out"
+    assert {"summary.json", "labels.parquet", "query_scores.parquet"} <= {
+        p.name for p in out.iterdir()
+    }
+    assert (out / "conditions" / "k1" / "summary.json").exists()
+    assert not (out / "report").exists()
+    assert not (out / "report.html").exists()
+    monkeypatch.undo()
+    remake(out, single_file=False, passages=False)
+    assert (out / "report.html").exists()
