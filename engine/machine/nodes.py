@@ -134,7 +134,7 @@ def _from_file() -> list[Node] | None:
 
 
 def _with_memory(resources: Mapping[str, float]) -> dict[str, float]:
-    """Resources of a type of nodes; memory that is not stated is no limit, since nodes find it themselves."""
+    """Resources of a type of nodes; memory that is not stated is not a limit, since nodes find it themselves."""
     return {"memory": math.inf, **resources}
 
 

@@ -104,7 +104,7 @@ def _units_as_blocks() -> Iterator[None]:
 def _results(
     shards: Sequence[int], planners: Sequence[Planner], host: Host, pool: Pool, attempts: Any
 ) -> Iterator[pa.Table]:
-    # That a small evaluation has fewer shards than actors is no news.
+    # That a small evaluation has fewer shards than actors is not news.
     warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
     # Before the dataset is made, which keeps the settings that it finds.
     options = _beside_tasks(pool_options(pool))

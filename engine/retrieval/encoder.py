@@ -105,7 +105,7 @@ class Encoder:
     def _forward(self, token_ids: Sequence[Sequence[int]]) -> Vectors:
         """The vectors of one batch: (texts, dimensions) in fp32."""
         length = max(1, max(map(len, token_ids)))
-        # Tokens, and which of them are no padding: to the device in one copy.
+        # Tokens, and which of them are not padding: to the device in one copy.
         host = np.zeros((2, len(token_ids), length), dtype=np.int64)
         host[0] = self._padding
         for row, ids in enumerate(token_ids):

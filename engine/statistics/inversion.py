@@ -2,7 +2,7 @@
 
 Where one side is nearly constant, few queries can show any association, and often none of them does:
 resampling cannot draw what the sample lacks, so its intervals are far too narrow. Here a value of tau
-belongs to the interval if the sample is no surprise under it. What is assumed under a value is the
+belongs to the interval if the sample is not a surprise under it. What is assumed under a value is the
 most likely distribution over the table of the two sides' values that has this tau: the profile of the
 multinomial likelihood, which gives weight to empty cells as well and lets the margins move. How
 surprising the sample is comes from samples drawn from that distribution (an approximate test whose

@@ -16,7 +16,7 @@ from tests.retrieval.tiny_encoder import save_tiny_bge_m3
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guide/korean.md").read_text()
 COMMANDS = re.findall(r"```\n(.*?)```", PAGE, re.S)[0].replace("\\\n", " ").splitlines()
-FILE = "klue-mrc-v1.1_dev.json"
+KLUE, KORQUAD = "klue-mrc-v1.1_dev.json", "KorQuAD_v1.0_dev.json"
 # Title, context, question, answer: particles follow the answers in their contexts.
 DATA = [
     ("제주도", "장마가 19일 제주도에서 시작됐다. 기상청은 다음 주에 비가 온다고 했다.", "장마는 어디서 시작됐나?", "제주도"),
@@ -25,17 +25,26 @@ DATA = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder with the file and the encoders, where the commands are run."""
+def write_data(path):
+    """The questions in the layout of one of the two data sets."""
     entries = []
     for number, (title, context, question, answer) in enumerate(DATA, 1):
         answers = [{"text": answer, "answer_start": context.index(answer)}]
-        asked = {"guid": f"klue-mrc-v1_dev_{number}", "question": question, "answers": answers}
-        asked |= {"is_impossible": False, "question_type": 1}
+        asked = {"question": question, "answers": answers}
+        if path.name == KLUE:
+            asked |= {"guid": f"dev_{number}", "is_impossible": False, "question_type": 1}
+        else:
+            asked |= {"id": f"dev_{number}"}
         entries.append({"title": title, "paragraphs": [{"context": context, "qas": [asked]}]})
-    document = {"version": "klue-mrc-v1.1", "data": entries}
-    (tmp_path / FILE).write_text(json.dumps(document, ensure_ascii=False))
+    document = {"version": path.stem, "data": entries}
+    path.write_text(json.dumps(document, ensure_ascii=False))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with both files and the encoders, where the commands are run."""
+    for name in (KLUE, KORQUAD):
+        write_data(tmp_path / name)
     words = sorted({word for row in DATA for text in row for word in text.split()})
     save_tiny_bge_m3(tmp_path / "BAAI/bge-m3", words)
     save_tiny_bge_m3(tmp_path / "intfloat/multilingual-e5-large", words, seed=8, pooling="mean")
@@ -45,7 +54,8 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_four_commands_lead_to_the_dual_labels(place, capsys):
+@pytest.mark.parametrize("file", [KLUE, KORQUAD])
+def test_four_commands_lead_to_the_dual_labels(place, capsys, file):
     assert [command.split()[1] for command in COMMANDS] == [
         "passages",
         "index",
@@ -53,7 +63,7 @@ def test_four_commands_lead_to_the_dual_labels(place, capsys):
         "evaluate",
     ]
     for command in COMMANDS:
-        words = shlex.split(command)[1:]
+        words = shlex.split(command.replace(KLUE, file))[1:]
         # On actors elsewhere; these few passages are encoded here.
         words += ["--actors", "0"] * (words[0] in ("index", "evaluate"))
         words += ["--workers", "1"] * (words[0] == "passages")
@@ -68,7 +78,7 @@ def test_four_commands_lead_to_the_dual_labels(place, capsys):
     # Kiwi finds "학교는" in "학교에서는": the first passage of BM25 is of the gold article, for each question.
     first = read_run(place / "ko/runs/bm25.trec").filter(rank=1).join(corpus, on="doc_id")
     assert dict(first.select("query_id", "article_id").rows()) == {
-        f"klue-mrc-v1_dev_{number}": title for number, (title, *_) in enumerate(DATA, 1)
+        f"dev_{number}": title for number, (title, *_) in enumerate(DATA, 1)
     }
     manifests = [
         json.loads((place / f"ko/indexes/{name}/erag-index.json").read_text()) for name in names

@@ -98,7 +98,7 @@ class Listed:
 def look_up(index: PassageIndex, parts: Iterable[pl.Series]) -> Listed:
     """Find the documents that runs list, given part after part and perhaps repeatedly.
 
-    Memory: a byte or two a passage of the corpus; documents that are no ids but hold white space may be
+    Memory: a byte or two a passage of the corpus; documents that are not ids but hold white space may be
     texts of passages, and are held until the corpus was looked through for them.
     """
     by_id, by_text = (np.zeros(index.passages, dtype=np.bool_) for _ in range(2))

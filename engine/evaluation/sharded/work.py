@@ -87,7 +87,7 @@ def evaluation_digest(partition: Partition, settings: Settings, jobs: Sequence[J
     }
     inputs = [partition.runs, shards_sha256(partition)]
     readers = [
-        # What reads are ended early by is no setting: others decide whether they are.
+        # What reads are ended early by is not a setting: others decide whether they are.
         [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
         + ([job.spec.metric] if job.spec.metric else [])
         for job in jobs

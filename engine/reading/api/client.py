@@ -251,7 +251,7 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
     choice = content["choices"][0]
     text = choice["message"].get("content") if chat else choice["text"]
     if text is not None and not isinstance(text, str):
-        raise TypeError("the answer is no text")
+        raise TypeError("the answer is not a text")
     return Answer(
         text=text or "",
         usage=_usage(content.get("usage")),

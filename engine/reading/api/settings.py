@@ -139,7 +139,7 @@ def _refuse_address(address: str, what: str) -> None:
     try:
         parts = urlsplit(address)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:  # a port that is no number, a bracket that is not closed
+    except ValueError:  # a port that is not a number, a bracket that is not closed
         fits = False
         parts = urlsplit("")
     if not fits:

@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.reading.protocol import ReaderSpec
 from engine.scoring.decided import Goal, goal_of
 
-# Stands for bytes that are no character, or not a whole one yet.
+# Stands for bytes that are not a character, or not a whole one yet.
 INCOMPLETE = "\ufffd"
 # What transformers replaces in a text, one after the other, where a tokenizer is to clean up its spaces
 # (``PreTrainedTokenizerBase.clean_up_tokenization``).
