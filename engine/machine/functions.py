@@ -151,7 +151,7 @@ def _module_of(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, place)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise InputError(path, None, "cannot be loaded", "give a file of Python code")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -159,7 +159,8 @@ def _module_of(path: Path) -> ModuleType:
     if str(place.parent) not in sys.path:
         sys.path.append(str(place.parent))
     try:
-        spec.loader.exec_module(module)
+        # Not by its loader, which takes what it compiled before where a change has kept size and second.
+        exec(compile(content, str(place), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(

@@ -357,7 +357,7 @@ def test_the_same_figures_for_any_order_of_rows(tmp_path):
         (partial(Settings.of, annotators=("erag", "oracle")), "unknown annotator 'oracle'"),
         (partial(Settings.of, annotators=()), "no annotators"),
         (partial(Settings.of, metric="bleu"), "unknown metric 'bleu'"),
-        (partial(Settings.of, measures="MRR"), "unknown measure 'MRR'"),
+        (partial(Settings.of, measures="ERR"), "unknown measure 'ERR'"),
         (partial(Settings.of, k=0), "`k` is 0"),
         (
             partial(Settings.of, k=5, measures="P@5 R@20"),

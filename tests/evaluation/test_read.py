@@ -226,7 +226,7 @@ def test_what_cannot_judge_is_refused_before_any_read(tmp_path):
         ),
         (
             partial(Settings.of, annotators=("judge",), judge_prompt="none"),
-            "or one of chat, completion, mon",
+            "or one of chat, chat-ko, completion, completion-ko, mon",
         ),
     ],
 )
@@ -284,5 +284,5 @@ def test_the_example_of_the_guide_runs(tmp_path, monkeypatch):
     names = {"answer": say_last, "inputs": inputs(), "settings": settings}
     names |= {"evaluate": evaluate, "Path": Path}
     exec(compile(code, "python.md", "exec"), names)
-    assert names["result"].downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
+    assert names["evaluation"].downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
     assert len(list(Path("store").iterdir())) == 1

@@ -224,7 +224,7 @@ def test_options_come_from_yaml_and_the_command_line_wins(files, tiny_t5, tmp_pa
             {"run": "1 Q0 a 1 2 s\n1 Q0 nope 2 1 s\n"},
             "run:2: document 'nope' of query '1' not in the corpus",
         ),
-        ({"--measures": "MRR"}, "unknown measure 'MRR'"),
+        ({"--measures": "ERR"}, "unknown measure 'ERR'"),
         ({"--metric": "bleu"}, "unknown metric 'bleu'"),
         ({"--annotators": "oracle"}, "unknown annotator 'oracle'"),
         ({"--reader": "no/such"}, "unknown reader 'no/such'"),
