@@ -29,6 +29,8 @@ from jobs._terminal import Speech, speak, speech, tell
 BAD_INPUT = 2
 # The command line that is run, without credentials; None where Python called a command's function.
 _COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
+# Whether a command runs that was told how much to say.
+_SPEAKING: ContextVar[bool] = ContextVar("speaking", default=False)
 
 ConfigFile = Annotated[
     Path | None,
@@ -85,9 +87,16 @@ def spoken(command: Callable[..., None], *, as_json: bool = False) -> Callable[.
     ) -> None:
         if quiet and verbose:
             raise InputError(None, None, "`quiet` and `verbose`", "use one of them")
+        if _SPEAKING.get():  # another command calls this one, and was told how much to say
+            command(*given, **options)
+            return
         results = not (quiet or json)
         speak(Speech(results=results, progress=not quiet, details=verbose, as_json=json))
-        command(*given, **options)
+        token = _SPEAKING.set(True)
+        try:
+            command(*given, **options)
+        finally:
+            _SPEAKING.reset(token)
 
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=False)

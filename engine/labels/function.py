@@ -12,7 +12,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.labels.traces import trace_given
-from engine.machine.functions import reason_of
+from engine.machine.functions import number_of, reason_of
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
 from engine.wording import quoted
 
@@ -80,12 +80,8 @@ def _value(
             f"{quoted(query_id)}",
             "correct the function",
         ) from error
-    try:
-        # A text that reads as a number is a mistake in the function, not a number.
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 <= number <= 1:
+    number = number_of(value)
+    if math.isnan(number):
         raise InputError(
             None,
             None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import sys
 import sysconfig
@@ -61,6 +62,16 @@ def load_named(text: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(path, None, f"{name} is not a function", _FORM)
     return found
+
+
+def number_of(value: Any) -> float:
+    """What a function gave as a number from 0 to 1; NaN where it is not one."""
+    try:
+        # A text that reads as a number is a mistake in the function, not a number.
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return number if 0 <= number <= 1 else math.nan
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.errors import InputError
-from engine.machine.functions import name_of, reason_of
+from engine.machine.functions import name_of, number_of, reason_of
 from engine.scoring.metrics import METRICS, Metric, UnscoredError
 
 # Values that are kept: many passages lead to the same output.
@@ -57,12 +57,8 @@ class _Score:
             raise UnscoredError(
                 f"the metric {self._name} raises {reason_of(error)}", "correct the function"
             ) from error
-        try:
-            # A text that reads as a number is a mistake in the function, not a number.
-            number = math.nan if isinstance(value, str | bytes) else float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not 0 <= number <= 1:
+        number = number_of(value)
+        if math.isnan(number):
             raise UnscoredError(
                 f"the metric {self._name} gives {value!r}", "return a number from 0 to 1"
             )

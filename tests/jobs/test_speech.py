@@ -5,6 +5,7 @@ import json
 import pytest
 
 from jobs import _terminal, demo
+from jobs._command import spoken
 from tests.commands import erag, evaluate
 
 LABELS = ("--annotators", "containment", "--no-end-to-end")
@@ -63,6 +64,22 @@ def test_names_in_json_reach_the_terminal_in_ascii_alone(printed, files):
     assert status == 0
     assert out.isascii()
     assert "\u202emine\x9b" in json.dumps(json.loads(out), ensure_ascii=False)
+
+
+def test_a_command_that_another_calls_says_no_more_than_that_one(capsys):
+    @spoken
+    def inner():
+        _terminal.say("from within")
+
+    @spoken
+    def outer():
+        inner()
+
+    for options, expected in (({"quiet": True}, ""), ({}, "from within\n")):
+        outer(**options)
+        assert capsys.readouterr().out == expected
+    inner(quiet=True)
+    assert capsys.readouterr().out == ""
 
 
 def test_quiet_and_verbose_exclude_each_other(printed):
