@@ -26,7 +26,7 @@ _INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.M)
 # A row or a line of what is printed may begin with the name of an annotator.
 _OF_ERAG = "demo|passages|index|retrieve|fuse|plan|evaluate|report|coverage|conformance|doctor"
 _COMMAND = re.compile(
-    rf"(?:erag (?:{_OF_ERAG})\b|python -m |make [a-z]|pip install |ray |kubectl )"
+    rf"(?:(?:ERAG_\w+=\S+ )*erag (?:{_OF_ERAG})\b|python -m |make [a-z]|pip install |ray |kubectl )"
 )
 # What an ellipsis stands for where a command shows nothing but what a page is about.
 _OF_AN_EVALUATION = "--queries questions.jsonl --corpus passages.jsonl --run mine.trec"
@@ -45,8 +45,9 @@ def shown():
 
 
 def whole(command):
-    """The words of a command of erag, with the files of an evaluation where it leaves these out."""
+    """The words of a command of erag, with the files of an evaluation where it leaves these out; no variables."""
     words = shlex.split(command.replace("…", _OF_AN_EVALUATION), comments=True)
+    words = words[words.index("erag") :]
     # What a shell does with its output is not its.
     ends = (words.index(sign) for sign in ("|", ">", "&&") if sign in words)
     words = words[: min(ends, default=len(words))]
@@ -56,7 +57,9 @@ def whole(command):
 
 
 SHOWN = list(dict.fromkeys(shown()))
-OF_ERAG = [(page, command) for page, command in SHOWN if command.startswith("erag ")]
+OF_ERAG = [
+    (page, command) for page, command in SHOWN if re.match(r"(ERAG_\w+=\S+ )*erag ", command)
+]
 
 
 def test_commands_are_found():
@@ -235,6 +238,7 @@ def place(tmp_path_factory):
     )
     dump = f'<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n{pages}</mediawiki>'
     (folder / "wikipedia.xml.bz2").write_bytes(bz2.compress(dump.encode()))
+    (folder / "options.yaml").write_text("reader: ./my-llm\nmetric: em\nk: 10\nend-to-end: on\n")
     (folder / "my_llm.py").write_text(
         "def ask(prompts):\n    return ['Oranjestad' for _ in prompts]\n\n"
         "def contains(output, references):\n    return float(any(r in output for r in references))\n\n"
@@ -285,7 +289,13 @@ def test_every_command_that_is_shown_runs(place, server, subtests):
             for old, new in addresses.items():
                 words = [word.replace(old, new) for word in words]
             words = [server if re.match(r"http://localhost:\d+", word) else word for word in words]
+            variables = dict(re.findall(r"(ERAG_\w+)=(\S+)", command))
             done = subprocess.run(
-                words, cwd=place, env=environment, capture_output=True, text=True, check=False
+                words,
+                cwd=place,
+                env=environment | variables,
+                capture_output=True,
+                text=True,
+                check=False,
             )
             assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
