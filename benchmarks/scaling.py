@@ -28,6 +28,8 @@ K = 100
 # Passages of the whole list that is read at the end of it.
 _WHOLE = 10
 _PASSAGES = 200_000
+# Passages of each list where actors are compared.
+_K_OF_ACTORS = 20
 _NODES = 8
 
 
@@ -42,9 +44,10 @@ def main(options: Sequence[str] | None = None) -> None:
             print(json.dumps(row), flush=True)
             shutil.rmtree(folder / str(reads), ignore_errors=True)
         for actors in arguments.actors:
-            row = in_fresh_process(
-                _by_actors, str(folder / f"actors-{actors}"), actors, arguments.seconds
-            )
+            place = str(folder / f"actors-{actors}")
+            # Apart, so that the memory that it takes does not count as the driver's.
+            in_fresh_process(_make_for_actors, place, actors, arguments.seconds)
+            row = in_fresh_process(_by_actors, place, actors)
             figures["actors"].append(row)
             print(json.dumps(row), flush=True)
     finally:
@@ -212,19 +215,23 @@ def _fake_gpus(actors: int) -> Iterator[None]:
         cluster.shutdown()
 
 
-def _by_actors(place: str, actors: int, seconds: float) -> dict[str, Any]:
-    """The share of the time in which the actors read, from when all of them do until the last ends."""
+def _make_for_actors(place: str, actors: int, seconds: float) -> None:
+    """Inputs with as many reads as the actors do in this time."""
     from benchmarks._pretended import SlowHost, make_inputs
+
+    queries = max(10, round(actors * SlowHost.READS_PER_SECOND * seconds / (_K_OF_ACTORS + 1)))
+    make_inputs(Path(place, "files"), queries=queries, k=_K_OF_ACTORS, passages=20_000)
+
+
+def _by_actors(place: str, actors: int) -> dict[str, Any]:
+    """The share of the time in which the actors read, from when all of them do until the last ends."""
+    from benchmarks._pretended import SlowHost
     from engine.machine import cluster
 
-    speed = SlowHost.READS_PER_SECOND
-    k = 20
-    queries = max(10, round(actors * speed * seconds / (k + 1)))
-    make_inputs(Path(place, "files"), queries=queries, k=k, passages=20_000)
     with _fake_gpus(actors):
         start, started = time.perf_counter(), time.time()
         told: list[tuple[float, float]] = []
-        result, _ = _run(Path(place), SlowHost, actors=actors, resamples=0, told=told, k=k)
+        result, _ = _run(Path(place), SlowHost, actors=actors, resamples=0, told=told, k=_K_OF_ACTORS)
         total = time.perf_counter() - start
         cluster.stop_ray()
     costs = result.readings["reader"].costs
