@@ -231,7 +231,9 @@ def _by_actors(place: str, actors: int) -> dict[str, Any]:
     with _fake_gpus(actors):
         start, started = time.perf_counter(), time.time()
         told: list[tuple[float, float]] = []
-        result, _ = _run(Path(place), SlowHost, actors=actors, resamples=0, told=told, k=_K_OF_ACTORS)
+        result, _ = _run(
+            Path(place), SlowHost, actors=actors, resamples=0, told=told, k=_K_OF_ACTORS
+        )
         total = time.perf_counter() - start
         cluster.stop_ray()
     costs = result.readings["reader"].costs
