@@ -20,6 +20,7 @@ ORDER = [
     "report",
     "conformance",
     "query_coverage",
+    "training",
     "evaluation",
     "labels",
     "statistics",
@@ -126,6 +127,7 @@ def test_folders_within_a_room_import_one_way():
             "torch",
             {"machine/batching.py", "machine/device.py", "machine/model_loading.py"}
             | {"retrieval/encoder.py"}
+            | {f"training/{name}.py" for name in ("checkpoints", "group", "learner", "loading")}
             | {
                 f"reading/models/{name}.py"
                 for name in (
@@ -138,7 +140,7 @@ def test_folders_within_a_room_import_one_way():
             "transformers",
             {"conformance/kilt.py", "reading/prompting/chat.py", "reading/readers.py"}
             | {"machine/model_code.py", "machine/model_loading.py", "retrieval/encoder.py"}
-            | {"reading/prompting/controls.py"}
+            | {"reading/prompting/controls.py", "training/loading.py", "training/train.py"}
             | {
                 f"reading/models/{name}.py"
                 for name in (

@@ -81,7 +81,7 @@ def run_halving(
             raise
         failure = str(error).split("\n")[0] or type(error).__name__
     # Outside the except block: the traceback would keep the failed batch's tensors alive.
-    _free_cached_memory()
+    free_cached_memory()
     if len(batch) == 1:
         return [on_single_failure(batch[0], f"out of memory ({failure})")]
     on_halving()
@@ -138,7 +138,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-def _free_cached_memory() -> None:
+def free_cached_memory() -> None:
     import torch
 
     gc.collect()

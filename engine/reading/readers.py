@@ -21,7 +21,7 @@ FID_INPUT_TOKENS = 250
 
 
 def specify(
-    name: str,
+    reader: str | weights.Weights,
     *,
     augmentation: Augmentation,
     task: Purpose,
@@ -34,7 +34,7 @@ def specify(
     """The specification of a reader and the prompt that it is given.
 
     Args:
-        name: as in ``weights.resolve``.
+        reader: its name, as in ``weights.resolve``, or what that found.
         augmentation: all passages in one prompt, or Fusion-in-Decoder (encoder-decoder models only).
         task: what the reader is asked to do.
         prompt: a template as in ``template.read_template``; None for the kind of model's default.
@@ -47,7 +47,8 @@ def specify(
         InputError: an unknown reader, one that needs code which may not run, what the engine cannot do,
             Fusion-in-Decoder with a decoder-only model, or a prompt that cannot be used with it.
     """
-    model = weights.resolve(name)
+    model = reader if isinstance(reader, weights.Weights) else weights.resolve(reader)
+    name = model.name
     code = model_code.agreed_code(model.path, name, trusted=trust_remote_code)
     if augmentation == "fid" and model.architecture == "causal":
         raise InputError(

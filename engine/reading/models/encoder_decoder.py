@@ -25,6 +25,7 @@ from engine.reading.models.deciding import Deciding
 from engine.reading.models.decoding import Stops, choose, first_tokens, next_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.t5 import T5
+from engine.reading.models.tokenizing import Input, longest_input, tokenize
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.scoring.decided import Goal
 
@@ -34,18 +35,10 @@ CPU_CHUNK_TOKENS = 2048
 
 
 @dataclass(frozen=True)
-class _Input:
-    """One tokenized encoder input."""
-
-    tokens: tuple[int, ...]
-    truncated: bool
-
-
-@dataclass(frozen=True)
 class _Read:
     """A read's inputs, and what decides its output before the end; None for nothing."""
 
-    inputs: list[_Input]
+    inputs: list[Input]
     goal: Goal | None = None
 
 
@@ -80,10 +73,7 @@ class EncoderDecoderReader:
         self._end_tokens = {ends} if isinstance(ends, int) else set(ends or ())
         self._start = int(settings.decoder_start_token_id or 0)
         self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
-        # T5 has no largest position; other models say theirs.
-        self._limit = spec.max_input_tokens or int(
-            getattr(model.config, "max_position_embeddings", 0) or 512
-        )
+        self._limit = longest_input(spec, model.config)
         self._deciding = Deciding(spec, self._tokenizer)
         self._stops = Stops(self._tokenizer, spec.stop)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
@@ -137,7 +127,7 @@ class EncoderDecoderReader:
 
     def _held_together(self, reads: Sequence[_Read]) -> Iterator[tuple[int, int]]:
         """Ranges of reads whose encodings half of the memory holds; at least one read."""
-        first, held, taken = 0, set[_Input](), 0
+        first, held, taken = 0, set[Input](), 0
         for position, read in enumerate(reads):
             new = set(read.inputs) - held
             more = sum(map(self._kept_bytes, new))
@@ -151,7 +141,7 @@ class EncoderDecoderReader:
         if reads:
             yield first, len(reads)
 
-    def _kept_bytes(self, item: _Input) -> int:
+    def _kept_bytes(self, item: Input) -> int:
         return self._model.kept_per_token * padded_length(len(item.tokens))
 
     def _read_together(self, reads: Sequence[_Read]) -> list[ReadOutput]:
@@ -188,23 +178,12 @@ class EncoderDecoderReader:
     def _count_halving(self) -> None:
         self.stats.memory_halvings += 1
 
-    def _tokenize(self, texts: Sequence[str]) -> list[_Input]:
-        encoded = self._tokenizer(
-            list(texts),
-            return_attention_mask=False,
-            add_special_tokens=self._spec.special_tokens,
-        )["input_ids"]
-        end = self._tokenizer.eos_token_id
-        items: list[_Input] = []
-        for tokens in encoded:
-            if len(tokens) <= self._limit:
-                items.append(_Input(tuple(tokens), False))
-            else:  # the question stands first, so the end is what can be spared
-                kept = [*tokens[: self._limit - 1], end] if tokens[-1] == end else tokens
-                items.append(_Input(tuple(kept[: self._limit]), True))
-        return items
+    def _tokenize(self, texts: Sequence[str]) -> list[Input]:
+        return tokenize(
+            self._tokenizer, texts, limit=self._limit, special_tokens=self._spec.special_tokens
+        )
 
-    def _encode(self, items: Sequence[_Input], encodings: Encodings) -> dict[_Input, str]:
+    def _encode(self, items: Sequence[Input], encodings: Encodings) -> dict[Input, str]:
         """Fill the encodings of the items; the reasons of those that could not be encoded."""
         reasons = {item: "it has no tokens" for item in items if not item.tokens}
         places = [i for i, item in enumerate(items) if item.tokens]
@@ -226,8 +205,8 @@ class EncoderDecoderReader:
         return reasons
 
     def _encode_chunk(
-        self, items: Sequence[_Input], slots: Sequence[Slot], encodings: Encodings
-    ) -> list[tuple[_Input, str] | None]:
+        self, items: Sequence[Input], slots: Sequence[Slot], encodings: Encodings
+    ) -> list[tuple[Input, str] | None]:
         kept = self._model.encode([item.tokens for item in items])
         for slot, states in zip(slots, kept, strict=True):
             encodings.put(slot, states)
@@ -237,7 +216,7 @@ class EncoderDecoderReader:
         return [None] * len(items)
 
     def _decode(
-        self, reads: Sequence[_Read], encodings: Encodings, slots: dict[_Input, Slot]
+        self, reads: Sequence[_Read], encodings: Encodings, slots: dict[Input, Slot]
     ) -> list[ReadOutput]:
         """Outputs of reads, decoded in lock-step; those that are finished leave the batch."""
         decoding = self._model.decoding(encodings, [_parts(read, slots) for read in reads])
@@ -296,18 +275,18 @@ class EncoderDecoderReader:
         return self._stops.before(text) != text
 
 
-def _order(item: _Input) -> tuple[int, tuple[int, ...]]:
+def _order(item: Input) -> tuple[int, tuple[int, ...]]:
     """The order of inputs wherever it is free: by the length at which they are kept."""
     return padded_length(len(item.tokens)), item.tokens
 
 
-def _placed(reads: Sequence[_Read]) -> list[_Input]:
+def _placed(reads: Sequence[_Read]) -> list[Input]:
     """The distinct inputs of reads in the order in which they are kept.
 
     A fused read's inputs stand together, those of one length in its table next to each other. Single
     reads follow where these are, or stand by length at the end.
     """
-    placed: dict[_Input, None] = {}
+    placed: dict[Input, None] = {}
     for read in reads:
         if len(read.inputs) > 1:
             placed |= dict.fromkeys(sorted(set(read.inputs) - placed.keys(), key=_order))
@@ -315,13 +294,13 @@ def _placed(reads: Sequence[_Read]) -> list[_Input]:
     return [*placed, *sorted(single, key=_order)]
 
 
-def _where(read: _Read, slots: dict[_Input, Slot]) -> tuple[int, int, int]:
+def _where(read: _Read, slots: dict[Input, Slot]) -> tuple[int, int, int]:
     """Sorts reads of one input by where it is kept, and fused ones behind them."""
     slot = slots[read.inputs[0]]
     return len(read.inputs), slot.padded, slot.place
 
 
-def _parts(read: _Read, slots: dict[_Input, Slot]) -> list[Part]:
+def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
     """A read's inputs in the order in which they are kept, so that neighbours stay neighbours."""
     offsets = accumulate((len(item.tokens) for item in read.inputs), initial=0)
     placed = sorted(zip(read.inputs, offsets, strict=False), key=lambda pair: _order(pair[0]))

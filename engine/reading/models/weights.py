@@ -47,13 +47,15 @@ class Weights:
     digest: str
 
 
-def resolve(name: str) -> Weights:
+def resolve(name: str, *, required: bool = True) -> Weights:
     """Find the weights that a reader's name stands for.
 
     Args:
         name: ``bundled``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are
             in the local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5
             checkpoints are converted once; ``path`` is then a directory of the cache.
+        required: whether a directory must have weights; one without them has a model's configuration
+            and tokenizer, from which a model is made to be trained.
 
     Raises:
         WriteError: the disk is full, so that nothing was converted.
@@ -82,7 +84,7 @@ def resolve(name: str) -> Weights:
         files := conversion.checkpoint_files(path)
     ):
         path = _from_checkpoint(path, files)
-    if not any(path.glob("*.safetensors")):
+    if required and not has_weights(path):
         raise InputError(
             name,
             None,
@@ -99,6 +101,11 @@ def resolve(name: str) -> Weights:
             )
         return Weights(name, source, path, "encoder-decoder", _digest(path))
     return Weights(name, source, path, "causal", _digest(path))
+
+
+def has_weights(path: Path) -> bool:
+    """Whether a model's directory has weights in the form that is read."""
+    return any(path.glob("*.safetensors"))
 
 
 def _refuse_other_heads(config: dict[str, Any], name: str) -> None:

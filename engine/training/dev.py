@@ -1,0 +1,81 @@
+"""The metric on the development queries: the engine's own scoring of the engine's own reader."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from engine.errors import ReadError
+from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.protocol import ReadOutput
+from engine.reading.reads import output_columns
+from engine.scoring.metrics import score_outputs
+from engine.sources.io.temporary import temporary_directory
+from engine.tables import DOC_IDS, FAILURE, QUERY_ID, VALUE
+from engine.training.examples import Readings
+from engine.training.group import Group
+from engine.training.learner import Learner, save
+from engine.training.start import Start
+
+
+class Development:
+    """The development queries of a worker: its share of all.
+
+    Args:
+        readings: all queries, each with its list; one without passages is read without any, as in an evaluation.
+        start: the reader, and what it is given.
+        metric: by which outputs are scored.
+        group: who shares them.
+    """
+
+    def __init__(self, readings: Readings, start: Start, metric: str, group: Group) -> None:
+        listed = readings.queries.select(QUERY_ID).join(
+            readings.lists, on=QUERY_ID, how="left", maintain_order="left"
+        )
+        lists = listed.with_columns(pl.col(DOC_IDS).fill_null([]))[group.rank :: group.size]
+        self._queries = readings.queries
+        self._start = start
+        self._metric = metric
+        self._wanted = wanted_reads(
+            lists, readings.queries, readings.corpus, prompt=start.prompt, fingerprint=""
+        )
+
+    def __call__(self, learner: Learner) -> tuple[float, int]:
+        """The sum of the metric over this worker's queries, and how many they are.
+
+        Raises:
+            ReadError: a query could not be read.
+        """
+        if self._wanted.is_empty():
+            return 0.0, 0
+        outputs = read(learner, self._start, self._wanted[INPUTS].to_list())
+        reads = self._wanted.select(QUERY_ID).hstack(output_columns(outputs))
+        failed = reads.filter(pl.col(FAILURE).is_not_null())
+        if not failed.is_empty():
+            raise ReadError(
+                f"a development query could not be read: {failed[FAILURE][0]}; give more `memory`, "
+                "or fewer passages with `k`"
+            )
+        values = score_outputs(reads, self._queries, self._metric)[VALUE]
+        return float(values.sum()), len(values)
+
+
+def read(learner: Learner, start: Start, inputs: list[list[str]]) -> list[ReadOutput]:
+    """What a model in training answers as a reader: it is saved, and read with as any other directory."""
+    from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
+    from engine.reading.models.encoder_decoder import EncoderDecoderReader
+
+    with temporary_directory(Path(tempfile.gettempdir(), "erag-model")) as directory:
+        save(learner, Path(start.spec.path), directory)
+        # Known by where it is: nobody else reads these weights.
+        spec = replace(start.spec, path=str(directory), weights=directory.name)
+        reader = EncoderDecoderReader(spec)
+        try:
+            return reader.read(inputs)
+        finally:
+            del reader
+            gc.collect()

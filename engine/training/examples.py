@@ -1,0 +1,220 @@
+"""What a reader is trained on: queries with their passages, as it is given them, and what it is to answer.
+
+Inputs are made by the functions that make them for an evaluation: ``Prompt.render`` and
+``models.tokenizing.tokenize``. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import polars as pl
+
+from engine.reading.models.tokenizing import tokenize
+from engine.reading.prompting.prompts import Prompt
+from engine.tables import ANSWERS, DOC_ID, DOC_IDS, QUERY, QUERY_ID, TEXT, TITLE
+from engine.training.settings import Recipe
+
+
+class Example(NamedTuple):
+    """A query in tokens.
+
+    Attributes:
+        inputs: of the encoder: one, or with Fusion-in-Decoder one per passage.
+        target: what the decoder is to write, with the token that ends it unless it was cut.
+        cut_inputs: how many of the inputs were cut.
+        cut_target: whether the target was cut.
+    """
+
+    inputs: tuple[tuple[int, ...], ...]
+    target: tuple[int, ...]
+    cut_inputs: int = 0
+    cut_target: bool = False
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens of the encoder, with each input as long as the longest."""
+        return len(self.inputs) * max(map(len, self.inputs))
+
+
+class Examples(Protocol):
+    """Where examples come from; the same for the same epoch and places, in every process.
+
+    ``digest`` is a hash of all that they are made of.
+    """
+
+    digest: str
+
+    def __len__(self) -> int: ...
+
+    def draw(self, epoch: int, places: Sequence[int]) -> list[Example]: ...
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """How much of what the model was given was cut; of one epoch.
+
+    Attributes:
+        inputs, targets: all of them.
+        cut_inputs, cut_targets: those that were cut.
+    """
+
+    inputs: int = 0
+    cut_inputs: int = 0
+    targets: int = 0
+    cut_targets: int = 0
+
+    def and_of(self, examples: Sequence[Example]) -> Cuts:
+        """With those of further examples."""
+        return Cuts(
+            self.inputs + sum(len(example.inputs) for example in examples),
+            self.cut_inputs + sum(example.cut_inputs for example in examples),
+            self.targets + len(examples),
+            self.cut_targets + sum(example.cut_target for example in examples),
+        )
+
+    def __add__(self, other: Cuts) -> Cuts:
+        return Cuts(
+            self.inputs + other.inputs,
+            self.cut_inputs + other.cut_inputs,
+            self.targets + other.targets,
+            self.cut_targets + other.cut_targets,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Readings:
+    """Queries with the passages that a reader is given, as tables.
+
+    Attributes:
+        queries: the queries table.
+        lists: ``query_id`` and ``doc_ids`` in rank order, best first: a row per query that is read.
+        corpus: the passages that the lists name.
+    """
+
+    queries: pl.DataFrame
+    lists: pl.DataFrame
+    corpus: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Queries that cannot be trained on.
+
+    Attributes:
+        without_answers: those without any answer that has text.
+        without_results: those for which the run lists no passage.
+    """
+
+    without_answers: int = 0
+    without_results: int = 0
+
+
+def trainable(readings: Readings) -> tuple[Readings, LeftOut]:
+    """The queries that can be trained on, and how many cannot: those without answers, or without passages."""
+    has_text = pl.col(ANSWERS).list.eval(pl.element().str.strip_chars() != "").list.any()
+    answered = readings.queries.filter(has_text.fill_null(False))
+    listed = readings.lists.filter(pl.col(DOC_IDS).list.len() > 0)
+    queries = answered.join(listed, on=QUERY_ID, how="semi", maintain_order="left")
+    lists = queries.select(QUERY_ID).join(listed, on=QUERY_ID, how="left", maintain_order="left")
+    without = LeftOut(
+        without_answers=readings.queries.height - answered.height,
+        without_results=answered.height - queries.height,
+    )
+    return replace(readings, queries=queries, lists=lists), without
+
+
+def order(examples: int, seed: int, epoch: int) -> list[int]:
+    """The places of all examples in the order of an epoch, counted from 0."""
+    shuffled: list[int] = np.random.default_rng((seed, epoch)).permutation(examples).tolist()
+    return shuffled
+
+
+@dataclass(eq=False)
+class ReadingExamples:
+    """The examples of queries, their passages and their answers.
+
+    Attributes:
+        readings: queries that are ``trainable``.
+        prompt: what the reader is given.
+        tokenizer: the reader's, of transformers.
+        longest_input: tokens of an input at most (``models.tokenizing.longest_input``).
+        special_tokens: as in ``ReaderSpec``.
+        longest_target: tokens that the reader writes at most.
+        end: the token that ends what it writes.
+        recipe: says which answer is learned.
+    """
+
+    readings: Readings
+    prompt: Prompt
+    tokenizer: Any
+    longest_input: int
+    special_tokens: bool
+    longest_target: int
+    end: int
+    recipe: Recipe
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        queries, corpus = self.readings.queries, self.readings.corpus
+        self._rows = list(queries.select(QUERY_ID, QUERY, ANSWERS).iter_rows())
+        self._lists: list[list[str]] = self.readings.lists[DOC_IDS].to_list()
+        self._passages = {
+            doc_id: (title, text)
+            for doc_id, title, text in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()
+        }
+        content = hashlib.sha256(json.dumps([self._rows, self._lists]).encode())
+        for doc_id in sorted(self._passages):
+            content.update(json.dumps([doc_id, *self._passages[doc_id]]).encode())
+        self.digest = content.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def draw(self, epoch: int, places: Sequence[int]) -> list[Example]:
+        """The examples at some places, as an epoch (counted from 0) has them."""
+        texts = [
+            self.prompt.render(self._rows[i][1], [self._passages[d] for d in self._lists[i]])
+            for i in places
+        ]
+        items = iter(
+            tokenize(
+                self.tokenizer,
+                [text for inputs in texts for text in inputs],
+                limit=self.longest_input,
+                special_tokens=self.special_tokens,
+            )
+        )
+        targets = self._targets([self._answer(epoch, i) for i in places])
+        examples: list[Example] = []
+        for inputs, (target, cut) in zip(texts, targets, strict=True):
+            own = [next(items) for _ in inputs]
+            tokens = tuple(item.tokens for item in own)
+            examples.append(Example(tokens, target, sum(item.truncated for item in own), cut))
+        return examples
+
+    def _answer(self, epoch: int, place: int) -> str:
+        query_id, _, answers = self._rows[place]
+        known = [answer for answer in answers if answer.strip()]
+        if self.recipe.target == "first":
+            return known[0]
+        return random.Random(f"{self.recipe.seed} {epoch} {query_id}").choice(known)
+
+    def _targets(self, answers: Sequence[str]) -> list[tuple[tuple[int, ...], bool]]:
+        """Tokens of answers, and whether they were cut: a reader stops there, so that no end follows."""
+        if not answers:
+            return []
+        # As in a prompt, no data may stand for a control token.
+        texts = [self.prompt.controls.as_text(answer.strip()) for answer in answers]
+        encoded = self.tokenizer(texts, return_attention_mask=False, add_special_tokens=False)
+        most = self.longest_target
+        return [
+            (tuple(tokens[:most]), True) if len(tokens) > most else ((*tokens, self.end), False)
+            for tokens in encoded["input_ids"]
+        ]

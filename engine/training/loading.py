@@ -1,0 +1,118 @@
+"""The model that a worker trains: loaded, or drawn at random, and put into its budget of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from engine.errors import InputError
+from engine.machine import device
+from engine.machine.model_files import refuse_missing
+from engine.machine.model_loading import load_model
+from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
+from engine.reading.models.tokenizing import longest_input
+from engine.reading.protocol import ReaderSpec
+from engine.training.group import Group
+from engine.training.learner import Learner
+from engine.training.settings import Precision, Recipe
+from engine.training.start import TRAINED_BYTES, Start
+
+
+def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, Any]:
+    """The model to be trained, the same in all workers, and its tokenizer.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
+    spec = start.spec
+    where = device.prepare(spec)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            spec.path, local_files_only=True, trust_remote_code=False
+        )
+        model = _model(start, recipe.seed)
+    except InputError:
+        raise
+    except Exception as error:  # whatever damaged files make the libraries raise
+        reason = f"{type(error).__name__}: {error}"[:300]
+        raise InputError(
+            spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"
+        ) from error
+    _refuse_unfit(model, tokenizer, spec)
+    learner = Learner(
+        model,
+        device=where,
+        precision=start.precision or best_precision(),
+        weight_decay=recipe.weight_decay,
+        longest_input=longest_input(spec, model.config),
+        longest_target=spec.max_new_tokens + 1,
+    )
+    # Drawn by another kind of processor, weights may be others.
+    _same(learner, group)
+    trained = TRAINED_BYTES * sum(one.numel() for one in learner.parameters.values())
+    memory = device.batch_memory(spec, where, trained)
+    inputs = recipe.k if start.prompt.fused else 1
+    learner.measure(memory, inputs, recipe.gradient_checkpointing)
+    return learner, tokenizer
+
+
+def best_precision() -> Precision:
+    """bfloat16 where this machine has its arithmetic; else float32, also where float16 would be faster."""
+    return "bfloat16" if device.best_dtype() == "bfloat16" else "float32"
+
+
+def _model(start: Start, seed: int) -> Any:
+    path = Path(start.spec.path)
+    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    if start.from_scratch:
+        torch.manual_seed(seed)
+        return AutoModelForSeq2SeqLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=False
+        )
+    model, loading = load_model(
+        "encoder-decoder",
+        path,
+        config=config,
+        dtype="float32",
+        code="",
+        device=torch.device("cpu"),
+    )
+    refuse_missing(loading, start.spec.name)
+    return model
+
+
+def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
+    """Refuse a model that knows fewer tokens than its tokenizer, or no end of an answer."""
+    known = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > known:
+        raise InputError(
+            spec.name,
+            None,
+            f"its tokenizer has {len(tokenizer)} tokens, and vocab_size is {known}",
+            "set vocab_size in config.json to as many or more",
+        )
+    if model.generation_config.eos_token_id is None:
+        raise InputError(
+            spec.name,
+            None,
+            "has no eos_token_id",
+            "name the token that ends answers in config.json",
+        )
+
+
+def end_token(model: Any) -> int:
+    """The token that ends what the model writes."""
+    ends = model.generation_config.eos_token_id
+    return int(ends[0] if isinstance(ends, list) else ends)
+
+
+def _same(learner: Learner, group: Group) -> None:
+    """Give all workers the weights of the first."""
+    if group.size > 1:
+        for parameter in learner.parameters.values():
+            if group.rank:
+                parameter.data.zero_()
+        group.sum([parameter.data for parameter in learner.parameters.values()])

@@ -1,0 +1,93 @@
+"""The recipe by which a reader is trained, and what follows from it alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import InputError, require_least
+
+Precision = Literal["bfloat16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a reader is trained. The defaults are the recipe of eRAG's study.
+
+    Source: Salemi & Zamani (SIGIR 2024), section 3.1; what they leave open is as in the code of
+    Fusion-in-Decoder (Izacard & Grave, EACL 2021): gradients are clipped, and all weights decay.
+
+    Attributes:
+        k: Passages per query that the reader is trained with.
+        epochs: Passes over the training queries.
+        batch: Queries per step (the effective batch), whatever fits into memory at once.
+        learning_rate: The highest; it rises from 0 over the first steps and falls to 0 by the last, both linearly.
+        warmup: Share of the steps in which the learning rate rises, from 0 to 1.
+        weight_decay: AdamW's weight decay.
+        clip: Longest gradient, as its norm over all weights; 0 for any.
+        target: Which of a query's reference answers is learned: the first, or any, drawn anew each epoch.
+        precision: Arithmetic of the forward pass; weights, gradients and the optimizer are in float32. By default
+            bfloat16 where the machine has its arithmetic.
+        gradient_checkpointing: Compute activations anew for the backward pass instead of keeping them. By default
+            where one query of the longest kind would not fit into memory otherwise.
+        evaluate_every: Steps from one evaluation on the development queries to the next; by default an epoch.
+        patience: Evaluations without improvement after which training ends; by default it never ends early. The
+            model that is kept is that of the best evaluation.
+        checkpoint_every: Steps from one checkpoint to the next; there is one after each evaluation, too.
+        seed: Of the order of queries, of the answers drawn, of dropout, and of weights where training starts from
+            scratch.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    k: int = 50
+    epochs: int = 10
+    batch: int = 64
+    learning_rate: float = 5e-5
+    warmup: float = 0.05
+    weight_decay: float = 1e-2
+    clip: float = 1.0
+    target: Literal["first", "any"] = "first"
+    precision: Precision | None = None
+    gradient_checkpointing: bool | None = None
+    evaluate_every: int | None = None
+    patience: int | None = None
+    checkpoint_every: int = 500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("k", "epochs", "batch", "evaluate_every", "patience", "checkpoint_every"):
+            require_least(field, getattr(self, field), 1)
+        require_least("seed", self.seed, 0)
+        for field in ("learning_rate", "weight_decay", "clip"):
+            value = getattr(self, field)
+            if not 0 <= value < math.inf:
+                raise InputError(None, None, f"`{field}` is {value:g}", "use 0 or more")
+        if not 0 <= self.warmup <= 1:
+            raise InputError(None, None, f"`warmup` is {self.warmup:g}", "use a share from 0 to 1")
+
+    def steps_per_epoch(self, examples: int) -> int:
+        """Steps of an epoch over so many examples; the last one may have fewer than the others."""
+        return -(-examples // self.batch)
+
+    def steps(self, examples: int) -> int:
+        """Steps of the whole training."""
+        return self.epochs * self.steps_per_epoch(examples)
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate of a step, counted from 1, of so many steps.
+
+        It rises linearly to ``learning_rate`` over the first steps and falls linearly to 0, which a step
+        behind the last one would have.
+        """
+        rising = math.ceil(self.warmup * steps)
+        if step <= rising:
+            return self.learning_rate * step / rising
+        return self.learning_rate * (steps - step + 1) / (steps - rising + 1)
+
+    def evaluates(self, step: int, examples: int) -> bool:
+        """Whether an evaluation follows a step, counted from 1; it follows the last one in any case."""
+        every = self.evaluate_every or self.steps_per_epoch(examples)
+        return step % every == 0 or step == self.steps(examples)

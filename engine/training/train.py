@@ -1,0 +1,160 @@
+"""Training a reader: from tables, a start and a recipe to a directory that ``reader`` takes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.sources.io.delivery import private_directory
+from engine.sources.io.folders import Folder
+from engine.training.checkpoints import MODEL, Progress
+from engine.training.examples import Examples, Readings
+from engine.training.settings import Recipe
+from engine.training.start import Start
+
+if TYPE_CHECKING:
+    from engine.training.group import Group
+    from engine.training.learner import Learner
+    from engine.training.loop import OnProgress
+
+# Makes the examples, where they are not a reader's queries: of the start, and the tokenizer.
+MakeExamples = Callable[[Start, Any], Examples]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything that a worker needs to know; it travels to each.
+
+    Attributes:
+        start: where training starts.
+        recipe: how it goes.
+        train: queries that are ``examples.trainable``; or a function that makes other examples (of denoising, say).
+        dev: queries whose metric decides which model is kept, and when training ends; None for the last model.
+        metric: by which these are scored, one of ``scoring.metrics.METRICS``.
+    """
+
+    start: Start
+    recipe: Recipe
+    train: Readings | MakeExamples
+    dev: Readings | None = None
+    metric: str = "em"
+
+
+def train(
+    plan: Plan,
+    folder: Folder,
+    *,
+    group: Group | None = None,
+    on_progress: OnProgress = lambda progress, steps: None,
+) -> Progress:
+    """Train, as one of the workers of a group; all others call it, too.
+
+    The model is then in the folder ``model`` within that of the checkpoints, and ``fetch_model`` takes it from
+    there. Called again after it was killed, it goes on from the latest checkpoint; after its end, it returns.
+
+    Args:
+        plan: the same for all workers.
+        folder: where checkpoints are, and go: one that all workers reach.
+        group: this worker and the others; by default it is alone.
+        on_progress: told after each step by the first worker.
+
+    Raises:
+        InputError: the start cannot be loaded, the folder has another training's checkpoints, or memory ran out
+            with a single query.
+        ReadError: a development query could not be read.
+        WriteError: a checkpoint cannot be written.
+    """
+    from transformers.utils import logging
+
+    from engine.training.dev import Development
+    from engine.training.group import Alone
+    from engine.training.learner import save
+    from engine.training.loading import load_learner
+    from engine.training.loop import Training
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    logging.disable_progress_bar()  # of loading and saving weights: no news to anybody
+    group = group or Alone()
+    learner, tokenizer = load_learner(plan.start, plan.recipe, group)
+    examples = _examples(plan, tokenizer, learner)
+    measure = None if plan.dev is None else Development(plan.dev, plan.start, plan.metric, group)
+    training = Training(
+        learner,
+        examples,
+        plan.recipe,
+        group,
+        folder,
+        _run(plan, examples),
+        measure=measure,
+        on_progress=on_progress,
+    )
+    progress = training.fit()
+    if group.rank == 0:
+        with private_directory() as directory:
+            save(learner, Path(plan.start.spec.path), directory)
+            for file in sorted(directory.iterdir()):
+                (folder / MODEL).put(file.name, file)
+    group.gather(None)
+    return progress
+
+
+def fetch_model(folder: Folder, directory: Path) -> None:
+    """Copy the model of a training that has ended into a directory of this machine.
+
+    Args:
+        folder: that of the checkpoints.
+        directory: made, if it does not exist.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in (folder / MODEL).names():
+        (folder / MODEL).download(name, directory / name)
+
+
+def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
+    from engine.reading.models.tokenizing import longest_input
+    from engine.training.examples import ReadingExamples
+    from engine.training.loading import end_token
+
+    if not isinstance(plan.train, Readings):
+        return plan.train(plan.start, tokenizer)
+    spec = plan.start.spec
+    return ReadingExamples(
+        plan.train,
+        plan.start.prompt,
+        tokenizer,
+        longest_input(spec, learner.model.config),
+        spec.special_tokens,
+        spec.max_new_tokens,
+        end_token(learner.model),
+        plan.recipe,
+    )
+
+
+def _run(plan: Plan, examples: Examples) -> str:
+    """A hash of all that decides the curve; how the work is split has no part in it."""
+    spec = plan.start.spec
+    dev = None
+    if plan.dev is not None:
+        frames = (plan.dev.queries, plan.dev.lists, plan.dev.corpus)
+        dev = [hashlib.sha256(frame.write_json().encode()).hexdigest() for frame in frames]
+    recipe = asdict(plan.recipe)
+    del recipe["checkpoint_every"], recipe["gradient_checkpointing"]
+    content = [
+        recipe,
+        spec.weights,
+        spec.max_input_tokens,
+        spec.max_new_tokens,
+        spec.special_tokens,
+        plan.start.precision,
+        plan.start.prompt.digest,
+        plan.start.prompt.fused,
+        examples.digest,
+        dev,
+        plan.metric,
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
