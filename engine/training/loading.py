@@ -45,7 +45,7 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
     learner = Learner(
         model,
         device=where,
-        precision=start.precision or best_precision(),
+        precision=recipe.precision or best_precision(),
         weight_decay=recipe.weight_decay,
         longest_input=longest_input(spec, model.config),
         longest_target=spec.max_new_tokens + 1,

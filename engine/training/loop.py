@@ -84,8 +84,8 @@ class Training:
         if len(progress.capacity) == self.group.size:
             self.learner.restore(Capacity(**progress.capacity[self.group.rank]))
         begun = time.monotonic() - progress.seconds
-        if progress.step == 0:
-            progress = self._evaluated(progress, begun)
+        if not progress.capacity:  # nothing was kept yet
+            progress = self._kept(self._evaluated(progress, begun))
         self._tell(progress)
         for step in self._ahead(progress.step):
             progress = self._stepped(progress, step, begun)

@@ -82,7 +82,7 @@ class Recipe:
         It rises linearly to ``learning_rate`` over the first steps and falls linearly to 0, which a step
         behind the last one would have.
         """
-        rising = math.ceil(self.warmup * steps)
+        rising = max(1, math.ceil(self.warmup * steps))
         if step <= rising:
             return self.learning_rate * step / rising
         return self.learning_rate * (steps - step + 1) / (steps - rising + 1)

@@ -13,7 +13,6 @@ from engine.reading.prompting.prompts import Prompt
 from engine.reading.prompting.template import Task
 from engine.reading.protocol import Augmentation, ReaderSpec
 from engine.reading.readers import specify
-from engine.training.settings import Precision
 
 # Of a parameter in training: itself, its gradient, and the optimizer's two moments, in float32.
 TRAINED_BYTES = 16
@@ -26,13 +25,11 @@ class Start:
     Attributes:
         spec: the reader as an evaluation would read with it; ``memory`` bounds a worker.
         prompt: what it is given.
-        precision: of the forward pass; None for the fastest of the worker's machine.
         from_scratch: whether there are no weights, so that they are drawn at random.
     """
 
     spec: ReaderSpec
     prompt: Prompt
-    precision: Precision | None
     from_scratch: bool
 
 
@@ -42,7 +39,6 @@ def specify_start(
     augmentation: Augmentation,
     task: Task = "short-answer",
     prompt: str | None = None,
-    precision: Precision | None = None,
     memory: int = 0,
 ) -> Start:
     """Where training starts, checked before anything is loaded.
@@ -51,23 +47,23 @@ def specify_start(
         name: as in ``weights.resolve``; or a directory with a T5's ``config.json`` and its tokenizer.
         augmentation, task, prompt: as in ``readers.specify``: the reader is trained for the prompt that an
             evaluation with the same settings gives it.
-        precision: of the forward pass.
         memory: bytes that a worker may take, 0 for the default.
 
     Raises:
         InputError: no such reader, one that cannot be trained, or memory that cannot hold the training.
     """
+    model = resolve(name, required=False)
+    if model.architecture == "causal":
+        raise InputError(
+            None, None, f"reader {name!r} is decoder-only", "train a reader of the T5 family"
+        )
     spec, made = specify(
-        resolve(name, required=False),
+        model,
         augmentation=augmentation,
         task=task,
         prompt=prompt,
         memory=memory,
     )
-    if spec.architecture != "encoder-decoder":
-        raise InputError(
-            None, None, f"reader {name!r} is decoder-only", "train a reader of the T5 family"
-        )
     if made.template.choices:
         raise InputError(
             made.template.path,
@@ -85,4 +81,4 @@ def specify_start(
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader, its gradients and the optimizer",
             f"give at least {device.as_budget(least)}",
         )
-    return Start(spec, made, precision, from_scratch=not has_weights(Path(spec.path)))
+    return Start(spec, made, from_scratch=not has_weights(Path(spec.path)))

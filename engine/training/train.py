@@ -150,7 +150,6 @@ def _run(plan: Plan, examples: Examples) -> str:
         spec.max_input_tokens,
         spec.max_new_tokens,
         spec.special_tokens,
-        plan.start.precision,
         plan.start.prompt.digest,
         plan.start.prompt.fused,
         examples.digest,

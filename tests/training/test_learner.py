@@ -1,0 +1,264 @@
+"""The model in training: its loss, its outputs, and how it gets on with little memory."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+from transformers.modeling_outputs import BaseModelOutput
+
+from engine.errors import InputError
+from engine.reading import readers
+from engine.reading.models import weights
+from engine.reading.models.conversion import CROSS_BIAS
+from engine.reading.plan import INPUTS, wanted_reads
+from engine.training.dev import read
+from engine.training.examples import Example
+from engine.training.group import Alone
+from engine.training.learner import Capacity, save
+from engine.training.loading import load_learner
+from engine.training.start import specify_start
+from tests.reading.models import t5_family
+from tests.training.facts import RECIPE, facts, save_start
+
+SOURCE = torch.Generator().manual_seed(2)
+
+
+def tokens(count):
+    return tuple(torch.randint(3, 22, (count,), generator=SOURCE).tolist())
+
+
+# Queries of one to three inputs, none as long as another.
+EXAMPLES = [
+    Example(tuple(tokens(3 + 2 * i + 3 * j) for j in range(1 + i % 3)), (*tokens(1 + i % 4), 1))
+    for i in range(7)
+]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    directory = save_start(tmp_path_factory.mktemp("start"), weights=True)
+    return specify_start(str(directory), augmentation="fid")
+
+
+@pytest.fixture
+def learner(start):
+    return load_learner(start, RECIPE, Alone())[0]
+
+
+def gradients(learner, examples):
+    loss = learner.accumulate(examples, 0, may_checkpoint=True)
+    found = {name: p.grad.clone() for name, p in learner.parameters.items()}
+    learner.clear()
+    return loss, found
+
+
+def assert_alike(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
+
+
+def by_hand(learner, example):
+    """The cross entropy of one query by transformers' own forward pass, its inputs without any padding."""
+    model = learner.model
+    states = torch.cat([model.encoder(torch.tensor([one]))[0] for one in example.inputs], dim=1)
+    out = model(
+        encoder_outputs=BaseModelOutput(last_hidden_state=states),
+        labels=torch.tensor([example.target]),
+        use_cache=False,
+    )
+    return float(out.loss.detach()) * len(example.target)
+
+
+def test_the_loss_is_that_of_each_query_alone(learner):
+    expected = [by_hand(learner, example) for example in EXAMPLES]
+    loss, _ = gradients(learner, EXAMPLES)
+    assert loss.total == pytest.approx(sum(expected), rel=1e-5)
+    assert loss.tokens == sum(len(example.target) for example in EXAMPLES)
+    assert len(set(expected)) == len(expected)
+
+
+def test_gradients_depend_neither_on_micro_batches_nor_on_checkpointing(learner):
+    _, whole = gradients(learner, EXAMPLES)
+    assert max(float(one.abs().max()) for one in whole.values()) > 0.1
+    learner.restore(Capacity(tokens=1, checkpointing=False))
+    assert len(learner._cut(EXAMPLES)) == len(EXAMPLES)
+    _, alone = gradients(learner, EXAMPLES)
+    assert_alike(alone, whole)
+    learner.restore(Capacity(tokens=40, checkpointing=True))
+    assert learner.model.is_gradient_checkpointing
+    _, anew = gradients(learner, EXAMPLES)
+    assert_alike(anew, whole)
+
+
+def test_a_step_divides_by_the_tokens_of_all_and_clips(learner):
+    weight = learner.parameters["shared.weight"]
+    before = weight.detach().clone()
+    loss, found = gradients(learner, EXAMPLES)
+    own = learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
+    seen = []
+    learner.optimizer.register_step_pre_hook(
+        lambda *_: seen.append({n: p.grad.clone() for n, p in learner.parameters.items()})
+    )
+    value = learner.update(own, Alone(), rate=1e-2, clip=0.5)
+    assert value == pytest.approx(loss.total / loss.tokens)
+    (given,) = seen
+    norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in found.values()])) / loss.tokens
+    assert norm > 0.5
+    assert_alike(given, {n: g / loss.tokens * 0.5 / norm for n, g in found.items()})
+    # AdamW's first step is the learning rate in the direction of the gradient's sign.
+    step = (weight.detach() - before)[found["shared.weight"].abs() > 1e-3].abs()
+    torch.testing.assert_close(step, torch.full_like(step, 1e-2), rtol=1e-2, atol=0)
+
+
+def inputs_of(start, count=12):
+    made = facts(count, 5)
+    return wanted_reads(
+        made.lists, made.queries, made.corpus, prompt=start.prompt, fingerprint="f"
+    )[INPUTS].to_list()
+
+
+def greedy(learner, tokenizer, texts, most):
+    """The model in memory, one query at a time, by transformers' own generation."""
+    model = learner.model.eval()
+    with torch.inference_mode():
+        states = [
+            model.encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state
+            for text in texts
+        ]
+        written = model.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=torch.cat(states, dim=1)),
+            max_new_tokens=most,
+            do_sample=False,
+            num_beams=1,
+        )
+    model.train()
+    return tokenizer.decode(written[0], skip_special_tokens=True)
+
+
+def test_the_reader_answers_as_the_model_in_memory_does(start, learner, tmp_path):
+    for parameter in learner.parameters.values():
+        # No longer what it was loaded as; larger weights make a random model give many answers.
+        parameter.data *= 3
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=SOURCE)
+    start = replace(start, spec=replace(start.spec, dtype="float32"))
+    inputs = inputs_of(start)
+    tokenizer = AutoTokenizer.from_pretrained(start.spec.path)
+    expected = [greedy(learner, tokenizer, texts, start.spec.max_new_tokens) for texts in inputs]
+    assert len(set(expected)) > 3
+    assert [output.output for output in read(learner, start, inputs)] == expected
+    # And as any reader that is given as a directory.
+    save(learner, Path(start.spec.path), tmp_path / "model")
+    spec, _ = readers.specify(
+        str(tmp_path / "model"), augmentation="fid", task="short-answer", dtype="float32"
+    )
+    assert [output.output for output in readers.load(spec).read(inputs)] == expected
+
+
+def test_a_position_bias_of_cross_attention_is_learned_and_read(tiny_t5, tmp_path):
+    plain = t5_family.make("t5", tmp_path / "plain", tiny_t5, factor=2.0)
+    t5_family.rewrite_config(plain, dropout_rate=0.0)
+    bias = 5 * torch.randn((32, 4), generator=SOURCE)
+    state = t5_family.state_of(plain) | {CROSS_BIAS: bias}
+    original = t5_family.make_original(plain, tmp_path / "original", state=state)
+    t5_family.add_tokenizer(original, tiny_t5)
+    start = specify_start(str(original), augmentation="fid")
+    start = replace(start, spec=replace(start.spec, dtype="float32"))
+    learner, _ = load_learner(start, RECIPE, Alone())
+    (name,) = (name for name in learner.parameters if name.endswith(CROSS_BIAS.split(".", 1)[1]))
+    # The first input is longer than the target, so that padding would change nothing, and then shorter.
+    short = Example(((5, 6), tokens(9)), (*tokens(6), 1))
+    expected = [by_hand(learner, example) for example in [*EXAMPLES, short]]
+    loss, found = gradients(learner, [*EXAMPLES, short])
+    assert loss.total == pytest.approx(sum(expected), rel=1e-5)
+    assert float(found[name].abs().max()) > 0
+    learner.parameters[name].data *= -1
+    inputs = [["w1 w2 w3", "w4 w5"], ["w6 w7 w8 w9"]]
+    answers = [output.output for output in read(learner, start, inputs)]
+    save(learner, Path(start.spec.path), tmp_path / "model")
+    spec, _ = readers.specify(
+        str(tmp_path / "model"), augmentation="fid", task="short-answer", dtype="float32"
+    )
+    assert weights.resolve(spec.path).architecture == "encoder-decoder"
+    assert [output.output for output in readers.load(spec).read(inputs)] == answers
+
+
+def test_a_shortage_of_memory_halves_the_micro_batch_and_keeps_the_batch(learner, monkeypatch):
+    loss, whole = gradients(learner, EXAMPLES)
+    forward = learner.model.encoder.forward
+    tried = []
+
+    def short_of_memory(*given, **named):
+        rows = named["input_ids"].shape[0]
+        tried.append(rows)
+        states = forward(*given, **named)
+        if rows > 4:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+        return states
+
+    monkeypatch.setattr(learner.model.encoder, "forward", short_of_memory)
+    other, halved = gradients(learner, EXAMPLES)
+    assert other.total == pytest.approx(loss.total, rel=1e-5)
+    assert other.tokens == loss.tokens
+    assert_alike(halved, whole)
+    assert learner.capacity.halvings >= 1
+    assert tried[0] > 4
+    # It begins smaller from then on.
+    tried.clear()
+    gradients(learner, EXAMPLES)
+    assert max(tried) <= 4
+
+
+def test_a_query_that_does_not_fit_alone_is_checkpointed_and_then_refused(learner, monkeypatch):
+    forward = learner.model.encoder.forward
+
+    def short_of_memory(*given, **named):
+        if not learner.model.is_gradient_checkpointing or impossible:
+            raise MemoryError
+        return forward(*given, **named)
+
+    monkeypatch.setattr(learner.model.encoder, "forward", short_of_memory)
+    impossible = False
+    with pytest.raises(InputError, match="memory ran out with a single query"):
+        learner.accumulate(EXAMPLES, 0, may_checkpoint=False)
+    learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
+    assert learner.capacity.checkpointing
+    learner.clear()
+    impossible = True
+    with pytest.raises(InputError, match="give more `memory`"):
+        learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
+    assert not any(bool(p.grad.abs().max() > 0) for p in learner.parameters.values())
+
+
+def test_other_errors_are_passed_on(learner, monkeypatch):
+    def broken(**_):
+        raise RuntimeError("sizes do not match")
+
+    monkeypatch.setattr(learner.model.encoder, "forward", broken)
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
+
+
+def test_memory_decides_how_much_goes_through_at_once(learner):
+    learner.measure(2.0**40, 3, None)
+    plenty = learner.capacity
+    assert not plenty.checkpointing
+    assert plenty.tokens == 16384
+    learner.measure(1.0, 3, None)
+    assert learner.capacity == Capacity(tokens=1, checkpointing=True)
+    learner.measure(1.0, 3, False)
+    assert not learner.capacity.checkpointing
+    assert not any(bool(p.grad.abs().max() > 0) for p in learner.parameters.values())
+
+
+def test_bfloat16_is_used_in_the_forward_pass_alone(start):
+    learner, _ = load_learner(start, replace(RECIPE, precision="bfloat16"), Alone())
+    full, _ = load_learner(start, RECIPE, Alone())
+    loss, found = gradients(learner, EXAMPLES)
+    exact, _ = gradients(full, EXAMPLES)
+    assert loss.total != exact.total
+    assert loss.total == pytest.approx(exact.total, rel=0.02)
+    assert {one.dtype for one in found.values()} == {torch.float32}
+    assert {one.dtype for one in learner.parameters.values()} == {torch.float32}
