@@ -1,12 +1,13 @@
 """What a pretended GPU cannot show, on a real one: ``make test-gpu`` prints a report to paste into docs.
 
 Each check runs in a process of its own, so that none inherits the memory or the settings of another; the
-CPU's outputs come from a process that sees no GPU. Where there is no GPU, nothing is checked, and that is
-said. The exit status is 1 where a check fails.
+CPU's outputs come from a process that sees no GPU. What takes several GPUs is not run on one. Where there is
+no GPU, nothing is checked, and that is said. The exit status is 1 where a check fails.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import importlib.util
 import multiprocessing
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,9 +26,10 @@ import numpy as np
 import polars as pl
 
 from engine.machine import device
+from engine.machine.device import Dtype
 from engine.reading import readers
 from engine.reading.prompting.prompts import default_prompt
-from engine.reading.protocol import ReaderSpec
+from engine.reading.protocol import ReaderSpec, ReadOutput
 from engine.retrieval import flat
 from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import EncoderOptions
@@ -56,6 +59,17 @@ def bundled(**changes: Any) -> ReaderSpec:
     options = {"dtype": "float32", "engine": "transformers"} | changes
     spec, _ = readers.specify("bundled", augmentation="in-prompt", task="short-answer", **options)
     return spec
+
+
+def random_llama(folder: Path, dtype: Dtype, gpus: int) -> ReaderSpec:
+    """A small random decoder-only reader on vLLM, whose heads two GPUs can share."""
+    from tests.reading.models import tiny_models
+
+    tiny_models.save_llama(folder, bundled().path)
+    spec, _ = readers.specify(
+        str(folder), augmentation="in-prompt", task="short-answer", dtype=dtype, engine="vllm"
+    )
+    return replace(spec, gpus=gpus)
 
 
 def random_t5(folder: Path) -> ReaderSpec:
@@ -90,7 +104,18 @@ def lists(count: int) -> Reads:
 
 def outputs(spec: ReaderSpec, reads: Reads) -> list[str]:
     """What a reader writes on this process' device."""
-    return [read.failure or read.output for read in readers.load(spec).read(reads)]
+    return written(readers.load(spec).read(reads))
+
+
+def written(done: list[ReadOutput]) -> list[str]:
+    """The outputs of reads.
+
+    Raises:
+        AssertionError: some failed, which would be alike wherever they are read.
+    """
+    failures = [read.failure for read in done if read.failure is not None]
+    assert not failures, f"{len(failures)} reads failed: {failures[0]}"
+    return [read.output for read in done]
 
 
 def shortage(spec: ReaderSpec, reads: Reads) -> tuple[list[str], int]:
@@ -108,9 +133,9 @@ def shortage(spec: ReaderSpec, reads: Reads) -> tuple[list[str], int]:
     mine = device.gpu_share(spec) * total - torch.cuda.memory_reserved()
     left = min(free, mine) - taken / 2
     filler = torch.empty(max(0, int(left)), dtype=torch.uint8, device="cuda")
-    written = [read.failure or read.output for read in reader.read(reads)]
+    found = written(reader.read(reads))
     del filler
-    return written, int(reader.stats.memory_halvings)
+    return found, int(reader.stats.memory_halvings)
 
 
 def vectors(texts: list[str]) -> Any:
@@ -169,8 +194,11 @@ def generated_a_second(spec: ReaderSpec, reads: Reads) -> float:
 def apart(what: Callable[..., Any], *given: Any, gpu: bool = True) -> Any:
     """The result of a call in a new process, which sees the GPUs or none."""
     hidden = contextlib.nullcontext() if gpu else _without_gpus()
-    with hidden, multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(what, given)
+    # Not multiprocessing's own pool: its processes may not start others, as vLLM does on several GPUs, and one
+    # that dies is waited for.
+    new = multiprocessing.get_context("spawn")
+    with hidden, concurrent.futures.ProcessPoolExecutor(1, mp_context=new) as pool:
+        return pool.submit(what, *given).result()
 
 
 @contextlib.contextmanager
@@ -227,6 +255,24 @@ def on_vllm() -> str:
     return as_expected(apart(outputs, bundled(engine="vllm"), reads), expected, of=2)
 
 
+def tensor_parallel() -> str:
+    """Two GPUs hold a reader together: each adds up its half of the heads, and NCCL adds the halves."""
+    if importlib.util.find_spec("vllm") is None:
+        raise NotRun("vLLM is not installed (make gpu)")
+    if len(apart(device.gpu_names)) < 2:
+        raise NotRun("one GPU")
+    reads, told = prompts(32), []
+    # In bf16 sums are rounded, and a random model's next tokens are near ties: how many differ is only told.
+    precisions: dict[Dtype, int] = {"float32": 2, "bfloat16": len(reads)}
+    for dtype, may_differ in precisions.items():
+        with tempfile.TemporaryDirectory() as folder:
+            one, two = (random_llama(Path(folder), dtype, gpus) for gpus in (1, 2))
+            expected, found = apart(outputs, one, reads), apart(outputs, two, reads)
+        assert len(set(expected)) > len(reads) / 2, "the reader answers everything alike"
+        told.append(f"{dtype}: {as_expected(found, expected, of=may_differ)}")
+    return f"{'; '.join(told)} (no bound)"
+
+
 def dense_encoder() -> str:
     texts = [f"passage {i} of a few words " + "and more " * (i % 40) for i in range(200)]
     there, here = apart(vectors, texts), apart(vectors, texts, gpu=False)
@@ -260,6 +306,7 @@ CHECKS: dict[str, Callable[[], str]] = {
     "dense encoder, fp32, as on the CPU": dense_encoder,
     "a lack of memory halves batches": lack_of_memory,
     "vLLM, fp32, as our own loops": on_vllm,
+    "vLLM on two GPUs (tensor parallelism), as on one": tensor_parallel,
     "exact search on GPUs, as on the CPU": faiss_search,
     "throughput": throughput,
 }

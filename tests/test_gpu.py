@@ -1,13 +1,27 @@
 """The report of a machine with a GPU, as far as it goes without one."""
 
+import importlib.util
+import os
+from concurrent.futures.process import BrokenProcessPool
+from typing import NamedTuple
+
 import pytest
 
 from engine.machine import device
 from engine.reading import readers
+from engine.reading.protocol import ReadOutput
 from engine.retrieval import flat
 from tests import gpu
 from tests.pretended_cuda import pretended_cuda
 from tests.reading.models.test_causal import save_random_model
+
+
+class Asked(NamedTuple):
+    """What the check asks of a reader's specification."""
+
+    dtype: str
+    gpus: int
+    engine: str
 
 
 @pytest.fixture
@@ -60,6 +74,48 @@ def test_outputs_are_compared_one_by_one():
     assert gpu.as_expected(["a", "b"], ["a", "c"], of=1) == "1 of 2 outputs are the same"
     with pytest.raises(AssertionError, match="0 of 2"):
         gpu.as_expected(["a", "b"], ["b", "a"], of=1)
+
+
+def test_reads_that_fail_alike_are_no_equality():
+    done = [ReadOutput("a", 1, 1, False), ReadOutput.failed("CUDA error")]
+    assert gpu.written(done[:1]) == ["a"]
+    with pytest.raises(AssertionError, match="1 reads failed: CUDA error"):
+        gpu.written(done)
+
+
+def test_a_check_may_start_processes_and_its_death_is_told():
+    daemon = "__import__('multiprocessing').current_process().daemon"
+    assert gpu.apart(eval, daemon) is False
+    with pytest.raises(BrokenProcessPool):
+        gpu.apart(os._exit, 9)
+
+
+def test_one_reader_on_two_gpus_is_compared_with_one_where_there_are_two(monkeypatch):
+    names, asked = ["A GPU"], []
+
+    def apart(what, *given, gpu=True):
+        if what is device.gpu_names:
+            return names
+        spec, reads = given
+        asked.append((spec.dtype, spec.gpus, spec.engine))
+        alike = 30 if spec.gpus == 2 else 32
+        return [f"{i if i < alike else i + 1}" for i in range(len(reads))]
+
+    monkeypatch.setattr(gpu, "apart", apart)
+    monkeypatch.setattr(gpu, "random_llama", lambda folder, dtype, gpus: Asked(dtype, gpus, "vllm"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(gpu.NotRun, match="vLLM is not installed"):
+        gpu.tensor_parallel()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: "found")
+    with pytest.raises(gpu.NotRun, match="^one GPU$"):
+        gpu.tensor_parallel()
+    names.append("A GPU")
+    assert gpu.tensor_parallel() == (
+        "float32: 30 of 32 outputs are the same; bfloat16: 30 of 32 outputs are the same (no bound)"
+    )
+    assert [(dtype, gpus) for dtype, gpus, _ in asked] == [
+        ("float32", 1), ("float32", 2), ("bfloat16", 1), ("bfloat16", 2),
+    ]  # fmt: skip
 
 
 def test_half_of_the_memory_makes_a_shortage_on_a_pretended_gpu(spec):

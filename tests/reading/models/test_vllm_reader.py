@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from engine.errors import InputError
 from engine.machine.pool import PoolSettings, decide
@@ -22,6 +20,7 @@ from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.passages.cut import passages
 from engine.sources.queries.read import read_queries
+from tests.reading.models import tiny_models
 
 MIB = 2**20
 
@@ -213,17 +212,7 @@ if __name__ == "__main__":
 
 def test_two_processes_that_hold_a_reader_together_answer_alike(bundled_spec, inputs, tmp_path):
     """Tensor parallelism of two, on vLLM's CPU build: each process has half of the heads."""
-    config = LlamaConfig(
-        vocab_size=49152, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-        bos_token_id=2, eos_token_id=2, pad_token_id=2,
-    )  # fmt: skip
-    torch.manual_seed(3)
-    model = AutoModelForCausalLM.from_config(config)
-    for weight in model.parameters():  # larger weights: outputs that depend on the prompt
-        weight.data *= 3
-    model.save_pretrained(tmp_path)
-    AutoTokenizer.from_pretrained(bundled_spec.path).save_pretrained(tmp_path)
+    tiny_models.save_llama(tmp_path, bundled_spec.path)
     script = tmp_path / "together.py"
     script.write_text(TOGETHER)
     done = subprocess.run(

@@ -5,8 +5,10 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    LlamaConfig,
     MT5Config,
     MT5ForConditionalGeneration,
     PreTrainedTokenizerFast,
@@ -68,6 +70,28 @@ def save_model(kind: str, directory: Path, factor: float = 3.0) -> None:
     if kind == "flan-t5":
         model.lm_head.weight = torch.nn.Parameter(torch.randn(100, 64))
     model.save_pretrained(directory)
+
+
+def save_llama(directory: Path, tokenizer: str) -> None:
+    """A decoder-only model whose four heads, of two groups, two processes can share; with another's tokenizer."""
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        bos_token_id=2,
+        eos_token_id=2,
+        pad_token_id=2,
+    )
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(config)
+    for weight in model.parameters():  # larger weights: outputs that depend on the prompt
+        weight.data *= 3
+    model.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(tokenizer).save_pretrained(directory)
 
 
 def generate(directory: Path, reads, max_new_tokens: int) -> list[str]:
