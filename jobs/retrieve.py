@@ -29,6 +29,7 @@ from engine.tables import DOC_ID, QUERY_ID, RUN
 from engine.wording import counted, quoted
 from jobs._command import ConfigFile, run_command, spoken
 from jobs._options import SEVERAL_TEXTS, Paths
+from jobs._progress import event
 from jobs._terminal import say, warn_of_code
 
 # A path with one of these suffixes is a file; any other is a directory, for several runs.
@@ -129,7 +130,7 @@ def retrieve(
     query_set = read_query_set(queries, need_answers=False)
     table = query_set.table if limit is None else query_set.table.head(limit)
     runs = {
-        name: search(directory, table, name=name, options=options)
+        name: search(directory, table, name=name, options=options, on_event=event)
         for name, directory in zip(names, index, strict=True)
     }
     if options.approximate is not None:

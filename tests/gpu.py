@@ -20,7 +20,7 @@ from dataclasses import replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -30,9 +30,9 @@ from engine.machine.device import Dtype
 from engine.reading import readers
 from engine.reading.prompting.prompts import default_prompt
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.retrieval import flat
+from engine.retrieval import encode, flat
 from engine.retrieval.encoder import Encoder
-from engine.retrieval.encoders import EncoderOptions
+from engine.retrieval.encoders import EncoderOptions, locate
 from engine.retrieval.encoders import specify as specify_encoder
 from engine.retrieval.shards import Block
 
@@ -142,7 +142,7 @@ def vectors(texts: list[str]) -> Any:
     return Encoder(specify_encoder(EncoderOptions(dtype="float32"))).encode(texts)
 
 
-def searched(gpus: int, vectors: int = 60_000) -> pl.DataFrame:
+def searched(where: Literal["CPU", "GPU", "actors"], vectors: int = 60_000) -> pl.DataFrame:
     """The neighbours of random vectors, a few of which are equal."""
     draw = np.random.default_rng(0)
     made = draw.standard_normal((vectors, 384)).astype(np.float32)
@@ -150,7 +150,28 @@ def searched(gpus: int, vectors: int = 60_000) -> pl.DataFrame:
     ids = pl.Series([f"d{i}" for i in range(len(made))])
     blocks = [Block(ids.slice(at, 8000), made[at : at + 8000]) for at in range(0, len(made), 8000)]
     queries = draw.standard_normal((200, 384)).astype(np.float32)
-    return flat.search(blocks, queries, k=50, gpus=gpus)
+    if where != "actors":
+        return flat.search(blocks, queries, k=50, searcher=flat.on_gpu if where == "GPU" else None)
+    from engine.retrieval import search_on_ray
+
+    spec = locate(specify_encoder(EncoderOptions()))
+    pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
+    assert pool is not None, "Ray has fewer than two GPUs"
+    with search_on_ray.crew(pool, spec) as actors:
+        return flat.search(blocks, queries, k=50, searcher=actors)
+
+
+def query_vectors(texts: list[str], on_actors: bool) -> Any:
+    """Vectors of queries, made in this process or on an actor for each GPU."""
+    spec = locate(specify_encoder(EncoderOptions(dtype="float32")))
+    if not on_actors:
+        return encode.queries(texts, spec)
+    from engine.retrieval import search_on_ray
+
+    pool = search_on_ray.pool_for(spec, len(texts), 0)
+    assert pool is not None, "Ray has fewer than two GPUs"
+    with search_on_ray.crew(pool, spec) as actors:
+        return actors.queries(texts)
 
 
 def reads_a_second(spec: ReaderSpec, reads: Reads) -> float:
@@ -282,10 +303,21 @@ def dense_encoder() -> str:
 
 
 def faiss_search() -> str:
-    if not (gpus := apart(flat.gpu_count)):
+    if not apart(flat.gpu_count):
         raise NotRun("this FAISS has no GPU code (make gpu)")
-    assert apart(searched, gpus).equals(apart(searched, 0)), "lists or scores differ"
-    return f"200 lists of 50 among 60,000 vectors are the same on {gpus} GPUs and on the CPU"
+    assert apart(searched, "GPU").equals(apart(searched, "CPU")), "lists or scores differ"
+    return "200 lists of 50 among 60,000 vectors are the same"
+
+
+def search_on_actors() -> str:
+    gpus = apart(flat.gpu_count)
+    if gpus < 2:
+        raise NotRun("one GPU" if gpus else "this FAISS has no GPU code (make gpu)")
+    assert apart(searched, "actors").equals(apart(searched, "CPU")), "lists or scores differ"
+    texts = [f"query {i} of a few words " + "and more " * (i % 9) for i in range(3000)]
+    there, here = apart(query_vectors, texts, True), apart(query_vectors, texts, False)
+    assert np.array_equal(there, here), "vectors of queries differ from those of one GPU"
+    return f"the same lists, and vectors of 3,000 queries, on {gpus} GPUs"
 
 
 def throughput() -> str:
@@ -307,7 +339,8 @@ CHECKS: dict[str, Callable[[], str]] = {
     "a lack of memory halves batches": lack_of_memory,
     "vLLM, fp32, as our own loops": on_vllm,
     "vLLM on two GPUs (tensor parallelism), as on one": tensor_parallel,
-    "exact search on GPUs, as on the CPU": faiss_search,
+    "exact search on a GPU, as on the CPU": faiss_search,
+    "queries and search on an actor for each GPU, as in one process": search_on_actors,
     "throughput": throughput,
 }
 

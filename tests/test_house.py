@@ -121,7 +121,7 @@ def test_folders_within_a_room_import_one_way():
                 for name in ("attempts", "cluster", "functions", "nodes", "pool", "survey", "tasks", "watch")
             }
             | {"reading/ledger.py", "reading/pipeline.py", "reading/stream_on_ray.py"}
-            | {"retrieval/distribute.py"},
+            | {"retrieval/distribute.py", "retrieval/search_on_ray.py"},
         ),
         (
             "torch",

@@ -161,6 +161,15 @@ def describe(*, gpu: bool) -> str:
     return ", ".join(filter(None, ["cpu", next(iter(_processor("model name")), "")]))
 
 
+def gpu_count() -> int:
+    """How many GPUs this process could use; torch is loaded only where there may be one."""
+    if not machine_has_gpu():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
 def gpu_names() -> list[str]:
     """The GPUs that torch can use in this process."""
     import torch

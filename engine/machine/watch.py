@@ -7,6 +7,7 @@ log, and totals.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,19 @@ class Start(NamedTuple):
     node: str
     process: int
     again: bool
+
+
+def started_here() -> Start:
+    """The beginning of this process, which is an actor's."""
+    import ray
+
+    context = ray.get_runtime_context()
+    return Start(
+        context.get_actor_id() or "",
+        context.get_node_id(),
+        os.getpid(),
+        context.was_current_actor_reconstructed,
+    )
 
 
 class Tally(NamedTuple):

@@ -10,7 +10,6 @@ ledger is lost. No unit fails for want of the ledger.
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections import defaultdict
 from typing import Any
@@ -20,7 +19,7 @@ import ray.exceptions
 
 from engine.machine import cluster
 from engine.machine.attempts import Attempt, weight
-from engine.machine.watch import Start, Tally
+from engine.machine.watch import Start, Tally, started_here
 
 _SECONDS_TO_ANSWER = 5.0
 # Seconds that a unit waits for a ledger that starts again; it may never, on a node that is being drained.
@@ -119,14 +118,7 @@ class Attempts:
 
     def started(self) -> None:
         """Announce that this process has loaded its reader."""
-        context = ray.get_runtime_context()
-        start = Start(
-            context.get_actor_id() or "",
-            context.get_node_id(),
-            os.getpid(),
-            context.was_current_actor_reconstructed,
-        )
-        self._ledger.started.remote(start)
+        self._ledger.started.remote(started_here())
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """How often a unit was begun, this attempt included."""

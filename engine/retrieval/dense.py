@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -17,11 +18,14 @@ from engine.machine import device, model_code, model_files
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
 from engine.retrieval import approximate, encode, flat, manifest, shards
-from engine.retrieval.encoders import EncoderSpec, Preset
+from engine.retrieval.encoders import EncoderSpec, Preset, locate
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.shards import Shard, Storage
 from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
+
+if TYPE_CHECKING:
+    from engine.retrieval.search_on_ray import Crew
 
 # Starts reading the corpus from the beginning: batches of the corpus table.
 Scan = Callable[[], Iterator[pl.DataFrame]]
@@ -189,11 +193,13 @@ def search(
     threads: int = 0,
     block: int | None = None,
     trust_remote_code: bool = False,
+    on_event: OnEvent = silent,
 ) -> pl.DataFrame:
     """The run table of the ``k`` passages of highest inner product for each query.
 
     Equal scores are ordered by document id. An index of fewer than ``k`` passages returns all of
-    them.
+    them. Where there are several GPUs, here or on the cluster of ``RAY_ADDRESS``, queries are encoded
+    and vectors searched on an actor for each; the run is the same.
 
     Args:
         directory: an index made by ``build_index``.
@@ -207,30 +213,52 @@ def search(
         block: vectors in memory at a time; None for 32 MiB of them, or 256 MiB where GPUs search.
         trust_remote_code: whether Python code that comes with the encoder may run, where the index
             was built with it.
+        on_event: told one line when nodes of the cluster come or go, or the search waits.
 
     Raises:
         InputError: not a dense index, another encoder than the index was built with, one that needs
             code which may not run, or no approximate index.
+        EncodeError: vectors could not be computed, or not be searched.
     """
     directory = Path(directory)
     index = manifest.read(directory)
     manifest.require_kind(index, ["dense"], directory)
     require("a search among vectors", "retrieval", "faiss")
-    vectors = query_vectors(
-        index,
-        queries[QUERY].to_list(),
-        encoder=encoder,
-        threads=threads,
-        trust_remote_code=trust_remote_code,
+    spec = locate(
+        encoder_of(index, encoder=encoder, threads=threads, trust_remote_code=trust_remote_code)
     )
-    if parameters is not None:
-        best = approximate.search(directory, index, vectors, k=k, parameters=parameters)
-        return _as_run(best, queries, name)
-    gpus = flat.gpu_count()
-    if gpus and block is None:
-        block = max(1, _GPU_BLOCK_NUMBERS // index.settings["encoder"]["dimensions"])
-    found = flat.search(read_blocks(directory, index, block=block), vectors, k=k, gpus=gpus)
-    return _as_run(found, queries, name)
+    texts = queries[QUERY].to_list()
+    on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
+    pieces = max(-(-len(texts) // shards.SHARD), -(-index.passages // on_gpu))
+    with _actors(spec, pieces, on_event) as actors:
+        vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
+        if parameters is not None:
+            best = approximate.search(directory, index, vectors, k=k, parameters=parameters)
+            return _as_run(best, queries, name)
+        searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
+        if actors and actors.has_gpu_code():
+            searcher = actors
+        elif actors and searcher is None:
+            on_event("FAISS has no code for GPUs: vectors are searched on the CPUs of this machine")
+        blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
+        return _as_run(flat.search(blocks, vectors, k=k, searcher=searcher), queries, name)
+
+
+@contextlib.contextmanager
+def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> Iterator[Crew | None]:
+    """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one piece
+    of work.
+    """
+    several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
+    if pieces > 1 and several:
+        from engine.retrieval import search_on_ray
+
+        pool = search_on_ray.pool_for(spec, pieces, 4 * _GPU_BLOCK_NUMBERS)
+        if pool is not None:
+            with search_on_ray.crew(pool, spec, on_event=on_event) as actors:
+                yield actors
+            return
+    yield None
 
 
 def read_blocks(
@@ -283,21 +311,6 @@ def encoder_of(
         code=code,
         threads=threads,
     )
-
-
-def query_vectors(
-    index: Manifest,
-    texts: list[str],
-    *,
-    encoder: str | None = None,
-    threads: int = 0,
-    trust_remote_code: bool = False,
-) -> Any:
-    """Vectors of queries by the encoder of an index; (queries, dimensions) in fp32."""
-    from engine.retrieval.encoder import Encoder
-
-    spec = encoder_of(index, encoder=encoder, threads=threads, trust_remote_code=trust_remote_code)
-    return Encoder(spec).queries(texts)
 
 
 def executor_for(

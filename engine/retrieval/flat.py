@@ -12,7 +12,7 @@ wherever they are searched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -36,18 +36,25 @@ _STEP = 2**22
 # The most neighbours that FAISS returns on GPUs.
 _GPU_MOST = 2048
 # Unit roundoff of a matrix product: fp32 on a CPU; a GPU may round to TF32 first.
-_CPU_ROUNDOFF = 2.0**-24
-_GPU_ROUNDOFF = 2.0**-11
+CPU_ROUNDOFF = 2.0**-24
+GPU_ROUNDOFF = 2.0**-11
 
 
-def search(blocks: Iterable[Block], queries: Singles, *, k: int, gpus: int = 0) -> pl.DataFrame:
+# From blocks, queries, k and each query's floor, which may rise meanwhile, to the candidates of each block, in any
+# order: ``candidates`` wherever it runs.
+Searcher = Callable[[Iterable[Block], Singles, int, Doubles], Iterator[pl.DataFrame]]
+
+
+def search(
+    blocks: Iterable[Block], queries: Singles, *, k: int, searcher: Searcher | None = None
+) -> pl.DataFrame:
     """The ``k`` passages of highest inner product for each query; all passages if there are fewer.
 
     Args:
         blocks: the vectors, divided and ordered in any way.
         queries: (queries, dimensions).
         k: passages per query, 1 or more.
-        gpus: GPUs to search on, each with different blocks; 0 for the CPU.
+        searcher: finds the candidates of blocks; None for this process's CPUs.
 
     Returns:
         ``query_row`` (position in ``queries``), ``doc_id`` and ``score``, by query, descending
@@ -58,37 +65,34 @@ def search(blocks: Iterable[Block], queries: Singles, *, k: int, gpus: int = 0) 
     if not len(queries):
         return best
     floor = np.full(len(queries), -np.inf)
-    for of_block in _candidates_of_blocks(blocks, queries, k, gpus, floor):
+    for of_block in (searcher or on_cpu)(blocks, queries, k, floor):
         best = _best(pl.concat([best, of_block]), k)
         _raise_floor(floor, best, k)
     return best
 
 
-def _candidates_of_blocks(
-    blocks: Iterable[Block], queries: Singles, k: int, gpus: int, floor: Doubles
+def on_cpu(
+    blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
 ) -> Iterator[pl.DataFrame]:
-    """The candidates of each block, in any order; ``floor`` may rise meanwhile, to save work."""
-    if not gpus:
+    """A ``Searcher`` of this process's CPUs."""
+    for block in blocks:
+        yield candidates(block, queries, k, floor, nearest_on_cpu, CPU_ROUNDOFF)
+
+
+def on_gpu(
+    blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
+) -> Iterator[pl.DataFrame]:
+    """A ``Searcher`` of this process's GPU; the next block is read while it searches."""
+    nearest = nearest_on_gpu()
+    with ThreadPoolExecutor(1) as gpu:
+        searched: Future[pl.DataFrame] | None = None
         for block in blocks:
-            yield candidates(block, queries, k, floor, nearest_on_cpu, _CPU_ROUNDOFF)
-        return
-    # One thread per GPU; the next block is read ahead and waits for a free GPU.
-    with ThreadPoolExecutor(gpus) as pool:
-        nearest = [nearest_on_gpu(gpu) for gpu in range(gpus)]
-        free = list(range(gpus))
-        running: dict[Future[pl.DataFrame], int] = {}
-        for block in blocks:
-            if not free:
-                # Whichever ends first: GPUs may differ, and blocks do.
-                ended, _ = wait(running, return_when=FIRST_COMPLETED)
-                for done in ended:
-                    free.append(running.pop(done))
-                    yield done.result()
-            gpu = free.pop()
-            done = pool.submit(candidates, block, queries, k, floor, nearest[gpu], _GPU_ROUNDOFF)
-            running[done] = gpu
-        for done in running:
-            yield done.result()
+            before = searched
+            searched = gpu.submit(candidates, block, queries, k, floor, nearest, GPU_ROUNDOFF)
+            if before is not None:
+                yield before.result()
+        if searched is not None:
+            yield searched.result()
 
 
 def candidates(
@@ -167,8 +171,8 @@ def nearest_on_cpu(queries: Singles, vectors: Singles, k: int) -> tuple[Singles,
     return best
 
 
-def nearest_on_gpu(gpu: int) -> Nearest:
-    """Search on one GPU, which takes the vectors in pieces if they do not fit its memory."""
+def nearest_on_gpu() -> Nearest:
+    """Search on this process's first GPU, which takes the vectors in pieces if they do not fit its memory."""
     import faiss
 
     resources = faiss.StandardGpuResources()
@@ -177,7 +181,7 @@ def nearest_on_gpu(gpu: int) -> Nearest:
         if k > _GPU_MOST:
             return nearest_on_cpu(queries, vectors, k)
         best: tuple[Singles, Places] = faiss.knn_gpu(
-            resources, queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT, device=gpu
+            resources, queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT, device=0
         )
         return best
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from engine.errors import InputError, require_least
+from engine.machine.watch import OnEvent, silent
 from engine.retrieval import approximate, bm25, dense, manifest
 
 # Queries whose approximate lists are compared with the exact ones.
@@ -53,7 +54,12 @@ class SearchOptions:
 
 
 def search(
-    directory: Path, queries: pl.DataFrame, *, name: str, options: SearchOptions
+    directory: Path,
+    queries: pl.DataFrame,
+    *,
+    name: str,
+    options: SearchOptions,
+    on_event: OnEvent = silent,
 ) -> pl.DataFrame:
     """The run table of the best passages for each query.
 
@@ -62,6 +68,7 @@ def search(
         queries: ``query_id`` and ``query``.
         name: the system's name in the run.
         options: those of the other kind of index are ignored.
+        on_event: as in ``dense.search``.
 
     Raises:
         InputError: as ``bm25.search`` and ``dense.search``.
@@ -85,6 +92,7 @@ def search(
         parameters=options.approximate,
         threads=options.threads or 0,
         trust_remote_code=options.trust_remote_code,
+        on_event=on_event,
     )
 
 

@@ -14,15 +14,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import ray
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
-from engine.retrieval import distribute
-from engine.retrieval.shards import Shard
+from engine.retrieval import distribute, flat, search_on_ray
+from engine.retrieval.shards import Block, Shard
 from tests.cluster.play import READS
 from tests.cluster.stage import Stage
 from tests.faults import driver
+from tests.retrieval import search_actors
 
 
 def killed(stage):
@@ -169,6 +171,51 @@ def encoding(stage):
         "lost": SHARDS - len(got),
         "doubled": sum(len(values) > 1 for values in got.values()),
         "repeated": sum(times - 1 for times in begun.values()),
+        "events": stage.events,
+    }
+
+
+def searching(stage):
+    """Vectors are searched on three nodes: the process of an actor is killed, and then a node that searches."""
+    nodes = [stage.node(), stage.node(), stage.node()]
+    os.environ["RAY_ADDRESS"] = stage.cluster.address
+    log = str(stage.log)
+
+    class Actor(search_actors.Actor):
+        def candidates(self, block, queries, k, floor):
+            node = ray.get_runtime_context().get_node_id()
+            with open(log, "a") as stream:
+                stream.write(f"{block.doc_ids[0]} {node} {time.monotonic()}\n")
+            time.sleep(0.3)
+            return super().candidates(block, queries, k, floor)
+
+    draw = np.random.default_rng(0)
+    vectors = draw.standard_normal((20 * SHARDS, 16)).astype(np.float32)
+    queries = draw.standard_normal((9, 16)).astype(np.float32)
+    ids = pl.Series([f"d{n}" for n in range(len(vectors))])
+    blocks = [Block(ids.slice(at, 20), vectors[at : at + 20]) for at in range(0, len(vectors), 20)]
+    spec = SimpleNamespace(path=str(stage.folder), dtype="float32", dimensions=16)
+    found, starts = [], []
+
+    def search():
+        pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
+        with search_on_ray.crew(pool, spec, actor_class=Actor, on_event=stage.say) as actors:
+            found.append(flat.search(blocks, queries, k=10, searcher=actors))
+            starts.extend(actors.tally().starts)
+
+    thread = threading.Thread(target=search, daemon=True)
+    thread.start()
+    stage.until_reading(nodes)
+    stage.kill_process("Actor")
+    stage.kill(stage.busy(nodes))
+    thread.join()
+    begun = collections.Counter(text for text, _, _ in stage.lines())
+    return {
+        "equal": found[0].equals(flat.search(blocks, queries, k=10)),
+        "lost": SHARDS - len(begun),
+        "doubled": 0,
+        "repeated": sum(times - 1 for times in begun.values()),
+        "starts": len(starts),
         "events": stage.events,
     }
 

@@ -73,6 +73,15 @@ def test_a_killed_desk_and_a_killed_node_lose_no_shard(tmp_path):
 
 
 @pytest.mark.faults
+def test_a_killed_process_and_a_killed_node_change_no_search(tmp_path):
+    found = play("searching", tmp_path)
+    check(found, repeated=2)
+    assert found["starts"] >= 4
+    assert any("is lost; 3 nodes left" in line for line in found["events"])
+    assert any("started again on node" in line for line in found["events"])
+
+
+@pytest.mark.faults
 def test_a_lost_head_costs_what_was_under_way(tmp_path):
     play("head_lost", tmp_path, survives=False)
     found = play("resumed", tmp_path)

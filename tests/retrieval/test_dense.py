@@ -13,12 +13,24 @@ import ray
 
 from engine import tables
 from engine.errors import EncodeError, InputError
+from engine.machine import device
 from engine.machine.attempts import new_attempt
-from engine.machine.pool import PoolSettings, decide
-from engine.retrieval import approximate, dense, distribute, encode, manifest
+from engine.machine.nodes import Needs
+from engine.machine.pool import Pool, PoolSettings, decide
+from engine.retrieval import (
+    approximate,
+    dense,
+    distribute,
+    encode,
+    flat,
+    manifest,
+    search_on_ray,
+    shards,
+)
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.shards import cut
 from engine.tables import DOC_ID, QUERY_ID
+from tests.retrieval import search_actors
 from tests.retrieval.tiny_encoder import WORDS, save_tiny_encoder
 
 K = 7
@@ -155,8 +167,8 @@ def test_lists_are_the_same_for_any_size_of_shards(index, corpus, queries, spec,
     for block in dense.read_blocks(index, manifest.read(index)):
         vector_of |= dict(zip(block.doc_ids, block.vectors, strict=True))
 
-    def copied(shards, count, spec, storage):
-        for shard in shards():
+    def copied(given, count, spec, storage):
+        for shard in given():
             vectors = np.stack([vector_of[doc_id] for doc_id in shard.doc_ids])
             yield encode.Encoded(shard.key, shard.doc_ids, vectors)
 
@@ -343,17 +355,17 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
 def test_a_shard_that_kills_every_actor_ends_the_build(ray_session, corpus, spec):
     """Ray hands a ticket out again and again; the desk counts, and says which shard it is."""
     desk = distribute.Desk(room=2)
-    shards = [[ray.put(shard)] for shard in cut(corpus.iter_slices(50), spec, "fp32", size=150)]
+    given = [[ray.put(shard)] for shard in cut(corpus.iter_slices(50), spec, "fp32", size=150)]
 
     async def story():
         assert await desk.needs(0, False) == []
-        await desk.offer(0, shards[0])
-        await desk.offer(1, shards[1])
+        await desk.offer(0, given[0])
+        await desk.offer(1, given[1])
         for _ in range(3):
-            assert await desk.take(0, new_attempt()) == shards[0]
+            assert await desk.take(0, new_attempt()) == given[0]
         same = new_attempt()
         for _ in range(5):  # a message that Ray repeats is one attempt
-            assert await desk.take(1, same) == shards[1]
+            assert await desk.take(1, same) == given[1]
         with pytest.raises(EncodeError, match="died 3 times in the shard.*'d0'"):
             await desk.take(0, new_attempt())
         told = asyncio.ensure_future(desk.needs(2, True))
@@ -394,6 +406,52 @@ def test_a_lost_desk_loses_no_shard(ray_session, corpus, queries, spec, tmp_path
     assert made == build(corpus, tmp_path / "undisturbed", spec, shard=32)
     found, expected = (dense.search(tmp_path / name, queries, k=K) for name in ("i", "undisturbed"))
     assert found.equals(expected)
+
+
+class EncodingActor(search_actors.Actor):
+    """As they are, but for the GPU."""
+
+    def encode(self, texts):
+        return search_on_ray.SearchActor.encode(self, texts)
+
+
+@pytest.mark.parametrize(
+    "actor",
+    [search_actors.Actor, pytest.param(EncodingActor, marks=pytest.mark.slow)],
+    ids=["made up", "encoder"],
+)
+def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
+    actor, ray_session, index, queries, spec, monkeypatch
+):
+    """Three parts of the queries, and five blocks."""
+    from engine.retrieval import encoder
+
+    assert spec.dimensions == 32
+    for module in (shards, encode, search_on_ray):
+        monkeypatch.setattr(module, "SHARD", 5)
+    if actor is search_actors.Actor:
+        made_up = search_actors.vectors_of
+        monkeypatch.setattr(encoder.Encoder, "queries", lambda self, texts: made_up(texts))
+    whole = dense.search(index, queries, k=K, block=64)
+    asked = []
+
+    def pool_for(spec, pieces, block_bytes):
+        asked.append(pieces)
+        return Pool(2, 2, 2, Needs(0.0, 0.0, 0, None))
+
+    monkeypatch.setattr(device, "gpu_count", lambda: 2)
+    monkeypatch.setattr(search_on_ray, "pool_for", pool_for)
+    monkeypatch.setattr(search_on_ray, "SearchActor", actor)
+    monkeypatch.setattr(encode, "queries", never)
+    monkeypatch.setattr(flat, "on_cpu", never)
+    assert dense.search(index, queries, k=K, block=64).equals(whole)
+    assert asked == [5]
+
+
+def test_one_piece_of_work_starts_no_actors(index, queries, monkeypatch):
+    monkeypatch.setattr(device, "gpu_count", lambda: 2)
+    monkeypatch.setattr(search_on_ray, "pool_for", never)
+    assert dense.search(index, queries, k=K).height == K * queries.height
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Exact search whatever computes the candidates."""
 
-import threading
-
 import numpy as np
 import polars as pl
 import pytest
@@ -66,44 +64,21 @@ def test_the_result_does_not_depend_on_the_order_of_blocks(ids, vectors, queries
     assert flat.search(blocks[::-1], queries, k=20).equals(flat.search(blocks, queries, k=20))
 
 
-def test_gpus_that_round_to_tf32_and_finish_in_any_order_give_the_same_result(
-    ids, vectors, queries, monkeypatch
-):
-    """Their threads and their coarser arithmetic, played by the CPU: ten bits of a number are kept."""
+def test_a_gpu_that_rounds_to_tf32_gives_the_same_result(ids, vectors, queries, monkeypatch):
+    """Its thread and its coarser arithmetic, played by the CPU: ten bits of a number are kept."""
 
     def rounded(numbers):
         bits = np.ascontiguousarray(numbers).view(np.uint32) & np.uint32(0xFFFFE000)
         return bits.view(np.float32)
 
-    def coarse(gpu):
+    def coarse():
         return lambda q, v, k: flat.nearest_on_cpu(rounded(q), rounded(v), k)
 
     monkeypatch.setattr(flat, "nearest_on_gpu", coarse)
     expected = flat.search(cut(ids, vectors, 500), queries, k=20)
-    for gpus in (1, 3):
-        assert flat.search(cut(ids, vectors, 60), queries, k=20, gpus=gpus).equals(expected)
-
-
-@pytest.mark.parametrize("slow", [0, 1])
-def test_a_slow_gpu_does_not_hold_up_the_others(slow, ids, vectors, queries, monkeypatch):
-    """One GPU is done with its block only when the other has begun four: three of these are then done."""
-    begun, four = set(), threading.Event()
-
-    def nearest_on(gpu):
-        def nearest(q, v, k):
-            if gpu == slow:
-                assert four.wait(60)
-            else:  # a block may be searched more than once
-                begun.add(v.ctypes.data)
-                if len(begun) == 4:
-                    four.set()
-            return flat.nearest_on_cpu(q, v, k)
-
-        return nearest
-
-    monkeypatch.setattr(flat, "nearest_on_gpu", nearest_on)
-    expected = flat.search(cut(ids, vectors, 500), queries, k=5)
-    assert flat.search(cut(ids, vectors, 100), queries, k=5, gpus=2).equals(expected)
+    for size in (500, 60):
+        found = flat.search(cut(ids, vectors, size), queries, k=20, searcher=flat.on_gpu)
+        assert found.equals(expected)
 
 
 def test_scores_do_not_depend_on_which_pairs_are_computed_together(vectors, queries):
