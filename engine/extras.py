@@ -18,6 +18,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "korean": ("kiwipiepy",),
     "report": ("jinja2", "matplotlib"),
     "retrieval": ("faiss", "pyserini"),
+    "training": ("pydantic",),
 }
 
 

@@ -47,6 +47,12 @@ erag evaluate --queries questions.jsonl --corpus corpus.parquet \
     --run bm25.trec --out labels --annotators containment --no-end-to-end
 ERAG_READER=/models/my-llm erag evaluate --config options.yaml --dry-run
 """,
+    "train": r"""
+erag train --reader /models/t5-base --queries train.jsonl --run train.trec \
+    --dev-queries dev.jsonl --dev-run dev.trec --corpus corpus.parquet \
+    --out fid
+erag train --config train.yaml --workers 4 --checkpoints s3://bucket/fid
+""",
     "report": r"""
 erag report results
 erag report results --single-file

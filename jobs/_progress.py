@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from engine.training.checkpoints import Progress as TrainingProgress
 from jobs._terminal import speech, standard_error, tell
 
 # Called with the number of things done and the total.
@@ -74,6 +75,45 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
         yield on_progress
 
 
+@contextlib.contextmanager
+def shown_training(metric: str) -> Iterator[Callable[[TrainingProgress, int], None]]:
+    """Give a function that shows the steps of a training, with its loss and its metric, on standard error."""
+    if not speech().progress:
+        yield lambda progress, steps: None
+        return
+    console = standard_error()
+    if not console.is_terminal:
+        lines = _Lines("training", "steps")
+        yield lambda progress, steps: lines(progress.step, steps, _so_far(progress, metric))
+        return
+    with Progress(
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        speed_estimate_period=60,
+    ) as bar:
+        task = bar.add_task("", total=None)
+
+        def on_progress(progress: TrainingProgress, steps: int) -> None:
+            said = _so_far(progress, metric)
+            bar.update(task, completed=progress.step, total=steps, description=said)
+
+        yield on_progress
+
+
+def _so_far(progress: TrainingProgress, metric: str) -> str:
+    """The loss of the latest step, the latest evaluation, and the best one."""
+    parts = [f"loss {progress.losses[-1]:.3f}"] if progress.losses else []
+    if progress.evaluations:
+        parts.append(f"{metric} {progress.evaluations[-1].value:.4f}")
+        parts.append(f"best {progress.best_value:.4f}")
+    return ", ".join(parts)
+
+
 def event(line: str) -> None:
     """Show what happened to the cluster while the job ran; above the bar where there is one."""
     if speech().progress:
@@ -96,7 +136,7 @@ class _Lines:
         # When something was first done, and how much.
         self._under_way: tuple[float, int] | None = None
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int, more: str = "") -> None:
         now = time.monotonic()
         first = self._first is None
         if self._first is None:
@@ -112,4 +152,5 @@ class _Lines:
         rate = (done - before) / max(1e-9, now - since)
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 and done < total else ""
         speed = f", {rate:.1f} {self._things}/s" if rate > 0 else ""
-        tell(f"{self._doing}: {done}/{total} {self._things}{speed}{left}")
+        so_far = f", {more}" if more else ""
+        tell(f"{self._doing}: {done}/{total} {self._things}{so_far}{speed}{left}")

@@ -35,6 +35,7 @@ _USES = {
     "korean": "Korean morphemes for BM25",
     "report": "the page of an evaluation",
     "retrieval": "BM25, search among vectors, query coverage",
+    "training": "training readers on Ray",
 }
 
 

@@ -119,6 +119,7 @@ def _without_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     for module, name in (
         ("engine.report.results", "write_page"),
         ("jobs.coverage", "write_coverage_page"),
+        ("jobs.train", "write_training_page"),
     ):
         if module in sys.modules:
             monkeypatch.setattr(sys.modules[module], name, lambda *_, **__: None)

@@ -22,6 +22,7 @@ from engine.retrieval import approximate, bm25, morphemes
 from engine.sources import bundled
 from engine.sources.articles.read import read_source
 from engine.sources.passages.splitting import Cutting
+from engine.training.on_ray import train_on_ray
 from tests.commands import erag
 
 ROOT = Path(__file__).parent.parent
@@ -113,6 +114,7 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
         ("retrieval", lambda: bm25.build_index([], tmp_path / "index")),
         ("retrieval", lambda: approximate.require_factory("Flat", 4)),
         ("retrieval", lambda: measure(None, None, None)),
+        ("training", lambda: train_on_ray(None, None, None)),
     ):
         with pytest.raises(InputError) as error:
             ask()

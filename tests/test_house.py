@@ -121,7 +121,7 @@ def test_folders_within_a_room_import_one_way():
                 for name in ("attempts", "cluster", "functions", "nodes", "pool", "survey", "tasks", "watch")
             }
             | {"reading/ledger.py", "reading/pipeline.py", "reading/stream_on_ray.py"}
-            | {"retrieval/distribute.py", "retrieval/search_on_ray.py"},
+            | {"retrieval/distribute.py", "retrieval/search_on_ray.py", "training/on_ray.py"},
         ),
         (
             "torch",
@@ -154,7 +154,7 @@ def test_folders_within_a_room_import_one_way():
             "matplotlib",
             {
                 f"report/page/{name}.py"
-                for name in ("drawings", "figures", "plotting", "query_coverage")
+                for name in ("drawings", "figures", "plotting", "query_coverage", "training")
             },
         ),
         ("openai", {"reading/api/client.py"}),

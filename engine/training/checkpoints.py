@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,10 @@ _STATE = "checkpoint.json"
 _FILES = re.compile(r"(weights|optimizer)-\d+\.safetensors")
 # The folder, within that of the checkpoints, of the model when training has ended.
 MODEL = "model"
+
+
+# Called with how far training is and the number of all steps.
+OnProgress = Callable[["Progress", int], None]
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,8 @@ def save_progress(folder: Folder, progress: Progress, learner: Learner) -> None:
     with private_directory() as directory:
         weights, optimizer = _names(progress.step)
         if progress.step:
-            save_tensors(_weights_of(learner), directory / weights)
-            save_tensors(_moments_of(learner), directory / optimizer)
+            _save(_weights_of(learner), directory / weights)
+            _save(_moments_of(learner), directory / optimizer)
             for name in (weights, optimizer):
                 folder.put(name, directory / name)
     write_progress(folder, progress)
@@ -177,8 +181,7 @@ def _names(step: int) -> tuple[str, str]:
     return f"weights-{step}.safetensors", f"optimizer-{step}.safetensors"
 
 
-def save_tensors(tensors: Mapping[str, Any], file: Path) -> None:
-    """Write tensors as safetensors."""
+def _save(tensors: Mapping[str, Any], file: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)

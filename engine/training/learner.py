@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
@@ -307,7 +308,14 @@ def save(learner: Learner, start: Path, directory: Path) -> None:
         start: the directory that training started from.
         directory: an empty one.
     """
-    learner.model.save_pretrained(directory)
+    model = learner.model
+    model.config.architectures = [type(model).__name__]
+    model.config.dtype = "float32"
+    model.config.save_pretrained(directory)
+    model.generation_config.save_pretrained(directory)
+    # Not by save_pretrained: of several workers it has only the first one write.
+    weights = {name: one.detach().cpu().contiguous() for name, one in learner.parameters.items()}
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     for file in sorted(start.iterdir()):
         taken = file.suffix in {".json", ".model", ".txt", ".jinja"}
         if taken and not (directory / file.name).exists() and "index" not in file.name:

@@ -13,14 +13,12 @@ from typing import NamedTuple
 from engine.machine import device
 from engine.sources.io.folders import Folder
 from engine.training import checkpoints
-from engine.training.checkpoints import Evaluation, Progress
+from engine.training.checkpoints import Evaluation, OnProgress, Progress
 from engine.training.examples import Cuts, Example, Examples, order
 from engine.training.group import Group
 from engine.training.learner import Capacity, Learner, batches, shares
 from engine.training.settings import Recipe
 
-# Called with how far training is and the number of all steps.
-OnProgress = Callable[[Progress, int], None]
 # Gives the metric of a model on this worker's share of the development queries: its sum, and over how many.
 Measure = Callable[[Learner], tuple[float, int]]
 

@@ -91,3 +91,26 @@ class Recipe:
         """Whether an evaluation follows a step, counted from 1; it follows the last one in any case."""
         every = self.evaluate_every or self.steps_per_epoch(examples)
         return step % every == 0 or step == self.steps(examples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """The processes that train.
+
+    Attributes:
+        workers: How many share each batch; 0 trains in this process, without Ray.
+        gpus_per_worker: 1, or 0 to keep to CPUs. By default 1 where the cluster has GPUs.
+
+    Raises:
+        InputError: a number out of range.
+    """
+
+    workers: int = 1
+    gpus_per_worker: int | None = None
+
+    def __post_init__(self) -> None:
+        require_least("workers", self.workers, 0)
+        if self.gpus_per_worker not in (None, 0, 1):
+            raise InputError(
+                None, None, f"`gpus_per_worker` is {self.gpus_per_worker}", "use 0 or 1"
+            )

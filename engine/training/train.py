@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.sources.io.delivery import private_directory
 from engine.sources.io.folders import Folder
-from engine.training.checkpoints import MODEL, Progress
+from engine.training.checkpoints import MODEL, OnProgress, Progress
 from engine.training.examples import Examples, Readings
 from engine.training.settings import Recipe
 from engine.training.start import Start
@@ -20,7 +20,6 @@ from engine.training.start import Start
 if TYPE_CHECKING:
     from engine.training.group import Group
     from engine.training.learner import Learner
-    from engine.training.loop import OnProgress
 
 # Makes the examples, where they are not a reader's queries: of the start, and the tokenizer.
 MakeExamples = Callable[[Start, Any], Examples]

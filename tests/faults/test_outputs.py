@@ -16,6 +16,7 @@ from tests.conftest import make_labels, make_run
 # Per command: its options, and in which file or folder of them ``--out`` would write. ``{x}`` is a path
 # in the test's folder, which holds whatever content the test gives it.
 EVALUATE = "evaluate --queries {q} --corpus {c} --run {r} --no-end-to-end --out {OUT}"
+TRAIN = "train --reader {e} --queries {q} --corpus {c} --run {r} --dev-queries {x} --dev-run {i} --out {OUT}"
 COLLISIONS = {
     "evaluate --run, in its exports": (EVALUATE, {"r": "OUT/exported/runs/mine.trec"}),
     "evaluate --run, its table": (EVALUATE, {"r": "OUT/downstream.parquet"}),
@@ -68,6 +69,14 @@ COLLISIONS = {
         "coverage --queries {r} --user-queries {q} --out {OUT}",
         {"q": "OUT/assignments.parquet", "r": "r"},
     ),
+    "train --queries": (TRAIN, {"q": "OUT/training.json"}),
+    "train --corpus": (TRAIN, {"c": "OUT/model/corpus.parquet"}),
+    "train --run": (TRAIN, {"r": "OUT/checkpoints/r.trec"}),
+    "train --dev-queries": (TRAIN, {"x": "OUT/training.html"}),
+    "train --dev-run": (TRAIN + " --checkpoints {s}", {"i": "s/i.trec"}),
+    "train --prompt": (TRAIN + " --prompt {s}", {"s": "OUT/model/prompt.txt"}),
+    "train --reader": (TRAIN, {"e": "OUT/model/config.json"}),
+    "train --config": (TRAIN + " --config {s}", {"s": "OUT/model/x.yaml"}),
     "demo --config": ("demo --config {x} --out {OUT}", {"x": "OUT/corpus.parquet"}),
 }  # fmt: skip
 
@@ -78,7 +87,7 @@ def test_outputs_over_inputs_are_refused_before_anything_is_read(name, tmp_path,
     # ``OUT`` is the file where the command writes one, else the folder.
     single = next((file for file in files.values() if file in ("OUT", "OUT.parquet")), "OUT")
     places = {"OUT": tmp_path / single, "link": tmp_path / "link"}
-    for name in ("q", "c", "r", "x", "i", "s"):
+    for name in ("q", "c", "r", "x", "i", "s", "e"):
         places[name] = tmp_path / files.get(name, name)
     for key, file in files.items():
         path = tmp_path / file

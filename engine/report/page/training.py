@@ -1,0 +1,128 @@
+"""The page of ``erag train``: how the loss fell and the metric rose, and what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.report import training as report
+from engine.report.page import figures
+from engine.report.page.content import Answer, Grid, Part, sentence
+from engine.report.page.plain import Page, page_text
+from engine.report.page.plotting import COLOURS, FAINT, INK, MARKERS, Drawing, add_legend
+from engine.sources.io.files import write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGE = "training.html"
+# Points of the smoothed curve that a picture has room for.
+_POINTS = 60
+
+
+def write_training_page(summary: Mapping[str, Any], folder: Path) -> None:
+    """Write ``training.html`` into a folder, in one file.
+
+    Args:
+        summary: the content of ``training.json``.
+        folder: where the page goes.
+
+    Raises:
+        WriteError: the disk is full, or the place cannot be written.
+    """
+    page = _page(summary)
+    drawn = figures.pictures(page.drawings, with_png=False)
+    write_text(page_text(page, drawn, single_file=True), folder / PAGE)
+
+
+def _page(summary: Mapping[str, Any]) -> Page:
+    headline, *reasons = report.lines({**summary, "notes": []})
+    versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
+    facts = [
+        ("start", summary["start"]["name"] + ", from scratch" * summary["start"]["from_scratch"]),
+        ("parameters", f"{summary['start']['parameters']:,}"),
+        ("versions", versions),
+    ]
+    parts = [Part("loss", "Loss", "How it learned", pictures=("loss",))]
+    drawings = [_losses(summary)]
+    if summary["evaluations"]:
+        drawings.append(_evaluations(summary))
+        grids = (_grid(summary),)
+        title = "On the development queries"
+        parts.append(Part("dev", "Evaluations", title, grids=grids, pictures=("evaluations",)))
+    return Page(
+        title="A reader in training: erag-engine",
+        answer=Answer(sentence(headline), [sentence(reason) for reason in reasons], facts),
+        parts=parts,
+        drawings=drawings,
+        notes=[sentence(note) for note in summary["notes"]],
+        settings=summary["configuration"],
+    )
+
+
+def smoothed(losses: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The means of losses over stretches of steps of one length: the middle step of each, and its mean."""
+    length = max(1, -(-len(losses) // _POINTS))
+    stretches = [losses[begin : begin + length] for begin in range(0, len(losses), length)]
+    middles = [place * length + (len(stretch) + 1) / 2 for place, stretch in enumerate(stretches)]
+    return middles, [sum(stretch) / len(stretch) for stretch in stretches]
+
+
+def _losses(summary: Mapping[str, Any]) -> Drawing:
+    losses = summary["losses"]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        middles, means = smoothed(losses)
+        axes.plot(range(1, len(losses) + 1), losses, color=FAINT, label="each step")
+        axes.plot(middles, means, color=COLOURS[0], label="means of stretches")
+        axes.set_xlabel("step")
+        axes.set_ylabel("cross entropy per token")
+        axes.set_ylim(bottom=0)
+        add_legend(figure, axes, 2)
+
+    length = max(1, -(-len(losses) // _POINTS))
+    caption = (
+        "Cross entropy of the answers' tokens, in nats, with dropout as in training; means are over "
+        f"stretches of {length} steps." if length > 1 else
+        "Cross entropy of the answers' tokens, in nats, with dropout as in training."
+    )  # fmt: skip
+    return Drawing("loss", "The loss of each step", caption, 3.2, draw)
+
+
+def _evaluations(summary: Mapping[str, Any]) -> Drawing:
+    metric, best = summary["configuration"]["metric"], summary["best"]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        steps = [one["step"] for one in summary["evaluations"]]
+        values = [one["value"] for one in summary["evaluations"]]
+        axes.plot(steps, values, color=COLOURS[1], marker=MARKERS[1], markersize=4.5)
+        axes.axvline(best["step"], color=INK, linewidth=0.8, linestyle=":")
+        axes.set_xlabel("step")
+        axes.set_ylabel(metric)
+        axes.set_ylim(bottom=0)
+
+    caption = (
+        f"{metric} of the engine's own reader, with the model as it was after each of these steps, over "
+        f"{summary['counts']['dev_queries']:,} queries. Dotted: the step whose model is kept."
+    )
+    return Drawing("evaluations", "The metric on the development queries", caption, 3.0, draw)
+
+
+def _grid(summary: Mapping[str, Any]) -> Grid:
+    losses = summary["losses"]
+    rows, before = [], 0
+    for one in summary["evaluations"]:
+        since = losses[before : one["step"]]
+        mean = f"{sum(since) / len(since):.4f}" if since else ""
+        kept = "kept" * (one["step"] == summary["best"]["step"])
+        rows.append([f"{one['step']:,}", f"{one['value']:.4f}", mean, kept])
+        before = one["step"]
+    return Grid(
+        "evaluations",
+        "The loss is the mean over the steps since the evaluation before.",
+        ["step", summary["configuration"]["metric"], "loss", ""],
+        rows,
+    )

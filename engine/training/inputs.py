@@ -1,0 +1,159 @@
+"""The files of a training, read and checked as those of an evaluation are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from engine.errors import InputError, require_least
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
+from engine.notes import Note, count_note
+from engine.scoring.metrics import get_metric
+from engine.sources.io.locations import Location
+from engine.sources.queries.read import line_of
+from engine.tables import ANSWERS, DOC_ID, DOC_IDS, QUERY, QUERY_ID, RANK
+from engine.training.examples import Readings, trainable
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFiles:
+    """The files of a training.
+
+    Attributes:
+        queries: Questions with answers to learn, in any layout (docs/formats.md). Those without answers are counted
+            and left out.
+        corpus: The passages that the runs list; not needed where runs carry their texts.
+        run: The ranked list of each question: what the reader is given.
+        dev_queries: Questions with answers by which the model is chosen, and when training ends. None of them should
+            be among `queries`.
+        dev_run: Their ranked lists.
+        limit: Train on the first queries only, this many of them.
+        skip_bad: Leave out bad records of the corpus, up to this many, and count them.
+
+    Raises:
+        InputError: a number out of range, or `dev_queries` without `dev_run`, or the other way round.
+    """
+
+    queries: Location
+    corpus: Location | None = None
+    run: Location
+    dev_queries: Location | None = None
+    dev_run: Location | None = None
+    limit: int | None = None
+    skip_bad: int = 0
+
+    def __post_init__(self) -> None:
+        require_least("limit", self.limit, 1)
+        require_least("skip_bad", self.skip_bad, 0)
+        if (self.dev_queries is None) != (self.dev_run is None):
+            given, lacking = ("dev_queries", "dev_run")[:: 1 if self.dev_run is None else -1]
+            raise InputError(None, None, f"`{given}` without `{lacking}`", "give both, or neither")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingInputs:
+    """What a training learns from.
+
+    Attributes:
+        train: queries that are ``examples.trainable``.
+        dev: queries with answers; None where there are none.
+        notes: what was left out, and what was found.
+    """
+
+    train: Readings
+    dev: Readings | None
+    notes: tuple[Note, ...]
+
+
+def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInputs:
+    """Read what a training needs; of the corpus only the listed passages.
+
+    Args:
+        k: passages per query at most.
+        metric: by which the development queries are scored.
+
+    Raises:
+        InputError: a file cannot be used, no query is left to train on, or a development query has no answer
+            that the metric can score.
+    """
+    given = _read(files, files.queries, files.run, k=k, limit=files.limit)
+    train, left_out = trainable(_readings(given))
+    if train.queries.is_empty():
+        problem = "no query has both an answer and a listed passage"
+        raise InputError(files.queries, None, problem, "add answers, or list passages")
+    notes = [
+        *given.notes,
+        count_note(
+            "queries_without_answers",
+            left_out.without_answers,
+            "[query has|queries have] no answer and [was|were] left out",
+        ),
+        count_note(
+            "queries_without_results",
+            left_out.without_results,
+            "[query has|queries have] no listed passage and [was|were] left out",
+        ),
+    ]
+    dev = None
+    if files.dev_queries is not None and files.dev_run is not None:
+        of_dev = _read(files, files.dev_queries, files.dev_run, k=k)
+        dev = _readings(of_dev)
+        _refuse_unscorable(files.dev_queries, dev.queries, metric)
+        notes += [*of_dev.notes, *_of_dev(train, dev)]
+    return TrainingInputs(train, dev, tuple(notes))
+
+
+def _read(
+    files: TrainingFiles, queries: Location, run: Location, *, k: int, limit: int | None = None
+) -> EvaluationInputs:
+    return read_inputs(
+        InputFiles(
+            queries=queries,
+            corpus=files.corpus,
+            run=(run,),
+            limit=limit,
+            skip_bad=files.skip_bad,
+            need_answers=False,
+        ),
+        k=k,
+    )
+
+
+def _readings(inputs: EvaluationInputs) -> Readings:
+    lists = (
+        inputs.runs.sort(QUERY_ID, RANK)
+        .group_by(QUERY_ID, maintain_order=True)
+        .agg(pl.col(DOC_ID).alias(DOC_IDS))
+    )
+    return Readings(inputs.queries, lists, inputs.corpus)
+
+
+def _refuse_unscorable(path: Location, queries: pl.DataFrame, metric: str) -> None:
+    scorer = get_metric(metric)
+    for query_id, answers in queries.select(QUERY_ID, ANSWERS).iter_rows():
+        if not any(map(scorer.can_score, answers)):
+            problem = (
+                f"the metric {metric} cannot score the answers of query {query_id!r} ({answers[0]!r})"
+                if answers
+                else f"query {query_id!r} has no answers"
+            )
+            remedy = f"write answers with {scorer.needs}, or leave the query out"
+            raise InputError(path, line_of(path, query_id), problem, remedy)
+
+
+def _of_dev(train: Readings, dev: Readings) -> list[Note]:
+    learned = set(train.queries[QUERY].str.strip_chars().str.to_lowercase())
+    both = dev.queries[QUERY].str.strip_chars().str.to_lowercase().is_in(learned).sum()
+    return [
+        count_note(
+            "learned_dev_queries",
+            int(both),
+            "development [query is|queries are] trained on, too: the metric says too much",
+        ),
+        count_note(
+            "dev_queries_without_results",
+            dev.queries.height - dev.lists.height,
+            "development [query has|queries have] no listed passage and [is|are] read without any",
+        ),
+    ]

@@ -1,0 +1,201 @@
+"""Training on Ray Train: one worker on a laptop, or several with a GPU each, by the same plan.
+
+The workers share every batch and sum their gradients: by gloo on CPUs, by NCCL on GPUs. A worker that dies
+takes the group with it; Ray starts it again, and it goes on from the latest checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from engine.errors import InputError, ReadError, WriteError
+from engine.extras import require
+from engine.machine import cluster, nodes
+from engine.machine.batching import machine_memory
+from engine.sources.io.folders import Folder
+from engine.training.checkpoints import OnProgress, Progress
+from engine.training.settings import Workers
+from engine.training.train import Plan, train
+
+# How often a group whose worker died is started again.
+_RESTARTS = 3
+_SECONDS_BETWEEN_LOOKS = 0.3
+
+
+class _Desk:
+    """Beside the driver: takes what the first worker tells, and why one could not go on."""
+
+    def __init__(self) -> None:
+        self._told: tuple[Progress, int] | None = None
+        self._error: Exception | None = None
+        self._result: Progress | None = None
+
+    def tell(self, progress: Progress, steps: int) -> None:
+        self._told = progress, steps
+
+    def told(self) -> tuple[Progress, int] | None:
+        told, self._told = self._told, None
+        return told
+
+    def fail(self, error: Exception) -> None:
+        self._error = self._error or error
+
+    def finish(self, result: Progress) -> None:
+        self._result = result
+
+    def outcome(self) -> tuple[Progress | None, Exception | None]:
+        return self._result, self._error
+
+
+def train_on_ray(
+    plan: Plan,
+    folder: Folder,
+    workers: Workers,
+    *,
+    on_progress: OnProgress = lambda progress, steps: None,
+) -> Progress:
+    """Train as ``train.train`` does, on Ray.
+
+    Args:
+        plan: what every worker gets.
+        folder: where checkpoints are, and go; every worker must reach it.
+        workers: how many there are, 1 or more.
+        on_progress: told of the latest step now and then, with its loss alone; at last of the whole.
+
+    Raises:
+        InputError: as ``train.train``, or there are fewer GPUs than workers.
+        ReadError, WriteError: as ``train.train``; or training failed again and again.
+    """
+    require("training on Ray", "training")
+    cluster.start_ray()
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    # Each worker has its GPU for the first; nothing is counted for anybody, and nobody changes folders.
+    os.environ["TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES"] = "0"
+    os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    gpus = _gpus(workers)
+    own = {"num_cpus": 0, **_beside_the_driver()}
+    desk = ray.remote(**own)(_Desk).remote()
+    spec = plan.start.spec
+    if not gpus and not spec.memory and workers.workers > 1:
+        # Half of the machine, as two workers would have by default.
+        start = replace(
+            plan.start, spec=replace(spec, memory=machine_memory() // (2 * workers.workers))
+        )
+        plan = replace(plan, start=start)
+    at = Folder(folder.at.absolute()) if isinstance(folder.at, Path) else folder
+    resources: dict[str, float] = {"CPU": 0.0 if gpus else cluster.cpus_per_actor(workers.workers)}
+    with tempfile.TemporaryDirectory(prefix="erag-train-") as storage:
+        trainer = TorchTrainer(
+            _work,
+            train_loop_config={"plan": plan, "folder": at, "desk": desk},
+            torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+            scaling_config=ScalingConfig(
+                num_workers=workers.workers,
+                use_gpu=bool(gpus),
+                resources_per_worker=resources | ({"GPU": 1.0} if gpus else {}),
+            ),
+            run_config=RunConfig(
+                storage_path=storage, failure_config=FailureConfig(max_failures=_RESTARTS)
+            ),
+        )
+        failure = _watched(trainer, desk, on_progress)
+    result, error = ray.get(desk.outcome.remote())
+    ray.kill(desk)
+    if error is not None:
+        raise error
+    if failure is not None or result is None:
+        why = cluster.cause(failure) if failure else "it ended without a result"
+        raise ReadError(
+            f"training on Ray failed: {why}; checkpoints are kept: run the same command again"
+        ) from failure
+    return result
+
+
+def _watched(trainer: Any, desk: Any, on_progress: OnProgress) -> Exception | None:
+    """Run a trainer to its end and tell how far it is; what it raised.
+
+    It runs on a thread of its own: on the main one Ray would take Ctrl-C for itself.
+    """
+    failures: list[Exception] = []
+
+    def fit() -> None:
+        try:
+            trainer.fit()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=fit, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        if (told := ray.get(desk.told.remote())) is not None:
+            on_progress(*told)
+        thread.join(_SECONDS_BETWEEN_LOOKS)
+    if (told := ray.get(desk.told.remote())) is not None:
+        on_progress(*told)
+    return failures[0] if failures else None
+
+
+def _gpus(workers: Workers) -> int:
+    """GPUs of a worker.
+
+    Raises:
+        InputError: this machine has fewer than the workers need.
+    """
+    has = ray.cluster_resources().get("GPU", 0)
+    known = [*nodes.alive(), *(nodes.promised() or [])]
+    gpus = workers.gpus_per_worker
+    if gpus is None:
+        gpus = int(any(node.gpus for node in known))
+    if gpus and workers.workers > has and not cluster.is_joined():
+        raise InputError(
+            None,
+            None,
+            f"{workers.workers} workers with a GPU each on {has:g} GPUs",
+            "use fewer `workers`, or `gpus_per_worker` 0",
+        )
+    return gpus
+
+
+def _beside_the_driver() -> dict[str, Any]:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+
+
+def _work(config: dict[str, Any]) -> None:
+    """What each worker does."""
+    from engine.training.group import Processes
+
+    desk = config["desk"]
+    if ray.get(desk.outcome.remote())[1] is not None:
+        return  # what stopped the group before would stop it again
+    told = 0.0
+
+    def tell(progress: Progress, steps: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _SECONDS_BETWEEN_LOOKS or progress.step in (0, steps):
+            told = now
+            desk.tell.remote(replace(progress, losses=progress.losses[-1:]), steps)
+
+    try:
+        group = Processes()
+        result = train(config["plan"], config["folder"], group=group, on_progress=tell)
+        if group.rank == 0:
+            ray.get(desk.finish.remote(result))
+    except (InputError, ReadError, WriteError) as error:
+        ray.get(desk.fail.remote(error))
+        raise

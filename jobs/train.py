@@ -1,0 +1,265 @@
+"""``erag train``: train a reader of the T5 family on queries with their passages."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from engine.errors import InputError
+from engine.extras import missing
+from engine.machine import model_files
+from engine.masking import masked
+from engine.reading.prompting.template import Task
+from engine.reading.protocol import Augmentation
+from engine.report import training as report
+from engine.report.audit import Origin, input_files
+from engine.report.page.render import sparing
+from engine.report.page.training import PAGE, write_training_page
+from engine.report.training import Trained
+from engine.scoring.metrics import METRICS, get_metric
+from engine.sources.io.files import write_text
+from engine.sources.io.folders import Folder, folder_at, require_folder
+from engine.sources.io.locations import Location, locate
+from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, sole_writer
+from engine.sources.io.replacing import replaced_together
+from engine.training import checkpoints
+from engine.training.checkpoints import MODEL, Progress
+from engine.training.inputs import TrainingFiles, TrainingInputs, read_training
+from engine.training.settings import Recipe, Workers
+from engine.training.start import Start, specify_start
+from engine.training.train import Plan, fetch_model
+from engine.training.train import train as train_here
+from engine.wording import counted
+from jobs._command import ConfigFile, command_line, run_command, spoken
+from jobs._options import option, options_of, take, with_signature
+from jobs._progress import shown_training
+from jobs._signals import keeps
+from jobs._sizes import convert_bytes
+from jobs._terminal import say, say_json, speech
+
+SUMMARY = "training.json"
+_NAMES = ("Inputs", "Reader", "Recipe", "Running")
+_INPUTS, _READER, _RECIPE, _RUNNING = (
+    Group(name, sort_key=place) for place, name in enumerate(_NAMES)
+)
+_FILES = ("queries", "corpus", "run", "dev_queries", "dev_run")
+_KEPT = "checkpoints are kept in {}; run the same command again to go on from there"
+
+
+def parameters() -> list[inspect.Parameter]:
+    """Every option, in the order of the help."""
+    return [
+        *options_of(
+            TrainingFiles,
+            _INPUTS,
+            types={
+                "queries": Path,
+                "corpus": Path | None,
+                "run": Path,
+                "dev_queries": Path | None,
+                "dev_run": Path | None,
+            },
+        ),
+        *_of_reader(),
+        *options_of(Recipe, _RECIPE),
+        option(
+            "out",
+            str,
+            _RUNNING,
+            "Directory for the model, its curve and its page, or an address like s3://….",
+        ),
+        option(
+            "checkpoints",
+            str | None,
+            _RUNNING,
+            "Directory of the checkpoints, or an address that every worker reaches; by default checkpoints in `out`. "
+            "They are removed when training has ended.",
+            None,
+        ),
+        *options_of(Workers, _RUNNING),
+        option(
+            "memory",
+            Annotated[int, Parameter(converter=convert_bytes)],
+            _RUNNING,
+            "Memory of one worker, as in 12GiB; 0 stands for what the machine has room for. It decides how many "
+            "queries go through the model at once, and not what is learned.",
+            0,
+        ),
+        option("dry_run", bool, _RUNNING, "Check everything, say what would be done, and train nothing.", False),
+        inspect.Parameter(
+            "config",
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=Annotated[ConfigFile, Parameter(group=_RUNNING)],
+            default=None,
+        ),
+    ]  # fmt: skip
+
+
+def _of_reader() -> list[inspect.Parameter]:
+    return [
+        option(
+            "reader",
+            str,
+            _READER,
+            "What training starts from: a T5 as erag evaluate takes one; or a directory with a T5's config.json and "
+            "its tokenizer alone, whose weights are then drawn at random.",
+        ),
+        option(
+            "augmentation",
+            Augmentation,
+            _READER,
+            "How the reader gets its passages. fid: Fusion-in-Decoder, each passage with the question in an input of "
+            "its own, of 250 tokens at most; in-prompt: all passages in one prompt.",
+            "fid",
+        ),
+        option("task", Task, _READER, "What the reader is asked to do; chooses the prompt.", "short-answer"),
+        option(
+            "prompt",
+            str | None,
+            _READER,
+            "Prompt template, as in erag evaluate, which then needs the same one; by default t5.",
+            None,
+        ),
+        option(
+            "metric",
+            str,
+            _READER,
+            f"Metric on the development queries (docs/methods.md): {', '.join(METRICS)}.",
+            "em",
+        ),
+    ]  # fmt: skip
+
+
+def train_command() -> Callable[..., None]:
+    """The command, with the options of the recipe."""
+
+    def train(**options: Any) -> None:
+        """Train a reader of the T5 family, by default as Fusion-in-Decoder.
+
+        The recipe's defaults are those of eRAG's study. What is left is a directory that --reader takes, in the
+        folder model of --out, with the curve beside it. A command that was killed goes on from its latest
+        checkpoint when it is run again.
+        """
+        files, recipe = take(TrainingFiles, options), take(Recipe, options)
+        workers = take(Workers, options)
+        metric = get_metric(options["metric"]).name
+        out = folder_at(options["out"])
+        folder = (
+            folder_at(options["checkpoints"]) if options["checkpoints"] else out / "checkpoints"
+        )
+        if not options["dry_run"]:
+            for place in (out, folder):
+                require_folder(place.at)
+            _refuse_overlap(options, out, folder)
+            _refuse_trained(out)
+        start = specify_start(
+            options["reader"],
+            augmentation=options["augmentation"],
+            task=options["task"],
+            prompt=options["prompt"],
+            memory=options["memory"],
+        )
+        inputs = read_training(files, k=recipe.k, metric=metric)
+        _print_plan(inputs, start, recipe)
+        if options["dry_run"]:
+            return
+        named = {name: _place(options[name]) for name in _FILES}
+        origin = Origin(command_line(), input_files(named))
+        keeps(_KEPT.format(folder.shown()))
+        with sole_writer(out.at):
+            plan = Plan(start, recipe, inputs.train, inputs.dev, metric)
+            progress = _trained(plan, folder, workers)
+            trained = Trained(
+                inputs, start, recipe, metric, progress, workers.workers, named, origin
+            )
+            summary = _write(trained, folder, out)
+            checkpoints.remove(folder)
+        if speech().as_json:
+            say_json(summary)
+        for line in report.lines(summary):
+            say(line)
+        say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}" + _page_said())
+
+    return spoken(with_signature(train, parameters()), as_json=True)
+
+
+train = train_command()
+
+
+def _trained(plan: Plan, folder: Folder, workers: Workers) -> Progress:
+    with shown_training(plan.metric) as on_progress:
+        if not workers.workers:
+            return train_here(plan, folder, on_progress=on_progress)
+        from engine.training.on_ray import train_on_ray
+
+        return train_on_ray(plan, folder, workers, on_progress=on_progress)
+
+
+def _page_said() -> str:
+    return "" if missing("report") else f", {PAGE}"
+
+
+def _place(path: Location | None) -> str | None:
+    return None if path is None else masked(str(locate(path)))
+
+
+def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> None:
+    given = {name: options[name] for name in (*_FILES, "config")}
+    # A file, or the name of a template or a model, which is nowhere.
+    models = {name: options[name] for name in ("reader", "prompt")}
+    files = [out.place(name) for name in (SUMMARY, PAGE)]
+    refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
+
+
+def _refuse_trained(out: Folder) -> None:
+    """Refuse to replace a model: training it may have taken days."""
+    if SUMMARY in out.names() or (out / MODEL).names():
+        raise InputError(
+            out.shown(),
+            None,
+            "holds a trained model",
+            "give another folder with `out`, or remove it",
+        )
+
+
+def _print_plan(inputs: TrainingInputs, start: Start, recipe: Recipe) -> None:
+    queries = inputs.train.queries.height
+    dev = 0 if inputs.dev is None else inputs.dev.queries.height
+    begin = "from scratch" if start.from_scratch else f"{start.spec.parameters:,} parameters"
+    say(
+        f"{start.spec.name} ({begin}), {counted(queries, '[query|queries]')}, "
+        f"{counted(dev, 'development [query|queries]')}, "
+        f"{counted(recipe.steps(queries), '[step|steps]')} of {recipe.batch}"
+    )
+    for note in inputs.notes:
+        if note.is_shown:
+            say(f"note: {note.text}")
+
+
+def _write(trained: Trained, folder: Folder, out: Folder) -> dict[str, Any]:
+    """Write the model, its curve and its page, all together; the content of ``training.json``."""
+    unforeseen: list[Exception] = []
+
+    def earlier() -> Iterator[str]:
+        yield from (PAGE, SUMMARY)
+
+    with replaced_together(out.at, earlier, last=SUMMARY) as directory:
+        fetch_model(folder, directory / MODEL)
+        summary = report.content(trained, model_files.parameters(directory / MODEL))
+        text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+        write_text(text, directory / SUMMARY)
+        if not missing("report"):
+            with sparing(directory, unforeseen):
+                write_training_page(summary, directory)
+    for error in unforeseen:
+        raise error
+    return summary
+
+
+if __name__ == "__main__":
+    run_command(train)

@@ -1,0 +1,181 @@
+"""``erag train`` as a user runs it: files in, a reader out, one line for bad input."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from engine.tables import ANSWERS, DOC_IDS
+from tests.commands import erag
+from tests.training.facts import facts, save_start, write_files
+
+# Enough to learn some of it; on the command's own process, without Ray.
+RECIPE = {
+    "k": 3, "batch": 32, "learning-rate": 3e-3, "epochs": 3, "weight-decay": 0, "precision": "float32",
+    "workers": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """A start, and the files of 320 queries to train on and 50 to evaluate on, over one corpus."""
+    folder = tmp_path_factory.mktemp("scene")
+    train, dev = facts(320, 1), facts(50, 2)
+    both = pl.concat([train.corpus, dev.corpus])
+    paths = write_files(replace(train, corpus=both), folder, "train")
+    of_dev = write_files(dev, folder, "dev")
+    return {
+        "reader": save_start(folder / "start"),
+        "queries": paths["queries"],
+        "corpus": paths["corpus"],
+        "run": paths["run"],
+        "dev-queries": of_dev["queries"],
+        "dev-run": of_dev["run"],
+    }
+
+
+def train(scene, out, *more):
+    given = [part for name, value in (RECIPE | scene).items() for part in (f"--{name}", value)]
+    return erag("train", *given, "--out", out, *more)
+
+
+@pytest.mark.pages
+def test_a_reader_is_trained_and_evaluates(scene, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert train(scene, out) == 0
+    said = capsys.readouterr()
+    summary = json.loads((out / "training.json").read_text())
+    values = [one["value"] for one in summary["evaluations"]]
+    assert values[0] == 0.0
+    assert max(values) > 0.3  # of 8 values, one is right by chance in 0.125
+    assert summary["best"]["value"] == max(values)
+    assert len(summary["losses"]) == len(summary["rates"]) == 30
+    assert summary["counts"]["queries"] == 320
+    assert summary["counts"]["dev_queries"] == 50
+    assert (summary["counts"]["inputs"], summary["counts"]["cut_inputs"]) == (960, 0)
+    assert summary["configuration"]["learning_rate"] == 3e-3
+    assert summary["configuration"]["queries"] == str(scene["queries"])
+    assert summary["audit"]["command"].startswith("erag train --k 3 ")
+    assert summary["peak_memory"] > 2**20
+    assert (
+        f"em on 50 development queries: 0.0000 at the start, {max(values):.4f} at step" in said.out
+    )
+    assert f"model -> {out}/model" in said.out
+    assert "training: 30/30 steps, loss " in said.err
+    # Nothing but what the page of formats names; checkpoints are gone.
+    assert {path.name for path in out.iterdir()} == {"model", "training.json", "training.html"}
+    page = (out / "training.html").read_text()
+    assert page.count("<svg") == 2
+    assert f"{max(values):.4f}" in page
+    # The dev metric is the score that an evaluation gives the same reader on the same lists.
+    files = {"queries": scene["dev-queries"], "run": scene["dev-run"], "corpus": scene["corpus"]}
+    given = [part for name, path in files.items() for part in (f"--{name}", path)]
+    assert (
+        erag("evaluate", *given, "--reader", out / "model", "--augmentation", "fid", "--k", 3,
+             "--actors", 0, "--out", tmp_path / "evaluated", "--store", tmp_path / "store",
+             "--annotators", "erag") == 0
+    )  # fmt: skip
+    evaluated = json.loads((tmp_path / "evaluated" / "summary.json").read_text())
+    (end_to_end,) = evaluated["end_to_end"]
+    assert end_to_end["value"] == pytest.approx(max(values))
+    # What was trained is not trained over.
+    capsys.readouterr()
+    assert train(scene, out) == 2
+    assert "holds a trained model; give another folder with --out" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_would_be_done(scene, tmp_path, capsys):
+    assert train(scene, tmp_path / "out", "--dry-run") == 0
+    printed = capsys.readouterr().out
+    assert "(from scratch), 320 queries, 50 development queries, 30 steps of 32" in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_left_out_and_cut_is_counted(scene, tmp_path, capsys):
+    data = facts(6, 3)
+    answers = [["v1"], [], ["v2"], ["v1 " * 20], ["v3"], ["v4"]]
+    queries = data.queries.with_columns(pl.Series(ANSWERS, answers, dtype=pl.List(pl.String)))
+    lists = data.lists.with_columns(
+        pl.Series(DOC_IDS, [[]] + data.lists[DOC_IDS].to_list()[1:], dtype=pl.List(pl.String))
+    )
+    given = scene | write_files(replace(data, queries=queries, lists=lists), tmp_path, "own")
+    del given["dev-queries"], given["dev-run"]
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(
+        "---\npassage: ' context: {text}'\nmax_input_tokens: 4\nmax_new_tokens: 16\n---\n"
+        "question: {query}{passages}\n"
+    )
+    given |= {"epochs": 1, "batch": 8}
+    assert train(given, tmp_path / "out", "--prompt", prompt, "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["notes"] == [
+        "1 query has no answer and was left out",
+        "1 query has no listed passage and was left out",
+        "12 of 12 inputs were cut to 4 tokens",
+        "1 of 4 answers was cut to the 16 tokens that the prompt lets the reader write",
+    ]
+    assert summary["best"] == {"step": 1, "value": None}
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "refusal"),
+    [
+        ("queries", '{"id": "1"\n', "own.jsonl:1: "),
+        ("queries", '{"id": "1", "input": "n1", "output": []}\n', "lists none of the 1 queries of"),
+        ("run", "1 Q0 nowhere\n", "own.jsonl:1: 3 columns"),
+        ("corpus", '{"id": "a", "text": "b"}\n', "not in the corpus"),
+        ("dev-queries", '{"id": "2-0", "input": "n1", "output": []}\n', "own.jsonl:1: query '2-0' has no answers"),
+        (
+            "dev-queries", '{"id": "2-0", "input": "n1", "output": [{"answer": "the"}]}\n',
+            "own.jsonl:1: the metric em cannot score the answers of query '2-0' ('the')",
+        ),
+        ("dev-run", None, "--dev-queries without --dev-run"),
+        ("k", 0, "--k is 0"),
+        ("warmup", 2, "--warmup is 2"),
+        ("workers", -1, "--workers is -1"),
+        ("gpus-per-worker", 2, "--gpus-per-worker is 2"),
+        ("metric", "exact", "unknown metric 'exact'"),
+        ("reader", "nowhere", "unknown reader 'nowhere'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(scene, option, content, refusal, tmp_path, capsys):
+    file = tmp_path / "own.jsonl"
+    given = dict(scene)
+    if content is None:
+        del given[option]
+    elif option in ("queries", "run", "corpus", "dev-queries"):
+        file.write_text(content)
+        given[option] = file
+    else:
+        given[option] = content
+    assert train(given, tmp_path / "out") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("erag: ")
+    assert refusal in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_checkpoints_of_another_training_are_refused_and_stay(scene, tmp_path, capsys):
+    place = tmp_path / "kept"
+    place.mkdir()
+    (place / "checkpoint.json").write_text("{}")
+    assert train(scene, tmp_path / "out", "--checkpoints", place) == 2
+    (line,) = (one for one in capsys.readouterr().err.splitlines() if one.startswith("erag: "))
+    assert "is not a checkpoint of a training" in line
+    assert (place / "checkpoint.json").read_text() == "{}"
+
+
+def test_the_help_and_a_plan_load_no_torch(scene, tmp_path):
+    given = [part for name, path in scene.items() for part in (f"--{name}", str(path))]
+    words = ["train", *given, "--out", str(tmp_path / "out"), "--dry-run"]
+    code = (
+        "import sys; from jobs.cli import app;"
+        f"[app(words, result_action='return_value') for words in (['train', '--help'], {words!r})];"
+        "print([m for m in ('torch', 'ray', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+    assert "--learning-rate" in done.stdout
