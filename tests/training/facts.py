@@ -70,7 +70,9 @@ def facts(count: int, seed: int, passages: int = 3) -> Readings:
             (doc_id, "", f"{name} {value}", doc_id)
             for doc_id, name, value in zip(doc_ids, names, values, strict=True)
         ]
-        queries.append((f"{seed}-{number}", names[right], [values[right]], []))
+        # No query is like another, as of real ones; the tokenizer knows the name alone.
+        query = f"{names[right]} {seed}-{number}"
+        queries.append((f"{seed}-{number}", query, [values[right]], []))
         lists.append((f"{seed}-{number}", doc_ids))
     return Readings(
         pl.DataFrame(queries, schema=tables.QUERIES, orient="row"),
