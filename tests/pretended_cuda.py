@@ -218,7 +218,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in _INDEXING and ours:
         if len(ours) < len(leaves):
             device.copied()
-        if any(t.dtype == torch.bool for t in ours):
+        # What is true is looked for; what is only taken from a tensor of truths is not.
+        if any(t.dtype == torch.bool for t in tree_leaves(args[1]) if isinstance(t, _Tensor)):
             device.waited()
     if ours and any(asked_for in name for asked_for in _BY_VALUE):
         device.waited()
@@ -227,10 +228,10 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kwargs.pop("pin_memory", None)
     target = bool(ours) if where is None else where == "cuda"
     if func is _aten._to_copy.default:
-        _count_copy(to_cuda=target, from_cuda=isinstance(args[0], _Tensor))
+        _count_copy(args[0], to_cuda=target)
     elif func is _aten.copy_.default:
         target = isinstance(args[0], _Tensor)
-        _count_copy(to_cuda=target, from_cuda=isinstance(args[1], _Tensor))
+        _count_copy(args[1], to_cuda=target)
     if target and not any(view in name for view in _VIEWS):
         device.launches += 1
     own_args, own_kwargs = tree_map(_inner, args), tree_map(_inner, kwargs)
@@ -255,7 +256,7 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         to_cuda = devices[0].type == "cuda"
     else:
         to_cuda = isinstance(like[0], _Tensor) if like else from_cuda
-    _count_copy(to_cuda=to_cuda, from_cuda=from_cuda)
+    _count_copy(tensor, to_cuda=to_cuda)
 
     def on_cpu(a: Any) -> Any:
         return torch.device("cpu") if isinstance(a, torch.device) else _inner(a)
@@ -269,7 +270,11 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _Tensor(made if from_cuda or made is not tensor else made.clone())
 
 
-def _count_copy(*, to_cuda: bool, from_cuda: bool) -> None:
+def _count_copy(tensor: torch.Tensor, *, to_cuda: bool) -> None:
+    """Count where a tensor goes; one without numbers goes nowhere."""
+    from_cuda = isinstance(tensor, _Tensor)
+    if not tensor.numel():
+        return
     if to_cuda and not from_cuda:
         _current().copied()
     if from_cuda and not to_cuda:

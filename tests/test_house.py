@@ -132,7 +132,7 @@ def test_folders_within_a_room_import_one_way():
                 f"reading/models/{name}.py"
                 for name in (
                     "attention", "conversion", "decoding", "encodings", "fid_t5", "in_rows", "in_turn",
-                    "packed", "padded", "t5", "t5_attention", "vllm_reader",
+                    "packed", "padded", "t5", "t5_attention", "transfer", "vllm_reader",
                 )
             },
         ),

@@ -65,6 +65,18 @@ class Cache:
     values: list[torch.Tensor]
 
 
+class Beginnings(NamedTuple):
+    """Beginnings of sequences, computed in one cache and wanted in another.
+
+    Attributes:
+        source: where they are.
+        moves: (place in the source, place in the target, tokens) of each.
+    """
+
+    source: Cache
+    moves: Sequence[tuple[int, int, int]]
+
+
 class Packing(Protocol):
     """How the tokens of a forward pass are packed; handed to attention through the model."""
 
@@ -123,12 +135,17 @@ class Layout(Protocol):
 
     def new_cache(self, room: int) -> Cache: ...
 
-    def copy(self, source: Cache, target: Cache, moves: Sequence[tuple[int, int, int]]) -> None:
-        """Copy beginnings of sequences: (place in the source, place in the target, tokens) each."""
-        ...
+    def prompts(
+        self,
+        ids: Sequence[int],
+        spans: Sequence[Span],
+        cache: Cache,
+        begin: Sequence[Beginnings] = (),
+    ) -> Pass:
+        """A pass of these tokens, after which the logits of each span's last are wanted.
 
-    def prompts(self, ids: Sequence[int], spans: Sequence[Span], cache: Cache) -> Pass:
-        """A pass of these tokens, after which the logits of each span's last are wanted."""
+        What is to ``begin`` sequences is copied into the cache before.
+        """
         ...
 
     def writing(

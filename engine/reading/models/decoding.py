@@ -14,6 +14,10 @@ from engine.reading.models.deciding import INCOMPLETE, Deciding, cleans, grows
 from engine.reading.protocol import ReaderSpec
 from engine.scoring.decided import Goal
 
+# On a GPU reads leave their rows when as large a part of these has ended: else dead rows are computed along, for
+# less than what it takes to copy all others.
+ENDED = 0.25
+
 
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that is used here."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -48,8 +49,6 @@ class Encodings:
         slots: where each input is kept, in the order of ``lengths``.
         tables: by padded length, (layers, 2, inputs, heads, padded length, width of a head): keys,
             then values; zeros behind an input's own tokens. Whatever was there, until it is put.
-        masks: by padded length, (inputs, 1, 1, padded length): 0 on an input's own tokens and minus
-            infinity behind them.
     """
 
     def __init__(
@@ -74,12 +73,19 @@ class Encodings:
             )
             for padded, inputs in filled.items()
         }
-        self.masks: dict[int, torch.Tensor] = {}
-        for padded in filled:
+
+    @cached_property
+    def masks(self) -> dict[int, torch.Tensor]:
+        """By padded length, (inputs, 1, 1, padded length): 0 on an input's own tokens and minus infinity
+        behind them.
+        """
+        masks = {}
+        for padded, table in self.tables.items():
             own = torch.tensor([slot.length for slot in self.slots if slot.padded == padded])
-            mask = torch.zeros((len(own), padded), dtype=dtype)
+            mask = torch.zeros((len(own), padded), dtype=table.dtype)
             mask.masked_fill_(torch.arange(padded) >= own[:, None], float("-inf"))
-            self.masks[padded] = mask[:, None, None].to(device)
+            masks[padded] = mask[:, None, None].to(table.device)
+        return masks
 
     def put(self, slot: Slot, states: torch.Tensor) -> None:
         """Keep an input's keys and values: (layers, 2, its tokens, heads, width of a head)."""

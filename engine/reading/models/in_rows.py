@@ -17,16 +17,12 @@ from functools import cached_property
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.reading.models.attention import KEYS, Cache, Pass, Span
-
-Places = npt.NDArray[np.int64]
-
-# Reads leave their rows when as large a part of these has ended: else dead rows are computed along.
-_ENDED = 0.25
+from engine.reading.models.attention import KEYS, Beginnings, Cache, Pass, Span
+from engine.reading.models.decoding import ENDED
+from engine.reading.models.transfer import Numbers, ramps, to_device
 
 
 @dataclass
@@ -187,34 +183,22 @@ class InRows:
 
         return Cache(tables(), tables())
 
-    def to_device(self, *parts: Places) -> list[torch.Tensor]:
-        """Whole numbers on the device, in one copy that nobody waits for."""
-        host = torch.from_numpy(np.concatenate([part.ravel() for part in parts]))
-        if self._device.type == "cuda":
-            host = host.pin_memory()
-        there = host.to(self._device, non_blocking=True)
-        split = there.split([part.size for part in parts])
-        return [one.view(part.shape) for one, part in zip(split, parts, strict=True)]
+    def to_device(self, *parts: Numbers) -> list[torch.Tensor]:
+        """See ``transfer.to_device``."""
+        return to_device(self._device, *parts)
 
-    def copy(self, source: Cache, target: Cache, moves: Sequence[tuple[int, int, int]]) -> None:
-        """Copy beginnings of sequences: (place in the source, place in the target, tokens) each."""
-        sizes = np.array([size for _, _, size in moves])
-        steps = _ramps(sizes)
-        origins, goals = (
-            np.repeat(np.array([move[which] for move in moves]), sizes) + steps for which in (0, 1)
-        )
-        there, here = self.to_device(origins, goals)
-        for mine, theirs in zip(
-            (*target.keys, *target.values), (*source.keys, *source.values), strict=True
-        ):
-            mine.index_copy_(0, here, theirs.index_select(0, there))
-
-    def prompts(self, ids: Sequence[int], spans: Sequence[Span], cache: Cache) -> Pass:
+    def prompts(
+        self,
+        ids: Sequence[int],
+        spans: Sequence[Span],
+        cache: Cache,
+        begin: Sequence[Beginnings] = (),
+    ) -> Pass:
         at, tokens, offset, have = np.array(
             [(s.at, s.tokens, s.offset, s.have) for s in spans], dtype=np.int64
         ).T
         steps = np.minimum(np.arange(tokens.max()), tokens[:, None] - 1)
-        positions = np.repeat(have, tokens) + _ramps(tokens)
+        positions = np.repeat(have, tokens) + ramps(tokens)
         seen = np.minimum(np.arange((have + tokens).max()), (have + tokens)[:, None] - 1)
         alone = not have.any()
         host = [
@@ -223,11 +207,17 @@ class InRows:
             at + tokens - 1,
             np.repeat(offset, tokens) + positions,
             at[:, None] + steps,
-            np.repeat(np.arange(len(spans)) * tokens.max(), tokens) + _ramps(tokens),
+            np.repeat(np.arange(len(spans)) * tokens.max(), tokens) + ramps(tokens),
             have[:, None] + steps,
             *([] if alone else [offset[:, None] + seen]),
         ]
-        there, at_position, last, places, queries, back, reach, *keys = self.to_device(*host)
+        moved = [places for beginnings in begin for places in _moves(beginnings)]
+        there, at_position, last, places, queries, back, reach, *keys = self.to_device(
+            *host, *moved
+        )
+        if begin:
+            _copy(begin, cache, keys[-len(moved) :])
+            keys = keys[: -len(moved)]
         packing = Prompts(cache, places, queries, back, reach, keys[0] if keys else None)
         return Pass(there, at_position, last, len(spans), packing)
 
@@ -255,7 +245,7 @@ class SideBySide:
         self._kept: list[int] | None = None
 
     def keep(self, rows: Sequence[int]) -> None:
-        if len(rows) <= (1 - _ENDED) * len(self.reads):
+        if len(rows) <= (1 - ENDED) * len(self.reads):
             self._kept = list(rows)
             self.reads = [self.reads[row] for row in rows]
 
@@ -295,9 +285,20 @@ class SideBySide:
                 tables[layer] = torch.cat(left) if len(left) > 1 else left[0]
 
 
-def _ramps(sizes: npt.NDArray[np.int64]) -> Places:
-    """0 to each size less one, behind each other."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+def _moves(of: Beginnings) -> tuple[Numbers, Numbers]:
+    """Where each token that is copied is in the source, and where it goes."""
+    origins, goals, sizes = np.array(of.moves, dtype=np.int64).T
+    return np.repeat(origins, sizes) + ramps(sizes), np.repeat(goals, sizes) + ramps(sizes)
+
+
+def _copy(begin: Sequence[Beginnings], cache: Cache, moved: Sequence[torch.Tensor]) -> None:
+    """Copy beginnings into a cache; ``moved`` has what ``_moves`` gives of each."""
+    for beginnings, there, here in zip(begin, moved[::2], moved[1::2], strict=True):
+        source = beginnings.source
+        for mine, theirs in zip(
+            (*cache.keys, *cache.values), (*source.keys, *source.values), strict=True
+        ):
+            mine.index_copy_(0, here, theirs.index_select(0, there))
 
 
 def _buckets(offsets: Sequence[int], rooms: Sequence[int]) -> Iterator[Bucket]:

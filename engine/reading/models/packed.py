@@ -17,7 +17,7 @@ import torch
 
 from engine.machine.batching import UNBOUNDED
 from engine.reading.models import sharing
-from engine.reading.models.attention import Cache, Layout, Pass, Span, Writing
+from engine.reading.models.attention import Beginnings, Cache, Layout, Pass, Span, Writing
 from engine.reading.models.decoding import Asked, Writer, Written
 from engine.reading.models.in_rows import InRows
 from engine.reading.models.in_turn import InTurn
@@ -208,7 +208,7 @@ class PackedModel:
         alive: set[int] = set()
         for level in range(max((part.level for part in parts), default=-1) + 1):
             own = [i for i, part in enumerate(parts) if part.level == level]
-            self._copy_beginnings(parts, own, offsets, head, cache)
+            begin = _beginnings(parts, own, offsets, head, cache)
             if self._in_rows:  # to the longest of a chunk: let it be no longer than the others
                 own.sort(key=lambda i: parts[i].end)
             runs = [(i, parts[i].start, parts[i].end) for i in own]
@@ -219,7 +219,8 @@ class PackedModel:
                     size = piece.last - piece.first
                     spans.append(Span(len(ids), size, offsets[piece.segment], piece.first))
                     ids += sequences[parts[piece.segment].sample][piece.first : piece.last]
-                logits = self._forward(self._layout.prompts(ids, spans, cache))
+                logits = self._forward(self._layout.prompts(ids, spans, cache, begin))
+                begin = []
                 self._stats.prompt_tokens += len(ids)
                 self._stats.padded_tokens += len(ids)
                 ended = [
@@ -240,26 +241,6 @@ class PackedModel:
             [rooms[i] for i in whole],
         )
         return writing, alive
-
-    def _copy_beginnings(
-        self,
-        parts: Sequence[sharing.Segment],
-        own: Sequence[int],
-        offsets: Mapping[int, int],
-        head: Cache,
-        cache: Cache,
-    ) -> None:
-        """Copy what stands before some segments to where these begin: from the head, or their parents."""
-        begun = [i for i in own if parts[i].start]
-        from_head = [(0, offsets[i], parts[i].start) for i in begun if parts[i].parent < 0]
-        from_parents = [
-            (offsets[parts[i].parent], offsets[i], parts[i].start)
-            for i in begun
-            if parts[i].parent >= 0
-        ]
-        for source, moves in ((head, from_head), (cache, from_parents)):
-            if moves:
-                self._layout.copy(source, cache, moves)
 
     def _head_states(self) -> Cache:
         if self._head_cache is None:
@@ -283,6 +264,25 @@ class PackedModel:
             packing=of.packing,
         )
         return out.logits[0, : of.asked]
+
+
+def _beginnings(
+    parts: Sequence[sharing.Segment],
+    own: Sequence[int],
+    offsets: Mapping[int, int],
+    head: Cache,
+    cache: Cache,
+) -> list[Beginnings]:
+    """What stands before some segments, and is wanted where these begin: in the head, or their parents."""
+    begun = [i for i in own if parts[i].start]
+    from_head = [(0, offsets[i], parts[i].start) for i in begun if parts[i].parent < 0]
+    from_parents = [
+        (offsets[parts[i].parent], offsets[i], parts[i].start)
+        for i in begun
+        if parts[i].parent >= 0
+    ]
+    sources = ((head, from_head), (cache, from_parents))
+    return [Beginnings(source, moves) for source, moves in sources if moves]
 
 
 def _chunks(

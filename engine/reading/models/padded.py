@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from transformers import DynamicCache
 
 from engine.machine import batching
 from engine.reading.models.decoding import Asked, Writer, Written
+from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderStats
 
 
@@ -104,7 +106,7 @@ class PaddedModel:
     def _head_states(self, head: list[int]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
         if head != self._states_of:
             cache = DynamicCache(config=self._model.config)
-            ids = torch.tensor([head], device=self._device)
+            (ids,) = to_device(self._device, np.array([head]))
             self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
             self._stats.padded_tokens += len(head)
             self._stats.prompt_tokens += len(head)
@@ -123,31 +125,31 @@ class PaddedModel:
             for layer, (keys, values) in enumerate(self._head_states(asked[0].tokens[:shared])):
                 cache.update(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1), layer)
         # Padding stands between the head and the rest, so that every row ends at the same place.
-        ids = torch.full((rows, length), self._writer.padding, dtype=torch.long)
-        mask = torch.ones((rows, shared + length), dtype=torch.long)
+        texts = np.full((rows, length), self._writer.padding, dtype=np.int64)
+        seen = np.ones((rows, shared + length), dtype=np.int64)
         for row, tokens in enumerate(rest):
-            ids[row, length - len(tokens) :] = torch.tensor(tokens)
-            mask[row, shared : shared + length - len(tokens)] = 0
-        mask = mask.to(self._device)
+            texts[row, length - len(tokens) :] = tokens
+            seen[row, shared : shared + length - len(tokens)] = 0
+        step, mask = to_device(self._device, texts, seen)
         positions = (mask.cumsum(1) - 1)[:, shared:].clamp(min=0)
         self._stats.padded_tokens += rows * length
         self._stats.prompt_tokens += sum(map(len, rest))
 
         written = [Written(goal=a.goal) for a in asked]
         alive = list(range(rows))
-        step = ids.to(self._device)
         while True:
             logits = self._logits(step, mask, positions, cache)
             going = self._writer.write([written[row] for row in alive], logits)
             if not going:
                 return written
             last = positions[:, -1:]
-            if len(going) < len(alive):
-                keep = torch.tensor(going, device=self._device)
+            leaving = len(going) < len(alive)
+            alive = [alive[place] for place in going]
+            latest = np.array([[written[row].tokens[-1]] for row in alive])
+            step, *kept = to_device(self._device, latest, *([np.array(going)] if leaving else []))
+            for keep in kept:
                 cache.batch_select_indices(keep)
                 mask, last = mask[keep], last[keep]
-                alive = [alive[place] for place in going]
-            step = torch.tensor([[written[row].tokens[-1]] for row in alive], device=self._device)
             mask = torch.cat([mask, mask.new_ones((len(alive), 1))], dim=1)
             positions = last + 1
 

@@ -16,10 +16,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
 from engine.machine.batching import MemoryCost
+from engine.reading.models.decoding import ENDED
 from engine.reading.models.encodings import STEP, Encodings, Part, padded_length
 from engine.reading.models.t5_attention import (
     CrossAttention,
@@ -30,6 +32,7 @@ from engine.reading.models.t5_attention import (
     TextByText,
     softmax,
 )
+from engine.reading.models.transfer import to_device
 
 
 class T5:
@@ -96,12 +99,11 @@ class T5:
         Shape of each: (decoder layers, 2, tokens, heads, width of a head).
         """
         lengths = [len(text) for text in texts]
-        ids = torch.tensor([token for text in texts for token in text], device=self.device)
-        attend: EncoderAttention = (
-            PaddedTexts(lengths, self.heads, self.device)
-            if self.padded
-            else TextByText(lengths, self.heads)
-        )
+        kind = PaddedTexts if self.padded else TextByText
+        attend: EncoderAttention = kind(lengths, self.heads)
+        tokens = np.array([token for text in texts for token in text])
+        ids, *numbers = to_device(self.device, tokens, *attend.numbers())
+        attend.begin(numbers)
         hidden = self._encoder.embed_tokens(ids)
         biases = self._biases_of_encoder(max(lengths))
         for block, bias in zip(self._encoder.block, biases, strict=True):
@@ -193,7 +195,8 @@ class Decoding:
         self._model = model
         self._cross = cross
         self._at = 0
-        self._kept: list[int] = []
+        # Which rows of the caches are reads that go on.
+        self._alive = list(range(rows))
         # Widths that are multiples of 32 also keep a batch of one read on the kernel that larger
         # ones run on: torch has another for small products, which rounds otherwise.
         self._caches = torch.zeros(
@@ -204,22 +207,35 @@ class Decoding:
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """Logits, (reads, vocabulary), of what follows each read's latest token."""
-        # In one copy to the device: tokens, and the rows that stay.
-        sizes = [len(tokens), len(self._kept)]
-        latest, kept = torch.tensor([*tokens, *self._kept]).to(self._model.device).split(sizes)
-        if self._kept:
-            self._caches = self._caches.index_select(2, kept)
-            self._cross.keep(self._kept, kept)
-            self._kept = []
+        held, begins = self._caches.shape[2], self._at == 0
+        dead_rows = self._alive != list(range(held))
+        # Where encodings are copied as reads leave, dead rows stay until they are many.
+        leave = dead_rows and not (self._model.padded and len(tokens) > (1 - ENDED) * held)
+        latest = np.array(tokens)
+        if dead_rows and not leave:  # any token will do for them
+            latest = np.zeros(held, dtype=np.int64)
+            latest[self._alive] = tokens
+        ids, alive, *numbers = to_device(
+            self._model.device,
+            latest,
+            np.array(self._alive),
+            *(self._cross.numbers() if begins else ()),
+        )
+        if begins:
+            self._cross.begin(numbers)
+        if leave:
+            self._caches = self._caches.index_select(2, alive)
+            self._cross.keep(self._alive, alive)
+            self._alive, dead_rows = list(range(len(tokens))), False
         if self._at == self._caches.shape[4]:
             self._caches = pad(self._caches, (0, 0, 0, STEP))
-        logits = self._model.step(latest, self._caches, self._at, self._cross)
+        logits = self._model.step(ids, self._caches, self._at, self._cross)
         self._at += 1
-        return logits
+        return logits.index_select(0, alive) if dead_rows else logits
 
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these reads only, in this order, from the next step on."""
-        self._kept = list(rows)
+        self._alive = [self._alive[row] for row in rows]
 
 
 def _of_layers(stack: Any, make: Callable[[Any], torch.Tensor]) -> list[torch.Tensor]:

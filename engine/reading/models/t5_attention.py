@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine.reading.models.encodings import Encodings, Part
+from engine.reading.models.transfer import Numbers, ramps
 
 _OUTSIDE = float("-inf")
 # Scores that a CPU computes at once: all of a passage's, and of a long list's as many queries' as its caches
@@ -24,7 +26,19 @@ _OUTSIDE = float("-inf")
 SCORES = 2**22
 
 
-class EncoderAttention(Protocol):
+class OnDevice(Protocol):
+    """What needs some numbers on the device before it is called."""
+
+    def numbers(self) -> Sequence[Numbers]:
+        """These numbers, which travel there with the tokens."""
+        ...
+
+    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
+        """Take them, on the device."""
+        ...
+
+
+class EncoderAttention(OnDevice, Protocol):
     """Attention inside each of several texts that stand end to end."""
 
     def __call__(
@@ -36,7 +50,7 @@ class EncoderAttention(Protocol):
         ...
 
 
-class CrossAttention(Protocol):
+class CrossAttention(OnDevice, Protocol):
     """Attention of one position of each read to all tokens of the read's inputs."""
 
     def __call__(self, layer: int, query: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -61,6 +75,12 @@ class TextByText:
     def __init__(self, lengths: Sequence[int], heads: int) -> None:
         self._lengths = lengths
         self._heads = heads
+
+    def numbers(self) -> Sequence[Numbers]:
+        return ()
+
+    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
+        """Lengths are read on the host."""
 
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor
@@ -96,14 +116,23 @@ def _distances(bias: torch.Tensor, length: int) -> torch.Tensor:
 class PaddedTexts:
     """Encoder attention, all texts at once, padded to the longest. Not yet run on a GPU."""
 
-    def __init__(self, lengths: Sequence[int], heads: int, device: torch.device) -> None:
-        own = torch.tensor(lengths)
+    def __init__(self, lengths: Sequence[int], heads: int) -> None:
+        self._lengths = np.array(lengths)
         self._shape = (len(lengths), -(-max(lengths) // 8) * 8, heads)  # kernels want eighths
-        inside = torch.arange(self._shape[1]) < own[:, None]
-        self._places = inside.flatten().nonzero()[:, 0].to(device)
-        self._inside = inside[:, None, None].to(device)
+        self._places = self._inside = torch.empty(0)
         self._bias: torch.Tensor | None = None
         self._mask: torch.Tensor | None = None
+
+    def numbers(self) -> list[Numbers]:
+        """How many tokens the texts have, and where in the padded texts, as one, each token is."""
+        rows, length, _ = self._shape
+        begins = np.repeat(np.arange(rows) * length, self._lengths)
+        return [self._lengths, begins + ramps(self._lengths)]
+
+    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
+        lengths, self._places = numbers
+        inside = torch.arange(self._shape[1], device=lengths.device) < lengths[:, None]
+        self._inside = inside[:, None, None]
 
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: torch.Tensor
@@ -148,6 +177,12 @@ class ReadByRead:
         self._heads = heads
         self._reads = list(reads)
         self._plan()
+
+    def numbers(self) -> Sequence[Numbers]:
+        return ()
+
+    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
+        """Everything is where it is needed."""
 
     def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
         self._reads = [self._reads[row] for row in rows]
@@ -242,24 +277,49 @@ def _add_to_first(scores: torch.Tensor, parts: Sequence[Part], bias: torch.Tenso
 
 class PaddedReads:
     """Cross-attention of all reads at once, to copies of their encodings padded to the longest read.
-    Not yet run on a GPU.
+
+    The copies are made once for a batch of reads, and again as reads leave it: a read's inputs stand in several
+    tables, and a kernel wants its keys in one place. Not yet run on a GPU.
     """
 
     def __init__(self, encodings: Encodings, reads: Sequence[Sequence[Part]], heads: int) -> None:
         self._heads = heads
-        totals = [sum(part.slot.length for part in read) for read in reads]
-        longest = -(-max(totals) // 8) * 8
-        example = next(iter(encodings.tables.values()))
+        self._encodings = encodings
+        self._reads = reads
+        self._longest = -(-max(map(_tokens, reads)) // 8) * 8  # kernels want eighths
+        self._states = self._mask = torch.empty(0)
+
+    def numbers(self) -> list[Numbers]:
+        """How many tokens the reads have; and of each table which token goes where: the input, the place
+        in it, the read and the place in that.
+        """
+        told = [np.array([_tokens(read) for read in self._reads])]
+        for padded in self._encodings.tables:
+            parts = [
+                (part.slot.place, row, part.offset, part.slot.length)
+                for row, read in enumerate(self._reads)
+                for part in read
+                if part.slot.padded == padded
+            ]
+            inputs, rows, offsets, sizes = np.array(parts, dtype=np.int64).reshape(-1, 4).T
+            within = ramps(sizes)
+            from_to = (np.repeat(inputs, sizes), within, np.repeat(rows, sizes))
+            told.append(np.stack([*from_to, np.repeat(offsets, sizes) + within]))
+        return told
+
+    def begin(self, numbers: Sequence[torch.Tensor]) -> None:
+        totals, *moves = numbers
+        example = next(iter(self._encodings.tables.values()))
         layers, _, _, _, _, width = example.shape
-        self._states = example.new_zeros((layers, 2, len(reads), heads, longest, width))
-        for row, read in enumerate(reads):
-            for part in read:
-                slot, first = part.slot, part.offset
-                own = encodings.tables[slot.padded][:, :, slot.place, :, : slot.length]
-                self._states[:, :, row, :, first : first + slot.length] = own
-        inside = torch.arange(longest) < torch.tensor(totals)[:, None]
-        mask = torch.zeros(inside.shape, dtype=example.dtype).masked_fill_(~inside, _OUTSIDE)
-        self._mask = mask[:, None, None].to(example.device)
+        rows = len(totals)
+        self._states = example.new_zeros((layers, 2, rows, self._heads, self._longest, width))
+        for table, of_table in zip(self._encodings.tables.values(), moves, strict=True):
+            if of_table.shape[1]:
+                inputs, there, reads, here = of_table
+                self._states[:, :, reads, :, here] = table[:, :, inputs, :, there]
+        outside = torch.arange(self._longest, device=example.device) >= totals[:, None]
+        mask = torch.zeros(outside.shape, dtype=example.dtype, device=example.device)
+        self._mask = mask.masked_fill_(outside, _OUTSIDE)[:, None, None]
 
     def keep(self, rows: Sequence[int], chosen: torch.Tensor) -> None:
         self._states = self._states.index_select(2, chosen)
@@ -275,3 +335,7 @@ class PaddedReads:
         keys, values = self._states[layer]
         out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=1.0)
         return out.reshape(out.shape[0], -1)
+
+
+def _tokens(read: Sequence[Part]) -> int:
+    return sum(part.slot.length for part in read)

@@ -48,6 +48,28 @@ def test_logits_are_those_of_transformers(loaded, padded):
                 )
 
 
+def test_reads_that_have_ended_stay_a_while_where_to_leave_costs_a_copy(loaded):
+    steps = []
+    for padded in (False, True):
+        model = T5(loaded, padded=padded, max_new_tokens=8)
+        encodings = model.encodings([len(text) for text in TEXTS])
+        for slot, states in zip(encodings.slots, model.encode(TEXTS), strict=True):
+            encodings.put(slot, states)
+        reads = [[i % 4, (i + 1) % 4][: 1 + i % 2] for i in range(8)]
+        decoding = model.decoding(encodings, [parts(encodings.slots, read) for read in reads])
+        logits = [decoding.step(range(3, 11))]
+        rows = []
+        # Of eight, seven go on, then the first six and the last of these, then all but three of them.
+        for stay in ([0, 1, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 6], [1, 3, 5]):
+            decoding.keep(stay)
+            logits += [decoding.step(range(20, 20 + len(stay)))]
+            rows.append(decoding._caches.shape[2])
+        steps.append(logits)
+        assert rows == ([8, 6, 3] if padded else [7, 6, 3])
+    for one, other in zip(*steps, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
 def test_costs_follow_the_shape(loaded):
     few = T5(loaded, padded=False, max_new_tokens=16)
     many = T5(loaded, padded=False, max_new_tokens=64)

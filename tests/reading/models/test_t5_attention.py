@@ -25,6 +25,12 @@ def in_full(bias, length):
     return bias[:, bias.shape[1] // 2 + positions[None, :] - positions[:, None]]
 
 
+def begun(attention):
+    """An attention that has its numbers on the device."""
+    attention.begin([torch.from_numpy(numbers) for numbers in attention.numbers()])
+    return attention
+
+
 def dense(query, key, value, bias):
     """Attention of (n, heads * width) to (m, heads * width) with bias (heads, n, m), in fp32."""
     q, k, v = (x.float().view(len(x), HEADS, WIDTH).transpose(0, 1) for x in (query, key, value))
@@ -36,7 +42,7 @@ def dense(query, key, value, bias):
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 def test_texts_attend_to_themselves_only(padded, dtype, error):
     query, key, value, bias = texts(dtype)
-    attend = PaddedTexts(LENGTHS, HEADS, query.device) if padded else TextByText(LENGTHS, HEADS)
+    attend = begun(PaddedTexts(LENGTHS, HEADS) if padded else TextByText(LENGTHS, HEADS))
     for table in (bias, bias.flip(0)):  # another layer's
         got = attend(query, key, value, table).float()
         parts = [x.split(LENGTHS) for x in (query, key, value)]
@@ -105,7 +111,7 @@ def parts(slots, read):
 @pytest.mark.parametrize("biased", [0, 1, 3, 40])  # tokens; some inputs have fewer
 def test_reads_attend_to_all_their_inputs(kind, dtype, error, biased):
     states, kept, slots = encodings(dtype, range(len(LENGTHS)))
-    cross = kind(kept, [parts(slots, read) for read in READS], HEADS)
+    cross = begun(kind(kept, [parts(slots, read) for read in READS], HEADS))
     query = torch.randn(len(READS), INNER, dtype=dtype)
     bias = torch.randn(HEADS, biased, dtype=dtype) if biased else None
     expected = {}
