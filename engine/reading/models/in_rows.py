@@ -1,8 +1,9 @@
 """Attention of packed sequences as a GPU needs it: a few launches, however many sequences there are.
 
 A call for every sequence, as on a CPU (``in_turn``), would wait for launches. So prompts are padded to the
-longest of their chunk. Where none of them has a beginning that is computed already, attention is plainly
-causal and needs no mask, so that the fastest kernels serve. While answers are written, keys and values are
+longest of their chunk. Attention is then plainly causal and needs no mask, so that the fastest kernels serve; where
+beginnings are computed already, queries that nobody asks for stand in their places. Only where those would be
+more work than a mask is there one. While answers are written, keys and values are
 not copied: reads that take equally much room stand side by side, and attention looks at them there. What a
 forward pass needs to know goes to the device in one copy.
 
@@ -32,18 +33,19 @@ class Prompts:
     Attributes:
         cache: keys and values, per layer (room, groups, width).
         places: where in the cache each token's go: (tokens,).
-        queries: of each sequence its tokens in the pass, the last one repeated: (rows, longest).
+        queries: of each sequence its tokens in the pass: (rows, longest). Where there is no mask, each at its
+            position. Others are repeated in the places that are left.
         back: where in (rows, longest), as one, each token's query is: (tokens,).
-        reach: the last position that a query sees, (rows, longest).
         seen: of each sequence the places of its keys; None where all of them are in this pass.
+        reach: the last position that a query sees, (rows, longest); None where that is its own place.
     """
 
     cache: Cache
     places: torch.Tensor
     queries: torch.Tensor
     back: torch.Tensor
-    reach: torch.Tensor
     seen: torch.Tensor | None
+    reach: torch.Tensor | None
     _masked: torch.Tensor | None = None
 
     def attend(
@@ -57,12 +59,15 @@ class Prompts:
         values.index_copy_(0, self.places, value.transpose(0, 1))
         asked = query.transpose(0, 1)[self.queries]  # (rows, longest, heads, width)
         if self.seen is None:
-            new_keys = key.transpose(0, 1)[self.queries].transpose(1, 2)
-            new_values = value.transpose(0, 1)[self.queries].transpose(1, 2)
+            seen_keys = key.transpose(0, 1)[self.queries]
+            seen_values = value.transpose(0, 1)[self.queries]
+        else:
+            seen_keys, seen_values = keys[self.seen], values[self.seen]
+        if self.reach is None:
             answer = scaled_dot_product_attention(
                 asked.transpose(1, 2),
-                new_keys,
-                new_values,
+                seen_keys.transpose(1, 2),
+                seen_values.transpose(1, 2),
                 is_causal=True,
                 scale=scale,
                 enable_gqa=heads > groups,
@@ -72,8 +77,8 @@ class Prompts:
             folded = asked.view(rows, longest, groups, -1, width).permute(0, 2, 3, 1, 4)
             answer = scaled_dot_product_attention(
                 folded.reshape(rows, groups, -1, width),
-                keys[self.seen].transpose(1, 2),
-                values[self.seen].transpose(1, 2),
+                seen_keys.transpose(1, 2),
+                seen_values.transpose(1, 2),
                 attn_mask=self._mask(heads // groups),
                 scale=scale,
             )
@@ -84,6 +89,7 @@ class Prompts:
         """Which keys a query may see, the same for each of ``shared`` heads: (rows, 1, queries, keys)."""
         if self._masked is None:
             assert self.seen is not None
+            assert self.reach is not None
             positions = torch.arange(self.seen.shape[1], device=self.seen.device)
             mask = positions <= self.reach[:, None, :, None]
             self._masked = mask.repeat(1, 1, shared, 1)
@@ -197,28 +203,29 @@ class InRows:
         at, tokens, offset, have = np.array(
             [(s.at, s.tokens, s.offset, s.have) for s in spans], dtype=np.int64
         ).T
-        steps = np.minimum(np.arange(tokens.max()), tokens[:, None] - 1)
-        positions = np.repeat(have, tokens) + ramps(tokens)
-        seen = np.minimum(np.arange((have + tokens).max()), (have + tokens)[:, None] - 1)
+        ends = have + tokens
         alone = not have.any()
+        # Of all pairs of positions a causal kernel computes half.
+        causal = ends.max() <= 2 * tokens.max()
+        first, length = (have, ends.max()) if causal else (np.zeros_like(have), tokens.max())
+        steps = np.clip(np.arange(length) - first[:, None], 0, tokens[:, None] - 1)
+        positions = np.repeat(have, tokens) + ramps(tokens)
+        seen = np.minimum(np.arange(ends.max()), ends[:, None] - 1)
         host = [
             np.array(ids, dtype=np.int64),
             positions,
             at + tokens - 1,
             np.repeat(offset, tokens) + positions,
             at[:, None] + steps,
-            np.repeat(np.arange(len(spans)) * tokens.max(), tokens) + ramps(tokens),
-            have[:, None] + steps,
+            np.repeat(np.arange(len(spans)) * length + first, tokens) + ramps(tokens),
             *([] if alone else [offset[:, None] + seen]),
+            *([] if causal else [have[:, None] + steps]),
         ]
         moved = [places for beginnings in begin for places in _moves(beginnings)]
-        there, at_position, last, places, queries, back, reach, *keys = self.to_device(
-            *host, *moved
-        )
-        if begin:
-            _copy(begin, cache, keys[-len(moved) :])
-            keys = keys[: -len(moved)]
-        packing = Prompts(cache, places, queries, back, reach, keys[0] if keys else None)
+        there, at_position, last, places, queries, back, *more = self.to_device(*host, *moved)
+        keys, reach = (more.pop(0) if there_is else None for there_is in (not alone, not causal))
+        _copy(begin, cache, more)
+        packing = Prompts(cache, places, queries, back, keys, reach)
         return Pass(there, at_position, last, len(spans), packing)
 
     def writing(

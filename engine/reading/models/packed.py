@@ -93,12 +93,12 @@ class PackedModel:
         self._padding_bytes = 0.0
         self._logit_bytes = 0.0
         if self._in_rows:
-            # Of each bounded token: queries and answers, keys and values; which keys are seen, as it is told
-            # and as it is added. And the logits of a read.
+            # Of each bounded token: queries and answers, which are as many as keys where there is no mask; keys
+            # and values; which keys are seen, as it is told and as it is added. And the logits of a read.
+            asked = 2 * heads * width * item
+            masked = _QUERIES * asked + _PAIRS * heads // groups * (1 + item)
             self._padding_bytes = float(
-                _QUERIES * 2 * heads * width * item
-                + _KEYS * 2 * groups * width * item
-                + _PAIRS * heads // groups * (1 + item)
+                max(masked, _KEYS * asked) + _KEYS * 2 * groups * width * item
             )
             self._logit_bytes = 2.0 * item * config.vocab_size
             self._token_bytes += self._padding_bytes

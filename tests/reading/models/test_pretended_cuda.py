@@ -126,6 +126,26 @@ def test_prompts_with_nothing_computed_before_need_no_mask(causal, monkeypatch):
     assert set(gpu.attention) == {("float32", "causal")}
 
 
+@pytest.mark.parametrize(("times", "kinds"), [(1, {"causal"}), (8, {"mask", "causal"})])
+def test_prompts_behind_a_beginning_need_a_mask_where_they_are_shorter(
+    causal, times, kinds, monkeypatch
+):
+    """A beginning that all share, and others that some share; of the first, nothing else is known."""
+    passes = Counted(monkeypatch, PackedModel, "_forward")
+    spec = replace(causal["llama"], shared_prefix="", max_new_tokens=1)
+    begin = "all of these begin alike with some words " * times
+    reads = [
+        [f"{begin}and {i // 3} of them go on so too, " + "far " * (i // 3), f"{i} " * (20 + i)]
+        for i in range(9)
+    ]
+    expected = CausalReader(spec).read(reads)
+    assert len({output.output for output in expected}) > 3
+    outputs, gpu = on_gpu(lambda: CausalReader(spec), reads, passes)
+    assert outputs == expected
+    assert {hidden for _, hidden in gpu.attention} == kinds
+    assert passes.calls > 1
+
+
 def test_no_step_copies_keys_and_values(causal, monkeypatch):
     """What a step takes for a moment is less than the keys and values of one layer."""
     spec = replace(causal["llama"], max_new_tokens=8)
@@ -224,14 +244,14 @@ def test_batches_of_mixed_lengths_stay_in_their_memory(causal, fid, machine, mem
     expected = CausalReader(replace(spec, memory=0)).read(reads)
     outputs, gpu = on_gpu(lambda: CausalReader(spec), reads, passes, **machine)
     assert [o.output for o in outputs] == [o.output for o in expected]
-    assert gpu.peak <= min(
-        memory or machine["memory"], machine["memory"] - machine.get("others", 0)
-    )
+    room = min(memory or machine["memory"], machine["memory"] - machine.get("others", 0))
+    assert gpu.peak <= room
     reads = lists(60)
     spec = replace(fid, memory=memory)
     expected = EncoderDecoderReader(replace(spec, memory=0)).read(reads)
     outputs, gpu = on_gpu(lambda: EncoderDecoderReader(spec), reads, passes, **machine)
     assert [o.output for o in outputs] == [o.output for o in expected]
+    assert gpu.peak <= room
 
 
 def test_where_a_gpu_has_no_bf16_arithmetic_fp16_is_taken(monkeypatch):
