@@ -154,6 +154,7 @@ def test_the_retriever_of_the_first_steps_writes_a_run(tmp_path, monkeypatch):
 ELSEWHERE = {
     "docs/guide/recipes.md": "tests/guide/test_recipes.py",
     "docs/guide/korean.md": "tests/guide/test_korean.py",
+    "docs/guide/training.md": "tests/guide/test_training.py",
 }
 
 # From here on: the commands run, on files of these names.

@@ -102,16 +102,17 @@ def train(
     return progress
 
 
-def fetch_model(folder: Folder, directory: Path) -> None:
+def fetch_model(folder: Folder, directory: str | Path) -> None:
     """Copy the model of a training that has ended into a directory of this machine.
 
     Args:
         folder: that of the checkpoints.
         directory: made, if it does not exist.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    target = Path(directory)
+    target.mkdir(parents=True, exist_ok=True)
     for name in (folder / MODEL).names():
-        (folder / MODEL).download(name, directory / name)
+        (folder / MODEL).download(name, target / name)
 
 
 def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
