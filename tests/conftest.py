@@ -66,6 +66,7 @@ GROUPS = {
         "tests/jobs/test_commands.py::test_several_runs_on_ray",
         "tests/jobs/test_commands.py::test_actors_that_can_never_be_hosted",
         "tests/jobs/test_plan.py::test_on_ray",
+        "tests/training/test_on_ray.py",
     ),
     "bundled reader": (
         "tests/reading/api/test_bundled.py",

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import polars as pl
@@ -118,6 +119,41 @@ def test_what_is_left_out_and_cut_is_counted(scene, tmp_path, capsys):
         "1 of 4 answers was cut to the 16 tokens that the prompt lets the reader write",
     ]
     assert summary["best"] == {"step": 1, "value": None}
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_goes_on_when_it_is_run_again(scene, tmp_path):
+    given = [str(part) for name, value in (RECIPE | scene).items() for part in (f"--{name}", value)]
+    command = [
+        sys.executable,
+        "-m",
+        "jobs.cli",
+        "train",
+        *given,
+        "--checkpoint-every",
+        "4",
+        "--out",
+    ]
+    subprocess.run([*command, tmp_path / "whole"], check=True, capture_output=True)
+    killed = subprocess.Popen(
+        [*command, tmp_path / "out"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    for _ in range(60000):
+        if any((tmp_path / "out" / "checkpoints").glob("weights-*")):
+            break
+        time.sleep(0.005)
+    killed.kill()
+    assert killed.wait() == -9
+    assert not (tmp_path / "out" / "model").exists()
+    subprocess.run([*command, tmp_path / "out"], check=True, capture_output=True)
+    one, two = (
+        json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "out")
+    )
+    assert two["losses"] == one["losses"]
+    assert two["evaluations"] == one["evaluations"]
+    assert (two["starts"], one["starts"]) == (2, 1)
+    weights = "model/model.safetensors"
+    assert (tmp_path / "out" / weights).read_bytes() == (tmp_path / "whole" / weights).read_bytes()
 
 
 @pytest.mark.parametrize(
