@@ -156,7 +156,7 @@ def train_command() -> Callable[..., None]:
             for place in (out, folder):
                 require_folder(place.at)
             _refuse_overlap(options, out, folder)
-            _refuse_trained(out)
+            _refuse_trained(out, folder)
         start = specify_start(
             options["reader"],
             augmentation=options["augmentation"],
@@ -216,9 +216,12 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
     refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
 
 
-def _refuse_trained(out: Folder) -> None:
-    """Refuse to replace a model: training it may have taken days."""
-    if SUMMARY in out.names() or (out / MODEL).names():
+def _refuse_trained(out: Folder, folder: Folder) -> None:
+    """Refuse to replace a model: training it may have taken days.
+
+    Where its checkpoints are still there, a command was killed while it put the model into its place.
+    """
+    if SUMMARY in out.names() or ((out / MODEL).names() and not checkpoints.are_in(folder)):
         raise InputError(
             out.shown(),
             None,

@@ -116,6 +116,11 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
     return progress
 
 
+def are_in(folder: Folder) -> bool:
+    """Whether a folder has checkpoints."""
+    return _STATE in folder.names()
+
+
 def save_progress(folder: Folder, progress: Progress, learner: Learner) -> None:
     """Write a checkpoint, and remove what it replaces.
 

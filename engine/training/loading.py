@@ -18,7 +18,7 @@ from engine.reading.protocol import ReaderSpec
 from engine.training.group import Group
 from engine.training.learner import Learner
 from engine.training.settings import Precision, Recipe
-from engine.training.start import TRAINED_BYTES, Start
+from engine.training.start import TRAINED_BYTES, Start, refuse_too_little
 
 
 def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, Any]:
@@ -42,6 +42,8 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
             spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"
         ) from error
     _refuse_unfit(model, tokenizer, spec)
+    parameters = sum(one.numel() for one in model.parameters())
+    refuse_too_little(spec.memory, parameters)  # of a start from scratch, nobody knew before
     learner = Learner(
         model,
         device=where,
@@ -52,8 +54,7 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
     )
     # Drawn by another kind of processor, weights may be others.
     _same(learner, group)
-    trained = TRAINED_BYTES * sum(one.numel() for one in learner.parameters.values())
-    memory = device.batch_memory(spec, where, trained)
+    memory = device.batch_memory(spec, where, TRAINED_BYTES * parameters)
     inputs = recipe.k if start.prompt.fused else 1
     learner.measure(memory, inputs, recipe.gradient_checkpointing)
     return learner, tokenizer

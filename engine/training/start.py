@@ -71,7 +71,21 @@ def specify_start(
             "a prompt with choices, of which the reader writes none",
             "train with a prompt that has the answer written",
         )
-    least = TRAINED_BYTES * spec.parameters
+    refuse_too_little(memory, spec.parameters)
+    return Start(spec, made, from_scratch=not has_weights(Path(spec.path)))
+
+
+def refuse_too_little(memory: int, parameters: int) -> None:
+    """Refuse a budget that cannot hold a model in training, without anything to learn from.
+
+    Args:
+        memory: bytes; 0 for no budget.
+        parameters: of the model.
+
+    Raises:
+        InputError: naming the least budget.
+    """
+    least = TRAINED_BYTES * parameters
     if not device.machine_has_gpu():
         least += PROCESS_MEMORY
     if memory and memory < least:
@@ -81,4 +95,3 @@ def specify_start(
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader, its gradients and the optimizer",
             f"give at least {device.as_budget(least)}",
         )
-    return Start(spec, made, from_scratch=not has_weights(Path(spec.path)))

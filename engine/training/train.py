@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import InputError
 from engine.sources.io.delivery import private_directory
 from engine.sources.io.folders import Folder
 from engine.training.checkpoints import MODEL, OnProgress, Progress
@@ -63,11 +64,13 @@ def train(
         on_progress: told after each step by the first worker.
 
     Raises:
-        InputError: the start cannot be loaded, the folder has another training's checkpoints, or memory ran out
+        InputError: the start cannot be loaded, there is nothing to train on, the folder has another training's checkpoints, or memory ran out
             with a single query.
         ReadError: a development query could not be read.
         WriteError: a checkpoint cannot be written.
     """
+    # Before transformers is imported, which looks once.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from transformers.utils import logging
 
     from engine.training.dev import Development
@@ -76,12 +79,15 @@ def train(
     from engine.training.loading import load_learner
     from engine.training.loop import Training
 
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.disable_progress_bar()  # of loading and saving weights: no news to anybody
     group = group or Alone()
     learner, tokenizer = load_learner(plan.start, plan.recipe, group)
     examples = _examples(plan, tokenizer, learner)
-    measure = None if plan.dev is None else Development(plan.dev, plan.start, plan.metric, group)
+    if not len(examples):
+        raise InputError(None, None, "there is nothing to train on", "give queries with answers")
+    measure = None
+    if plan.dev is not None and not plan.dev.queries.is_empty():
+        measure = Development(plan.dev, plan.start, plan.metric, group)
     training = Training(
         learner,
         examples,

@@ -185,6 +185,23 @@ def test_a_position_bias_of_cross_attention_is_learned_and_read(tiny_t5, tmp_pat
     assert [output.output for output in readers.load(spec).read(inputs)] == answers
 
 
+@pytest.mark.parametrize("kind", ["flan-t5", "mt5", "umt5"])
+def test_the_whole_family_is_learned(kind, tiny_t5, tmp_path):
+    directory = t5_family.make(kind, tmp_path / kind, tiny_t5, factor=1.0)
+    t5_family.rewrite_config(directory, dropout_rate=0.0)
+    start = specify_start(str(directory), augmentation="fid")
+    start = replace(start, spec=replace(start.spec, dtype="float32"))
+    learner, tokenizer = load_learner(start, RECIPE, Alone())
+    loss, found = gradients(learner, EXAMPLES)
+    expected = sum(by_hand(learner, example) for example in EXAMPLES)
+    assert loss.total == pytest.approx(expected, rel=1e-4)
+    assert all(float(one.abs().max()) > 0 for one in found.values())
+    # What is saved has all weights, those of an output layer of its own, too.
+    inputs = [["w1 w2 w3", "w4 w5"], ["w6 w7 w8 w9"]]
+    expected_outputs = [greedy(learner, tokenizer, texts, 16) for texts in inputs]
+    assert [output.output for output in read(learner, start, inputs)] == expected_outputs
+
+
 def test_a_shortage_of_memory_halves_the_micro_batch_and_keeps_the_batch(learner, monkeypatch):
     loss, whole = gradients(learner, EXAMPLES)
     forward = learner.model.encoder.forward

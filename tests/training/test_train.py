@@ -253,6 +253,28 @@ def test_what_decides_the_curve_tells_trainings_apart(start, tmp_path):
             train(changed, place)
 
 
+def test_passages_in_one_prompt_and_examples_of_ones_own_are_learned(start, tmp_path):
+    in_prompt = specify_start(start.spec.path, augmentation="in-prompt")
+    recipe = replace(RECIPE, epochs=2, batch=16)
+    place = folder_at(tmp_path / "in-prompt")
+    progress = train(Plan(in_prompt, recipe, facts(32, 1), facts(4, 2)), place)
+    assert progress.cuts.inputs == 32
+    assert progress.losses[-1] < progress.losses[0]
+    asked = []
+
+    def made(start, tokenizer):
+        asked.append((start, len(tokenizer)))
+        return Numbers()
+
+    own = train(Plan(start, replace(SMALL, epochs=2), made), folder_at(tmp_path / "own"))
+    assert asked == [(start, 22)]
+    assert own.cuts.targets == 22
+    assert own.losses[-1] < own.losses[0]
+    nothing = facts(0, 1)
+    with pytest.raises(InputError, match="there is nothing to train on"):
+        train(Plan(start, recipe, nothing), folder_at(tmp_path / "nothing"))
+
+
 @pytest.mark.parametrize(
     ("change", "refusal"),
     [
@@ -275,6 +297,12 @@ def test_what_is_no_start_is_refused(start, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(InputError, match="decoder-only"):
         specify_start(str(tmp_path), augmentation="in-prompt")
+    (tmp_path / "choice.txt").write_text("---\nchoices: [a, b]\n---\n{query}{passages}\n")
+    with pytest.raises(InputError, match="a prompt with choices"):
+        specify_start(start.spec.path, augmentation="fid", prompt=str(tmp_path / "choice.txt"))
+    small = replace(start, spec=replace(start.spec, memory=2**20))
+    with pytest.raises(InputError, match="`memory` of 1 MiB cannot hold the reader"):
+        load_learner(small, RECIPE, Alone())
     weighted = save_start(tmp_path / "weighted", weights=True)
     with pytest.raises(InputError, match="`memory` of 1 MiB cannot hold the reader"):
         specify_start(str(weighted), augmentation="fid", memory=2**20)
