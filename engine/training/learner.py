@@ -30,6 +30,10 @@ from engine.training.settings import Precision
 
 # Learned by no token: what pads targets.
 _NOTHING = -100
+# The most tokens of the encoder that go through the model at once on a CPU, whose caches hold what lies
+# between two products: 32 queries of 600 tokens took a T5 of 7 million parameters 2.34 s a step so, 2.95 to
+# 3.04 s with twice as many tokens at once, 2.66 s with half and 2.59 s with a quarter (one core, bfloat16).
+CPU_TOKENS = 8192
 
 
 @dataclass
@@ -287,7 +291,7 @@ class Learner:
 
 def device_tokens(where: torch.device) -> int:
     """The most tokens of the encoder in a micro-batch: more are no faster."""
-    return device.max_batch_tokens(where)
+    return batching.GPU_BATCH_TOKENS if where.type == "cuda" else CPU_TOKENS
 
 
 def shares(batch: Sequence[int], group: Group) -> Sequence[int]:
