@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,11 +134,6 @@ def save_progress(folder: Folder, progress: Progress, learner: Learner) -> None:
             _save(_moments_of(learner), directory / optimizer)
             for name in (weights, optimizer):
                 folder.put(name, directory / name)
-    write_progress(folder, progress)
-
-
-def write_progress(folder: Folder, progress: Progress) -> None:
-    """Write how far training is, whose weights are there, and remove those of no further use."""
     text = json.dumps(asdict(progress), indent=1) + "\n"
     folder.write(_STATE, text.encode())
     kept = {*_names(progress.step), _names(progress.best)[0]}
@@ -163,11 +158,6 @@ def restore_best(folder: Folder, progress: Progress, learner: Learner) -> None:
     """Put a model where its best evaluation was; what training began with must be in it where that was the start."""
     if progress.best:
         _set_weights(learner, _load(folder, _names(progress.best)[0]))
-
-
-def with_ended(progress: Progress, ended: str) -> Progress:
-    """The same training, which has ended."""
-    return replace(progress, ended=ended)
 
 
 def remove(folder: Folder) -> None:
