@@ -129,11 +129,17 @@ def save_progress(folder: Folder, progress: Progress, learner: Learner) -> None:
     """
     with private_directory() as directory:
         weights, optimizer = _names(progress.step)
+        # Those of the start, too: where no evaluation is better, they are the result.
+        _save(_weights_of(learner), directory / weights)
+        folder.put(weights, directory / weights)
         if progress.step:
-            _save(_weights_of(learner), directory / weights)
             _save(_moments_of(learner), directory / optimizer)
-            for name in (weights, optimizer):
-                folder.put(name, directory / name)
+            folder.put(optimizer, directory / optimizer)
+    write_progress(folder, progress)
+
+
+def write_progress(folder: Folder, progress: Progress) -> None:
+    """Write how far training is, whose weights are there, and remove those of no further use."""
     text = json.dumps(asdict(progress), indent=1) + "\n"
     folder.write(_STATE, text.encode())
     kept = {*_names(progress.step), _names(progress.best)[0]}
@@ -155,9 +161,12 @@ def restore(folder: Folder, progress: Progress, learner: Learner) -> None:
 
 
 def restore_best(folder: Folder, progress: Progress, learner: Learner) -> None:
-    """Put a model where its best evaluation was; what training began with must be in it where that was the start."""
-    if progress.best:
-        _set_weights(learner, _load(folder, _names(progress.best)[0]))
+    """Put a model where its best evaluation was.
+
+    Raises:
+        InputError: as ``restore``.
+    """
+    _set_weights(learner, _load(folder, _names(progress.best)[0]))
 
 
 def remove(folder: Folder) -> None:

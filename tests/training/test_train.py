@@ -190,8 +190,6 @@ def test_checkpoints_are_at_any_address_and_no_others_stay(start):
     progress = training(start, place).fit()
     kept = {f"weights-{progress.step}.safetensors", f"weights-{progress.best}.safetensors"}
     kept |= {"optimizer-12.safetensors", "checkpoint.json"}
-    if progress.best == 0:
-        kept -= {"weights-0.safetensors"}
     assert set(folder.names()) == kept
     folder.write("own.txt", b"")
     checkpoints.remove(folder)
@@ -214,6 +212,14 @@ def test_training_ends_early_and_keeps_the_best(start, tmp_path):
     assert (progress.best, progress.step) == (1, 4)
     assert progress.ended == "no better evaluation among the last 3"
     assert all(torch.equal(one.learner.parameters[name], kept[0.5][name]) for name in kept[0.5])
+
+
+def test_where_nothing_is_better_the_start_is_kept(start, tmp_path):
+    one = training(start, tmp_path, measure=lambda learner: (0.0, 1))
+    before = state_of(one.learner)
+    progress = one.fit()
+    assert (progress.best, progress.step) == (0, 12)
+    assert all(torch.equal(one.learner.parameters[name], before[name]) for name in before)
 
 
 def test_without_development_queries_the_last_model_is_kept(start, tmp_path):
