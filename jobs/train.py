@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -214,6 +215,22 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
     models = {name: options[name] for name in ("reader", "prompt")}
     files = [out.place(name) for name in (SUMMARY, PAGE)]
     refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
+    if _is_in(out, folder) or _is_in(folder, out / MODEL):
+        # Checkpoints are removed at the end, and whatever is beside them.
+        raise InputError(
+            folder.shown(),
+            None,
+            "is given as `checkpoints`, and the trained model will be written there",
+            "give another folder with `checkpoints`",
+        )
+
+
+def _is_in(inner: Folder, outer: Folder) -> bool:
+    """Whether a folder is another one, or lies in it."""
+    names = (
+        os.path.realpath(one.at) if isinstance(one.at, Path) else one.at for one in (inner, outer)
+    )
+    return f"{next(names)}/".startswith(f"{next(names)}/")
 
 
 def _refuse_trained(out: Folder, folder: Folder) -> None:
@@ -227,6 +244,13 @@ def _refuse_trained(out: Folder, folder: Folder) -> None:
             None,
             "holds a trained model",
             "give another folder with `out`, or remove it",
+        )
+    if (folder / MODEL).names() and not checkpoints.are_in(folder):
+        raise InputError(
+            (folder / MODEL).shown(),
+            None,
+            "holds files that are not of this training",
+            "give another folder with `checkpoints`",
         )
 
 

@@ -122,6 +122,21 @@ def test_what_is_left_out_and_cut_is_counted(scene, tmp_path, capsys):
     assert summary["best"] == {"step": 1, "value": None}
 
 
+@pytest.mark.parametrize("place", ["out", "out/model", "out/model/checkpoints", "."])
+def test_checkpoints_are_not_where_the_model_goes(scene, place, tmp_path, capsys):
+    assert train(scene, tmp_path / "out", "--checkpoints", tmp_path / place) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "the trained model will be written there; give another folder with --check" in line
+
+
+def test_a_model_of_somebody_else_beside_checkpoints_stays(scene, tmp_path, capsys):
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "model" / "config.json").write_text("mine")
+    assert train(scene, tmp_path / "out", "--checkpoints", tmp_path / "own") == 2
+    assert "holds files that are not of this training" in capsys.readouterr().err
+    assert (tmp_path / "own" / "model" / "config.json").read_text() == "mine"
+
+
 @pytest.mark.slow
 def test_a_command_that_is_killed_goes_on_when_it_is_run_again(scene, tmp_path):
     given = [str(part) for name, value in (RECIPE | scene).items() for part in (f"--{name}", value)]
