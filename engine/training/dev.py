@@ -18,7 +18,7 @@ from engine.sources.io.temporary import temporary_directory
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, VALUE
 from engine.training.examples import Readings
 from engine.training.group import Group
-from engine.training.learner import Learner, save
+from engine.training.learner import Learner, diverged, save
 from engine.training.start import Start
 
 
@@ -76,6 +76,8 @@ def read(learner: Learner, start: Start, inputs: list[list[str]]) -> list[ReadOu
         reader = EncoderDecoderReader(spec)
         try:
             return reader.read(inputs)
+        except ArithmeticError:
+            raise diverged("the output") from None
         finally:
             del reader
             gc.collect()

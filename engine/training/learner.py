@@ -11,6 +11,7 @@ nor on the number of workers, up to rounding and to the draws of dropout.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,11 +164,16 @@ class Learner:
             own: of this worker's examples, whose gradients were accumulated.
             rate: the learning rate.
             clip: the longest gradient; 0 for any.
+
+        Raises:
+            InputError: the loss is not a number, in all workers alike; no step was taken.
         """
         gradients = [parameter.grad for parameter in self.parameters.values()]
         sums = torch.tensor([own.total, own.tokens], dtype=torch.float32, device=self.device)
         group.sum([*gradients, sums])
         total, tokens = sums.tolist()
+        if not math.isfinite(total):
+            raise diverged("the loss")
         for gradient in gradients:
             gradient.div_(tokens)
         if clip:
@@ -287,6 +293,16 @@ class Learner:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         else:
             self.model.gradient_checkpointing_disable()
+
+
+def diverged(what: str) -> InputError:
+    """The error for a training whose numbers have grown out of all bounds."""
+    return InputError(
+        None,
+        None,
+        f"{what} of the model in training is not a number any more",
+        "train with a lower `learning_rate`, or shorter gradients with `clip`",
+    )
 
 
 def device_tokens(where: torch.device) -> int:

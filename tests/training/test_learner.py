@@ -16,7 +16,7 @@ from engine.reading.plan import INPUTS, wanted_reads
 from engine.training.dev import read
 from engine.training.examples import Example
 from engine.training.group import Alone
-from engine.training.learner import Capacity, save
+from engine.training.learner import Capacity, Loss, save
 from engine.training.loading import load_learner
 from engine.training.start import specify_start
 from tests.reading.models import t5_family
@@ -111,6 +111,17 @@ def test_a_step_divides_by_the_tokens_of_all_and_clips(learner):
     # AdamW's first step is the learning rate in the direction of the gradient's sign.
     step = (weight.detach() - before)[found["shared.weight"].abs() > 1e-3].abs()
     torch.testing.assert_close(step, torch.full_like(step, 1e-2), rtol=1e-2, atol=0)
+
+
+def test_a_loss_that_is_not_a_number_ends_the_training(start, learner):
+    before = {name: one.detach().clone() for name, one in learner.parameters.items()}
+    with pytest.raises(InputError, match="the loss .* is not a number any more; .*`learning_rate`"):
+        learner.update(Loss(float("nan"), 4), Alone(), rate=1e-2, clip=1.0)
+    assert all(torch.equal(one, before[name]) for name, one in learner.parameters.items())
+    with torch.no_grad():
+        learner.parameters["shared.weight"].fill_(float("nan"))
+    with pytest.raises(InputError, match="the output .* is not a number any more"):
+        read(learner, start, [["question: n1 context: n1 v1"]])
 
 
 def inputs_of(start, count=12):
