@@ -166,6 +166,7 @@ def train_command() -> Callable[..., None]:
             memory=options["memory"],
         )
         inputs = read_training(files, k=recipe.k, metric=metric)
+        plan = Plan(start, recipe, inputs.train, inputs.dev, metric)
         _print_plan(inputs, start, recipe)
         if options["dry_run"]:
             return
@@ -173,7 +174,6 @@ def train_command() -> Callable[..., None]:
         origin = Origin(command_line(), input_files(named))
         keeps(_KEPT.format(folder.shown()))
         with sole_writer(out.at):
-            plan = Plan(start, recipe, inputs.train, inputs.dev, metric)
             progress = _trained(plan, folder, workers)
             trained = Trained(
                 inputs, start, recipe, metric, progress, workers.workers, named, origin

@@ -86,7 +86,7 @@ def _model(start: Start, seed: int) -> Any:
 
 
 def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
-    """Refuse a model that knows fewer tokens than its tokenizer, or no end of an answer."""
+    """Refuse a model that knows fewer tokens than its tokenizer, or another end of an answer, or none."""
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise InputError(
@@ -101,6 +101,14 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
             None,
             "has no eos_token_id",
             "name the token that ends answers in config.json",
+        )
+    # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
+    if tokenizer.eos_token_id not in (None, end := end_token(model)):
+        raise InputError(
+            spec.name,
+            None,
+            f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
+            "set eos_token_id in config.json to the tokenizer's",
         )
 
 

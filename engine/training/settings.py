@@ -114,3 +114,10 @@ class Workers:
             raise InputError(
                 None, None, f"`gpus_per_worker` is {self.gpus_per_worker}", "use 0 or 1"
             )
+        if not self.workers and self.gpus_per_worker is not None:
+            raise InputError(
+                None,
+                None,
+                "`gpus_per_worker` without workers (`workers` 0)",
+                "leave it out, or use 1 of `workers`",
+            )

@@ -36,6 +36,9 @@ class Plan:
         train: queries that are ``examples.trainable``; or a function that makes other examples (of denoising, say).
         dev: queries whose metric decides which model is kept, and when training ends; None for the last model.
         metric: by which these are scored, one of ``scoring.metrics.METRICS``.
+
+    Raises:
+        InputError: training is to end by the metric, and there is nothing to take it on.
     """
 
     start: Start
@@ -43,6 +46,15 @@ class Plan:
     train: Readings | MakeExamples
     dev: Readings | None = None
     metric: str = "em"
+
+    def __post_init__(self) -> None:
+        if self.recipe.patience is not None and (self.dev is None or self.dev.queries.is_empty()):
+            raise InputError(
+                None,
+                None,
+                "`patience` without `dev_queries`",
+                "give development queries, or leave it out",
+            )
 
 
 def train(

@@ -185,6 +185,7 @@ def test_a_command_that_is_killed_goes_on_when_it_is_run_again(scene, tmp_path):
             "own.jsonl:1: the metric em cannot score the answers of query '2-0' ('the')",
         ),
         ("dev-run", None, "--dev-queries without --dev-run"),
+        ("gpus-per-worker", 0, "--gpus-per-worker without workers (--workers 0)"),
         ("k", 0, "--k is 0"),
         ("warmup", 2, "--warmup is 2"),
         ("workers", -1, "--workers is -1"),
@@ -207,6 +208,14 @@ def test_bad_input_is_one_line(scene, option, content, refusal, tmp_path, capsys
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("erag: ")
     assert refusal in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_patience_without_development_queries_is_refused(scene, tmp_path, capsys):
+    given = dict(scene)
+    del given["dev-queries"], given["dev-run"]
+    assert train(given, tmp_path / "out", "--patience", 3) == 2
+    assert "--patience without --dev-queries; give dev" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

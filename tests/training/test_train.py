@@ -285,6 +285,7 @@ def test_passages_in_one_prompt_and_examples_of_ones_own_are_learned(start, tmp_
     [
         ({"vocab_size": 5}, "its tokenizer has 22 tokens, and vocab_size is 5"),
         ({"eos_token_id": None}, "has no eos_token_id"),
+        ({"eos_token_id": 9}, "its tokenizer ends texts with token 1, and eos_token_id is 9"),
     ],
 )
 def test_a_start_that_cannot_be_trained_is_refused(change, refusal, tmp_path):
