@@ -12,10 +12,10 @@ nor on the number of workers, up to rounding and to the draws of dropout.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -24,7 +24,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from engine.errors import InputError
 from engine.machine import batching, device
-from engine.machine.batching import MemoryCost
 from engine.training.examples import Example
 from engine.training.group import Group
 from engine.training.settings import Precision
@@ -184,12 +183,16 @@ class Learner:
         return float(total / tokens)
 
     def _cut(self, examples: Sequence[Example]) -> list[list[int]]:
-        return batching.cut_batches(
-            [example.padded_tokens for example in examples],
-            cost=MemoryCost(per_row=0.0, per_token=1.0, per_pair=0.0),
-            memory=self.capacity.tokens,
-            max_tokens=self.capacity.tokens,
-        )
+        """Group places of examples into micro-batches, those with the most tokens first."""
+        shapes = [_shape(example) for example in examples]
+        order = sorted(range(len(examples)), key=lambda i: (-examples[i].padded_tokens, i))
+        micro: list[list[int]] = []
+        for place in order:
+            if micro and _tokens(shapes[i] for i in (*micro[-1], place)) <= self.capacity.tokens:
+                micro[-1].append(place)
+            else:
+                micro.append([place])
+        return micro
 
     def _halve(
         self,
@@ -201,9 +204,7 @@ class Learner:
         most = max(map(len, batches))
         self.capacity.halvings += 1
         if most > 1:
-            largest = max(
-                len(batch) * max(examples[i].padded_tokens for i in batch) for batch in batches
-            )
+            largest = max(_tokens(_shape(examples[i]) for i in batch) for batch in batches)
             self.capacity.tokens = max(1, min(self.capacity.tokens, largest) // 2)
         elif may_checkpoint and not self.capacity.checkpointing:
             self.capacity.checkpointing = True
@@ -293,6 +294,29 @@ class Learner:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         else:
             self.model.gradient_checkpointing_disable()
+
+
+class _Shape(NamedTuple):
+    """Of a query: its inputs, the tokens of the longest, and of all."""
+
+    inputs: int
+    longest: int
+    tokens: int
+
+
+def _shape(example: Example) -> _Shape:
+    lengths = [len(tokens) for tokens in example.inputs]
+    return _Shape(len(lengths), max(lengths), sum(lengths))
+
+
+def _tokens(shapes: Iterable[_Shape]) -> int:
+    """Tokens that queries take in a micro-batch, with padding.
+
+    Of the encoder's inputs, all as long as the longest; or of the states that the decoder attends to, as many for
+    each query as for the one with the most.
+    """
+    inputs, longest, tokens = zip(*shapes, strict=True)
+    return max(sum(inputs) * max(longest), len(tokens) * max(tokens))
 
 
 def diverged(what: str) -> InputError:

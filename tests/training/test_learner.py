@@ -269,6 +269,25 @@ def test_other_errors_are_passed_on(learner, monkeypatch):
         learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
 
 
+def test_what_goes_through_at_once_is_counted_with_all_padding(learner):
+    # Many short inputs beside few long ones, and many beside one: both make more padding than either has alone.
+    long = [Example((tokens(200),), (3, 1)) for _ in range(4)]
+    many = [Example(tuple(tokens(10) for _ in range(40)), (3, 1)) for _ in range(3)]
+    examples = [*long, *many]
+    learner.restore(Capacity(tokens=1000, checkpointing=False))
+    seen = []
+    learner.model.encoder.register_forward_pre_hook(
+        lambda _, given, named: seen.append(named["input_ids"].numel()), with_kwargs=True
+    )
+    learner.model.register_forward_pre_hook(
+        lambda _, given, named: seen.append(named["attention_mask"].numel()), with_kwargs=True
+    )
+    learner.accumulate(examples, 0, may_checkpoint=True)
+    assert max(seen) <= 1000
+    assert len(seen) == 2 * len(learner._cut(examples)) < 2 * len(examples)
+    assert sorted(i for batch in learner._cut(examples) for i in batch) == list(range(7))
+
+
 def test_memory_decides_how_much_goes_through_at_once(learner):
     learner.measure(2.0**40, 3, None)
     plenty = learner.capacity
