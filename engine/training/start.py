@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.errors import InputError, ReadError
 from engine.machine import device
 from engine.machine.device import PROCESS_MEMORY
 from engine.reading.models.weights import has_weights, resolve
@@ -72,7 +72,44 @@ def specify_start(
             "train with a prompt that has the answer written",
         )
     refuse_too_little(memory, spec.parameters)
-    return Start(spec, made, from_scratch=not has_weights(Path(spec.path)))
+    from_scratch = not has_weights(Path(spec.path))
+    if from_scratch:
+        _refuse_unread(name, Path(spec.path))
+    return Start(spec, made, from_scratch)
+
+
+def on_this_machine(start: Start) -> Start:
+    """The same start, with the path of its files on the machine of this process.
+
+    Raises:
+        InputError: it is not here.
+        ReadError: its files here are others than when it was specified.
+    """
+    spec = start.spec
+    here = Path(spec.path).is_dir()
+    name = spec.path if here else spec.source or spec.name
+    model = resolve(name, required=not start.from_scratch)
+    if model.digest != spec.weights:
+        raise ReadError(f"the files of {spec.name!r} on this machine are not those asked for")
+    return replace(start, spec=replace(spec, path=str(model.path)))
+
+
+# Of files that have weights, in forms that are not read.
+_UNREAD = frozenset({".bin", ".h5", ".msgpack", ".pt", ".pth", ".ckpt", ".gguf", ".onnx"})
+
+
+def _refuse_unread(name: str, path: Path) -> None:
+    """Refuse to start from scratch where a model with weights was meant."""
+    unread = sorted(file.name for file in path.iterdir() if file.suffix in _UNREAD)
+    if unread or not Path(name).is_dir():
+        has = f" ({unread[0]} is not read)" if unread else ""
+        raise InputError(
+            name,
+            None,
+            f"holds no *.safetensors{has}",
+            "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
+            "tokenizer alone",
+        )
 
 
 def refuse_too_little(memory: int, parameters: int) -> None:

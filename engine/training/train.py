@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from engine.sources.io.folders import Folder
 from engine.training.checkpoints import MODEL, OnProgress, Progress
 from engine.training.examples import Examples, Readings
 from engine.training.settings import Recipe
-from engine.training.start import Start
+from engine.training.start import Start, on_this_machine
 
 if TYPE_CHECKING:
     from engine.training.group import Group
@@ -78,7 +78,7 @@ def train(
     Raises:
         InputError: the start cannot be loaded, there is nothing to train on, the folder has another training's checkpoints, or memory ran out
             with a single query.
-        ReadError: a development query could not be read.
+        ReadError: a development query could not be read, or the start's files have changed.
         WriteError: a checkpoint cannot be written.
     """
     # Before transformers is imported, which looks once.
@@ -93,6 +93,7 @@ def train(
 
     logging.disable_progress_bar()  # of loading and saving weights: no news to anybody
     group = group or Alone()
+    plan = replace(plan, start=on_this_machine(plan.start))
     learner, tokenizer = load_learner(plan.start, plan.recipe, group)
     examples = _examples(plan, tokenizer, learner)
     if not len(examples):

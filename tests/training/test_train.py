@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engine.errors import InputError
+from engine.errors import InputError, ReadError
 from engine.reading import readers
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.scoring.metrics import exact_match
@@ -21,7 +21,7 @@ from engine.training.examples import Example
 from engine.training.group import Alone, Processes
 from engine.training.loading import load_learner
 from engine.training.loop import Training
-from engine.training.start import specify_start
+from engine.training.start import on_this_machine, specify_start
 from engine.training.train import Plan, fetch_model, train
 from tests.training.facts import RECIPE, facts, save_start
 
@@ -297,12 +297,25 @@ def test_a_start_that_cannot_be_trained_is_refused(change, refusal, tmp_path):
         load_learner(start, RECIPE, Alone())
 
 
+def test_a_start_is_found_on_another_machine_and_must_be_the_same(start, tmp_path):
+    there = replace(start, spec=replace(start.spec, path="/nowhere", source=start.spec.path))
+    assert on_this_machine(there) == replace(there, spec=replace(there.spec, path=start.spec.path))
+    other = specify_start(str(save_start(tmp_path / "other")), augmentation="fid")
+    (tmp_path / "other" / "added.json").write_text("{}")
+    with pytest.raises(ReadError, match="on this machine are not those asked for"):
+        train(Plan(other, RECIPE, facts(2, 1)), folder_at(tmp_path / "checkpoints"))
+
+
 def test_what_is_no_start_is_refused(start, tmp_path):
     with pytest.raises(InputError, match=r"holds no config\.json"):
         specify_start(str(tmp_path), augmentation="fid")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(InputError, match="decoder-only"):
         specify_start(str(tmp_path), augmentation="in-prompt")
+    unread = save_start(tmp_path / "unread")
+    (unread / "tf_model.h5").write_text("")
+    with pytest.raises(InputError, match=r"holds no \*\.safetensors \(tf_model\.h5 is not read\)"):
+        specify_start(str(unread), augmentation="fid")
     (tmp_path / "choice.txt").write_text("---\nchoices: [a, b]\n---\n{query}{passages}\n")
     with pytest.raises(InputError, match="a prompt with choices"):
         specify_start(start.spec.path, augmentation="fid", prompt=str(tmp_path / "choice.txt"))
