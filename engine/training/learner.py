@@ -93,6 +93,11 @@ class Learner:
         # There from the start: their memory is not to be found during a step, and sums need all of them.
         for parameter in self.parameters.values():
             parameter.grad = torch.zeros_like(parameter)
+            self.optimizer.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
         self.capacity = Capacity(device_tokens(device), checkpointing=False)
 
     def measure(self, memory: float, inputs: int, checkpointing: bool | None) -> None:

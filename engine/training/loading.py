@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from engine.errors import InputError
 from engine.machine import device
+from engine.machine.batching import is_out_of_memory
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import load_model
 from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
@@ -44,19 +45,30 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
     _refuse_unfit(model, tokenizer, spec)
     parameters = sum(one.numel() for one in model.parameters())
     refuse_too_little(spec.memory, parameters)  # of a start from scratch, nobody knew before
-    learner = Learner(
-        model,
-        device=where,
-        precision=recipe.precision or best_precision(),
-        weight_decay=recipe.weight_decay,
-        longest_input=longest_input(spec, model.config),
-        longest_target=spec.max_new_tokens + 1,
-    )
-    # Drawn by another kind of processor, weights may be others.
-    _same(learner, group)
-    memory = device.batch_memory(spec, where, TRAINED_BYTES * parameters)
-    inputs = recipe.k if start.prompt.fused else 1
-    learner.measure(memory, inputs, recipe.gradient_checkpointing)
+    try:
+        learner = Learner(
+            model,
+            device=where,
+            precision=recipe.precision or best_precision(),
+            weight_decay=recipe.weight_decay,
+            longest_input=longest_input(spec, model.config),
+            longest_target=spec.max_new_tokens + 1,
+        )
+        # Drawn by another kind of processor, weights may be others.
+        _same(learner, group)
+        memory = device.batch_memory(spec, where, TRAINED_BYTES * parameters)
+        inputs = recipe.k if start.prompt.fused else 1
+        learner.measure(memory, inputs, recipe.gradient_checkpointing)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(
+            spec.name,
+            None,
+            "memory cannot hold it with its gradients and the optimizer, which take "
+            f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, and learn from 512 tokens",
+            "use a smaller reader, or a machine with more memory",
+        ) from None
     return learner, tokenizer
 
 

@@ -16,7 +16,7 @@ from engine.reading.plan import INPUTS, wanted_reads
 from engine.training.dev import read
 from engine.training.examples import Example
 from engine.training.group import Alone
-from engine.training.learner import Capacity, Loss, save
+from engine.training.learner import Capacity, Learner, Loss, save
 from engine.training.loading import load_learner
 from engine.training.start import specify_start
 from tests.reading.models import t5_family
@@ -258,6 +258,15 @@ def test_a_query_that_does_not_fit_alone_is_checkpointed_and_then_refused(learne
     with pytest.raises(InputError, match="give more `memory`"):
         learner.accumulate(EXAMPLES, 0, may_checkpoint=True)
     assert not any(bool(p.grad.abs().max() > 0) for p in learner.parameters.values())
+
+
+def test_a_reader_that_memory_cannot_hold_in_training_is_refused(start, monkeypatch):
+    def short_of_memory(*_):
+        raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(Learner, "measure", short_of_memory)
+    with pytest.raises(InputError, match="its gradients and the optimizer, which take 0.0 GiB"):
+        load_learner(start, RECIPE, Alone())
 
 
 def test_other_errors_are_passed_on(learner, monkeypatch):
