@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
 from engine.sources.io.delivery import private_directory
+from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
 from engine.training.examples import Cuts
 
@@ -188,20 +189,24 @@ def _names(step: int) -> tuple[str, str]:
 def _save(tensors: Mapping[str, Any], file: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
+    with reported_writing(file):
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file)
 
 
 def _load(folder: Folder, name: str) -> dict[str, Any]:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    remedy = "remove the checkpoints, and train anew"
     with private_directory() as directory:
         try:
             folder.download(name, directory / name)
         except FileNotFoundError:
-            raise InputError(
-                folder.shown(name), None, "is missing", "remove the checkpoints, and train anew"
-            ) from None
-        return load_file(directory / name)
+            raise InputError(folder.shown(name), None, "is missing", remedy) from None
+        try:
+            return load_file(directory / name)
+        except SafetensorError:
+            raise InputError(folder.shown(name), None, "is damaged", remedy) from None
 
 
 def _weights_of(learner: Learner) -> dict[str, Any]:

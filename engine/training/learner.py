@@ -24,6 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from engine.errors import InputError
 from engine.machine import batching, device
+from engine.sources.io.files import reported_writing
 from engine.training.examples import Example
 from engine.training.group import Group
 from engine.training.settings import Precision
@@ -364,7 +365,8 @@ def save(learner: Learner, start: Path, directory: Path) -> None:
     model.generation_config.save_pretrained(directory)
     # Not by save_pretrained: of several workers it has only the first one write.
     weights = {name: one.detach().cpu().contiguous() for name, one in learner.parameters.items()}
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    with reported_writing(directory / "model.safetensors"):
+        save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     for file in sorted(start.iterdir()):
         taken = file.suffix in {".json", ".model", ".txt", ".jinja"}
         if taken and not (directory / file.name).exists() and "index" not in file.name:

@@ -5,11 +5,13 @@ import os
 import signal
 import traceback
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
-from engine.errors import InputError, ReadError
+from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.scoring.metrics import exact_match
@@ -19,6 +21,7 @@ from engine.training import checkpoints
 from engine.training.checkpoints import load_progress
 from engine.training.examples import Example
 from engine.training.group import Alone, Processes
+from engine.training.learner import save
 from engine.training.loading import load_learner
 from engine.training.loop import Training
 from engine.training.start import on_this_machine, specify_start
@@ -239,6 +242,24 @@ def test_checkpoints_of_another_training_are_refused(start, tmp_path):
     (tmp_path / "checkpoint.json").write_text('{"step": 3')
     with pytest.raises(InputError, match=r"checkpoint\.json: is not a checkpoint of a training"):
         training(start, tmp_path).fit()
+
+
+def test_a_damaged_checkpoint_and_a_full_disk_are_told(start, tmp_path, monkeypatch):
+    training(start, tmp_path / "damaged").fit()
+    (tmp_path / "damaged" / "weights-12.safetensors").write_bytes(b"cut")
+    learner = training(start, tmp_path / "damaged").learner
+    folder = folder_at(tmp_path / "damaged")
+    with pytest.raises(InputError, match=r"weights-12\.safetensors: is damaged"):
+        checkpoints.restore(folder, load_progress(folder, "r"), learner)
+
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.serialize_file", full)
+    with pytest.raises(WriteError, match="no space is left on the disk"):
+        training(start, tmp_path / "full").fit()
+    with pytest.raises(WriteError, match="no space is left on the disk"):
+        save(learner, Path(start.spec.path), tmp_path)
 
 
 def test_what_decides_the_curve_tells_trainings_apart(start, tmp_path):
