@@ -45,11 +45,13 @@ class Capacity:
         tokens: of the encoder in a micro-batch, padding included; a query that has more goes alone.
         checkpointing: whether activations are computed anew for the backward pass.
         halvings: how often memory ran out.
+        asked: the budget of memory, and whether to compute activations anew, that this was decided for.
     """
 
     tokens: int
     checkpointing: bool
     halvings: int = 0
+    asked: str = ""
 
 
 @dataclass(frozen=True)

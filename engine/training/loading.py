@@ -59,6 +59,7 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
         memory = device.batch_memory(spec, where, TRAINED_BYTES * parameters)
         inputs = recipe.k if start.prompt.fused else 1
         learner.measure(memory, inputs, recipe.gradient_checkpointing)
+        learner.capacity.asked = f"{spec.memory} {recipe.gradient_checkpointing}"
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

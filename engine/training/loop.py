@@ -80,7 +80,12 @@ class Training:
 
     def _go_on(self, progress: Progress) -> Progress:
         if len(progress.capacity) == self.group.size:
-            self.learner.restore(Capacity(**progress.capacity[self.group.rank]))
+            before = Capacity(**progress.capacity[self.group.rank])
+            # What is asked for anew holds; else it goes on as it was, whatever was measured now.
+            if before.asked == self.learner.capacity.asked:
+                self.learner.restore(before)
+            else:
+                self.learner.capacity.halvings = before.halvings
         begun = time.monotonic() - progress.seconds
         if not progress.capacity:  # nothing was kept yet
             progress = self._kept(self._evaluated(progress, begun))

@@ -69,7 +69,7 @@ def train_on_ray(
         plan: what every worker gets.
         folder: where checkpoints are, and go; every worker must reach it.
         workers: how many there are, 1 or more.
-        on_progress: told of the latest step now and then, with its loss alone; at last of the whole.
+        on_progress: told of the latest step now and then, with its loss alone, and of the last step.
 
     Raises:
         InputError: as ``train.train``, or there are fewer GPUs than workers.
@@ -187,7 +187,7 @@ def _work(config: dict[str, Any]) -> None:
     def tell(progress: Progress, steps: int) -> None:
         nonlocal told
         now = time.monotonic()
-        if now - told >= _SECONDS_BETWEEN_LOOKS or progress.step in (0, steps):
+        if now - told >= _SECONDS_BETWEEN_LOOKS or progress.step == 0 or progress.ended:
             told = now
             desk.tell.remote(replace(progress, losses=progress.losses[-1:]), steps)
 

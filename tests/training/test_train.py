@@ -154,6 +154,30 @@ def test_a_training_that_was_killed_goes_on_to_the_same_curve(start, step, tmp_p
     assert made(tmp_path / "killed").fit() == progress
 
 
+def test_another_budget_of_memory_holds_from_where_a_training_goes_on(start, tmp_path):
+    def stop(progress, steps):
+        if progress.step == 4:
+            raise KeyboardInterrupt
+
+    def made(**changed):
+        return training(start, tmp_path, replace(SMALL, **changed), measure=None)
+
+    with pytest.raises(KeyboardInterrupt):
+        one = made()
+        one.learner.restore(replace(one.learner.capacity, tokens=40))
+        one.on_progress = stop
+        one.fit()
+    same = made()
+    same.on_progress = stop
+    with pytest.raises(KeyboardInterrupt):
+        same.fit()
+    assert same.learner.capacity.tokens == 40
+    other = made(gradient_checkpointing=True)
+    other.fit()
+    assert other.learner.capacity.checkpointing
+    assert other.learner.capacity.tokens > 40
+
+
 def test_two_workers_take_the_steps_of_one(start, tmp_path):
     recipe = replace(SMALL, epochs=2, learning_rate=1e-2)
     one = training(start, tmp_path / "one", recipe, measure=None)  # the last weights are kept
