@@ -153,11 +153,12 @@ def train_command() -> Callable[..., None]:
         folder = (
             folder_at(options["checkpoints"]) if options["checkpoints"] else out / "checkpoints"
         )
-        if not options["dry_run"]:
-            for place in (out, folder):
+        for place in (out, folder):
+            # At an address only writing tells.
+            if isinstance(place.at, Path) or not options["dry_run"]:
                 require_folder(place.at)
-            _refuse_overlap(options, out, folder)
-            _refuse_trained(out, folder)
+        _refuse_overlap(options, out, folder)
+        _refuse_trained(out, folder)
         start = specify_start(
             options["reader"],
             augmentation=options["augmentation"],

@@ -94,6 +94,10 @@ def test_a_dry_run_says_what_would_be_done(scene, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "(from scratch), 320 queries, 50 development queries, 30 steps of 32" in printed
     assert not (tmp_path / "out").exists()
+    (tmp_path / "file").write_text("")
+    assert train(scene, tmp_path / "file", "--dry-run") == 2
+    assert "is a file; give a directory" in capsys.readouterr().err
+    assert train(scene, tmp_path / "out", "--dry-run", "--checkpoints", tmp_path / "out") == 2
 
 
 def test_what_is_left_out_and_cut_is_counted(scene, tmp_path, capsys):
