@@ -50,7 +50,8 @@ class Progress:
         step: steps done.
         losses: of each step, per target token.
         evaluations: on the development queries, in their order.
-        best: the step whose weights are kept, and whose metric no other exceeds; 0 for the start.
+        best: the step whose weights are kept: the latest whose metric no other exceeds, so that a metric that
+            never leaves 0 does not bring the start back; 0 for the start.
         cuts: what was cut in the first epoch.
         seconds: of training, evaluations included, over all attempts.
         peak_memory: the highest of any worker, in bytes.
@@ -77,8 +78,9 @@ class Progress:
         return max((one.value for one in self.evaluations), default=None)
 
     def since_best(self) -> int:
-        """Evaluations since the best one."""
-        return sum(one.step > self.best for one in self.evaluations)
+        """Evaluations since the first of the best ones: those that are as good are no improvement."""
+        values = [one.value for one in self.evaluations]
+        return len(values) - 1 - values.index(max(values)) if values else 0
 
 
 def load_progress(folder: Folder, run: str) -> Progress | None:

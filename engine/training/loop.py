@@ -162,7 +162,7 @@ class Training:
         return replace(
             progress,
             evaluations=(*progress.evaluations, Evaluation(progress.step, value)),
-            best=progress.step if before is None or value > before else progress.best,
+            best=progress.step if before is None or value >= before else progress.best,
             seconds=time.monotonic() - begun,
         )
 

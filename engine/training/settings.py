@@ -33,7 +33,7 @@ class Recipe:
             where one query of the longest kind would not fit into memory otherwise.
         evaluate_every: Steps from one evaluation on the development queries to the next; by default an epoch.
         patience: Evaluations without improvement after which training ends; by default it never ends early. The
-            model that is kept is that of the best evaluation.
+            model that is kept is that of the best evaluation, the latest of several.
         checkpoint_every: Steps from one checkpoint to the next; there is one after each evaluation, too.
         seed: Of the order of queries, of the answers drawn, of dropout, and of weights where training starts from
             scratch.

@@ -301,7 +301,7 @@ def test_memory_decides_how_much_goes_through_at_once(learner):
     learner.measure(2.0**40, 3, None)
     plenty = learner.capacity
     assert not plenty.checkpointing
-    assert plenty.tokens == 8192
+    assert plenty.tokens == 2048
     learner.measure(1.0, 3, None)
     assert learner.capacity == Capacity(tokens=1, checkpointing=True)
     learner.measure(1.0, 3, False)

@@ -231,7 +231,8 @@ def costs(findings: Findings) -> Grid:
 
 def _peak(findings: Findings) -> str:
     """How much memory the actors took, of both kinds of reads and with the model."""
-    peaks = [peak for _, costs in _roles(findings) for peak in costs["workers"].values()]
+    # Summaries that were written earlier do not tell it.
+    peaks = [peak for _, costs in _roles(findings) for peak in costs.get("workers", {}).values()]
     if not peaks:
         return ""
     return (

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -64,3 +65,12 @@ def test_tables_are_written_for_papers_and_programs():
     assert r"a|b\_c \& <d> & $-$0.1 \\" in text
     assert r"\caption{50\% of a\_b}" in text
     assert list(csv.reader(io.StringIO(exports.comma_separated(grid)))) == [grid.head, *grid.rows]
+
+
+def test_costs_tell_the_memory_of_actors_where_the_summary_does(findings):
+    told = overview.costs(findings)
+    assert ("MiB" in told.caption) == bool(findings.summary["reading"]["workers"])
+    reading = {key: value for key, value in findings.summary["reading"].items() if key != "workers"}
+    before = replace(findings, summary=findings.summary | {"reading": reading})
+    assert overview.costs(before).rows == told.rows
+    assert "MiB" not in overview.costs(before).caption

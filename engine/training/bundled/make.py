@@ -1,0 +1,315 @@
+"""Making the bundled reader: its start, the phases of its training, and what it can do at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.readers import load
+from engine.reading.reads import output_columns
+from engine.scoring.metrics import score_outputs
+from engine.sources.articles.article import Article
+from engine.sources.io.folders import Folder
+from engine.sources.passages.cut import passages
+from engine.tables import DOC_IDS, QUERY_ID, VALUE
+from engine.training.bundled import lists as made
+from engine.training.bundled.drills import Drill, Drills
+from engine.training.bundled.text import Asked, Part, asked, parts
+from engine.training.bundled.tokenizer import train_tokenizer
+from engine.training.examples import Examples, Readings
+from engine.training.settings import Recipe
+from engine.training.start import Start, specify_start
+from engine.training.train import Plan, train
+
+if TYPE_CHECKING:
+    from engine.training.checkpoints import OnProgress
+
+TOKENS = 8192
+# Passages of the lists that the reader is tested with.
+LISTED = 10
+# How often each phase is evaluated, and on how many questions.
+_EVALUATIONS, _DEVELOPMENT = 6, 300
+
+
+@dataclass(frozen=True)
+class Size:
+    """The sizes of a T5: width, of its feed-forward layers, of a head; layers of the encoder and the decoder."""
+
+    width: int
+    feed_forward: int
+    head: int
+    encoder: int = 5
+    decoder: int = 2
+    heads: int = 4
+
+
+# By millions of parameters, nearly.
+SIZES: dict[str, Size] = {
+    "2m": Size(width=112, feed_forward=448, head=28),
+    "4m": Size(width=168, feed_forward=672, head=42),
+    "8m": Size(width=256, feed_forward=1024, head=64),
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the training.
+
+    Attributes:
+        name: of the folder of its checkpoints.
+        steps: how many.
+        recipe: its batch and its learning rate; whatever else it has.
+        drills: the share of each kind; None for made-up questions with lists.
+        lengths: of these lists, one drawn for each.
+    """
+
+    name: str
+    steps: int
+    recipe: Recipe
+    drills: Mapping[Drill, float] | None = None
+    lengths: tuple[int, ...] = ()
+
+    def scaled(self, hours: float) -> Phase:
+        """The phase in a training of so many hours; as it stands, it is that of two. The first is always whole."""
+        if self.name == "copying":
+            return self
+        return replace(self, steps=max(1, round(self.steps * hours / 2)))
+
+
+_USUAL = Recipe(
+    k=1,
+    epochs=1,
+    learning_rate=3e-4,
+    weight_decay=0.01,
+    checkpoint_every=250,
+    gradient_checkpointing=False,
+)
+PHASES = (
+    # Small steps do not destroy what the weights start with, and many are better than large batches.
+    Phase("copying", 1500, replace(_USUAL, batch=24, learning_rate=6e-4), drills={"copy": 1.0}),
+    Phase(
+        "drills",
+        12000,
+        replace(_USUAL, batch=16),
+        drills={"copy": 0.1, "restore": 0.25, "denoise": 0.05, "short": 0.6},
+    ),
+    Phase("passages", 4000, replace(_USUAL, batch=16), drills={"passage": 0.85, "restore": 0.15}),
+    Phase("lists", 1500, replace(_USUAL, k=10, batch=4), lengths=(1, 1, 2, 4, 6, 10)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """The articles in parts.
+
+    Attributes:
+        articles: of each part.
+        corpora: the passages of each part.
+    """
+
+    articles: Mapping[Part, Sequence[Article]]
+    corpora: Mapping[Part, pl.DataFrame]
+
+    @property
+    def corpus(self) -> pl.DataFrame:
+        """The passages of all parts."""
+        return pl.concat([self.corpora[part] for part in ("train", "dev", "test")])
+
+
+def in_parts(articles: Iterable[Article]) -> Text:
+    """Articles and their passages, apart for training, development and test."""
+    known = list(articles)
+    part = parts(article.title for article in known)
+    names: tuple[Part, ...] = ("train", "dev", "test")
+    split = {name: [one for one in known if part[one.title] == name] for name in names}
+    return Text(split, {name: passages(split[name]) for name in names})
+
+
+def make_start(text: Text, size: Size, directory: Path, seed: int) -> None:
+    """Write what training starts from: a tokenizer, a configuration, and weights that can copy.
+
+    Args:
+        text: whose training part the tokenizer is trained on.
+        size: of the model.
+        directory: an empty one.
+        seed: of the weights.
+    """
+    import torch
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    from engine.training.bundled.initial import arrange
+
+    train_tokenizer((one.text for one in text.articles["train"]), TOKENS, directory)
+    config = T5Config(
+        vocab_size=TOKENS,
+        d_model=size.width,
+        d_ff=size.feed_forward,
+        d_kv=size.head,
+        num_layers=size.encoder,
+        num_decoder_layers=size.decoder,
+        num_heads=size.heads,
+        dropout_rate=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+    )
+    torch.manual_seed(seed)
+    model = T5ForConditionalGeneration(config)
+    arrange(model, torch.Generator().manual_seed(seed))
+    model.save_pretrained(directory)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Of the curve of a training.
+
+    Attributes:
+        phase: its name.
+        step: of the phase.
+        examples: of all phases until then.
+        dev: exact match on made-up questions of the development articles, each with its passage alone.
+    """
+
+    phase: str
+    step: int
+    examples: int
+    dev: float
+
+
+def run_phase(
+    phase: Phase, start: Path, text: Text, folder: Folder, seed: int, on_progress: OnProgress
+) -> list[Point]:
+    """Train from a directory on; the model is then in the folder, and ``fetch_model`` takes it from there.
+
+    What is kept is the model that answers the most questions on the development articles; or, of a phase
+    without any questions, the last.
+
+    Args:
+        phase: what is trained, and how.
+        start: a directory that training starts from.
+        text: the articles.
+        folder: of the checkpoints; taken up again.
+        seed: of what is drawn.
+        on_progress: told after each step.
+
+    Returns:
+        The evaluations of the phase, with the examples of this phase alone.
+    """
+    every = max(1, -(-phase.steps // _EVALUATIONS))
+    recipe = replace(phase.recipe, seed=seed, evaluate_every=every)
+    examples: Readings | Callable[[Start, Any], Examples]
+    if phase.drills is None:
+        examples = _questions(text, phase, recipe)
+    else:
+        examples = _drills(list(asked(text.articles["train"])), phase, recipe)
+    begin = specify_start(str(start), augmentation="fid")
+    asks = phase.drills is None or phase.drills.keys() & {"short", "passage"}
+    plan = Plan(begin, recipe, examples, _development(text, seed) if asks else None)
+    progress = train(plan, folder, on_progress=on_progress)
+    return [
+        Point(phase.name, one.step, one.step * recipe.batch, one.value)
+        for one in progress.evaluations
+    ]
+
+
+def _development(text: Text, seed: int) -> Readings:
+    corpus = text.corpora["dev"]
+    queries = made.made_queries(corpus, _DEVELOPMENT, seed)
+    alone = made.lists(queries, {}, (1,), seed)
+    return Readings(queries.drop(made.GOLD), alone, corpus)
+
+
+def _questions(text: Text, phase: Phase, recipe: Recipe) -> Readings:
+    """Made-up questions on the training articles, with lists."""
+    corpus = text.corpora["train"]
+    queries = made.made_queries(corpus, phase.steps * recipe.batch, recipe.seed)
+    others = made.others(queries, corpus, max(phase.lengths) - 1)
+    listed = made.lists(queries, others, phase.lengths, recipe.seed)
+    return Readings(queries.drop(made.GOLD), listed, corpus)
+
+
+def _drills(
+    found: Sequence[Asked], phase: Phase, recipe: Recipe
+) -> Callable[[Start, Any], Examples]:
+    def make(start: Start, tokenizer: Any) -> Examples:
+        assert phase.drills is not None
+        return Drills(
+            found,
+            phase.drills,
+            phase.steps * recipe.batch,
+            start.prompt,
+            tokenizer,
+            start.spec.max_input_tokens,
+            start.spec.max_new_tokens,
+            recipe.seed,
+        )
+
+    return make
+
+
+@dataclass(frozen=True)
+class Ability:
+    """Exact match on made-up questions of held-out articles.
+
+    Attributes:
+        questions: how many.
+        gold: with the passage alone that the question was made of.
+        listed: with that passage among ten.
+        wrong: with ten passages that lack the answer.
+        nothing: without any passage.
+    """
+
+    questions: int
+    gold: float
+    listed: float
+    wrong: float
+    nothing: float
+
+
+def ability(model: Path, text: Text, part: Part, count: int, seed: int) -> Ability:
+    """What a reader can do on questions that were made of articles that it has never seen.
+
+    Args:
+        model: its directory.
+        text: the articles; the other passages of lists come from all of them.
+        part: whose passages are asked for.
+        count: questions at most.
+        seed: of the questions.
+    """
+    queries = made.made_queries(text.corpora[part], count, seed)
+    corpus = text.corpus
+    others = made.others(queries, corpus, LISTED)
+    wrong = pl.DataFrame(
+        list(others.items()),
+        schema={QUERY_ID: pl.String, DOC_IDS: pl.List(pl.String)},
+        orient="row",
+    )
+    alone = made.lists(queries, others, (1,), seed)
+    variants = {
+        "gold": alone,
+        "listed": made.lists(queries, others, (LISTED,), seed),
+        "wrong": wrong,
+        "nothing": alone.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(DOC_IDS)),
+    }
+    values = {
+        name: exact_match(model, Readings(queries.drop(made.GOLD), listed, corpus))
+        for name, listed in variants.items()
+    }
+    return Ability(questions=queries.height, **values)
+
+
+def exact_match(model: Path, readings: Readings) -> float:
+    """The mean exact match of a reader that is given these lists, as in an evaluation."""
+    start = specify_start(str(model), augmentation="fid")
+    wanted = wanted_reads(
+        readings.lists, readings.queries, readings.corpus, prompt=start.prompt, fingerprint=""
+    )
+    outputs = load(start.spec).read(wanted[INPUTS].to_list())
+    reads = wanted.select(QUERY_ID).hstack(output_columns(outputs))
+    values = score_outputs(reads, readings.queries, "em")[VALUE]
+    return float(values.sum()) / len(values)

@@ -1,0 +1,115 @@
+"""Spans of a sentence that can be asked for: names, dates, years and numbers, found by their spelling.
+
+No tagger is used: what an English encyclopedia writes with a capital letter within a sentence is a
+name nearly always, and what is not does little harm to a reader in training.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["name", "date", "year", "number"]
+
+_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
+_DATE = re.compile(
+    rf"\b(?:\d{{1,2}} {_MONTH}(?: \d{{3,4}})?|{_MONTH} \d{{1,2}}(?:, \d{{4}})?|{_MONTH} \d{{4}})\b"
+)
+_YEAR = re.compile(r"(?<![\d,.–−-])(?:1[0-9]{3}|20[0-2][0-9])(?![\d–−-]|[,.]\d)")
+_NUMBER = re.compile(
+    r"(?<![\w,.$£€–−-])\d+(?:,\d+)*(?:\.\d+)?(?:%| (?:percent|million|billion|trillion))?(?![\w–−-]|[,.]\d)"
+)
+_PARTICLE = r"(?:of|the|de|del|von|van|der|al|and|la|le|du)"
+_WORD = r"[A-Z][\w'’-]*[\w]"
+_NAME = re.compile(
+    rf"(?<![\w.])(?:{_WORD}|[A-Z]\.)(?: (?:{_PARTICLE} ){{0,2}}(?:{_WORD}|[A-Z]\.))*"
+)
+# Written with a capital letter where a sentence begins, and no name there.
+_COMMON_TEXT = """
+A About According Additionally After All Almost Along Already Also Although Among An And Another Any
+Are Around As At Because Before Being Besides Between Both But By Conversely Current Despite Due
+During Each Early Either Even Every Except Few Finally First Following For Four From Further
+Furthermore Generally Given Had Has Have He Hence Her Here His Historically How However I If
+Important In Including Indeed Initially Instead Into Is It Its Just Later Like Many Modern Moreover
+Most Much My Nevertheless New No Nor Not Now Of Often On Once One Only Or Other Others Our Out Over
+Overall People Perhaps Rather Recent Recently Second See Several She Similarly Since So Some
+Sometimes Still Subsequently Such Than That The Their Them Then There Therefore These They Third
+This Those Though Three Through Throughout Thus To Today Together Traditionally Two Typically Under
+Unlike Until Up Upon Using Usually Various Was We Were What When Where Whether Which While Who Whose
+Why With Within Without You
+"""
+_COMMON = frozenset(_COMMON_TEXT.split())
+# An answer of more words is hardly ever short.
+_MOST_WORDS = 5
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where in a sentence something stands that can be asked for.
+
+    Attributes:
+        start, end: characters of the sentence.
+        kind: what it is.
+    """
+
+    start: int
+    end: int
+    kind: Kind
+
+    def of(self, sentence: str) -> str:
+        """The span's text."""
+        return sentence[self.start : self.end]
+
+
+def spans(sentence: str) -> list[Span]:
+    """Names, dates, years and numbers of a sentence, by where they stand; none overlap.
+
+    A capital letter at the sentence's beginning says nothing by itself: there, a name has two words,
+    or is none of the words that sentences commonly begin with.
+    """
+    found: list[Span] = []
+    for span in _candidates(sentence):
+        if all(span.end <= other.start or span.start >= other.end for other in found):
+            found.append(span)
+    return sorted(found, key=lambda span: span.start)
+
+
+def _candidates(sentence: str) -> Iterator[Span]:
+    """Spans in the order in which they take precedence: a date before its year, a year before a number."""
+    patterns: tuple[tuple[re.Pattern[str], Kind], ...] = (
+        (_DATE, "date"),
+        (_YEAR, "year"),
+        (_NUMBER, "number"),
+    )
+    for pattern, kind in patterns:
+        yield from (Span(match.start(), match.end(), kind) for match in pattern.finditer(sentence))
+    for match in _NAME.finditer(sentence):
+        start, words = match.start(), match.group().split()
+        while words and words[0] in _COMMON:
+            start += len(words.pop(0)) + 1
+        if not words or len(words) > _MOST_WORDS or len(" ".join(words)) < 3:
+            continue
+        yield Span(start, match.end(), "name")
+
+
+_SENTENCE_END = re.compile(r"(?<=[a-z0-9)\]\"”%][.?!])\s+(?=[\"“(]?[A-Z0-9])")
+_SHORTEST, _LONGEST = 6, 45
+
+
+def sentences(text: str) -> list[str]:
+    """Whole sentences of a passage, of 6 to 45 words.
+
+    A passage may begin and end within a sentence: what does not begin with a capital letter or end with
+    a full stop is left out.
+    """
+    parts = [part.strip() for part in _SENTENCE_END.split(" ".join(text.split()))]
+    return [
+        part
+        for part in parts
+        if part
+        and (part[0].isupper() or part[0].isdigit())
+        and part.endswith(".")
+        and _SHORTEST <= len(part.split()) <= _LONGEST
+    ]

@@ -1,0 +1,86 @@
+"""``python -m jobs.make_reader``: train the bundled Fusion-in-Decoder reader again (``make reader``)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Literal
+
+from cyclopts import App
+
+from engine.errors import InputError
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import wikipedia_dump
+from engine.sources.io.folders import folder_at
+from engine.training.bundled.make import PHASES, SIZES, ability, in_parts, make_start, run_phase
+from engine.training.checkpoints import Progress
+from engine.training.train import fetch_model
+from jobs._command import run_app, spoken
+from jobs._progress import OnProgress, shown_progress
+from jobs._signals import keeps
+from jobs._terminal import say
+
+# Of the reader that is bundled.
+SEED = 0
+# Questions that the end result is measured with.
+QUESTIONS = 1000
+
+
+@spoken
+def make_reader(
+    *, out: Path, size: Literal["2m", "4m", "8m"] = "8m", hours: float = 2.0, seed: int = SEED
+) -> None:
+    """Train the bundled Fusion-in-Decoder reader from scratch, on the bundled Wikipedia articles.
+
+    Makes a tokenizer, weights that can copy, and three phases of training; the same command again goes
+    on after an interruption. The model is then in OUT/model, and what it can do in OUT/ability.json.
+
+    Parameters
+    ----------
+    out
+        Directory for checkpoints and the model.
+    size
+        Millions of parameters, nearly.
+    hours
+        As many steps as two cores with bf16 arithmetic take in this time, about, with the largest size.
+    seed
+        Of weights, questions and their order.
+    """
+    if hours <= 0:
+        raise InputError(None, None, f"--hours is {hours:g}", "use more than 0")
+    keeps(f"checkpoints are kept in {out}; run the same command again to go on from there")
+    begun = time.perf_counter()
+    text = in_parts(read_source(wikipedia_dump()))
+    latest = out / "start"
+    if not (latest / "model.safetensors").exists():
+        latest.mkdir(parents=True, exist_ok=True)
+        make_start(text, SIZES[size], latest, seed)
+    curve: list[dict[str, object]] = []
+    examples = 0
+    for phase in (one.scaled(hours) for one in PHASES):
+        folder = folder_at(out / phase.name)
+        with shown_progress(phase.name, "steps") as show:
+
+            def told(progress: Progress, steps: int, show: OnProgress = show) -> None:
+                show(progress.step, steps)
+
+            points = run_phase(phase, latest, text, folder, seed, told)
+        curve += [asdict(replace(one, examples=examples + one.examples)) for one in points]
+        (out / "curve.json").write_text(json.dumps(curve, indent=2) + "\n", encoding="utf-8")
+        examples += phase.steps * phase.recipe.batch
+        latest = out / phase.name / "fetched"
+        fetch_model(folder, latest)
+        say(f"{phase.name}: {phase.steps} steps, {time.perf_counter() - begun:.0f} s so far")
+    found = {part: asdict(ability(latest, text, part, QUESTIONS, seed)) for part in ("dev", "test")}
+    (out / "ability.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    say(json.dumps(found, indent=2))
+    say(f"the model is in {latest}; {time.perf_counter() - begun:.0f} s in all")
+
+
+if __name__ == "__main__":
+    # Not one of erag's commands: it makes what is bundled with them.
+    app = App(name="python -m jobs.make_reader")
+    app.default(make_reader)
+    run_app(app)
