@@ -1,5 +1,6 @@
 """A tiny reader learns; a training that was killed, or shared by two, has the same curve."""
 
+import itertools
 import json
 import os
 import signal
@@ -230,20 +231,22 @@ def test_training_ends_early_and_keeps_the_best(start, tmp_path):
 
     def measure(learner):
         value = next(values)
-        kept[value] = kept.get(value, state_of(learner))
+        kept[value] = state_of(learner)
         return 2 * value, 2
 
     recipe = replace(SMALL, evaluate_every=1, patience=3)
     one = training(start, tmp_path, recipe, measure=measure)
     progress = one.fit()
     assert [e.value for e in progress.evaluations] == [0.1, 0.5, 0.4, 0.5, 0.3]
-    assert (progress.best, progress.step) == (1, 4)
+    # As good is no improvement; but of two that are equally good, the later one is kept.
+    assert (progress.best, progress.step) == (3, 4)
     assert progress.ended == "no better evaluation among the last 3"
     assert all(torch.equal(one.learner.parameters[name], kept[0.5][name]) for name in kept[0.5])
 
 
 def test_where_nothing_is_better_the_start_is_kept(start, tmp_path):
-    one = training(start, tmp_path, measure=lambda learner: (0.0, 1))
+    values = itertools.chain([0.5], itertools.repeat(0.0))
+    one = training(start, tmp_path, measure=lambda learner: (next(values), 1))
     before = state_of(one.learner)
     progress = one.fit()
     assert (progress.best, progress.step) == (0, 12)
