@@ -6,7 +6,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes, each of which would compile the project anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install vllm gpu demo test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
+# Hours that the training of the small Fusion-in-Decoder reader takes, about.
+HOURS ?= 2
+
+.PHONY: install vllm gpu demo reader test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 
 # What carries the bundled model and articles.
 CARRIERS := engine/demo/carriers.txt
@@ -73,6 +76,10 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 
 demo: install
 	$(BIN)/erag demo --out demo-out
+
+# A small Fusion-in-Decoder reader from scratch; again, to go on after an interruption.
+reader: install
+	$(BIN)/python -m jobs.make_reader --out build/reader --hours $(HOURS)
 
 # Lint and types run beside the tests, in what these leave of two cores.
 test: $(VENV)/.installed-test
