@@ -174,7 +174,7 @@ def train_command() -> Callable[..., None]:
         named = {name: _place(options[name]) for name in _FILES}
         origin = Origin(command_line(), input_files(named))
         keeps(_KEPT.format(folder.shown()))
-        with sole_writer(out.at):
+        with sole_writer(out.at), sole_writer(folder.at):
             progress = _trained(plan, folder, workers)
             trained = Trained(
                 inputs, start, recipe, metric, progress, workers.workers, named, origin

@@ -49,7 +49,8 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
         learner = Learner(
             model,
             device=where,
-            precision=recipe.precision or best_precision(),
+            # Of the first worker's machine: a curve has one arithmetic.
+            precision=group.gather(recipe.precision or best_precision())[0],
             weight_decay=recipe.weight_decay,
             longest_input=longest_input(spec, model.config),
             longest_target=spec.max_new_tokens + 1,

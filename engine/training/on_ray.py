@@ -29,6 +29,8 @@ from engine.training.train import Plan, train
 # How often a group whose worker died is started again.
 _RESTARTS = 3
 _SECONDS_BETWEEN_LOOKS = 0.3
+# How long workers wait for each other: while the first one writes checkpoints and the model, all others do.
+_SECONDS_OF_PATIENCE = 6 * 3600
 
 
 class _Desk:
@@ -100,7 +102,9 @@ def train_on_ray(
         trainer = TorchTrainer(
             _work,
             train_loop_config={"plan": plan, "folder": at, "desk": desk},
-            torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
+            torch_config=TorchConfig(
+                backend="nccl" if gpus else "gloo", timeout_s=_SECONDS_OF_PATIENCE
+            ),
             scaling_config=ScalingConfig(
                 num_workers=workers.workers,
                 use_gpu=bool(gpus),

@@ -8,10 +8,11 @@ from pathlib import Path
 from engine.errors import InputError, ReadError
 from engine.machine import device
 from engine.machine.device import PROCESS_MEMORY
+from engine.machine.model_files import read_config
 from engine.reading.models.weights import has_weights, resolve
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.prompting.template import Task
-from engine.reading.protocol import Augmentation, ReaderSpec
+from engine.reading.protocol import BIASED, Augmentation, ReaderSpec
 from engine.reading.readers import specify
 
 # Of a parameter in training: itself, its gradient, and the optimizer's two moments, in float32.
@@ -109,6 +110,13 @@ def _refuse_unread(name: str, path: Path) -> None:
             f"holds no *.safetensors{has}",
             "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
             "tokenizer alone",
+        )
+    if read_config(path, name).get("model_type") == BIASED:
+        raise InputError(
+            name,
+            None,
+            "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random",
+            "start from its weights, or from the configuration of a plain T5",
         )
 
 

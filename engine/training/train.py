@@ -107,7 +107,7 @@ def train(
         plan.recipe,
         group,
         folder,
-        _run(plan, examples),
+        _run(plan, examples, learner),
         measure=measure,
         on_progress=on_progress,
     )
@@ -154,7 +154,7 @@ def _examples(plan: Plan, tokenizer: Any, learner: Learner) -> Examples:
     )
 
 
-def _run(plan: Plan, examples: Examples) -> str:
+def _run(plan: Plan, examples: Examples, learner: Learner) -> str:
     """A hash of all that decides the curve; how the work is split has no part in it."""
     spec = plan.start.spec
     dev = None
@@ -163,6 +163,7 @@ def _run(plan: Plan, examples: Examples) -> str:
         dev = [hashlib.sha256(frame.write_json().encode()).hexdigest() for frame in frames]
     recipe = asdict(plan.recipe)
     del recipe["checkpoint_every"], recipe["gradient_checkpointing"]
+    recipe["precision"] = learner.precision
     content = [
         recipe,
         spec.weights,

@@ -52,9 +52,9 @@ def test_a_worker_that_is_killed_is_replaced_and_goes_on(plan, ray_session, tmp_
     folder = tmp_path / "killed"
 
     def kill():
-        """Kill the worker, once a checkpoint of some steps is there."""
+        """Kill the worker once its first checkpoint is there, well before the training ends."""
         for _ in range(6000):
-            if list(folder.glob("weights-[1-9]*.safetensors")):
+            if list(folder.glob("weights-*.safetensors")):
                 break
             time.sleep(0.01)
         # Those of this Ray alone, whose token nobody else has.

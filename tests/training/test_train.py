@@ -15,10 +15,11 @@ from safetensors import SafetensorError
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers
 from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.protocol import BIASED
 from engine.scoring.metrics import exact_match
 from engine.sources.io.folders import folder_at
 from engine.tables import ANSWERS
-from engine.training import checkpoints
+from engine.training import checkpoints, loading
 from engine.training.checkpoints import load_progress
 from engine.training.examples import Example
 from engine.training.group import Alone, Processes
@@ -307,6 +308,18 @@ def test_what_decides_the_curve_tells_trainings_apart(start, tmp_path):
             train(changed, place)
 
 
+def test_a_curve_has_one_arithmetic_whatever_the_machine(start, tmp_path, monkeypatch):
+    plan = Plan(start, replace(RECIPE, epochs=1, batch=16, precision=None), facts(16, 1))
+    place = folder_at(tmp_path)
+    monkeypatch.setattr(loading, "best_precision", lambda: "float32")
+    train(plan, place)
+    named = replace(plan, recipe=replace(plan.recipe, precision="float32"))
+    assert train(named, place).starts == 1
+    monkeypatch.setattr(loading, "best_precision", lambda: "bfloat16")
+    with pytest.raises(InputError, match="another training"):
+        train(plan, place)
+
+
 def test_passages_in_one_prompt_and_examples_of_ones_own_are_learned(start, tmp_path):
     in_prompt = specify_start(start.spec.path, augmentation="in-prompt")
     recipe = replace(RECIPE, epochs=2, batch=16)
@@ -365,6 +378,11 @@ def test_what_is_no_start_is_refused(start, tmp_path):
     (unread / "tf_model.h5").write_text("")
     with pytest.raises(InputError, match=r"holds no \*\.safetensors \(tf_model\.h5 is not read\)"):
         specify_start(str(unread), augmentation="fid")
+    biased = save_start(tmp_path / "biased")
+    config = json.loads((biased / "config.json").read_text())
+    (biased / "config.json").write_text(json.dumps(config | {"model_type": BIASED}))
+    with pytest.raises(InputError, match="start from its weights"):
+        specify_start(str(biased), augmentation="fid")
     (tmp_path / "choice.txt").write_text("---\nchoices: [a, b]\n---\n{query}{passages}\n")
     with pytest.raises(InputError, match="a prompt with choices"):
         specify_start(start.spec.path, augmentation="fid", prompt=str(tmp_path / "choice.txt"))
