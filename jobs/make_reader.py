@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from engine.errors import InputError
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
 from engine.sources.io.folders import folder_at
+from engine.sources.io.temporary import temporary_directory
 from engine.training.bundled.make import PHASES, SIZES, ability, in_parts, make_start, run_phase
-from engine.training.checkpoints import Progress
+from engine.training.checkpoints import MODEL, Progress
 from engine.training.train import fetch_model
 from jobs._command import run_app, spoken
 from jobs._progress import OnProgress, shown_progress
@@ -34,8 +36,9 @@ def make_reader(
 ) -> None:
     """Train the bundled Fusion-in-Decoder reader from scratch, on the bundled Wikipedia articles.
 
-    Makes a tokenizer, weights that can copy, and three phases of training; the same command again goes
-    on after an interruption. The model is then in OUT/model, and what it can do in OUT/ability.json.
+    Makes a tokenizer, weights that can copy, and trains in phases; the same command again goes on after
+    an interruption. The model is then in OUT/model, its curve in OUT/curve.json, and what it can do in
+    OUT/ability.json.
 
     Parameters
     ----------
@@ -53,10 +56,12 @@ def make_reader(
     keeps(f"checkpoints are kept in {out}; run the same command again to go on from there")
     begun = time.perf_counter()
     text = in_parts(read_source(wikipedia_dump()))
-    latest = out / "start"
-    if not (latest / "model.safetensors").exists():
-        latest.mkdir(parents=True, exist_ok=True)
-        make_start(text, SIZES[size], latest, seed)
+    # Made whole or not at all, and never taken for one of another size.
+    latest = out / f"start-{size}-{seed}"
+    if not latest.exists():
+        with temporary_directory(latest) as work:
+            make_start(text, SIZES[size], work, seed)
+            os.replace(work, latest)
     curve: list[dict[str, object]] = []
     examples = 0
     for phase in (one.scaled(hours) for one in PHASES):
@@ -70,13 +75,13 @@ def make_reader(
         curve += [asdict(replace(one, examples=examples + one.examples)) for one in points]
         (out / "curve.json").write_text(json.dumps(curve, indent=2) + "\n", encoding="utf-8")
         examples += phase.steps * phase.recipe.batch
-        latest = out / phase.name / "fetched"
-        fetch_model(folder, latest)
+        latest = out / phase.name / MODEL
         say(f"{phase.name}: {phase.steps} steps, {time.perf_counter() - begun:.0f} s so far")
+    fetch_model(folder_at(latest.parent), out / MODEL)
     found = {part: asdict(ability(latest, text, part, QUESTIONS, seed)) for part in ("dev", "test")}
     (out / "ability.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     say(json.dumps(found, indent=2))
-    say(f"the model is in {latest}; {time.perf_counter() - begun:.0f} s in all")
+    say(f"the model is in {out / MODEL}; {time.perf_counter() - begun:.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,16 +34,10 @@ class Development:
     """
 
     def __init__(self, readings: Readings, start: Start, metric: str, group: Group) -> None:
-        listed = readings.queries.select(QUERY_ID).join(
-            readings.lists, on=QUERY_ID, how="left", maintain_order="left"
-        )
-        lists = listed.with_columns(pl.col(DOC_IDS).fill_null([]))[group.rank :: group.size]
         self._queries = readings.queries
         self._start = start
         self._metric = metric
-        self._wanted = wanted_reads(
-            lists, readings.queries, readings.corpus, prompt=start.prompt, fingerprint=""
-        )
+        self._wanted = wanted(readings, start)[group.rank :: group.size]
 
     def __call__(self, learner: Learner) -> tuple[float, int]:
         """The sum of the metric over this worker's queries, and how many they are.
@@ -53,15 +48,43 @@ class Development:
         if self._wanted.is_empty():
             return 0.0, 0
         outputs = read(learner, self._start, self._wanted[INPUTS].to_list())
-        reads = self._wanted.select(QUERY_ID).hstack(output_columns(outputs))
-        failed = reads.filter(pl.col(FAILURE).is_not_null())
-        if not failed.is_empty():
-            raise ReadError(
-                f"a development query could not be read: {failed[FAILURE][0]}; give more `memory`, "
-                "or fewer passages with `k`"
-            )
-        values = score_outputs(reads, self._queries, self._metric)[VALUE]
-        return float(values.sum()), len(values)
+        found = values(self._wanted, outputs, self._queries, self._metric)
+        return float(found.sum()), len(found)
+
+
+def wanted(readings: Readings, start: Start) -> pl.DataFrame:
+    """The reads of queries with their lists, as an evaluation has them; a query without a list is read without one."""
+    listed = readings.queries.select(QUERY_ID).join(
+        readings.lists, on=QUERY_ID, how="left", maintain_order="left"
+    )
+    lists = listed.with_columns(pl.col(DOC_IDS).fill_null([]))
+    return wanted_reads(
+        lists, readings.queries, readings.corpus, prompt=start.prompt, fingerprint=""
+    )
+
+
+def values(
+    wanted: pl.DataFrame, outputs: Sequence[ReadOutput], queries: pl.DataFrame, metric: str
+) -> pl.Series:
+    """The metric's value of each output.
+
+    Args:
+        wanted: the reads, as from the function of this name.
+        outputs: of each, in their order.
+        queries: with the answers.
+        metric: by which outputs are scored.
+
+    Raises:
+        ReadError: a query could not be read.
+    """
+    reads = wanted.select(QUERY_ID).hstack(output_columns(outputs))
+    failed = reads.filter(pl.col(FAILURE).is_not_null())
+    if not failed.is_empty():
+        raise ReadError(
+            f"a development query could not be read: {failed[FAILURE][0]}; give more `memory`, "
+            "or fewer passages with `k`"
+        )
+    return score_outputs(reads, queries, metric)[VALUE]
 
 
 def read(learner: Learner, start: Start, inputs: list[list[str]]) -> list[ReadOutput]:

@@ -404,7 +404,7 @@ def test_two_evaluations_never_write_into_one_folder_at_once(files, tmp_path, ca
         assert not (tmp_path / "store").exists()
         (files["out"] / "labels.parquet").write_text("the first one's")
     said = capsys.readouterr().err
-    assert "another evaluation that is under way writes its results there; wait" in said
+    assert "another command that is under way writes there; wait" in said
     assert (files["out"] / "labels.parquet").read_text() == "the first one's"
     assert evaluate(files, *more) == 0
     assert pl.read_parquet(files["out"] / "labels.parquet").height == 4

@@ -93,8 +93,8 @@ def sole_writer(folder: Location) -> Iterator[None]:
             raise InputError(
                 place,
                 None,
-                "another evaluation that is under way writes its results there",
-                "wait until it has ended, or write into another folder with `out`",
+                "another command that is under way writes there",
+                "wait until it has ended, or give another folder",
             )
         yield
 

@@ -111,8 +111,15 @@ class Drills:
     def _question(self, rng: random.Random, *, short: bool) -> Example:
         text = question(self.asked, self._pool, rng, words=_SHORT if short else None)
         (rendered,) = self.prompt.render(text.question, [(text.title, text.passage)])
-        target = self._tokens(text.answer)[: self.longest_target]
-        return Example((self._input(rendered),), (*target, self._end))
+        (item,) = tokenize(
+            self.tokenizer, [rendered], limit=self.longest_input, special_tokens=True
+        )
+        target = self._tokens(text.answer)
+        if len(target) > self.longest_target:  # a reader stops there, so that no end follows
+            return Example(
+                (item.tokens,), tuple(target[: self.longest_target]), item.truncated, True
+            )
+        return Example((item.tokens,), (*target, self._end), item.truncated)
 
     def _restore(self, rng: random.Random) -> Example:
         """The gaps of a sentence that the passage has."""
@@ -120,7 +127,8 @@ class Drills:
         words = rng.randint(0, _RESTORED)
         before = rng.randint(0, words)
         shown, missing = gaps(self._tokens(one.sentence), self._sentinels, _GAPS, rng)
-        return self._with_gaps(shown, missing, one.title, around(one, before, words - before))
+        head, tail = self._frame(one.title, around(one, before, words - before))
+        return self._gapped([*head, *shown, *tail], missing)
 
     def _copy(self, rng: random.Random) -> Example:
         """The gaps of random tokens that the passage has."""
@@ -133,17 +141,17 @@ class Drills:
         passage = [*drawn(0, 8), *tokens, *drawn(0, 8)]
         shown, missing = gaps(tokens, self._sentinels, _GAPS, rng)
         head, tail = self._frame("", "")
-        return Example(((*head, *shown, *tail, *passage, self._end),), (*missing, self._end))
+        return self._gapped([*head, *shown, *tail, *passage], missing)
 
     def _denoise(self, rng: random.Random) -> Example:
         tokens = self._tokens(rng.choice(self.asked).passage)
         shown, missing = gaps(tokens, self._sentinels, _DENOISED, rng)
-        return Example(((*shown[: self.longest_input - 1], self._end),), (*missing, self._end))
+        return self._gapped(shown, missing)
 
-    def _with_gaps(self, shown: list[int], missing: list[int], title: str, passage: str) -> Example:
-        head, tail = self._frame(title, passage)
-        tokens = (*head, *shown, *tail)[: self.longest_input - 1]
-        return Example(((*tokens, self._end),), (*missing, self._end))
+    def _gapped(self, shown: Sequence[int], missing: Sequence[int]) -> Example:
+        """What is shown with gaps, without its end where it is too long, and what is missing."""
+        most = self.longest_input - 1
+        return Example(((*shown[:most], self._end),), (*missing, self._end), int(len(shown) > most))
 
     def _frame(self, title: str, passage: str) -> tuple[list[int], list[int]]:
         """Tokens of the prompt before and behind its question."""
@@ -154,12 +162,6 @@ class Drills:
 
     def _tokens(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def _input(self, rendered: str) -> tuple[int, ...]:
-        (item,) = tokenize(
-            self.tokenizer, [rendered], limit=self.longest_input, special_tokens=True
-        )
-        return item.tokens
 
 
 def question(

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from engine.reading.plan import INPUTS, wanted_reads
+from engine.reading.plan import INPUTS
 from engine.reading.readers import load
-from engine.reading.reads import output_columns
-from engine.scoring.metrics import score_outputs
 from engine.sources.articles.article import Article
 from engine.sources.io.folders import Folder
 from engine.sources.passages.cut import passages
-from engine.tables import DOC_IDS, QUERY_ID, VALUE
+from engine.tables import DOC_IDS, QUERY_ID
+from engine.training import dev
 from engine.training.bundled import lists as made
 from engine.training.bundled.drills import Drill, Drills
 from engine.training.bundled.text import Asked, Part, asked, parts
@@ -296,20 +295,11 @@ def ability(model: Path, text: Text, part: Part, count: int, seed: int) -> Abili
         "wrong": wrong,
         "nothing": alone.with_columns(pl.lit([], dtype=pl.List(pl.String)).alias(DOC_IDS)),
     }
-    values = {
-        name: exact_match(model, Readings(queries.drop(made.GOLD), listed, corpus))
-        for name, listed in variants.items()
-    }
-    return Ability(questions=queries.height, **values)
-
-
-def exact_match(model: Path, readings: Readings) -> float:
-    """The mean exact match of a reader that is given these lists, as in an evaluation."""
     start = specify_start(str(model), augmentation="fid")
-    wanted = wanted_reads(
-        readings.lists, readings.queries, readings.corpus, prompt=start.prompt, fingerprint=""
-    )
-    outputs = load(start.spec).read(wanted[INPUTS].to_list())
-    reads = wanted.select(QUERY_ID).hstack(output_columns(outputs))
-    values = score_outputs(reads, readings.queries, "em")[VALUE]
-    return float(values.sum()) / len(values)
+    reader = load(start.spec)
+    found: dict[str, float] = {}
+    for name, listed in variants.items():
+        wanted = dev.wanted(Readings(queries, listed, corpus), start)
+        outputs = reader.read(wanted[INPUTS].to_list())
+        found[name] = float(dev.values(wanted, outputs, queries, "em").sum()) / queries.height
+    return Ability(questions=queries.height, **found)
