@@ -91,6 +91,7 @@ def content(trained: Trained, parameters: int) -> dict[str, Any]:
                     "memory": spec.memory or None,
                     "workers": trained.workers,
                     **asdict(trained.recipe),
+                    "precision": progress.precision,
                 },
                 "start": {
                     "name": spec.name,
@@ -118,7 +119,10 @@ def content(trained: Trained, parameters: int) -> dict[str, Any]:
                 "seconds": progress.seconds,
                 "starts": progress.starts,
                 "peak_memory": progress.peak_memory,
-                "at_once": progress.capacity,
+                "at_once": [
+                    {name: one[name] for name in ("tokens", "checkpointing", "halvings")}
+                    for one in progress.capacity
+                ],
                 "versions": versions(_PACKAGES),
                 "audit": audit.content(trained.origin, {}),
             }

@@ -47,6 +47,7 @@ class Progress:
 
     Attributes:
         run: a hash of all that decides the curve, so that no other training goes on from here.
+        precision: of the forward pass, as the recipe or the first worker's machine decided.
         step: steps done.
         losses: of each step, per target token.
         evaluations: on the development queries, in their order.
@@ -61,6 +62,7 @@ class Progress:
     """
 
     run: str
+    precision: str = ""
     step: int = 0
     losses: tuple[float, ...] = ()
     evaluations: tuple[Evaluation, ...] = ()

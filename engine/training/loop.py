@@ -69,7 +69,7 @@ class Training:
         """
         # All look before anybody writes.
         known = self.group.gather(checkpoints.load_progress(self.folder, self.run))[0]
-        progress = known or Progress(self.run)
+        progress = known or Progress(self.run, self.learner.precision)
         if not progress.ended:
             checkpoints.restore(self.folder, progress, self.learner)
             if self.group.rank:  # the first counts for all what was cut before

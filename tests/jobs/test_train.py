@@ -58,6 +58,7 @@ def test_a_reader_is_trained_and_evaluates(scene, tmp_path, capsys):
     assert summary["counts"]["dev_queries"] == 50
     assert (summary["counts"]["inputs"], summary["counts"]["cut_inputs"]) == (960, 0)
     assert summary["configuration"]["learning_rate"] == 3e-3
+    assert [one.keys() for one in summary["at_once"]] == [{"tokens", "checkpointing", "halvings"}]
     assert summary["configuration"]["queries"] == str(scene["queries"])
     assert summary["audit"]["command"].startswith("erag train --k 3 ")
     assert summary["peak_memory"] > 2**20

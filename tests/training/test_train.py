@@ -312,7 +312,7 @@ def test_a_curve_has_one_arithmetic_whatever_the_machine(start, tmp_path, monkey
     plan = Plan(start, replace(RECIPE, epochs=1, batch=16, precision=None), facts(16, 1))
     place = folder_at(tmp_path)
     monkeypatch.setattr(loading, "best_precision", lambda: "float32")
-    train(plan, place)
+    assert train(plan, place).precision == "float32"
     named = replace(plan, recipe=replace(plan.recipe, precision="float32"))
     assert train(named, place).starts == 1
     monkeypatch.setattr(loading, "best_precision", lambda: "bfloat16")
