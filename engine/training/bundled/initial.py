@@ -2,9 +2,10 @@
 
 What a reader must find out before it can learn anything else is how to copy: to look for what stood
 next to these words elsewhere. Transformers come upon that late (induction heads, Olsson et al. 2022,
-arXiv:2209.11895): with usual random weights this reader had not begun to after five minutes on a core.
-Attention can be arranged for it from the start, as Trockman & Kolter (ICML 2023, "Mimetic initialization of self-attention layers") do with products of
-queries and keys, and of values and outputs, near to the identity. Here:
+arXiv:2209.11895): from usual random weights, models of 2 and 6 million parameters had not begun to after five
+minutes on a core. Attention can be arranged for it from the start, as Trockman & Kolter (ICML 2023, "Mimetic
+initialization of self-attention layers") do with products of queries and keys, and of values and outputs,
+near to the identity. Here:
 
 - In the encoder's first layer one head takes over what stands before each token, another what stands
   behind it, each into dimensions of its own.
