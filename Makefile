@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 # Hours that the training of the small Fusion-in-Decoder reader takes, about.
-HOURS ?= 2
+HOURS ?= 1
 
 .PHONY: install vllm gpu demo reader test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 

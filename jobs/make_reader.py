@@ -32,11 +32,11 @@ QUESTIONS = 1000
 
 @spoken
 def make_reader(
-    *, out: Path, size: Literal["2m", "4m", "8m"] = "8m", hours: float = 2.0, seed: int = SEED
+    *, out: Path, size: Literal["2m", "5m", "8m"] = "5m", hours: float = 1.0, seed: int = SEED
 ) -> None:
     """Train the bundled Fusion-in-Decoder reader from scratch, on the bundled Wikipedia articles.
 
-    Makes a tokenizer, weights that can copy, and trains in phases; the same command again goes on after
+    Makes a tokenizer and weights that can look things up, and trains in phases; the same command again goes on after
     an interruption. The model is then in OUT/model, its curve in OUT/curve.json, and what it can do in
     OUT/ability.json.
 
@@ -47,7 +47,7 @@ def make_reader(
     size
         Millions of parameters, nearly.
     hours
-        As many steps as two cores with bf16 arithmetic take in this time, about, with the largest size.
+        As many steps as two cores take in this time, about, with 5 million parameters.
     seed
         Of weights, questions and their order.
     """

@@ -1,91 +1,300 @@
-"""The weights that the bundled reader starts from: random ones, arranged so that it can copy.
+"""The weights that the bundled reader starts from: random ones, arranged so that it can look things up.
 
-What a reader must find out before it can learn anything else is how to copy: to look for what stood
-next to these words elsewhere. Transformers come upon that late (induction heads, Olsson et al. 2022,
-arXiv:2209.11895): from usual random weights, models of 2 and 6 million parameters had not begun to after five
-minutes on a core. Attention can be arranged for it from the start, as Trockman & Kolter (ICML 2023, "Mimetic
-initialization of self-attention layers") do with products of queries and keys, and of values and outputs,
-near to the identity. Here:
+What a reader must find out before it can learn anything else is to look for the words of the question in
+the passage, and to copy what stands there. Transformers come upon that late (induction heads, Olsson et al.
+2022, arXiv:2209.11895), later than two hours on two cores allow. What attention does can be written down as a
+program over the tokens (RASP, Weiss, Goldberg & Yahav, ICML 2021) and such programs as weights (Tracr, Lindner
+et al., NeurIPS 2023); from such a start the weights are then trained like any others (after Trockman & Kolter,
+ICML 2023, who begin with attention that is arranged). The program here:
 
-- In the encoder's first layer one head takes over what stands before each token, another what stands
-  behind it, each into dimensions of its own.
-- Heads of the later layers look for tokens with the same neighbour, or for the same token, and take
-  over what stands there.
-- The decoder's heads look for what follows the token that was written last.
+1. The encoder's first layer writes into each token what stands before and behind it, and whether it belongs to
+   the question or to a passage: which of the prompt's words comes before it.
+2. In the second layer each token of a passage looks for the same token in the question. Where it finds it, it
+   takes over how rare that is; where it does not, it looks at the prompt's first token, and takes over nothing.
+3. In the third, two heads add up what was found within about 20 tokens before and behind.
+4. The decoder begins where most was found around and nothing in the place itself, rather at a capital letter or a
+   digit; its other heads go on with what followed, in a passage, the token that was written last.
 
-All of it is trained like any other weight.
+It says nothing about what is asked for, where an answer ends, or which words mean the same; all of that is learned.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
     from transformers import T5ForConditionalGeneration
 
-# A head's logit for two equal tokens with random embeddings of unit variance; in the decoder, whose keys
-# have much else in them, less of it remains.
-_MATCH, _DECODER_MATCH = 6.0, 18.0
-# Position bias of the heads that look at a neighbour: e^6, of some 200 tokens.
-_NEIGHBOUR = 6.0
+HEADS = 8
+# The prompt's words before the question and before what a passage has.
+QUESTION, PASSAGE = " question", (" title", " context")
+
+# What a token is and what is found out about it, each a direction of its own; of the two eighths of the
+# dimensions that neither tokens nor neighbours take.
+_FEATURES = (
+    "any", "marker", "opens_question", "opens_passage", "in_question", "in_passage", "rare",
+    "found", "found_before", "found_behind", "start", "nowhere", "capital", "digit", "within",
+)  # fmt: skip
+# Logit of a token that is looked for and found, in the encoder and in the decoder. About a third of what
+# a layer sees by then is not the token itself, so that the weights make up for it.
+_MATCH, _DECODER_MATCH = 14.0, 14.0
+_LEFT, _DECODER_LEFT = 0.75, 0.6
+# Biases by distance: a neighbour's, that of the nearest of some 20 tokens, and what is left out.
+_NEIGHBOUR, _NEAR, _NEVER, _NOT_ITSELF = 7.0, 6.0, -30.0, -6.0
+_BUCKETS_NEAR, _LESS = 9, 0.3
+# Of weights that do nothing yet.
+_QUIET = 0.2
 
 
-def arrange(model: T5ForConditionalGeneration, generator: torch.Generator) -> None:
-    """Arrange the attention of a T5 with random weights so that it copies; four heads or more.
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What is known of each token of a tokenizer.
+
+    Attributes:
+        alike: tokens that differ in small and capital letters alone have the same number.
+        rare: from 0, in every passage, to 1, in at most one.
+        capital, digit, within: begins with a capital letter; is a number; goes on with a word.
+        question, passage: tokens of the prompt.
+        start: what the decoder begins with.
+    """
+
+    alike: Sequence[int]
+    rare: Sequence[float]
+    capital: Sequence[bool]
+    digit: Sequence[bool]
+    within: Sequence[bool]
+    question: int
+    passage: tuple[int, ...]
+    start: int
+
+
+def describe(tokenizer: Any, passages: Iterable[str]) -> Tokens:
+    """What is known of each token.
 
     Args:
-        model: as its configuration made it; changed.
-        generator: draws the dimensions.
+        tokenizer: whose vocabulary has the prompt's words as single tokens.
+        passages: that it is counted in.
+    """
+    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    texts = [tokenizer.convert_tokens_to_string([piece]) if piece else "" for piece in pieces]
+    count, total = Counter[int](), 0
+    for passage in passages:
+        count.update(set(tokenizer(passage, add_special_tokens=False)["input_ids"]))
+        total += 1
+    first: dict[str, int] = {}
+    words = [text.strip() for text in texts]
+    special = set(tokenizer.all_special_ids)
+    return Tokens(
+        alike=[first.setdefault(text.lower(), number) for number, text in enumerate(texts)],
+        rare=[
+            0.0
+            if number in special
+            else 1 - math.log(max(count[number], 1)) / math.log(max(total, 2))
+            for number in range(len(pieces))
+        ],
+        capital=[word[:1].isupper() for word in words],
+        digit=[word.isdigit() for word in words],
+        within=[bool(text) and not text.startswith(" ") for text in texts],
+        question=_single(tokenizer, QUESTION),
+        passage=tuple(_single(tokenizer, word) for word in PASSAGE),
+        start=tokenizer.pad_token_id,
+    )
+
+
+def _single(tokenizer: Any, word: str) -> int:
+    (token,) = tokenizer(word, add_special_tokens=False)["input_ids"]
+    return int(token)
+
+
+class _Space:
+    """Directions of the model's dimensions, all at right angles.
+
+    Attributes:
+        codes: four eighths, for what a token is.
+        before, behind: an eighth each, for its neighbours.
+        of: one direction each, for features.
+    """
+
+    def __init__(self, dimensions: int, generator: torch.Generator) -> None:
+        import torch
+
+        drawn = torch.randn(dimensions, dimensions, generator=generator)
+        rows = torch.linalg.qr(drawn)[0].T
+        self.width = dimensions // HEADS
+        self.codes = rows[: 4 * self.width].split(self.width)
+        self.before, self.behind = rows[4 * self.width : 6 * self.width].split(self.width)
+        self.of = dict(zip(_FEATURES, rows[6 * self.width :], strict=False))
+
+    def rows(self, *directions: torch.Tensor) -> torch.Tensor:
+        """Weights of a head whose first dimensions are these directions, the others nothing."""
+        import torch
+
+        weights = torch.zeros(self.width, self.before.shape[1])
+        for place, direction in enumerate(directions):
+            weights[place] = direction
+        return weights
+
+
+def arrange(model: T5ForConditionalGeneration, tokens: Tokens, generator: torch.Generator) -> None:
+    """Arrange the weights of a T5 so that it looks up and copies.
+
+    Args:
+        model: as its configuration made it, of 8 heads that share its dimensions, 128 or more, and three
+            layers of the encoder or more; changed.
+        tokens: of its vocabulary.
+        generator: draws the directions.
     """
     import torch
 
     config = model.config
-    heads, width, dimensions = config.num_heads, config.d_kv, config.d_model
-    scale, sharper = (_MATCH / width) ** 0.5, (_DECODER_MATCH / width) ** 0.5
-
-    def orthonormal(rows: int) -> torch.Tensor:
-        drawn = torch.randn(dimensions, rows, generator=generator)
-        return torch.linalg.qr(drawn)[0].T
-
-    before, behind = orthonormal(width), orthonormal(width)
-    kept_before, kept_behind = orthonormal(2 * width).split(width)
-    every = orthonormal(heads * width).split(width)
-
-    def put(attention: torch.nn.Module, head: int, **weights: torch.Tensor) -> None:
-        rows = slice(head * width, (head + 1) * width)
-        for name, weight in weights.items():
-            matrix = getattr(attention, name).weight
-            (matrix[:, rows] if name == "o" else matrix[rows]).copy_(weight)
-
+    if (config.num_heads, config.num_heads * config.d_kv) != (HEADS, config.d_model):
+        raise ValueError(f"the model has other heads than {HEADS} that share its dimensions")
+    space = _Space(config.d_model, generator)
     with torch.no_grad():
-        first = model.encoder.block[0].layer[0].SelfAttention
-        bias = first.relative_attention_bias.weight
-        bias.zero_()
-        # Half of the buckets is for what stands before, by distance, and half for what stands behind.
-        bias[1, 0] = bias[config.relative_attention_num_buckets // 2 + 1, 1] = _NEIGHBOUR
-        put(first, 0, v=before, o=kept_before.T)
-        put(first, 1, v=behind, o=kept_behind.T)
-        for head in range(2, heads):
-            own = every[head]
-            put(first, head, q=scale * own, k=scale * own, v=0.3 * own, o=0.3 * own.T)
-        for number, block in enumerate(model.encoder.block[1:], 1):
-            attention = block.layer[0].SelfAttention
-            for head in range(2, heads):
-                neighbour = kept_behind if head % 2 else kept_before
-                sought = neighbour if number % 2 else every[head]
-                taken = every[(head + number) % heads]
-                put(
-                    attention,
-                    head,
-                    q=scale * sought,
-                    k=scale * sought,
-                    v=0.7 * taken,
-                    o=0.7 * taken.T,
-                )
-        for block in model.decoder.block:
-            attention = block.layer[1].EncDecAttention
-            for head in range(heads):
-                put(attention, head, v=every[head], o=every[head].T)
-                if head % 2 == 0:
-                    put(attention, head, q=sharper * before, k=sharper * kept_before)
+        for block in [*model.encoder.block, *model.decoder.block]:
+            for layer in block.layer[:-1]:
+                attention = getattr(layer, "SelfAttention", None) or layer.EncDecAttention
+                attention.o.weight.mul_(_QUIET)
+            block.layer[-1].DenseReluDense.wo.weight.mul_(_QUIET)
+        model.shared.weight.copy_(_embeddings(tokens, space, generator))
+        _biases(model)
+        _encoder(model, space, generator)
+        _decoder(model, space, generator)
+
+
+def _embeddings(tokens: Tokens, space: _Space, generator: torch.Generator) -> torch.Tensor:
+    """A random code for each token, nearly the same for those alike, and its features."""
+    import torch
+
+    shape = len(tokens.alike), 4, space.width
+    own, shared = (torch.randn(shape, generator=generator) for _ in range(2))
+    mixed = 0.9 * shared[torch.tensor(tokens.alike)] + math.sqrt(1 - 0.9**2) * own
+    codes = torch.nn.functional.normalize(mixed, dim=-1) * math.sqrt(2 * space.width)
+    codes[tokens.start] = 0
+    embeddings = codes.flatten(1) @ torch.cat(space.codes)
+
+    def add(feature: str, values: Sequence[float | bool]) -> None:
+        embeddings.add_(
+            2 * torch.tensor([float(one) for one in values])[:, None] * space.of[feature]
+        )
+
+    every = range(len(tokens.alike))
+    add("any", [number != tokens.start for number in every])
+    add("start", [2.0 * (number == tokens.start) for number in every])
+    prompt = (tokens.question, *tokens.passage)
+    add("rare", [0 if number in prompt else tokens.rare[number] for number in every])
+    add("capital", tokens.capital)
+    add("digit", tokens.digit)
+    add("within", tokens.within)
+    question = [number == tokens.question for number in every]
+    passage = [number in tokens.passage for number in every]
+    # What opens a passage outweighs what opened the question before it.
+    add("marker", [0.5 * one + other for one, other in zip(question, passage, strict=True)])
+    add("opens_question", question)
+    add("opens_passage", passage)
+    add("nowhere", question)
+    return embeddings
+
+
+def _biases(model: T5ForConditionalGeneration) -> None:
+    """Where each head looks by distance, the same in all layers: half of the buckets is for what stands behind."""
+    behind = model.config.relative_attention_num_buckets // 2
+    bias = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+    bias.zero_()
+    bias[1, 0] = bias[behind + 1, 1] = _NEIGHBOUR
+    for bucket in range(1, _BUCKETS_NEAR + 1):
+        bias[bucket, 2] = bias[behind + bucket, 3] = _NEAR - _LESS * bucket
+    bias[behind:, 4] = _NEVER
+    bias[0, 4:] = _NOT_ITSELF
+    # In the decoder, five heads look at the token itself.
+    bias = model.decoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+    bias.zero_()
+    bias[0, :5] = _NEIGHBOUR + 1
+
+
+def _put(attention: torch.nn.Module, head: int, **weights: torch.Tensor) -> None:
+    """Give a head its weights; those of ``o`` as rows, too."""
+    width = next(iter(weights.values())).shape[0]
+    rows = slice(head * width, (head + 1) * width)
+    for name, weight in weights.items():
+        matrix = getattr(attention, name).weight
+        if name == "o":
+            matrix[:, rows] = weight.T
+        else:
+            matrix[rows] = weight
+
+
+def _encoder(model: T5ForConditionalGeneration, space: _Space, generator: torch.Generator) -> None:
+    width, of, codes = space.width, space.of, space.codes
+    sharp = math.sqrt(_MATCH / (2 * width * _LEFT))
+    layers = [block.layer[0].SelfAttention for block in model.encoder.block]
+    for layer in layers:
+        for head in range(4):  # by distance alone
+            _put(layer, head, q=_faint(model, space, generator))
+    _put(layers[0], 0, v=codes[0], o=space.before)
+    _put(layers[0], 1, v=codes[0], o=space.behind)
+    _put(
+        layers[0],
+        4,
+        q=space.rows(5 * of["any"]),
+        k=space.rows(of["marker"]),
+        v=space.rows(of["opens_question"], of["opens_passage"]),
+        o=1.2 * space.rows(of["in_question"], of["in_passage"]),
+    )
+    for number, layer in enumerate(layers[1:], 1):
+        # Tokens with the same neighbour, and what follows the same token elsewhere.
+        pairs = (space.before, space.before), (space.behind, space.behind), (codes[0], space.before)
+        for turn, (query, key) in enumerate(pairs):
+            taken = 0.5 * codes[(turn + number) % 4]
+            _put(layer, 5 + turn, q=sharp * query, k=sharp * key, v=taken, o=taken)
+    code = sharp * codes[0]
+    code[:2] = 0
+    _put(
+        layers[1],
+        4,
+        q=math.sqrt(width / (width - 2)) * code
+        + space.rows(3.5 * of["in_passage"], 2.8 * of["any"]),
+        k=code + space.rows(of["in_question"], 1.1 * of["nowhere"]),
+        v=space.rows(of["rare"]),
+        o=2 * space.rows(of["found"]),
+    )
+    for head, found in ((2, "found_before"), (3, "found_behind")):
+        _put(layers[2], head, v=space.rows(of["found"]), o=6 * space.rows(of[found]))
+
+
+def _decoder(model: T5ForConditionalGeneration, space: _Space, generator: torch.Generator) -> None:
+    of, codes = space.of, space.codes
+    sharp = math.sqrt(_DECODER_MATCH / (2 * space.width * _DECODER_LEFT))
+    # What was written last is kept aside, so that it is not written again.
+    own = model.decoder.block[0].layer[0].SelfAttention
+    for head in range(5):
+        code = codes[head % 4]
+        into = space.before if head == 4 else -code
+        _put(own, head, q=_faint(model, space, generator), v=code, o=into)
+    promising = (
+        of["found_before"] + of["found_behind"] - 3 * of["found"]
+        + of["capital"] + of["digit"] - of["in_question"]
+    )  # fmt: skip
+    for block in model.decoder.block:
+        layer = block.layer[1].EncDecAttention
+        for head in range(HEADS):
+            _put(layer, head, v=codes[head // 2], o=1.3 * codes[head // 2])
+            if head % 2 == 0:
+                _put(layer, head, q=sharp * space.before, k=sharp * space.before)
+            else:
+                _put(layer, head, q=space.rows(0.75 * of["start"]), k=space.rows(promising))
+
+
+def _faint(
+    model: T5ForConditionalGeneration, space: _Space, generator: torch.Generator
+) -> torch.Tensor:
+    import torch
+
+    dimensions = model.config.d_model
+    drawn = torch.randn(space.width, dimensions, generator=generator)
+    return 0.3 / math.sqrt(space.width * dimensions) * drawn

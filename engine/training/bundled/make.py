@@ -14,7 +14,7 @@ from engine.reading.readers import load
 from engine.sources.articles.article import Article
 from engine.sources.io.folders import Folder
 from engine.sources.passages.cut import passages
-from engine.tables import DOC_IDS, QUERY_ID
+from engine.tables import DOC_IDS, QUERY_ID, TEXT
 from engine.training import dev
 from engine.training.bundled import lists as made
 from engine.training.bundled.drills import Drill, Drills
@@ -37,22 +37,15 @@ _EVALUATIONS, _DEVELOPMENT = 6, 300
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of a T5: width, of its feed-forward layers, of a head; layers of the encoder and the decoder."""
+    """The sizes of a T5: its width; layers of the encoder and the decoder."""
 
     width: int
-    feed_forward: int
-    head: int
     encoder: int = 5
     decoder: int = 2
-    heads: int = 4
 
 
 # By millions of parameters, nearly.
-SIZES: dict[str, Size] = {
-    "2m": Size(width=112, feed_forward=448, head=28),
-    "4m": Size(width=168, feed_forward=672, head=42),
-    "8m": Size(width=256, feed_forward=1024, head=64),
-}
+SIZES: dict[str, Size] = {"2m": Size(128), "5m": Size(192), "8m": Size(256)}
 
 
 @dataclass(frozen=True)
@@ -74,31 +67,29 @@ class Phase:
     lengths: tuple[int, ...] = ()
 
     def scaled(self, hours: float) -> Phase:
-        """The phase in a training of so many hours; as it stands, it is that of two. The first is always whole."""
-        if self.name == "copying":
-            return self
-        return replace(self, steps=max(1, round(self.steps * hours / 2)))
+        """The phase in a training of so many hours; as it stands, it is that of one."""
+        return replace(self, steps=max(1, round(self.steps * hours)))
 
 
 _USUAL = Recipe(
     k=1,
     epochs=1,
-    learning_rate=3e-4,
+    batch=32,
+    learning_rate=5e-4,
     weight_decay=0.01,
-    checkpoint_every=250,
+    checkpoint_every=100,
     gradient_checkpointing=False,
 )
 PHASES = (
-    # Small steps keep what the weights start with: with 1e-3 the drills lost it again.
-    Phase("copying", 1500, replace(_USUAL, batch=24, learning_rate=6e-4), drills={"copy": 1.0}),
+    Phase("spans", 250, _USUAL, drills={"restore": 0.8, "denoise": 0.1, "copy": 0.1}),
+    Phase("short", 600, _USUAL, drills={"short": 0.7, "restore": 0.25, "copy": 0.05}),
+    Phase("passages", 1500, _USUAL, drills={"passage": 0.9, "restore": 0.1}),
     Phase(
-        "drills",
-        12000,
-        replace(_USUAL, batch=16),
-        drills={"copy": 0.1, "restore": 0.25, "denoise": 0.05, "short": 0.6},
+        "lists",
+        600,
+        replace(_USUAL, k=10, batch=8, learning_rate=2e-4),
+        lengths=(1, 1, 2, 4, 6, 10),
     ),
-    Phase("passages", 4000, replace(_USUAL, batch=16), drills={"passage": 0.85, "restore": 0.15}),
-    Phase("lists", 1500, replace(_USUAL, k=10, batch=4), lengths=(1, 1, 2, 4, 6, 10)),
 )
 
 
@@ -130,7 +121,7 @@ def in_parts(articles: Iterable[Article]) -> Text:
 
 
 def make_start(text: Text, size: Size, directory: Path, seed: int) -> None:
-    """Write what training starts from: a tokenizer, a configuration, and weights that can copy.
+    """Write what training starts from: a tokenizer, a configuration, and weights that can look things up.
 
     Args:
         text: whose training part the tokenizer is trained on.
@@ -139,19 +130,22 @@ def make_start(text: Text, size: Size, directory: Path, seed: int) -> None:
         seed: of the weights.
     """
     import torch
-    from transformers import T5Config, T5ForConditionalGeneration
+    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
-    from engine.training.bundled.initial import arrange
+    from engine.training.bundled.initial import HEADS, PASSAGE, QUESTION, arrange, describe
 
-    train_tokenizer((one.text for one in text.articles["train"]), TOKENS, directory)
+    # The prompt's words, often enough that each becomes a token.
+    prompt = ": ".join((QUESTION, *PASSAGE)) * len(text.articles["train"])
+    train_tokenizer([*(one.text for one in text.articles["train"]), prompt], TOKENS, directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
     config = T5Config(
-        vocab_size=TOKENS,
+        vocab_size=len(tokenizer),
         d_model=size.width,
-        d_ff=size.feed_forward,
-        d_kv=size.head,
+        d_ff=4 * size.width,
+        d_kv=size.width // HEADS,
         num_layers=size.encoder,
         num_decoder_layers=size.decoder,
-        num_heads=size.heads,
+        num_heads=HEADS,
         dropout_rate=0.0,
         pad_token_id=0,
         eos_token_id=1,
@@ -159,7 +153,8 @@ def make_start(text: Text, size: Size, directory: Path, seed: int) -> None:
     )
     torch.manual_seed(seed)
     model = T5ForConditionalGeneration(config)
-    arrange(model, torch.Generator().manual_seed(seed))
+    tokens = describe(tokenizer, text.corpora["train"][TEXT])
+    arrange(model, tokens, torch.Generator().manual_seed(seed))
     model.save_pretrained(directory)
 
 
