@@ -14,11 +14,20 @@ from cyclopts import App
 from engine.errors import InputError
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
+from engine.sources.io.files import write_parquet
 from engine.sources.io.folders import folder_at
 from engine.sources.io.temporary import temporary_directory
-from engine.training.bundled.make import PHASES, SIZES, ability, in_parts, make_start, run_phase
+from engine.training.bundled.lists import GOLD, made_queries
+from engine.training.bundled.make import (
+    PHASES,
+    SIZES,
+    ability,
+    deliver,
+    in_parts,
+    make_start,
+    run_phase,
+)
 from engine.training.checkpoints import MODEL, Progress
-from engine.training.train import fetch_model
 from jobs._command import run_app, spoken
 from jobs._progress import OnProgress, shown_progress
 from jobs._signals import keeps
@@ -32,13 +41,18 @@ QUESTIONS = 1000
 
 @spoken
 def make_reader(
-    *, out: Path, size: Literal["2m", "5m", "8m"] = "5m", hours: float = 1.0, seed: int = SEED
+    *,
+    out: Path,
+    size: Literal["2m", "5m", "8m"] = "5m",
+    hours: float = 1.0,
+    seed: int = SEED,
+    pretrained: bool = False,
 ) -> None:
     """Train the bundled Fusion-in-Decoder reader from scratch, on the bundled Wikipedia articles.
 
     Makes a tokenizer and weights that can look things up, and trains in phases; the same command again goes on after
-    an interruption. The model is then in OUT/model, its curve in OUT/curve.json, and what it can do in
-    OUT/ability.json.
+    an interruption. The model is then in OUT/model, its curve in OUT/curve.json, what it can do in
+    OUT/ability.json, and the questions on held-out articles in OUT/questions.parquet.
 
     Parameters
     ----------
@@ -50,6 +64,8 @@ def make_reader(
         As many steps as two cores take in this time, about, with 5 million parameters.
     seed
         Of weights, questions and their order.
+    pretrained
+        Tokens begin with what they mean to the bundled encoder, instead of random numbers.
     """
     if hours <= 0:
         raise InputError(None, None, f"--hours is {hours:g}", "use more than 0")
@@ -57,10 +73,10 @@ def make_reader(
     begun = time.perf_counter()
     text = in_parts(read_source(wikipedia_dump()))
     # Made whole or not at all, and never taken for one of another size.
-    latest = out / f"start-{size}-{seed}"
+    latest = out / f"start-{size}-{seed}{'-pretrained' * pretrained}"
     if not latest.exists():
         with temporary_directory(latest) as work:
-            make_start(text, SIZES[size], work, seed)
+            make_start(text, SIZES[size], work, seed, pretrained=pretrained)
             os.replace(work, latest)
     curve: list[dict[str, object]] = []
     examples = 0
@@ -77,8 +93,11 @@ def make_reader(
         examples += phase.steps * phase.recipe.batch
         latest = out / phase.name / MODEL
         say(f"{phase.name}: {phase.steps} steps, {time.perf_counter() - begun:.0f} s so far")
-    fetch_model(folder_at(latest.parent), out / MODEL)
-    found = {part: asdict(ability(latest, text, part, QUESTIONS, seed)) for part in ("dev", "test")}
+    deliver(folder_at(latest.parent), out / MODEL)
+    model = out / MODEL
+    found = {part: asdict(ability(model, text, part, QUESTIONS, seed)) for part in ("dev", "test")}
+    asked = made_queries(text.corpora["test"], QUESTIONS, seed).drop(GOLD)
+    write_parquet(asked, out / "questions.parquet")
     (out / "ability.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     say(json.dumps(found, indent=2))
     say(f"the model is in {out / MODEL}; {time.perf_counter() - begun:.0f} s in all")

@@ -140,7 +140,12 @@ class _Space:
         return weights
 
 
-def arrange(model: T5ForConditionalGeneration, tokens: Tokens, generator: torch.Generator) -> None:
+def arrange(
+    model: T5ForConditionalGeneration,
+    tokens: Tokens,
+    generator: torch.Generator,
+    meanings: torch.Tensor | None = None,
+) -> None:
     """Arrange the weights of a T5 so that it looks up and copies.
 
     Args:
@@ -148,6 +153,8 @@ def arrange(model: T5ForConditionalGeneration, tokens: Tokens, generator: torch.
             layers of the encoder or more; changed.
         tokens: of its vocabulary.
         generator: draws the directions.
+        meanings: half as many dimensions as the model's for each token, which take the place of random
+            ones that tokens alike share (``pretrained``).
     """
     import torch
 
@@ -161,18 +168,22 @@ def arrange(model: T5ForConditionalGeneration, tokens: Tokens, generator: torch.
                 attention = getattr(layer, "SelfAttention", None) or layer.EncDecAttention
                 attention.o.weight.mul_(_QUIET)
             block.layer[-1].DenseReluDense.wo.weight.mul_(_QUIET)
-        model.shared.weight.copy_(_embeddings(tokens, space, generator))
+        model.shared.weight.copy_(_embeddings(tokens, space, generator, meanings))
         _biases(model)
         _encoder(model, space, generator)
         _decoder(model, space, generator)
 
 
-def _embeddings(tokens: Tokens, space: _Space, generator: torch.Generator) -> torch.Tensor:
-    """A random code for each token, nearly the same for those alike, and its features."""
+def _embeddings(
+    tokens: Tokens, space: _Space, generator: torch.Generator, meanings: torch.Tensor | None
+) -> torch.Tensor:
+    """A code for each token, nearly the same for those alike, and its features."""
     import torch
 
     shape = len(tokens.alike), 4, space.width
     own, shared = (torch.randn(shape, generator=generator) for _ in range(2))
+    if meanings is not None:
+        shared = meanings[:, torch.randperm(meanings.shape[1], generator=generator)].view(shape)
     mixed = 0.9 * shared[torch.tensor(tokens.alike)] + math.sqrt(1 - 0.9**2) * own
     codes = torch.nn.functional.normalize(mixed, dim=-1) * math.sqrt(2 * space.width)
     codes[tokens.start] = 0

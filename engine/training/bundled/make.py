@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from engine.training.bundled.tokenizer import train_tokenizer
 from engine.training.examples import Examples, Readings
 from engine.training.settings import Recipe
 from engine.training.start import Start, specify_start
-from engine.training.train import Plan, train
+from engine.training.train import Plan, fetch_model, train
 
 if TYPE_CHECKING:
     from engine.training.checkpoints import OnProgress
@@ -120,7 +121,9 @@ def in_parts(articles: Iterable[Article]) -> Text:
     return Text(split, {name: passages(split[name]) for name in names})
 
 
-def make_start(text: Text, size: Size, directory: Path, seed: int) -> None:
+def make_start(
+    text: Text, size: Size, directory: Path, seed: int, *, pretrained: bool = False
+) -> None:
     """Write what training starts from: a tokenizer, a configuration, and weights that can look things up.
 
     Args:
@@ -128,11 +131,13 @@ def make_start(text: Text, size: Size, directory: Path, seed: int) -> None:
         size: of the model.
         directory: an empty one.
         seed: of the weights.
+        pretrained: whether tokens begin with what they mean to the bundled encoder.
     """
     import torch
     from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
     from engine.training.bundled.initial import HEADS, PASSAGE, QUESTION, arrange, describe
+    from engine.training.bundled.pretrained import meanings
 
     # The prompt's words, often enough that each becomes a token.
     prompt = ": ".join((QUESTION, *PASSAGE)) * len(text.articles["train"])
@@ -154,7 +159,8 @@ def make_start(text: Text, size: Size, directory: Path, seed: int) -> None:
     torch.manual_seed(seed)
     model = T5ForConditionalGeneration(config)
     tokens = describe(tokenizer, text.corpora["train"][TEXT])
-    arrange(model, tokens, torch.Generator().manual_seed(seed))
+    known = meanings(tokenizer, size.width // 2) if pretrained else None
+    arrange(model, tokens, torch.Generator().manual_seed(seed), known)
     model.save_pretrained(directory)
 
 
@@ -244,6 +250,28 @@ def _drills(
         )
 
     return make
+
+
+def deliver(folder: Folder, directory: Path) -> None:
+    """Copy the model of a phase that has ended, its weights rounded to bfloat16: half as many bytes.
+
+    Args:
+        folder: of the phase's checkpoints.
+        directory: made, if it does not exist.
+    """
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    fetch_model(folder, directory)
+    weights = {
+        name: weight.to(torch.bfloat16)
+        for name, weight in load_file(directory / "model.safetensors").items()
+    }
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_bytes())
+    (directory / "config.json").write_text(
+        json.dumps({**config, "dtype": "bfloat16"}, indent=2) + "\n", encoding="utf-8"
+    )
 
 
 @dataclass(frozen=True)

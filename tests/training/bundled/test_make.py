@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from safetensors.torch import load_file
 
 from engine.reading.protocol import ReadOutput
 from engine.sources.articles.article import Article
@@ -11,7 +12,15 @@ from engine.tables import ANSWERS, DOC_ID, QUERY_ID, TEXT
 from engine.training.bundled import lists as made
 from engine.training.bundled import make
 from engine.training.bundled.drills import holds
-from engine.training.bundled.make import PHASES, Size, ability, in_parts, make_start, run_phase
+from engine.training.bundled.make import (
+    PHASES,
+    Size,
+    ability,
+    deliver,
+    in_parts,
+    make_start,
+    run_phase,
+)
 
 PLACES = (
     "Ulm",
@@ -82,7 +91,13 @@ def test_the_phases_follow_each_other_and_say_what_the_reader_can_do(text, tmp_p
         # Spans ask nothing that could be evaluated.
         assert [point.step for point in points] == ([] if phase.name == "spans" else [0, 1, 2])
         latest = tmp_path / phase.name / "model"
-    found = ability(latest, text, "test", 8, seed=0)
+    deliver(folder_at(latest.parent), tmp_path / "delivered")
+    whole, rounded = (
+        load_file(directory / "model.safetensors") for directory in (latest, tmp_path / "delivered")
+    )
+    assert {str(weight.dtype) for weight in rounded.values()} == {"torch.bfloat16"}
+    assert all(weight.bfloat16().equal(rounded[name]) for name, weight in whole.items())
+    found = ability(tmp_path / "delivered", text, "test", 8, seed=0)
     assert found.questions == 8
     assert all(0 <= value <= 1 for value in (found.gold, found.listed, found.wrong, found.nothing))
 
