@@ -34,6 +34,7 @@ from engine.machine import device
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
+from tests.s3_server import s3  # noqa: F401 (a fixture)
 
 # A reader that is nowhere, for what does not read.
 SPEC = ReaderSpec(

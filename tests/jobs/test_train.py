@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from engine.tables import ANSWERS, DOC_IDS
+from engine.training import checkpoints
 from tests.commands import erag
 from tests.training.facts import facts, save_start, write_files
 
@@ -245,3 +246,33 @@ def test_the_help_and_a_plan_load_no_torch(scene, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
     assert "--learning-rate" in done.stdout
+
+
+@pytest.mark.slow
+def test_checkpoints_in_s3_are_taken_up_again_after_the_server_was_gone(
+    scene, s3, tmp_path, capsys, monkeypatch
+):
+    place = ("--checkpoints", "s3://bucket/a folder", "--checkpoint-every", 5)
+    assert train(scene, tmp_path / "whole", *place[2:]) == 0
+    save, saved = checkpoints.save_progress, []
+
+    def save_twice(*given, **named):
+        if len(saved) == 2:
+            s3.stop()
+        saved.append(given)
+        return save(*given, **named)
+
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "save_progress", save_twice)
+        assert train(scene, tmp_path / "out", *place) == 1
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if one.startswith("erag:")]
+    assert "s3://bucket/a folder" in line
+    assert "cannot be written" in line
+    s3.start()
+    assert train(scene, tmp_path / "out", *place) == 0
+    whole, resumed = (
+        json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "out")
+    )
+    assert resumed["losses"] == whole["losses"]
+    assert resumed["evaluations"] == whole["evaluations"]
