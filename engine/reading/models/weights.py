@@ -22,7 +22,7 @@ from engine.sources import bundled
 from engine.sources.io.files import reported_writing
 from engine.sources.io.temporary import temporary_directory
 
-BUNDLED = "bundled"
+BUNDLED, BUNDLED_FID = "bundled", "bundled-fid"
 # FiD and in-prompt encoder-decoder reading are written for, and tested on, the T5 family.
 _ENCODER_DECODERS = frozenset({"t5", "mt5", "umt5"})
 # Files whose content decides what a model answers.
@@ -51,7 +51,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     """Find the weights that a reader's name stands for.
 
     Args:
-        name: ``bundled``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are
+        name: ``bundled``, ``bundled-fid``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are
             in the local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5
             checkpoints are converted once; ``path`` is then a directory of the cache.
         required: whether a directory must have weights; one without them has a model's configuration
@@ -64,11 +64,16 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     """
     if not name.strip() or "\0" in name:
         raise InputError(
-            None, None, "`reader` is empty", "give bundled, a directory, a .gguf file, or an id"
+            None,
+            None,
+            "`reader` is empty",
+            "give bundled, bundled-fid, a directory, a .gguf file, or an id",
         )
     source = name
     if name == BUNDLED:
         path = _from_gguf(bundled.reader_file())
+    elif name == BUNDLED_FID:
+        path = bundled.fid_reader_directory()
     elif name.endswith(".gguf"):
         if not Path(name).is_file():
             raise InputError(name, None, "no such file", "give a .gguf file")

@@ -97,7 +97,7 @@ def save_llama(directory: Path, tokenizer: str) -> None:
 def generate(directory: Path, reads, max_new_tokens: int) -> list[str]:
     """What transformers' own generation gives from each read's inputs, encoded as one padded batch."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    model = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(directory, dtype="float32").eval()
     outputs = []
     for inputs in reads:
         batch = tokenizer(inputs, return_tensors="pt", padding=True)
