@@ -43,6 +43,8 @@ NAMES = (
     "difference_size",
     "page",
 )
+# Looks at the results of somebody's evaluation, so that the page cannot run it by itself.
+OF_RESULTS = ("closed_book",)
 # Seconds that a quick one may take; the whole is to end within ten minutes.
 _QUICK_LIMIT = 240
 

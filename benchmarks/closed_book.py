@@ -64,6 +64,8 @@ def main() -> None:
     known = closed_book(queries, arguments.reader, arguments.augmentation, arguments.metric)
     share = sum(known.values()) / len(known)
     print(f"{arguments.metric} without passages: {share:.3f} of {len(known)} questions\n")
+    if len(set(known.values())) < 2:
+        print("every question scores the same without passages: there is nothing to take out\n")
     cells = read_cells(
         pl.read_parquet(arguments.results / "query_scores.parquet"),
         pl.read_parquet(arguments.results / "downstream.parquet"),
