@@ -10,12 +10,15 @@ stands the partial tau (Kendall, Biometrika 1942) with the closed-book score hel
 
     (t_xy - t_xz t_yz) / sqrt((1 - t_xz^2) (1 - t_yz^2)),
 
-of the tau-b of measure (x), end-to-end score (y) and closed-book score (z), with percentile intervals over
-resampled questions, each of which draws all three.
+of the tau-b of measure (x), end-to-end score (y) and closed-book score (z). The interval of tau is the
+engine's own; that of the partial tau has percentiles over resampled questions, each of which draws all three.
+There is none where data are too thin for that (``enough_to_resample``). How often these hold the true value has
+not been simulated.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -32,6 +35,8 @@ from engine.reading.reads import output_columns
 from engine.scoring.metrics import score_outputs
 from engine.sources.queries.read import read_queries
 from engine.statistics.cells import Cell, read_cells
+from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.difference_tests import enough_to_resample
 from engine.statistics.intervals import interval
 from engine.statistics.resampling import replicate
 from engine.tables import CORPUS, DOC_IDS, FAILURE, QUERY_ID, VALUE
@@ -40,12 +45,9 @@ Floats = npt.NDArray[np.float64]
 
 
 class Partial(NamedTuple):
-    """tau of a measure and the end-to-end score, and what is left of it, each with its interval; NaN if undefined."""
+    """A partial tau with its interval; NaN where undefined, or where no interval holds."""
 
-    tau: float
-    tau_low: float
-    tau_high: float
-    partial: float
+    value: float
     low: float
     high: float
 
@@ -66,22 +68,32 @@ def main() -> None:
     print(f"{arguments.metric} without passages: {share:.3f} of {len(known)} questions\n")
     if len(set(known.values())) < 2:
         print("every question scores the same without passages: there is nothing to take out\n")
-    cells = read_cells(
-        pl.read_parquet(arguments.results / "query_scores.parquet"),
-        pl.read_parquet(arguments.results / "downstream.parquet"),
-    )
     kinds = arguments.measure.split(",")
-    print("| annotator | measure | tau [95%] | partial tau [95%] |\n|---|---|---|---|")
+    cells = [
+        cell
+        for cell in read_cells(
+            pl.read_parquet(arguments.results / "query_scores.parquet"),
+            pl.read_parquet(arguments.results / "downstream.parquet"),
+        )
+        if cell.measure.split("@")[0] in kinds
+    ]
+    if not cells:
+        sys.exit(
+            f"{arguments.results} has no measure of {arguments.measure} with an end-to-end score"
+        )
+    if missing := {query_id for cell in cells for query_id in cell.query_ids} - known.keys():
+        sys.exit(f"{arguments.queries} lacks {len(missing)} queries of the results: {min(missing)}")
+    bootstrap = Bootstrap(resamples=arguments.resamples)
+    print("| run | annotator | measure | tau [95%] | partial tau [95%] |\n|---|---|---|---|---|")
     found = []
     for cell in cells:
-        if cell.measure.split("@")[0] not in kinds:
-            continue
-        one = take_out(cell, known, arguments.resamples)
-        print(
-            f"| {cell.annotator} | {cell.measure} | {_text(*one[:3])} | {_text(*one[3:])} |",
-            flush=True,
-        )
-        found.append({"annotator": cell.annotator, "measure": cell.measure, **one._asdict()})
+        whole = correlate(cell.x, cell.y, bootstrap)
+        rest = take_out(cell, known, bootstrap)
+        texts = _text(whole.tau, whole.tau_low, whole.tau_high), _text(*rest)
+        row = cell.run, cell.annotator, cell.measure, *texts
+        print(f"| {' | '.join(row)} |", flush=True)
+        about = {"run": cell.run, "annotator": cell.annotator, "measure": cell.measure}
+        found.append({**about, "tau": whole.tau, "partial": rest._asdict()})
     page = [Line("exact match without passages", f"{share:.3f}")]
     write_report(arguments, ("polars", "scipy"), {"closed_book": share, "cells": found}, page)
 
@@ -98,19 +110,30 @@ def closed_book(
     reads = wanted.select(QUERY_ID).hstack(output_columns(outputs))
     failed = reads[FAILURE].drop_nulls()
     if not failed.is_empty():
-        raise SystemExit(f"a question could not be read: {failed[0]}")
+        sys.exit(f"a question could not be read: {failed[0]}")
     scored = score_outputs(reads, queries, metric)
     return dict(scored.select(QUERY_ID, VALUE).rows())
 
 
-def take_out(cell: Cell, known: Mapping[str, float], resamples: int, seed: int = 0) -> Partial:
-    """tau of a cell and its partial tau, with what is known without passages held fixed."""
+def take_out(cell: Cell, known: Mapping[str, float], bootstrap: Bootstrap) -> Partial:
+    """The partial tau of a cell, with what is known without passages held fixed."""
     z = np.array([known[query_id] for query_id in cell.query_ids])
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    made = replicate(np.stack([cell.x, cell.y, z]), pairs, resamples=resamples, seed=seed)
-    rest, many = partial(*made.tau), partial(*made.taus)
-    tau = float(made.tau[0])
-    return Partial(tau, *_bounds(tau, made.taus[0]), float(rest), *_bounds(float(rest), many))
+    columns, pairs = (cell.x, cell.y, z), [(0, 1), (0, 2), (1, 2)]
+    enough = enough_to_resample([(columns[i], columns[j]) for i, j in pairs])
+    made = replicate(
+        np.stack(columns),
+        pairs,
+        resamples=bootstrap.resamples if enough else 0,
+        seed=bootstrap.seed,
+        threads=bootstrap.threads,
+    )
+    value = float(partial(*made.tau))
+    if not enough or np.isnan(value):
+        return Partial(value, float("nan"), float("nan"))
+    low, high, _ = interval(
+        value, partial(*made.taus), None, method="percentile", confidence=bootstrap.confidence
+    )
+    return Partial(value, low, high)
 
 
 def partial(xy: Floats, xz: Floats, yz: Floats) -> Floats:
@@ -120,16 +143,11 @@ def partial(xy: Floats, xz: Floats, yz: Floats) -> Floats:
     return np.where(np.isfinite(rest), rest, np.nan)
 
 
-def _bounds(estimate: float, replicates: Floats) -> tuple[float, float]:
-    if not np.isfinite(estimate) or not len(replicates):
-        return float("nan"), float("nan")
-    low, high, _ = interval(estimate, replicates, None, method="percentile", confidence=0.95)
-    return low, high
-
-
 def _text(value: float, low: float, high: float) -> str:
     if not np.isfinite(value):
         return "undefined"
+    if not np.isfinite(low):
+        return f"{value:.2f}, no interval"
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 

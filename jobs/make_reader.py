@@ -50,8 +50,8 @@ def make_reader(
 ) -> None:
     """Train the bundled Fusion-in-Decoder reader from scratch, on the bundled Wikipedia articles.
 
-    Makes a tokenizer and weights that can look things up, and trains in phases; the same command again goes on after
-    an interruption. The model is then in OUT/model, its curve in OUT/curve.json, what it can do in
+    Makes a tokenizer and weights that can look things up, and trains in phases; the same command again
+    goes on after an interruption. The model is then in OUT/model, its curve in OUT/curve.json, what it can do in
     OUT/ability.json, and the questions on held-out articles in OUT/questions.parquet.
 
     Parameters

@@ -51,8 +51,8 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     """Find the weights that a reader's name stands for.
 
     Args:
-        name: ``bundled``, ``bundled-fid``, a ``.gguf`` file, a local directory, or a Hugging Face id whose files are
-            in the local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5
+        name: ``bundled``, ``bundled-fid``, a ``.gguf`` file, a local directory, or a Hugging Face id
+            whose files are in the local cache. Nothing is downloaded. GGUF files and pickled or wrapped T5
             checkpoints are converted once; ``path`` is then a directory of the cache.
         required: whether a directory must have weights; one without them has a model's configuration
             and tokenizer, from which a model is made to be trained.

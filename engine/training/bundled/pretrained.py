@@ -20,7 +20,7 @@ def meanings(tokenizer: Any, dimensions: int) -> torch.Tensor:
         dimensions: how many, at most those of the encoder.
 
     Returns:
-        (tokens, dimensions); tokens in whose text the encoder finds nothing have zeros.
+        (tokens, dimensions); special tokens, and those in whose text the encoder finds nothing, have zeros.
 
     Raises:
         InputError: the bundled encoder is not installed.
@@ -40,13 +40,14 @@ def meanings(tokenizer: Any, dimensions: int) -> torch.Tensor:
         for name, weight in load_file(directory / "model.safetensors").items()
         if name.endswith(_EMBEDDINGS)
     )
+    special = set(tokenizer.all_special_ids)
     texts = [
         tokenizer.convert_tokens_to_string([one]).strip()
         for one in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     ]
     found = [
-        pieces.encode(text, add_special_tokens=False).ids if text and "<" not in text else []
-        for text in texts
+        [] if number in special else pieces.encode(text, add_special_tokens=False).ids
+        for number, text in enumerate(texts)
     ]
     rows = torch.stack(
         [embeddings[ids].mean(0) if ids else torch.zeros(embeddings.shape[1]) for ids in found]
