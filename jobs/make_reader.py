@@ -47,6 +47,7 @@ def make_reader(
     hours: float = 1.0,
     seed: int = SEED,
     pretrained: bool = False,
+    questions: int = QUESTIONS,
 ) -> None:
     """Train the bundled Fusion-in-Decoder reader from scratch, on the bundled Wikipedia articles.
 
@@ -66,9 +67,13 @@ def make_reader(
         Of weights, questions and their order.
     pretrained
         Tokens begin with what they mean to the bundled encoder, instead of random numbers.
+    questions
+        The most of each part that the end result is measured with; fewer end sooner.
     """
     if hours <= 0:
         raise InputError(None, None, f"--hours is {hours:g}", "use more than 0")
+    if questions < 1:
+        raise InputError(None, None, f"--questions is {questions}", "use at least 1")
     keeps(f"checkpoints are kept in {out}; run the same command again to go on from there")
     begun = time.perf_counter()
     text = in_parts(read_source(wikipedia_dump()))
@@ -79,7 +84,7 @@ def make_reader(
             make_start(text, SIZES[size], work, seed, pretrained=pretrained)
             os.replace(work, latest)
     curve: list[dict[str, object]] = []
-    examples = 0
+    examples = tokens = 0
     for phase in (one.scaled(hours) for one in PHASES):
         folder = folder_at(out / phase.name)
         with shown_progress(phase.name, "steps") as show:
@@ -87,16 +92,20 @@ def make_reader(
             def told(progress: Progress, steps: int, show: OnProgress = show) -> None:
                 show(progress.step, steps)
 
-            points = run_phase(phase, latest, text, folder, seed, told)
-        curve += [asdict(replace(one, examples=examples + one.examples)) for one in points]
+            trained = run_phase(phase, latest, text, folder, seed, told)
+        curve += [
+            asdict(replace(one, examples=examples + one.examples, tokens=tokens + one.tokens))
+            for one in trained.points
+        ]
         (out / "curve.json").write_text(json.dumps(curve, indent=2) + "\n", encoding="utf-8")
-        examples += phase.steps * phase.recipe.batch
+        examples += trained.examples
+        tokens += trained.tokens
         latest = out / phase.name / MODEL
         say(f"{phase.name}: {phase.steps} steps, {time.perf_counter() - begun:.0f} s so far")
     deliver(folder_at(latest.parent), out / MODEL)
     model = out / MODEL
-    found = {part: asdict(ability(model, text, part, QUESTIONS, seed)) for part in ("dev", "test")}
-    asked = made_queries(text.corpora["test"], QUESTIONS, seed).drop(GOLD)
+    found = {part: asdict(ability(model, text, part, questions, seed)) for part in ("dev", "test")}
+    asked = made_queries(text.corpora["test"], questions, seed).drop(GOLD)
     write_parquet(asked, out / "questions.parquet")
     (out / "ability.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     say(json.dumps(found, indent=2))

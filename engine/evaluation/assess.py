@@ -20,6 +20,7 @@ from engine.ranking.measures import comparable
 from engine.ranking.scores import Relevant
 from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
+from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.reads import UNNAMED
 from engine.statistics.comparison import PERMUTATION
 from engine.statistics.table import Statistics, analyse
@@ -245,6 +246,7 @@ def _read_notes(
         "[batch was|batches were] halved because memory ran out",
     )
     yield damaged_files(reading.costs for reading in readings.values())
+    yield _not_as_trained(readings, settings)
     yield _own_executor(readings)
     yield _behind_api(readings)
     yield from _own_readers(readings)
@@ -274,6 +276,17 @@ def damaged_files(costs: Iterable[ReadingCosts]) -> Note:
     first = f", {paths[0]}{' first' if len(paths) > 1 else ''}" if paths else ""
     what = f"damaged [file|files] of the read store [was|were] set aside and not used{first}"
     return count_note("damaged_store_files", len(paths), what, about=paths)
+
+
+def _not_as_trained(readings: Mapping[str, Reading], settings: Settings) -> Note:
+    """The reader that was trained as Fusion-in-Decoder, where it is given all passages in one prompt."""
+    named = [reading for reading in readings.values() if reading.spec.name == BUNDLED_FID]
+    kinds = {reading.ask.augmentation or settings.reader.augmentation for reading in named}
+    return Note(
+        "reader_not_as_trained",
+        int("in-prompt" in kinds),
+        f"{BUNDLED_FID} was trained to read as Fusion-in-Decoder, and read prompts: give `augmentation` fid",
+    )
 
 
 def _own_executor(readings: Mapping[str, Reading]) -> Note:

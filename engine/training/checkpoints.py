@@ -35,10 +35,14 @@ OnProgress = Callable[["Progress", int], None]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metric on the development queries after a step; step 0 is the start."""
+    """The metric on the development queries after a step; step 0 is the start.
+
+    ``tokens`` went through the encoder until then, without padding.
+    """
 
     step: int
     value: float
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Progress:
         precision: of the forward pass, as the recipe or the first worker's machine decided.
         step: steps done.
         losses: of each step, per target token.
+        tokens: that went through the encoder, without padding.
         evaluations: on the development queries, in their order.
         best: the step whose weights are kept: the latest whose metric no other exceeds, so that a metric that
             never leaves 0 does not bring the start back; 0 for the start.
@@ -65,6 +70,7 @@ class Progress:
     precision: str = ""
     step: int = 0
     losses: tuple[float, ...] = ()
+    tokens: int = 0
     evaluations: tuple[Evaluation, ...] = ()
     best: int = 0
     cuts: Cuts = field(default_factory=Cuts)

@@ -57,10 +57,18 @@ class Capacity:
 
 @dataclass(frozen=True)
 class Loss:
-    """The summed cross entropy of target tokens, and their number."""
+    """The summed cross entropy of target tokens, their number, and that of the encoder's tokens without padding."""
 
     total: float
     tokens: int
+    read: int
+
+
+class Learned(NamedTuple):
+    """Of a step of all workers: the loss per target token, and the encoder's tokens without padding."""
+
+    loss: float
+    read: int
 
 
 class Learner:
@@ -156,7 +164,11 @@ class Learner:
             try:
                 torch.manual_seed(seed)
                 totals = [self._forward_backward([examples[i] for i in batch]) for batch in batches]
-                return Loss(sum(totals), sum(len(example.target) for example in examples))
+                return Loss(
+                    sum(totals),
+                    sum(len(example.target) for example in examples),
+                    sum(map(len, (tokens for example in examples for tokens in example.inputs))),
+                )
             except (RuntimeError, MemoryError) as error:
                 if not batching.is_out_of_memory(error):
                     raise
@@ -165,8 +177,8 @@ class Learner:
             self.clear()
             self._halve(examples, batches, may_checkpoint=may_checkpoint)
 
-    def update(self, own: Loss, group: Group, *, rate: float, clip: float) -> float:
-        """Take a step with the gradients of all workers; the loss per target token.
+    def update(self, own: Loss, group: Group, *, rate: float, clip: float) -> Learned:
+        """Take a step with the gradients of all workers.
 
         Args:
             own: of this worker's examples, whose gradients were accumulated.
@@ -177,9 +189,10 @@ class Learner:
             InputError: the loss is not a number, in all workers alike; no step was taken.
         """
         gradients = [parameter.grad for parameter in self.parameters.values()]
-        sums = torch.tensor([own.total, own.tokens], dtype=torch.float32, device=self.device)
+        counts = [own.total, own.tokens, own.read]
+        sums = torch.tensor(counts, dtype=torch.float32, device=self.device)
         group.sum([*gradients, sums])
-        total, tokens = sums.tolist()
+        total, tokens, read = sums.tolist()
         if not math.isfinite(total):
             raise diverged("the loss")
         for gradient in gradients:
@@ -189,7 +202,7 @@ class Learner:
         self.optimizer.param_groups[0]["lr"] = rate
         self.optimizer.step()
         self.clear()
-        return float(total / tokens)
+        return Learned(total / tokens, int(read))
 
     def _cut(self, examples: Sequence[Example]) -> list[list[int]]:
         """Group places of examples into micro-batches, those with the most tokens first."""

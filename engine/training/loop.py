@@ -136,7 +136,7 @@ class Training:
         own = self.learner.accumulate(
             step.examples, seed, may_checkpoint=self.recipe.gradient_checkpointing is not False
         )
-        loss = self.learner.update(
+        learned = self.learner.update(
             own,
             self.group,
             rate=self.recipe.rate(step.step, self._steps),
@@ -148,7 +148,8 @@ class Training:
             step=step.step,
             # Of the last step of all, whose weights are kept where nothing measures them.
             best=progress.best if self.measure else step.step,
-            losses=(*progress.losses, loss),
+            losses=(*progress.losses, learned.loss),
+            tokens=progress.tokens + learned.read,
             cuts=cuts,
             seconds=time.monotonic() - begun,
         )
@@ -161,7 +162,10 @@ class Training:
         before = progress.best_value
         return replace(
             progress,
-            evaluations=(*progress.evaluations, Evaluation(progress.step, value)),
+            evaluations=(
+                *progress.evaluations,
+                Evaluation(progress.step, value, progress.tokens),
+            ),
             best=progress.step if before is None or value >= before else progress.best,
             seconds=time.monotonic() - begun,
         )

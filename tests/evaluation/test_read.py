@@ -267,6 +267,15 @@ def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
     assert amount(result, "own_executor") == 0
 
 
+def test_the_fusion_in_decoder_reader_is_not_given_prompts_without_a_note(tmp_path):
+    common = {"k": 3, "resamples": 0, "measures": "P@3", "annotators": ("erag",)}
+    for augmentation, expected in (("in-prompt", 1), ("fid", 0)):
+        settings = Settings.of(**common, reader="bundled-fid", augmentation=augmentation)
+        executor = ScriptedReader(lambda text: "nothing")
+        result = evaluate(inputs(), settings, store=tmp_path, executor=executor)
+        assert amount(result, "reader_not_as_trained") == expected
+
+
 def test_a_study_keeps_the_reads_of_executors_apart_too(tmp_path):
     conditions = vary(Settings.of(k=3, resamples=0, measures="P@3"), Sweep(k_sweep=(1, 3)))
     first, second = ScriptedReader(say_last), ScriptedReader(say_last)

@@ -102,8 +102,9 @@ def test_a_step_divides_by_the_tokens_of_all_and_clips(learner):
     learner.optimizer.register_step_pre_hook(
         lambda *_: seen.append({n: p.grad.clone() for n, p in learner.parameters.items()})
     )
-    value = learner.update(own, Alone(), rate=1e-2, clip=0.5)
+    value, tokens = learner.update(own, Alone(), rate=1e-2, clip=0.5)
     assert value == pytest.approx(loss.total / loss.tokens)
+    assert tokens == sum(len(one) for example in EXAMPLES for one in example.inputs)
     (given,) = seen
     norm = torch.linalg.vector_norm(torch.stack([g.norm() for g in found.values()])) / loss.tokens
     assert norm > 0.5
@@ -116,7 +117,7 @@ def test_a_step_divides_by_the_tokens_of_all_and_clips(learner):
 def test_a_loss_that_is_not_a_number_ends_the_training(start, learner):
     before = {name: one.detach().clone() for name, one in learner.parameters.items()}
     with pytest.raises(InputError, match="the loss .* is not a number any more; .*`learning_rate`"):
-        learner.update(Loss(float("nan"), 4), Alone(), rate=1e-2, clip=1.0)
+        learner.update(Loss(float("nan"), 4, 8), Alone(), rate=1e-2, clip=1.0)
     assert all(torch.equal(one, before[name]) for name, one in learner.parameters.items())
     with torch.no_grad():
         learner.parameters["shared.weight"].fill_(float("nan"))

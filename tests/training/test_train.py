@@ -49,6 +49,10 @@ def test_a_tiny_reader_learns_facts_from_nothing(start, tmp_path):
     )
     values = [one.value for one in progress.evaluations]
     assert [one.step for one in progress.evaluations] == [0, 20, 40, 60, 80, 100]
+    tokens = [one.tokens for one in progress.evaluations]
+    assert tokens[0] == 0
+    assert sorted(set(tokens)) == tokens
+    assert progress.tokens == tokens[-1]
     assert values[0] == 0.0
     assert max(values) > 0.9
     assert told == [(step, 100) for step in range(101)]

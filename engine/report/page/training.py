@@ -118,11 +118,12 @@ def _grid(summary: Mapping[str, Any]) -> Grid:
         since = losses[before : one["step"]]
         mean = f"{sum(since) / len(since):.4f}" if since else ""
         kept = "kept" * (one["step"] == summary["best"]["step"])
-        rows.append([f"{one['step']:,}", f"{one['value']:.4f}", mean, kept])
+        rows.append([f"{one['step']:,}", f"{one['tokens']:,}", f"{one['value']:.4f}", mean, kept])
         before = one["step"]
     return Grid(
         "evaluations",
-        "The loss is the mean over the steps since the evaluation before.",
-        ["step", summary["configuration"]["metric"], "loss", ""],
+        "The loss is the mean over the steps since the evaluation before. Tokens are those of the encoder's inputs "
+        "until then.",
+        ["step", "tokens", summary["configuration"]["metric"], "loss", ""],
         rows,
     )

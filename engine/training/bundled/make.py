@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -172,18 +172,28 @@ class Point:
         phase: its name.
         step: of the phase.
         examples: of all phases until then.
+        tokens: of the encoder, of all phases until then, without padding.
         dev: exact match on made-up questions of the development articles, each with its passage alone.
     """
 
     phase: str
     step: int
     examples: int
+    tokens: int
     dev: float
+
+
+class Trained(NamedTuple):
+    """What a phase came to: its evaluations, and all its examples and encoder tokens."""
+
+    points: list[Point]
+    examples: int
+    tokens: int
 
 
 def run_phase(
     phase: Phase, start: Path, text: Text, folder: Folder, seed: int, on_progress: OnProgress
-) -> list[Point]:
+) -> Trained:
     """Train from a directory on; the model is then in the folder, and ``fetch_model`` takes it from there.
 
     What is kept is the model that answers the most questions on the development articles; or, of a phase
@@ -198,7 +208,7 @@ def run_phase(
         on_progress: told after each step.
 
     Returns:
-        The evaluations of the phase, with the examples of this phase alone.
+        The evaluations of the phase, with the examples and tokens of this phase alone, and all of these.
     """
     every = max(1, -(-phase.steps // _EVALUATIONS))
     recipe = replace(phase.recipe, seed=seed, evaluate_every=every)
@@ -211,10 +221,11 @@ def run_phase(
     asks = phase.drills is None or phase.drills.keys() & {"short", "passage"}
     plan = Plan(begin, recipe, examples, _development(text, seed) if asks else None)
     progress = train(plan, folder, on_progress=on_progress)
-    return [
-        Point(phase.name, one.step, one.step * recipe.batch, one.value)
+    points = [
+        Point(phase.name, one.step, one.step * recipe.batch, one.tokens, one.value)
         for one in progress.evaluations
     ]
+    return Trained(points, phase.steps * recipe.batch, progress.tokens)
 
 
 def _development(text: Text, seed: int) -> Readings:

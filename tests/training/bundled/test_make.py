@@ -87,7 +87,11 @@ def test_the_phases_follow_each_other_and_say_what_the_reader_can_do(text, tmp_p
     for phase in PHASES:
         folder = folder_at(tmp_path / phase.name)
         short = replace(phase, steps=2, recipe=replace(phase.recipe, batch=2))
-        points = run_phase(short, latest, text, folder, 0, lambda progress, steps: None)
+        trained = run_phase(short, latest, text, folder, 0, lambda progress, steps: None)
+        points = trained.points
+        assert trained.examples == 4
+        assert all(point.tokens <= trained.tokens for point in points)
+        assert trained.tokens > 0
         # Spans ask nothing that could be evaluated.
         assert [point.step for point in points] == ([] if phase.name == "spans" else [0, 1, 2])
         latest = tmp_path / phase.name / "model"

@@ -1,0 +1,223 @@
+"""Every read of an evaluation, by the engine as an evaluation reads and by vLLM: reads a second.
+
+    python -m benchmarks.whole_evaluation [--data DIR] [--queries 454] [--k 10] [--vllm PYTHON] [--full]
+        [--rounds 1] [--dtype float32] [--json FILE]
+
+What ``benchmarks.throughput`` leaves out: several queries list the same passage, whole lists are read beside
+single passages, and eRAG's single reads end when exact match is decided. BM25 lists ``k`` passages for each of
+the first queries; the bundled reader reads each alone and each list at once. The sides:
+
+- the engine as ``erag evaluate`` runs it: a pool on Ray, units of reads that begin alike, reads that end early;
+- with ``--full``, the same with every read in full, as an evaluation reads that wants outputs;
+- vLLM, where ``--vllm`` names an interpreter that has it: all prompts in one call, in the order of the engine's
+  plan, with prefix caching, in full. It cannot end a read by its references.
+
+Starting and loading are not part of the time. The sides read in turn, as often as asked, each time in new processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+from transformers.utils import logging
+
+from benchmarks._harness import Line, Timing, make_parser, write_report
+from benchmarks.throughput import apart, timed, vllm
+from engine.machine import cluster
+from engine.machine.pool import PoolSettings
+from engine.reading.decided import with_references
+from engine.reading.plan import INPUTS, SIZE, cut_units, longest_first, missing_reads, wanted_reads
+from engine.reading.protocol import ReaderSpec
+from engine.reading.readers import specify
+from engine.reading.reads import executor_for, input_sizes, unit_tokens
+from engine.reading.store import NOTHING
+from engine.retrieval.bm25 import build_index, search
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import questions, wikipedia_dump
+from engine.sources.passages.cut import passages
+from engine.sources.passages.read import read_corpus
+from engine.sources.queries.read import read_queries
+from engine.tables import DOC_ID, DOC_IDS, QUERY_ID
+
+EARLY, FULL, VLLM = "engine", "engine, every read in full", "vLLM"
+
+
+class Evaluation(NamedTuple):
+    """What is read: queries, their passages, and the lists, single passages first of each query."""
+
+    queries: pl.DataFrame
+    corpus: pl.DataFrame
+    lists: pl.DataFrame
+
+
+def evaluation(data: Path | None, count: int, k: int) -> Evaluation:
+    """The first queries with single passages and whole lists, as BM25 finds them."""
+    if data is None:
+        corpus = passages(read_source(wikipedia_dump()))
+        queries = read_queries(questions("short-answer"))
+    else:
+        corpus = read_corpus(data / "corpus.jsonl")
+        queries = read_queries(data / "queries.jsonl")
+    queries = queries.head(count)
+    with tempfile.TemporaryDirectory() as folder:
+        build_index(corpus, folder)
+        run = search(folder, queries, k=k)
+    single = run.select(QUERY_ID, pl.concat_list(DOC_ID).alias(DOC_IDS))
+    whole = run.group_by(QUERY_ID, maintain_order=True).agg(pl.col(DOC_ID).alias(DOC_IDS))
+    return Evaluation(queries, corpus, pl.concat([single, whole]))
+
+
+def planned(what: Evaluation, spec: ReaderSpec, prompt: Any, *, early: bool) -> pl.DataFrame:
+    """The plan of the reads; those of single passages end when they are decided, if asked."""
+    wanted = wanted_reads(
+        what.lists, what.queries, what.corpus, prompt=prompt, fingerprint=spec.fingerprint
+    )
+    if early:
+        wanted = with_references(wanted, what.lists[DOC_IDS].list.len() > 1, what.queries, "em")
+    missing = missing_reads(wanted, NOTHING.reads)
+    sizes = input_sizes(spec, missing[INPUTS].to_list())
+    return longest_first(missing, sizes, lead=len(spec.shared_prefix))
+
+
+class Reading(NamedTuple):
+    """Seconds of reading, outputs in the order of the plan, and tokens: of prompts, and computed of them."""
+
+    seconds: float
+    outputs: list[str]
+    prompt_tokens: int
+    computed_tokens: int
+    early: int
+
+
+def read(plan: pl.DataFrame, spec: ReaderSpec) -> Reading:
+    """Read a plan as an evaluation does: on the default pool, in its units."""
+    run, actors, gpu = executor_for(PoolSettings(), plan, [spec])
+    units = cut_units(
+        plan, unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=gpu), actors=actors
+    )
+    results = []
+
+    def kept() -> Any:
+        for result in run(plan, units, [spec]):
+            results.append(result)
+            yield result
+
+    _, seconds, done = timed(kept())
+    if done != plan.height:
+        raise SystemExit(f"{plan.height - done} reads were lost")
+    outputs = [""] * plan.height
+    for result in results:
+        unit = result.unit
+        outputs[unit.offset : unit.offset + unit.length] = [one.output for one in result.outputs]
+    # The next side needs the memory and the processors.
+    cluster.stop_ray()
+    found = [one for result in results for one in result.outputs]
+    return Reading(
+        seconds,
+        outputs,
+        sum(one.prompt_tokens for one in found),
+        sum(result.computed_tokens for result in results),
+        sum(one.decided for one in found),
+    )
+
+
+def read_on_vllm(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
+    """Read all prompts in one call, by an interpreter that has vLLM."""
+    spec = replace(spec, threads=spec.threads or len(os.sched_getaffinity(0)))
+    peer = vllm(python, spec, prompts, 1)
+    computed = peer["prompt_tokens"] - peer["cached_tokens"]
+    return Reading(peer["seconds"][0], peer["outputs"], peer["prompt_tokens"], computed, 0)
+
+
+def main(options: Sequence[str] | None = None) -> None:
+    parser = make_parser(__doc__, rounds=1, quick={"queries": 2, "k": 2})
+    parser.add_argument("--data", type=Path, help="with queries.jsonl and corpus.jsonl")
+    parser.add_argument("--queries", type=int, default=454)
+    parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--full", action="store_true", help="the engine reads in full, too")
+    parser.add_argument("--vllm", help="an interpreter that has vLLM")
+    arguments = parser.parse_args(options)
+    logging.disable_progress_bar()
+    spec, prompt = specify(
+        "bundled", augmentation="in-prompt", task="short-answer", dtype=arguments.dtype
+    )
+    spec = replace(spec, metric="em")
+    what = evaluation(arguments.data, arguments.queries, arguments.k)
+    plans = {EARLY: planned(what, spec, prompt, early=True)}
+    if arguments.full:
+        plans[FULL] = planned(what, spec, prompt, early=False)
+    timings, readings = time_sides(plans, spec, arguments)
+    show(plans[EARLY], timings, readings, spec, arguments)
+
+
+def time_sides(
+    plans: Mapping[str, pl.DataFrame], spec: ReaderSpec, arguments: argparse.Namespace
+) -> tuple[dict[str, Timing], dict[str, Reading]]:
+    """Seconds of each side, and what it read in the last round."""
+    sides: dict[str, Callable[[], Reading]] = {
+        name: partial(read, plan, spec) for name, plan in plans.items()
+    }
+    if arguments.vllm:
+        prompts = ["".join(pieces) for pieces in plans[EARLY][INPUTS].to_list()]
+        sides[VLLM] = partial(read_on_vllm, arguments.vllm, prompts, spec)
+    timings = {name: Timing([], None) for name in sides}
+    readings: dict[str, Reading] = {}
+    for _ in range(arguments.rounds):
+        for name, side in sides.items():
+            readings[name] = side()
+            timings[name].seconds.append(readings[name].seconds)
+            print(f"{name}: {readings[name].seconds:.1f} s", flush=True)
+    return timings, readings
+
+
+def show(
+    plan: pl.DataFrame,
+    timings: dict[str, Timing],
+    readings: dict[str, Reading],
+    spec: ReaderSpec,
+    arguments: argparse.Namespace,
+) -> None:
+    """Print reads a second, tokens and outputs that differ; write the report."""
+    reads = plan.height
+    single = int((plan[DOC_IDS].list.len() == 1).sum())
+    print(f"{single} reads of single passages and {reads - single} of whole lists, in {spec.dtype}")
+    print(f"{'':28}{'reads/s':>8}{'tokens of prompts':>19}{'computed':>12}{'early':>8}")
+    for name, reading in readings.items():
+        print(
+            f"{name:28}{reads / timings[name].best:8.2f}{reading.prompt_tokens:19,}"
+            f"{reading.computed_tokens:12,}{reading.early:8,}"
+        )
+    page = []
+    for name in (name for name in readings if name != VLLM):
+        if VLLM in readings:
+            ratio = timings[VLLM].over(timings[name])
+            page.append(Line(f"reads/s: {name} to {VLLM}", str(ratio), "1.2"))
+    for line in page:
+        print(f"{line.what}: {line.figure}")
+    if {FULL, VLLM} <= readings.keys():
+        differ = apart(readings[FULL].outputs, readings[VLLM].outputs)
+        print(f"outputs in full that differ between the engine and vLLM: {differ:.1%}")
+    page.append(Line(f"reads/s: {EARLY}", f"{reads / timings[EARLY].best:.2f}"))
+    figures = {
+        "dtype": spec.dtype,
+        "single": single,
+        "lists": reads - single,
+        "sides": {
+            name: reading._replace(outputs=[])._asdict() | {"seconds": timings[name].seconds}
+            for name, reading in readings.items()
+        },
+    }
+    write_report(arguments, ("torch", "transformers", "ray"), figures, page)
+
+
+if __name__ == "__main__":
+    main()
