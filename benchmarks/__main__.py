@@ -31,6 +31,7 @@ NAMES = (
     "planner",
     "peers",
     "throughput",
+    "whole_evaluation",
     "fid",
     "decided",
     "scaling",
