@@ -81,7 +81,9 @@ def doctor() -> None:
 def _cpu() -> str:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     dtype = device.best_dtype()
-    return f"{count} CPUs; readers run in {dtype} by default"
+    steady = dtype != "bfloat16" or device.machine_has_gpu() or device.bf16_rows_are_steady()
+    changing = "" if steady else ", in which AMX lets an output change with its batch"
+    return f"{count} CPUs; readers run in {dtype} by default{changing}"
 
 
 def _shared_memory() -> str:

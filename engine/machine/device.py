@@ -98,19 +98,41 @@ def has_bf16_arithmetic() -> bool:
     Source: oneDNN's guide, "CPU Dispatcher Control", and the kernels that torch 2.13 names with
     ``ONEDNN_VERBOSE=1``.
     """
-    # oneDNN reads the older name where the newer one is not set, and no value's case.
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
-    if limit.lower() in _WITHOUT_BF16:
+    if _onednn_limit() in _WITHOUT_BF16:
         return False
     words = {word for line in _processor("flags") for word in line.split()}
     return not words.isdisjoint(_BF16_FLAGS)
 
 
+def bf16_rows_are_steady() -> bool:
+    """Whether oneDNN gives the same rows of a product of bf16 however many rows there are.
+
+    With AVX512-BF16 it does, from two rows on; with AMX some rows round otherwise: among those of 1,024, the rows of
+    33 to 512 by 576 x 576 weights (measured with torch 2.13). ``ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16`` keeps
+    oneDNN, and this, from AMX.
+    """
+    if not has_bf16_arithmetic():
+        return False
+    words = {word for line in _processor("flags") for word in line.split()}
+    return _AMX not in words or _onednn_limit() in _WITHOUT_AMX
+
+
+def _onednn_limit() -> str:
+    # oneDNN reads the older name where the newer one is not set, and no value's case.
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    return limit.lower()
+
+
 # Flags of processors that multiply in bf16.
-_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
+_AMX = "amx_bf16"
+_BF16_FLAGS = frozenset({"avx512_bf16", _AMX})
 # Values of ONEDNN_MAX_CPU_ISA that leave oneDNN none of these; a value that it does not know limits nothing.
 _WITHOUT_BF16 = frozenset(
     {"sse41", "avx", "avx2", "avx2_vnni", "avx2_vnni_2", "avx512_core", "avx512_core_vnni"}
+)
+# Values that leave it AVX512-BF16, and not AMX.
+_WITHOUT_AMX = frozenset(
+    {"avx512_core_bf16", "avx512_core_fp16", "avx10_1_512", "avx10_2", "avx10_2_512"}
 )
 
 

@@ -37,6 +37,12 @@ DEPENDENT = (
     "tests/jobs/test_demo.py",
 )
 
+# Tests of what holds in bf16 without AMX.
+STEADY = (
+    "tests/reading/models/test_causal.py",
+    "tests/reading/models/test_encoder_decoder.py",
+)
+
 
 @pytest.fixture
 def without_limit(monkeypatch):
@@ -103,6 +109,58 @@ def test_onednn_has_bf16_arithmetic_where_the_engine_says_so(limit, expected):
     )
     kernels = [line for line in done.stdout.splitlines() if ",exec,cpu,matmul," in line]
     assert any("avx512_core_bf16" in line or "amx" in line for line in kernels) is expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit", "expected"),
+    [
+        ("avx512_bf16", "", True),
+        ("avx512_bf16", "AVX512_CORE_AMX", True),
+        ("avx512_bf16", "AVX512_CORE", False),
+        ("avx512_bf16 amx_bf16", "", False),
+        ("avx512_bf16 amx_bf16", "ALL", False),
+        ("avx512_bf16 amx_bf16", "AVX512_CORE_AMX", False),
+        ("avx512_bf16 amx_bf16", "avx512_core_bf16", True),
+        ("avx512_bf16 amx_bf16", "AVX10_1_512", True),
+        ("", "", False),
+    ],
+)
+def test_rows_of_bf16_are_not_steady_with_amx(monkeypatch, without_limit, flags, limit, expected):
+    has_flags(monkeypatch, flags)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert device.bf16_rows_are_steady() is expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not device.has_bf16_arithmetic() or device.bf16_rows_are_steady(), reason="has no AMX"
+)
+@pytest.mark.parametrize("limit", ["", "AVX512_CORE_BF16", "AVX512_CORE_AMX", "AVX10_1_512", "ALL"])
+def test_onednn_has_amx_where_the_engine_says_so(monkeypatch, limit):
+    """By the kernel that oneDNN names for a product of bf16."""
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    product = "import torch; a = torch.ones(64, 64).bfloat16(); torch.nn.functional.linear(a, a)"
+    environment = os.environ | {"ONEDNN_VERBOSE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", product], env=environment, capture_output=True, text=True, check=True
+    )
+    kernels = [line for line in done.stdout.splitlines() if ",exec,cpu,matmul," in line]
+    assert kernels
+    assert any("amx" in line for line in kernels) is not device.bf16_rows_are_steady()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not device.has_bf16_arithmetic() or device.bf16_rows_are_steady(), reason="has no AMX"
+)
+def test_with_amx_taken_away_no_output_depends_on_the_batch():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rs", "-k", "bit or batch", *STEADY],
+        cwd=ROOT, env=os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "product can depend on its number of rows" not in done.stdout
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Packed sequences in turn, as a CPU does it: no padding, and bits that depend on the sequence alone.
 
-Outputs do not depend on how the work is cut. In bf16 this is claimed for a CPU with bf16 arithmetic only
-(``machine.device.has_bf16_arithmetic``). There it holds to the bit: matrix products give the same rows
+Outputs do not depend on how the work is cut. In bf16 this is claimed for a CPU with AVX512-BF16 and without AMX
+only (``machine.device.bf16_rows_are_steady``). There it holds to the bit: matrix products give the same rows
 however many there are, from two on, and attention written out as two products around a softmax gives the
 same rows however queries are cut, up to some 900 tokens (both measured on oneDNN with AVX512-BF16, as is
 that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,

@@ -3,9 +3,9 @@
 ``generate`` pads its batches, projects the encoder's states to cross-attention keys and values anew
 in every call, and gives outputs that depend on the batch in bf16. Here texts stand end to end in one
 matrix, and the decoder starts from what was kept of its inputs. Outputs then depend on the batch only
-where the rows of a matrix product do: in bf16 on a CPU without bf16 arithmetic
-(``machine.device.has_bf16_arithmetic``), where fp32 is the default. With AVX-512 alone, oneDNN sums
-products of one to three rows in another order than larger ones. Layer norms, feed-forward layers and
+where the rows of a matrix product do: in bf16 on a CPU with AMX, or without bf16 arithmetic, where fp32 is
+the default (``machine.device.bf16_rows_are_steady``). With AVX-512 alone, oneDNN sums products of one to
+three rows in another order than larger ones. Layer norms, feed-forward layers and
 position biases are the modules' own, so that T5, Flan-T5, mT5, UMT5 and the T5 of Fusion-in-Decoder's
 own checkpoints (``fid_t5``) need no special cases.
 """

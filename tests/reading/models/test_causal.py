@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engine.reading.models.causal import CausalReader
 from engine.reading.prompting.prompts import default_prompt
-from tests.conftest import needs_bf16_arithmetic
+from tests.conftest import needs_steady_bf16
 
 PASSAGES = [
     ("Aruba", "Aruba lies in the southern Caribbean Sea. Its capital is Oranjestad."),
@@ -143,7 +143,7 @@ def test_pieces_are_one_prompt_and_what_precedes_the_last_is_shared(spec, prompt
     assert reader.read(cut) == reader.read(whole)
 
 
-@needs_bf16_arithmetic
+@needs_steady_bf16
 def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundled_spec):
     spec = replace(bundled_spec, dtype="bfloat16", choices=(" Yes", " No"))
     prompt = default_prompt("short-answer", "causal", "in-prompt")
