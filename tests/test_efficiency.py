@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -151,6 +152,25 @@ def test_predicted_seconds_follow_the_cells_that_are_done():
     plain = replace(CELL, way="generate-sdpa")
     pace.add(plain, predict.work(plain, HERE))
     assert pace.seconds(other) == pytest.approx(3 * before)
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(1.0, 3), (8.0, 2), (15.0, 1), (25.0, 1)], ids=str)
+def test_long_rounds_are_fewer_and_a_first_one_that_is_very_long_counts(
+    seconds, rounds, monkeypatch
+):
+    from benchmarks.efficiency import cell
+
+    now, calls = [0.0], []
+    monkeypatch.setattr(cell, "in_turn", partial(cell.in_turn, clock=lambda: now[0]))
+
+    def read(name):
+        calls.append(name)
+        now[0] += seconds
+
+    timings = cell.timed({name: partial(read, name) for name in ("erag", "end-to-end")}, 3)
+    assert [timing.seconds for timing in timings.values()] == [[seconds] * rounds] * 2
+    # The one that warms up is not among them, but for the longest.
+    assert len(calls) == 2 * (rounds + (2 * seconds <= predict.ENOUGH))
 
 
 def test_exponents_are_those_of_a_power_law():

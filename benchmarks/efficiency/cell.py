@@ -7,7 +7,7 @@ read: on a GPU by the allocator (allocated and reserved), on a CPU by the reside
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from benchmarks._harness import in_turn
+from benchmarks._harness import Timing, in_turn
 from benchmarks.efficiency import predict
 from benchmarks.efficiency import savings as savings
 from benchmarks.efficiency.generate import Generate
@@ -124,15 +124,15 @@ def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
         busy[method].append(time.process_time() - start)
         return outputs
 
-    sides = {str(method): partial(read, method) for method in methods}
-    in_turn(sides, 1)
-    timings = in_turn(sides, conditions.rounds)
+    side.read([own.singles[-1]])
+    timings = timed({str(method): partial(read, method) for method in methods}, conditions.rounds)
+    rounds = len(timings["erag"].seconds)
     on_cpu = side.device.type == "cpu"
     return {
         "queries": len(own.lists),
         "seconds": {method: timing.seconds for method, timing in timings.items()},
         # Of all threads: on a machine that others use, steadier than seconds. A GPU's work is not in it.
-        "cpu_seconds": {m: own[-conditions.rounds :] for m, own in busy.items() if on_cpu},
+        "cpu_seconds": {m: own[-rounds:] for m, own in busy.items() if on_cpu},
         "tokens": {m: _tokens(timing.result) for m, timing in timings.items()},
         "output_tokens": {
             m: sum(output.output_tokens for output in timing.result)
@@ -141,6 +141,18 @@ def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
         "batch": rows,
         "peak_of_process": device.peak_memory(side.device),
     }
+
+
+def timed(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
+    """The rounds of a cell, after one that warms up: at most so many, and none beyond ``predict.ENOUGH``.
+
+    A first round that takes so long by itself counts: next to it, what warming up costs is nothing.
+    """
+    first = in_turn(sides, 1)
+    took = sum(timing.seconds[0] for timing in first.values())
+    if took > predict.ENOUGH:
+        return first
+    return in_turn(sides, max(1, min(rounds, int(predict.ENOUGH // took))))
 
 
 def _tokens(outputs: Iterable[ReadOutput]) -> int:
@@ -165,7 +177,8 @@ def _peaks(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
     peaks: list[int] = []
     reserved: list[int] = []
     # The first is the peak of the cell: tables of positions that are made once stay where they are.
-    for _ in range(conditions.rounds):
+    start = time.perf_counter()
+    while len(peaks) < conditions.rounds and time.perf_counter() - start < predict.ENOUGH_PEAKS:
         held = torch.cuda.memory_reserved() if gpu else 0
         rise = device.peak_above(side.device, read)
         if rise is None:
