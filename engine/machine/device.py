@@ -67,8 +67,8 @@ def _torch_has_gpu() -> bool:
 
 
 def best_dtype() -> Dtype:
-    """The fastest precision of this machine: bf16 where it has bf16 arithmetic; else fp16 on a GPU
-    and fp32 on a CPU.
+    """The fastest precision of this machine: bf16 where it has bf16 arithmetic that is fast; else fp16 on a
+    GPU and fp32 on a CPU.
 
     On a cluster this is the driver's machine: where only the workers have GPUs, specify the ``dtype``.
     """
@@ -78,7 +78,7 @@ def best_dtype() -> Dtype:
         if torch.cuda.is_available():
             fast = torch.cuda.is_bf16_supported(including_emulation=False)
             return "bfloat16" if fast else "float16"
-    return "bfloat16" if has_bf16_arithmetic() else "float32"
+    return "bfloat16" if has_fast_bf16() else "float32"
 
 
 def reads_on_vllm() -> bool:
@@ -100,8 +100,22 @@ def has_bf16_arithmetic() -> bool:
     """
     if _onednn_limit() in _WITHOUT_BF16:
         return False
-    words = {word for line in _processor("flags") for word in line.split()}
-    return not words.isdisjoint(_BF16_FLAGS)
+    return not _flags().isdisjoint(_BF16_FLAGS)
+
+
+def has_fast_bf16() -> bool:
+    """Whether matrix products of bf16 are faster than those of fp32 on this CPU.
+
+    They are wherever the arithmetic is there, but for processors of Intel's that have AMX (which those with
+    AVX512-FP16 do) and may not use it, as where a virtual machine hides it: what is left to them multiplies
+    bf16 at half the rate of fp32 (75 and 145 GFLOP/s a core, an Emerald Rapids; on AMD's AVX512-BF16 it is
+    about twice that of fp32).
+    """
+    if not has_bf16_arithmetic():
+        return False
+    words = _flags()
+    made_for_amx = "GenuineIntel" in _processor("vendor_id") and "avx512_fp16" in words
+    return not made_for_amx or (_AMX in words and _onednn_limit() not in _WITHOUT_AMX)
 
 
 def bf16_rows_are_steady() -> bool:
@@ -113,8 +127,7 @@ def bf16_rows_are_steady() -> bool:
     """
     if not has_bf16_arithmetic():
         return False
-    words = {word for line in _processor("flags") for word in line.split()}
-    return _AMX not in words or _onednn_limit() in _WITHOUT_AMX
+    return _AMX not in _flags() or _onednn_limit() in _WITHOUT_AMX
 
 
 def _onednn_limit() -> str:
@@ -134,6 +147,11 @@ _WITHOUT_BF16 = frozenset(
 _WITHOUT_AMX = frozenset(
     {"avx512_core_bf16", "avx512_core_fp16", "avx10_1_512", "avx10_2", "avx10_2_512"}
 )
+
+
+def _flags() -> set[str]:
+    """What this machine's processors can do, in Linux's words."""
+    return {word for line in _processor("flags") for word in line.split()}
 
 
 def _processor(name: str) -> list[str]:

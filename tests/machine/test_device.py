@@ -51,9 +51,10 @@ def without_limit(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def has_flags(monkeypatch, flags):
+def has_flags(monkeypatch, flags, vendor="AuthenticAMD"):
     """Two processors with these flags, beside what all have."""
-    words = {"flags": [f"fpu avx2 avx512f avx512_vnni {flags} sse2"] * 2}
+    all_flags = f"fpu avx2 avx512f avx512_vnni {flags} sse2"
+    words = {"flags": [all_flags] * 2, "vendor_id": [vendor] * 2}
     monkeypatch.setattr(device, "_processor", lambda name: words.get(name, []))
 
 
@@ -71,6 +72,26 @@ def test_bf16_is_the_default_where_the_processor_has_its_arithmetic(
 ):
     has_flags(monkeypatch, flags)
     assert device.has_bf16_arithmetic() == (dtype == "bfloat16")
+    assert device.best_dtype() == dtype
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "limit", "dtype"),
+    [
+        ("GenuineIntel", "avx512_bf16 avx512_fp16", "", "float32"),
+        ("GenuineIntel", "avx512_bf16 avx512_fp16 amx_bf16", "", "bfloat16"),
+        ("GenuineIntel", "avx512_bf16 avx512_fp16 amx_bf16", "AVX512_CORE_BF16", "float32"),
+        ("GenuineIntel", "avx512_bf16 avx512_fp16 amx_bf16", "AVX512_CORE_AMX", "bfloat16"),
+        ("GenuineIntel", "avx512_bf16", "", "bfloat16"),  # Cooper Lake
+        ("AuthenticAMD", "avx512_bf16 avx512_fp16", "", "bfloat16"),
+    ],
+)
+def test_bf16_is_no_default_where_amx_is_hidden_from_who_was_made_for_it(
+    monkeypatch, without_limit, vendor, flags, limit, dtype
+):
+    has_flags(monkeypatch, flags, vendor=vendor)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+    assert device.has_bf16_arithmetic()
     assert device.best_dtype() == dtype
 
 
