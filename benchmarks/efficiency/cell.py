@@ -125,7 +125,11 @@ def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
         return outputs
 
     side.read([own.singles[-1]])
-    timings = timed({str(method): partial(read, method) for method in methods}, conditions.rounds)
+    timings = timed(
+        {str(method): partial(read, method) for method in methods},
+        conditions.rounds,
+        enough=predict.enough(cell),
+    )
     rounds = len(timings["erag"].seconds)
     on_cpu = side.device.type == "cpu"
     return {
@@ -143,16 +147,18 @@ def _times(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
     }
 
 
-def timed(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Timing]:
-    """The rounds of a cell, after one that warms up: at most so many, and none beyond ``predict.ENOUGH``.
+def timed(
+    sides: Mapping[str, Callable[[], Any]], rounds: int, *, enough: float
+) -> dict[str, Timing]:
+    """The rounds of a cell, after one that warms up: at most so many, and none beyond ``enough`` seconds.
 
     A first round that takes so long by itself counts: next to it, what warming up costs is nothing.
     """
     first = in_turn(sides, 1)
     took = sum(timing.seconds[0] for timing in first.values())
-    if took > predict.ENOUGH:
+    if took > enough:
         return first
-    return in_turn(sides, max(1, min(rounds, int(predict.ENOUGH // took))))
+    return in_turn(sides, max(1, min(rounds, int(enough // took))))
 
 
 def _tokens(outputs: Iterable[ReadOutput]) -> int:
@@ -179,6 +185,8 @@ def _peaks(cell: Cell, conditions: Conditions, side: Side, own: Sample) -> dict[
     # The first is the peak of the cell: tables of positions that are made once stay where they are.
     start = time.perf_counter()
     while len(peaks) < conditions.rounds and time.perf_counter() - start < predict.ENOUGH_PEAKS:
+        if gpu:
+            torch.cuda.empty_cache()  # what ``peak_above`` begins with, too
         held = torch.cuda.memory_reserved() if gpu else 0
         rise = device.peak_above(side.device, read)
         if rise is None:

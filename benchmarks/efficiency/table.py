@@ -116,7 +116,7 @@ def _mebibytes(value: int | None) -> str:
 def _costs(results: Results, times: Sequence[Cell]) -> Grid:
     caption = (
         "Seconds a query, and MiB above the loaded model. Time: the median of the ratios of pairs of "
-        "rounds, and their range; CPU: the ratio of the time of all threads, which other work on the machine "
+        "rounds, their range, and how many they are (a pair of rounds that takes long is the only one); CPU: the ratio of the time of all threads, which other work on the machine "
         "disturbs less. Memory of a query: the list in one read against its k passages in one "
         "batch; of a document: the list against one passage."
     )
@@ -143,7 +143,7 @@ def _cost_row(cell: Cell, times: Times, peaks: Peaks) -> list[str]:
         str(cell.length),
         _number(times.end_to_end, 3),
         _number(times.erag, 3),
-        f"**{times.ratio:.2f}** ({min(own):.2f} to {max(own):.2f})",
+        f"**{times.ratio:.2f}** ({min(own):.2f} to {max(own):.2f}; {len(own)})",
         _number(times.cpu_ratio),
         _mebibytes(peaks.end_to_end),
         _mebibytes(peaks.batch),
@@ -219,7 +219,9 @@ def _savings(results: Results) -> Grid:
     caption = (
         "Both methods on the same lists: the reader's seconds (medians), and reads and tokens, of an "
         "evaluation with sharing (Fusion-in-Decoder: one encoder pass; in-prompt: shared beginnings), "
-        "with a store of the first retriever's reads, and with both, against neither."
+        "with a store of the first retriever's reads, and with both, against neither. A store answers a second "
+        "metric where reads were done in full; those that ended early for the first metric are repeated. "
+        "Early decision: the demo's questions, and tokens written in the place of tokens read."
     )
     head = ["model", "augmentation", "evaluation", "with", "seconds", "saved", "reads", "tokens"]
     rows = []
