@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,11 +25,20 @@ _VOCABULARY = 20_000
 
 
 class Pretended:
-    """A reader that answers by a hash, after the time that a given speed would take."""
+    """A reader that answers by a hash, after the time that a given speed would take.
 
-    def __init__(self, reads_per_second: float, log: Path | None = None) -> None:
+    Args:
+        tokens_per_second: of its inputs, as units are sized by them; 0 for a reader that costs nothing.
+        shared: characters that all inputs begin with, which are read once.
+        log: gets a line for each call: when it began and ended, and whether torch is loaded here.
+    """
+
+    def __init__(
+        self, tokens_per_second: float, *, shared: int = 0, log: Path | None = None
+    ) -> None:
         self.stats = ReaderStats()
-        self._seconds = 1 / reads_per_second if reads_per_second else 0.0
+        self._speed = tokens_per_second
+        self._shared = shared
         self._log = log
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -39,20 +49,19 @@ class Pretended:
         inputs: Sequence[Sequence[str]],
         references: Sequence[Sequence[str] | None] | None = None,
     ) -> list[ReadOutput]:
-        start = time.perf_counter()
-        tokens = [sum(map(len, texts)) // 4 for texts in inputs]
+        start, began = time.perf_counter(), time.time()
+        tokens = [max(1, (sum(map(len, texts)) - self._shared) // 4) for texts in inputs]
         self.stats.prompt_tokens += sum(tokens)
         self.stats.padded_tokens += sum(tokens)
         outputs = [
             ReadOutput(_answer(texts), count, 1, False)
             for texts, count in zip(inputs, tokens, strict=True)
         ]
-        left = self._seconds * len(inputs) - (time.perf_counter() - start)
-        if left > 0:
-            time.sleep(left)
+        if self._speed:
+            time.sleep(max(0.0, sum(tokens) / self._speed - (time.perf_counter() - start)))
         if self._log is not None:
             with self._log.open("a") as stream:
-                stream.write(f"{time.time() - self._seconds * len(inputs)} {time.time()}\n")
+                stream.write(f"{began} {time.time()} {int('torch' in sys.modules)}\n")
         return outputs
 
 
@@ -64,16 +73,17 @@ class FreeHost(Host):
 
 
 class SlowHost(Host):
-    """Hosts a reader that sleeps as long as one would take that does 20 reads a second.
+    """Hosts a reader that sleeps as long as one would take that reads so many tokens a second.
 
-    When it read, it writes into a folder beside the store, a file for each actor.
+    Those are 25 passages of 100 words a second, and a first unit in 4.7 seconds. When it read, it writes into
+    a folder beside the store, a file for each actor.
     """
 
-    READS_PER_SECOND = 20.0
+    TOKENS_PER_SECOND = 7000.0
 
     def load(self, spec: ReaderSpec) -> Pretended:
         log = Path(str(self.place)).parent / "log" / str(os.getpid())
-        return Pretended(self.READS_PER_SECOND, log)
+        return Pretended(self.TOKENS_PER_SECOND, shared=len(spec.shared_prefix), log=log)
 
 
 def _answer(texts: Sequence[str]) -> str:

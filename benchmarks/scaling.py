@@ -4,8 +4,9 @@
     python -m benchmarks.scaling --actors 1 4 16 64
 
 The readers read nothing: one costs nothing, so that everything measured is the engine's, and one sleeps
-as long as a reader of 20 reads a second takes. Prompts, keys, commits, labels, scores and statistics are
-real. Each row is measured in a process of its own; memory is the driver's peak resident size.
+as long as a reader of 7,000 tokens a second takes. Prompts, keys, commits, labels, scores, statistics and
+(of the former) the folder of results are real. Each row is measured in a process of its own; memory is the
+driver's peak resident size.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _WHOLE = 10
 _PASSAGES = 200_000
 # Passages of each list where actors are compared.
 _K_OF_ACTORS = 20
+# Tokens that the reads of a query have then, about: of its single passages, and of the whole list.
+_TOKENS_OF_QUERY = _K_OF_ACTORS * 281 + 2574
 _NODES = 8
 
 
@@ -125,13 +128,15 @@ def _make(place: str, queries: int) -> dict[str, Any]:
 
 
 def _evaluate(place: str, queries: int, resamples: int) -> dict[str, Any]:
-    """Partition and evaluate with a reader that costs nothing, on this machine's CPUs."""
+    """Partition, evaluate with a reader that costs nothing, on this machine's CPUs, and write the results."""
     from benchmarks._pretended import FreeHost
     from engine.machine import cluster
+    from engine.report.results import write_results
 
     start, clock = time.perf_counter(), time.process_time()
     told: list[tuple[float, float]] = []
     result, partitioned = _run(Path(place), FreeHost, actors=None, resamples=resamples, told=told)
+    write_results(result, None, {}, Path(place, "results"))
     seconds, cpu = time.perf_counter() - start, time.process_time() - clock
     cluster.stop_ray()
     costs = result.readings["reader"].costs
@@ -226,7 +231,7 @@ def _make_for_actors(place: str, actors: int, seconds: float) -> None:
     """Inputs with as many reads as the actors do in this time."""
     from benchmarks._pretended import SlowHost, make_inputs
 
-    queries = max(10, round(actors * SlowHost.READS_PER_SECOND * seconds / (_K_OF_ACTORS + 1)))
+    queries = max(10, round(actors * SlowHost.TOKENS_PER_SECOND * seconds / _TOKENS_OF_QUERY))
     make_inputs(Path(place, "files"), queries=queries, k=_K_OF_ACTORS, passages=20_000)
 
 
@@ -244,11 +249,9 @@ def _by_actors(place: str, actors: int) -> dict[str, Any]:
         total = time.perf_counter() - start
         cluster.stop_ray()
     costs = result.readings["reader"].costs
-    spans = [
-        [tuple(map(float, line.split())) for line in log.read_text().splitlines()]
-        for log in sorted(Path(place, "log").iterdir())
-    ]
-    spans = [of_one for of_one in spans if of_one]
+    lines = [log.read_text().splitlines() for log in sorted(Path(place, "log").iterdir())]
+    logs = [[tuple(map(float, line.split())) for line in of_one] for of_one in lines if of_one]
+    spans = [[(first, last) for first, last, _ in of_one] for of_one in logs]
     begun = max(of_one[0][0] for of_one in spans)
     ended = max(last for of_one in spans for _, last in of_one)
     busy = sum(max(0.0, last - max(first, begun)) for of_one in spans for first, last in of_one)
@@ -259,6 +262,8 @@ def _by_actors(place: str, actors: int) -> dict[str, Any]:
         "reads": costs.done,
         "units": units,
         "unit_seconds": round(costs.reader_seconds / units, 2),
+        "longest_unit_seconds": round(max(last - first for one in spans for first, last in one), 2),
+        "actors_with_torch": sum(any(torch for *_, torch in of_one) for of_one in logs),
         # From the start of the job until the last actor reads.
         "start_seconds": round(begun - started, 1),
         "reading_seconds": round(ended - begun, 1),
