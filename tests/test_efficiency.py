@@ -208,6 +208,8 @@ def test_where_methods_cross_is_told_from_the_ratios():
     assert crossing([(1, 0.5), (5, 1.0)]) == "at no k up to 5"
     assert crossing([(1, 1.5), (5, 0.9)]) == "not at k = 5, the largest"
     assert crossing([]) == "not measured"
+    along = crossing([(50, 0.5), (100, 0.9), (200, 1.2)], "length")
+    assert along == "from length between 100 and 200 on"
 
 
 def test_ratios_are_taken_pair_by_pair():
@@ -281,7 +283,7 @@ def test_the_table_has_ratios_beside_the_papers(tmp_path):
     assert "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 600 |" in text
     assert "- time t5-small in-prompt engine, 100 tokens, k = 50: needs 9.9 GiB" in text
     assert "k = 100: stopped after 60 s" in text
-    assert "| t5-small | in-prompt | engine | 100 | 10, 20 | at every k from 10 on |" in text
+    assert "| t5-small | in-prompt | engine | 100 tokens | 10, 20 | at every k from 10 on |" in text
     # k from 10 to 20: end-to-end from 3.15 to 12, log2 of 3.81.
     assert "| t5-small | in-prompt | engine | end-to-end | 1.93 (1.93) | · | 2 |" in text
 

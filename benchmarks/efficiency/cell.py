@@ -156,9 +156,8 @@ def timed(
     """
     first = in_turn(sides, 1)
     took = sum(timing.seconds[0] for timing in first.values())
-    if took > enough:
-        return first
-    return in_turn(sides, max(1, min(rounds, int(enough // took))))
+    further = predict.further_rounds(took, rounds, enough=enough)
+    return in_turn(sides, further) if further else first
 
 
 def _tokens(outputs: Iterable[ReadOutput]) -> int:

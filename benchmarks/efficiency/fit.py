@@ -175,22 +175,23 @@ def _alike(cell: Cell, like: Cell) -> bool:
     return kind(cell) == kind(like)
 
 
-def crossing(ratios: Sequence[tuple[int, float]]) -> str:
-    """From which k on end-to-end takes longer than eRAG, in words.
+def crossing(ratios: Sequence[tuple[int, float]], along: str = "k") -> str:
+    """From which k, or length of passages, on end-to-end takes longer than eRAG, in words.
 
     Args:
-        ratios: k with end-to-end's time by eRAG's, for one length of passages.
+        ratios: k with end-to-end's time by eRAG's, for one length of passages; or the other way round.
+        along: what the first of each pair is.
     """
     ordered = sorted(ratios)
     above = [value > 1 for _, value in ordered]
     if not ordered:
         return "not measured"
     if all(above):
-        return f"at every k from {ordered[0][0]} on"
+        return f"at every {along} from {ordered[0][0]} on"
     if not any(above):
-        return f"at no k up to {ordered[-1][0]}"
+        return f"at no {along} up to {ordered[-1][0]}"
     # The last place at which end-to-end is not slower: from the next on it always is.
     last = max(i for i, slower in enumerate(above) if not slower)
     if last == len(above) - 1:
-        return f"not at k = {ordered[-1][0]}, the largest"
-    return f"from k between {ordered[last][0]} and {ordered[last + 1][0]} on"
+        return f"not at {along} = {ordered[-1][0]}, the largest"
+    return f"from {along} between {ordered[last][0]} and {ordered[last + 1][0]} on"

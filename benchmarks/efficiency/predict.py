@@ -70,6 +70,11 @@ def enough(cell: Cell) -> float:
     return _ENOUGH_OF_PAPER if papers else _ENOUGH
 
 
+def further_rounds(seconds: float, rounds: int, *, enough: float) -> int:
+    """Rounds that follow the first one, which took so many seconds and warmed up; 0 where that is enough."""
+    return 0 if seconds > enough else max(1, min(rounds, int(enough // seconds)))
+
+
 def too_long(cell: Cell, conditions: Conditions) -> int:
     """Tokens by which a list is longer than the model has positions; 0 where it is not."""
     shape = SHAPES[cell.model]
@@ -155,12 +160,15 @@ def work(cell: Cell, conditions: Conditions) -> float:
             reads = cell.batch
         seconds += reads * _read_seconds(shape, cell.way, reads_of(cell, method), conditions, item)
     if cell.kind == "time":
-        further = max(1, min(conditions.rounds, int(enough(cell) // seconds)))
-        return _START + seconds * (1 if seconds > enough(cell) else 1 + further)
+        return _START + seconds * (
+            1 + further_rounds(seconds, conditions.rounds, enough=enough(cell))
+        )
     if cell.kind == "memory":
         return _START + seconds * min(conditions.rounds, 1 + int(ENOUGH_PEAKS // seconds))
-    # One round warms up; of savings there are up to four sides.
-    return _START + seconds * (conditions.rounds + 1) * (4 if cell.kind == "saving" else 1)
+    if cell.kind == "saving":  # up to four sides
+        further = further_rounds(4 * seconds, conditions.rounds, enough=enough(cell))
+        return _START + 4 * seconds * (1 + further)
+    return _START + seconds * (conditions.rounds + 1)
 
 
 def _read_seconds(shape: Shape, way: Way, reads: Reads, conditions: Conditions, item: int) -> float:

@@ -67,10 +67,12 @@ def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) 
                 calls[side] = partial(
                     _once, sides[side], now, spec, stored if keeps else None, shares=shares
                 )
-        in_turn(calls, 1)
-        for one in sides.values():
-            one["seconds"].clear()  # of the round that warmed up
-        in_turn(calls, conditions.rounds)
+        took = sum(timing.seconds[0] for timing in in_turn(calls, 1).values())
+        further = predict.further_rounds(took, conditions.rounds, enough=predict.enough(cell))
+        if further:
+            for one in sides.values():
+                one["seconds"].clear()  # of the round that warmed up
+            in_turn(calls, further)
     del kept
     return {"queries": queries.height, "sides": sides}
 

@@ -200,16 +200,20 @@ def _exponents(results: Results, kinds: Sequence[Cell]) -> Grid:
 
 
 def _crossings(results: Results, times: Sequence[Cell]) -> Grid:
-    found: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    along_k: dict[tuple[str, ...], list[tuple[int, float]]] = {}
+    along_length: dict[tuple[str, ...], list[tuple[int, float]]] = {}
     for cell in times:
         figures = results.figures(cell)
         assert figures is not None
-        key = (cell.model, cell.augmentation, cell.way, str(cell.length))
-        found.setdefault(key, []).append((cell.k, times_of(figures).ratio))
-    head = ["model", "augmentation", "way", "tokens", "k", "end to end is slower"]
+        kind, ratio_here = (cell.model, cell.augmentation, cell.way), times_of(figures).ratio
+        along_k.setdefault((*kind, f"{cell.length} tokens"), []).append((cell.k, ratio_here))
+        along_length.setdefault((*kind, f"k = {cell.k}"), []).append((cell.length, ratio_here))
+    head = ["model", "augmentation", "way", "at", "measured", "end to end is slower"]
     rows = [
-        [*key, ", ".join(str(k) for k, _ in sorted(ratios)), crossing(ratios)]
+        [*key, ", ".join(str(one) for one, _ in sorted(ratios)), crossing(ratios, along)]
+        for along, found in (("k", along_k), ("length", along_length))
         for key, ratios in found.items()
+        if along == "k" or len(ratios) > 1
     ]
     title = "Where end-to-end evaluation takes longer than eRAG"
     return Grid("crossings", "", head, rows, names=3, title=title)
