@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +50,7 @@ _INPUTS, _READER, _RECIPE, _RUNNING = (
     Group(name, sort_key=place) for place, name in enumerate(_NAMES)
 )
 _FILES = ("queries", "corpus", "run", "dev_queries", "dev_run")
+_PLACES = (*_FILES, "out", "checkpoints", "config")
 _KEPT = "checkpoints are kept in {}; run the same command again to go on from there"
 
 
@@ -167,18 +169,16 @@ def train_command() -> Callable[..., None]:
             memory=options["memory"],
         )
         inputs = read_training(files, k=recipe.k, metric=metric)
-        plan = Plan(start, recipe, inputs.train, inputs.dev, metric)
+        asked = _asked(options)
+        plan = Plan(start, recipe, inputs.train, inputs.dev, metric, asked)
         _print_plan(inputs, start, recipe)
         if options["dry_run"]:
             return
-        named = {name: _place(options[name]) for name in _FILES}
-        origin = Origin(command_line(), input_files(named))
+        origin = Origin(command_line(), input_files({name: asked[name] for name in _FILES}))
         keeps(_KEPT.format(folder.shown()))
         with sole_writer(out.at), sole_writer(folder.at):
             progress = _trained(plan, folder, workers)
-            trained = Trained(
-                inputs, start, recipe, metric, progress, workers.workers, named, origin
-            )
+            trained = Trained(inputs, start, recipe, metric, progress, asked, origin)
             summary = _write(trained, folder, out)
             checkpoints.remove(folder)
         if speech().as_json:
@@ -204,6 +204,13 @@ def _trained(plan: Plan, folder: Folder, workers: Workers) -> Progress:
 
 def _page_said() -> str:
     return "" if missing("report") else f", {PAGE}"
+
+
+def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option but those of the recipe, and ``dry_run``, which trains nothing."""
+    left_out = {"dry_run", *(field.name for field in fields(Recipe))}
+    names = [one.name for one in parameters() if one.name not in left_out]
+    return {n: _place(options[n]) if n in _PLACES else options[n] for n in names}
 
 
 def _place(path: Location | None) -> str | None:

@@ -29,8 +29,7 @@ class Trained:
         recipe: how it went.
         metric: by which development queries were scored.
         progress: how it went.
-        workers: how many took part; 0 for the command's own process.
-        files: where the inputs come from, by their settings.
+        asked: every setting by its name, the recipe's aside.
         origin: the command and its files.
     """
 
@@ -39,8 +38,7 @@ class Trained:
     recipe: Recipe
     metric: str
     progress: Progress
-    workers: int
-    files: Mapping[str, str | None]
+    asked: Mapping[str, Any]
     origin: Origin
 
     @property
@@ -83,13 +81,12 @@ def content(trained: Trained, parameters: int) -> dict[str, Any]:
         jsonable(
             {
                 "configuration": {
-                    **trained.files,
+                    **trained.asked,
                     "reader": spec.name,
                     "augmentation": "fid" if prompt.fused else "in-prompt",
                     "prompt": prompt.template.name,
                     "metric": trained.metric,
                     "memory": spec.memory or None,
-                    "workers": trained.workers,
                     **asdict(trained.recipe),
                     "precision": progress.precision,
                 },

@@ -52,6 +52,7 @@ class Progress:
     Attributes:
         run: a hash of all that decides the curve, so that no other training goes on from here.
         precision: of the forward pass, as the recipe or the first worker's machine decided.
+        configuration: what the latest command asked for, for people to read; nothing follows from it.
         step: steps done.
         losses: of each step, per target token.
         tokens: that went through the encoder, without padding.
@@ -68,6 +69,7 @@ class Progress:
 
     run: str
     precision: str = ""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
     step: int = 0
     losses: tuple[float, ...] = ()
     tokens: int = 0
@@ -122,7 +124,7 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
             folder.shown(),
             None,
             "holds checkpoints of another training (other data, another start or another recipe)",
-            "give another folder with `checkpoints`, or remove them",
+            "train in another folder, or remove them",
         )
     return progress
 

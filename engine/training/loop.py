@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 from engine.machine import device
 from engine.sources.io.folders import Folder
@@ -42,6 +42,7 @@ class Training:
         group: who else takes part.
         folder: where checkpoints are, and go.
         run: a hash of all that decides the curve.
+        configuration: what was asked for; each checkpoint has it.
         measure: the metric on the development queries; None where there are none.
         on_progress: told of every step; only the first worker's is.
     """
@@ -52,6 +53,7 @@ class Training:
     group: Group
     folder: Folder
     run: str
+    configuration: Mapping[str, Any] = field(default_factory=dict)
     measure: Measure | None = None
     on_progress: OnProgress = lambda progress, steps: None
 
@@ -74,7 +76,10 @@ class Training:
             checkpoints.restore(self.folder, progress, self.learner)
             if self.group.rank:  # the first counts for all what was cut before
                 progress = replace(progress, cuts=Cuts())
-            progress = self._go_on(replace(progress, starts=progress.starts + 1))
+            progress = replace(
+                progress, starts=progress.starts + 1, configuration=self.configuration
+            )
+            progress = self._go_on(progress)
         checkpoints.restore_best(self.folder, progress, self.learner)
         return progress
 

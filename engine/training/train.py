@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class Plan:
         train: queries that are ``examples.trainable``; or a function that makes other examples (of denoising, say).
         dev: queries whose metric decides which model is kept, and when training ends; None for the last model.
         metric: by which these are scored, one of ``scoring.metrics.METRICS``.
+        asked: further settings, as JSON has them, that stand beside the recipe's in each checkpoint.
 
     Raises:
         InputError: training is to end by the metric, and there is nothing to take it on.
@@ -46,6 +47,7 @@ class Plan:
     train: Readings | MakeExamples
     dev: Readings | None = None
     metric: str = "em"
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.recipe.patience is not None and (self.dev is None or self.dev.queries.is_empty()):
@@ -108,6 +110,7 @@ def train(
         group,
         folder,
         _run(plan, examples, learner),
+        {**plan.asked, **asdict(plan.recipe)},
         measure=measure,
         on_progress=on_progress,
     )

@@ -11,6 +11,7 @@ import pytest
 
 from engine.tables import ANSWERS, DOC_IDS
 from engine.training import checkpoints
+from jobs.train import parameters
 from tests.commands import erag
 from tests.training.facts import facts, save_start, write_files
 
@@ -47,7 +48,7 @@ def train(scene, out, *more):
 @pytest.mark.pages
 def test_a_reader_is_trained_and_evaluates(scene, tmp_path, capsys):
     out = tmp_path / "out"
-    assert train(scene, out) == 0
+    assert train(scene, out, "--limit", 320) == 0
     said = capsys.readouterr()
     summary = json.loads((out / "training.json").read_text())
     values = [one["value"] for one in summary["evaluations"]]
@@ -58,9 +59,12 @@ def test_a_reader_is_trained_and_evaluates(scene, tmp_path, capsys):
     assert summary["counts"]["queries"] == 320
     assert summary["counts"]["dev_queries"] == 50
     assert (summary["counts"]["inputs"], summary["counts"]["cut_inputs"]) == (960, 0)
-    assert summary["configuration"]["learning_rate"] == 3e-3
+    asked = summary["configuration"]
+    assert asked.keys() == {one.name for one in parameters()} - {"dry_run"}
+    assert (asked["learning_rate"], asked["task"], asked["limit"]) == (3e-3, "short-answer", 320)
+    assert (asked["out"], asked["checkpoints"], asked["gpus_per_worker"]) == (str(out), None, None)
     assert [one.keys() for one in summary["at_once"]] == [{"tokens", "checkpointing", "halvings"}]
-    assert summary["configuration"]["queries"] == str(scene["queries"])
+    assert asked["queries"] == str(scene["queries"])
     assert summary["audit"]["command"].startswith("erag train --k 3 ")
     assert summary["peak_memory"] > 2**20
     assert (
@@ -89,6 +93,15 @@ def test_a_reader_is_trained_and_evaluates(scene, tmp_path, capsys):
     capsys.readouterr()
     assert train(scene, out) == 2
     assert "holds a trained model; give another folder with --out" in capsys.readouterr().err
+
+
+def test_a_checkpoint_says_what_was_asked_for(scene, tmp_path, monkeypatch):
+    # As if the command had ended before they are removed.
+    monkeypatch.setattr(checkpoints, "remove", lambda folder: None)
+    assert train(scene | {"epochs": 1}, tmp_path / "out", "--limit", 32) == 0
+    asked = json.loads((tmp_path / "out/checkpoints/checkpoint.json").read_text())["configuration"]
+    assert asked.keys() == {one.name for one in parameters()} - {"dry_run"}
+    assert (asked["limit"], asked["batch"], asked["run"]) == (32, 32, str(scene["run"]))
 
 
 def test_a_dry_run_says_what_would_be_done(scene, tmp_path, capsys):
