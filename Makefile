@@ -6,8 +6,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Tests start hundreds of processes, each of which would compile the project anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Hours that the training of the small Fusion-in-Decoder reader takes, about.
+# Of the training of the small Fusion-in-Decoder reader: the hours that it takes, about, and its arithmetic
+# (float32 or bfloat16; by default as is fast here).
 HOURS ?= 1
+PRECISION ?=
+# Each has a folder of its own: a training goes on from its own checkpoints alone.
+READER := build/reader$(if $(filter-out 1,$(HOURS)),-$(HOURS)h)$(if $(PRECISION),-$(PRECISION))
 
 .PHONY: install vllm gpu demo reader test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 
@@ -79,7 +83,7 @@ demo: install
 
 # A small Fusion-in-Decoder reader from scratch; again, to go on after an interruption.
 reader: install
-	$(BIN)/python -m jobs.make_reader --out build/reader --hours $(HOURS)
+	$(BIN)/python -m jobs.make_reader --out $(READER) --hours $(HOURS) $(if $(PRECISION),--precision $(PRECISION))
 
 # Lint and types run beside the tests, in what these leave of two cores.
 test: $(VENV)/.installed-test

@@ -76,18 +76,20 @@ def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[On
 
 
 @contextlib.contextmanager
-def shown_training(metric: str) -> Iterator[Callable[[TrainingProgress, int], None]]:
+def shown_training(
+    metric: str, doing: str = "training"
+) -> Iterator[Callable[[TrainingProgress, int], None]]:
     """Give a function that shows the steps of a training, with its loss and its metric, on standard error."""
     if not speech().progress:
         yield lambda progress, steps: None
         return
     console = standard_error()
     if not console.is_terminal:
-        lines = _Lines("training", "steps")
+        lines = _Lines(doing, "steps")
         yield lambda progress, steps: lines(progress.step, steps, _so_far(progress, metric))
         return
     with Progress(
-        TextColumn("training"),
+        TextColumn(doing),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.description}"),

@@ -23,7 +23,11 @@ for name, path, summary in (
     ("fuse", "jobs.fuse:fuse", "Fuse runs by reciprocal ranks."),
     ("plan", "jobs.plan:plan", "Print what an evaluation will take before it is done."),
     ("evaluate", "jobs.evaluate:evaluate", "Evaluate runs with the LLM that reads them."),
-    ("train", "jobs.train:train", "Train a reader of the T5 family."),
+    (
+        "train",
+        "jobs.train:train",
+        "Train a reader of the T5 family; the defaults are the recipe of eRAG's study.",
+    ),
     ("report", "jobs.report:report", "Make the page of an evaluation again."),
     (
         "coverage",

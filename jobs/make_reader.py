@@ -27,9 +27,10 @@ from engine.training.bundled.make import (
     make_start,
     run_phase,
 )
-from engine.training.checkpoints import MODEL, Progress
+from engine.training.checkpoints import MODEL
+from engine.training.settings import Precision
 from jobs._command import run_app, spoken
-from jobs._progress import OnProgress, shown_progress
+from jobs._progress import shown_training
 from jobs._signals import keeps
 from jobs._terminal import say
 
@@ -47,6 +48,7 @@ def make_reader(
     hours: float = 1.0,
     seed: int = SEED,
     pretrained: bool = False,
+    precision: Precision | None = None,
     questions: int = QUESTIONS,
 ) -> None:
     """Train the bundled Fusion-in-Decoder reader from scratch, on the bundled Wikipedia articles.
@@ -67,6 +69,9 @@ def make_reader(
         Of weights, questions and their order.
     pretrained
         Tokens begin with what they mean to the bundled encoder, instead of random numbers.
+    precision
+        Arithmetic of the forward pass; by default bfloat16 where the machine is fast at it. The bundled
+        reader was trained in float32: another arithmetic makes another model of the same seed.
     questions
         The most of each part that the end result is measured with; fewer end sooner.
     """
@@ -85,14 +90,10 @@ def make_reader(
             os.replace(work, latest)
     curve: list[dict[str, object]] = []
     examples = tokens = 0
-    for phase in (one.scaled(hours) for one in PHASES):
+    for phase in (one.scaled(hours).with_precision(precision) for one in PHASES):
         folder = folder_at(out / phase.name)
-        with shown_progress(phase.name, "steps") as show:
-
-            def told(progress: Progress, steps: int, show: OnProgress = show) -> None:
-                show(progress.step, steps)
-
-            trained = run_phase(phase, latest, text, folder, seed, told)
+        with shown_training("em", phase.name) as on_progress:
+            trained = run_phase(phase, latest, text, folder, seed, on_progress)
         curve += [
             asdict(replace(one, examples=examples + one.examples, tokens=tokens + one.tokens))
             for one in trained.points
@@ -101,7 +102,9 @@ def make_reader(
         examples += trained.examples
         tokens += trained.tokens
         latest = out / phase.name / MODEL
-        say(f"{phase.name}: {phase.steps} steps, {time.perf_counter() - begun:.0f} s so far")
+        say(
+            f"{phase.name}: {phase.steps} steps in {trained.precision}, {time.perf_counter() - begun:.0f} s so far"
+        )
     deliver(folder_at(latest.parent), out / MODEL)
     model = out / MODEL
     found = {part: asdict(ability(model, text, part, questions, seed)) for part in ("dev", "test")}

@@ -28,7 +28,7 @@ class Recipe:
         clip: Longest gradient, as its norm over all weights; 0 for any.
         target: Which of a query's reference answers is learned: the first, or any, drawn anew each epoch.
         precision: Arithmetic of the forward pass; weights, gradients and the optimizer are in float32. By default
-            bfloat16 where the machine has its arithmetic.
+            bfloat16 where the machine is fast at it.
         gradient_checkpointing: Compute activations anew for the backward pass instead of keeping them. By default
             where one query of the longest kind would not fit into memory otherwise.
         evaluate_every: Steps from one evaluation on the development queries to the next; by default an epoch.

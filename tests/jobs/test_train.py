@@ -1,6 +1,7 @@
 """``erag train`` as a user runs it: files in, a reader out, one line for bad input."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -258,7 +259,15 @@ def test_the_help_and_a_plan_load_no_torch(scene, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")
-    assert "--learning-rate" in done.stdout
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", done.stdout).split())
+    assert "the defaults are the recipe of eRAG's study" in shown
+    recipe = {
+        "k": 50, "epochs": 10, "batch": 64, "learning-rate": 5e-5, "warmup": 0.05, "weight-decay": 0.01,
+        "augmentation": "fid",
+    }  # fmt: skip
+    for name, value in recipe.items():
+        (of_option,) = re.findall(rf" --{name} (?:INT|FLOAT|CHOICE) (.*?) --[a-z]", shown)
+        assert f"[default: {value}]" in of_option
 
 
 @pytest.mark.slow

@@ -269,7 +269,9 @@ def test_checkpoints_of_another_training_are_refused(start, tmp_path):
     training(start, tmp_path).fit()
     other = training(start, tmp_path)
     other.run = "other"
-    with pytest.raises(InputError, match="of another training.*; train in another folder, or remove them"):
+    with pytest.raises(
+        InputError, match="of another training.*; train in another folder, or remove them"
+    ):
         other.fit()
     (tmp_path / "checkpoint.json").write_text('{"step": 3')
     with pytest.raises(InputError, match=r"checkpoint\.json: is not a checkpoint of a training"):

@@ -22,7 +22,7 @@ from engine.training.bundled.drills import Drill, Drills
 from engine.training.bundled.text import Asked, Part, asked, parts
 from engine.training.bundled.tokenizer import train_tokenizer
 from engine.training.examples import Examples, Readings
-from engine.training.settings import Recipe
+from engine.training.settings import Precision, Recipe
 from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model, train
 
@@ -70,6 +70,10 @@ class Phase:
     def scaled(self, hours: float) -> Phase:
         """The phase in a training of so many hours; as it stands, it is that of one."""
         return replace(self, steps=max(1, round(self.steps * hours)))
+
+    def with_precision(self, precision: Precision | None) -> Phase:
+        """The phase in another arithmetic; None for the machine's own."""
+        return replace(self, recipe=replace(self.recipe, precision=precision))
 
 
 _USUAL = Recipe(
@@ -184,11 +188,12 @@ class Point:
 
 
 class Trained(NamedTuple):
-    """What a phase came to: its evaluations, and all its examples and encoder tokens."""
+    """What a phase came to: its evaluations, all its examples and encoder tokens, and its arithmetic."""
 
     points: list[Point]
     examples: int
     tokens: int
+    precision: str
 
 
 def run_phase(
@@ -225,7 +230,7 @@ def run_phase(
         Point(phase.name, one.step, one.step * recipe.batch, one.tokens, one.value)
         for one in progress.evaluations
     ]
-    return Trained(points, phase.steps * recipe.batch, progress.tokens)
+    return Trained(points, phase.steps * recipe.batch, progress.tokens, progress.precision)
 
 
 def _development(text: Text, seed: int) -> Readings:
