@@ -1,4 +1,7 @@
-"""How many questions the demo takes: 64, or fewer where reads are slow."""
+"""How many questions the demo takes: 64, or fewer where reads are slow; and its Fusion-in-Decoder reader."""
+
+import json
+import socket
 
 import polars as pl
 import pytest
@@ -181,6 +184,26 @@ def test_all_questions_are_read_wherever_they_are_asked_for(quick, monkeypatch, 
     assert erag("demo", "--task", "claims", "--out", str(tmp_path)) == 0
     assert [done[:2] for done in evaluated] == [(110, 110), (42, 42)]
     assert timed == []
+
+
+@pytest.mark.slow
+def test_the_fusion_in_decoder_reader_reads_the_demo_offline(monkeypatch, tmp_path, capsys):
+    def refuse(connection, address):
+        raise OSError(f"asked {address}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(demo, "best_dtype", lambda: "bfloat16")  # all questions, however slow
+    assert erag("demo", "--augmentation", "fid", "--actors", 0, "--out", tmp_path) == 0
+    said = capsys.readouterr().out
+    assert "retrieved: 10 passages for each of 64 questions with BM25" in said
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    asked = summary["configuration"]
+    assert (asked["reader"], asked["augmentation"]) == ("bundled-fid", "fid")
+    (end_to_end,) = summary["end_to_end"]
+    assert 0.1 < end_to_end["value"] < 0.4
+    labels = pl.read_parquet(tmp_path / "labels.parquet").filter(annotator="erag")
+    assert labels.height == 640
+    assert labels["label"].sum() > 20
 
 
 def test_the_fusion_in_decoder_reader_gets_whole_lists_of_short_answers_only():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def others(queries: pl.DataFrame, corpus: pl.DataFrame, count: int) -> dict[str,
     texts = {
         doc_id: f"{title} {text}" for doc_id, title, text in corpus[[DOC_ID, TITLE, TEXT]].rows()
     }
-    with temporary_directory(Path("erag-made")) as directory:
+    with temporary_directory(Path(tempfile.gettempdir(), "erag-made")) as directory:
         build_index(corpus, directory / "index")
         run = search(directory / "index", queries, k=_SEARCHED)
     listed = run.sort(QUERY_ID, RANK).group_by(QUERY_ID, maintain_order=True).agg(DOC_ID)

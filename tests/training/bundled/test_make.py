@@ -1,17 +1,23 @@
 """The bundled reader is made: lists around made-up questions, phases of training, what it can do."""
 
+import random
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from safetensors.torch import load_file
 
+from engine.normalize import normalize_answer
 from engine.reading.protocol import ReadOutput
 from engine.sources.articles.article import Article
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import QuestionSet, fid_reader_directory, questions, wikipedia_dump
 from engine.sources.io.folders import folder_at
-from engine.tables import ANSWERS, DOC_ID, QUERY_ID, TEXT
+from engine.sources.queries.read import read_queries
+from engine.tables import ANSWERS, DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
 from engine.training.bundled import lists as made
 from engine.training.bundled import make
-from engine.training.bundled.drills import holds
+from engine.training.bundled.drills import holds, question
 from engine.training.bundled.make import (
     PHASES,
     Size,
@@ -21,6 +27,7 @@ from engine.training.bundled.make import (
     make_start,
     run_phase,
 )
+from engine.training.bundled.text import asked
 
 PLACES = (
     "Ulm",
@@ -129,3 +136,36 @@ def test_ability_is_asked_with_the_passage_with_ten_with_ten_others_and_with_non
     assert (found.gold, found.listed, found.wrong, found.nothing) == (1.0, 1.0, 0.0, 0.0)
     assert [max(map(len, inputs)) for inputs in read] == [1, 10, 10, 1]
     assert not any("context:" in texts[0] for texts in read[3])
+
+
+@pytest.fixture(scope="module")
+def wikipedia():
+    return in_parts(read_source(wikipedia_dump()))
+
+
+def test_no_question_of_the_demo_is_learned_and_no_held_out_article(wikipedia):
+    """What is learned are questions made of the training articles; lists have 4,800 of them."""
+    learned = {part: set(corpus[TITLE]) for part, corpus in wikipedia.corpora.items()}
+    assert not learned["train"] & (learned["dev"] | learned["test"])
+    asked_of_lists = made.made_queries(wikipedia.corpora["train"], 4800, seed=0)[QUERY].to_list()
+    found = list(asked(wikipedia.articles["train"][:10]))
+    pool = {one.span.kind: ["Ulm"] for one in found}
+    rng = random.Random(0)
+    asked_of_drills = [question(found, pool, rng, words=None).question for _ in range(5000)]
+    known = {normalize_answer(text) for text in (*asked_of_lists, *asked_of_drills)}
+    assert len(known) > 8000
+    of_demo = [
+        text for task in get_args(QuestionSet) for text in read_queries(questions(task))[QUERY]
+    ]
+    assert len(of_demo) > 200
+    assert not [text for text in of_demo if normalize_answer(text) in known]
+
+
+@pytest.mark.slow
+def test_the_bundled_reader_reads(wikipedia):
+    found = ability(fid_reader_directory(), wikipedia, "test", 200, seed=0)
+    assert found.questions == 200
+    assert found.gold >= 0.5
+    assert found.listed >= 0.35
+    assert found.wrong <= 0.05
+    assert found.nothing <= 0.05
