@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from engine.errors import InputError
+from engine.evaluation.early_ends import refuse_ignored
 from engine.evaluation.settings import Settings
 from engine.reading.api.limits import forget
 from engine.reading.api.settings import is_api
@@ -39,9 +40,10 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
     """Refuse settings of servers where none is asked, and of models and machines where servers or functions read.
 
     Raises:
-        InputError: naming the setting.
+        InputError: naming the setting; or as ``early_ends.refuse_ignored``.
     """
     settings = list(conditions)
+    refuse_ignored(settings)
     models = dict.fromkeys(model for one in settings for model in models_of(one))
     asked = [model for model in models if is_api(model)]
     for name in settings[0].api.changed() if settings and not asked else ():
@@ -80,7 +82,6 @@ def _of_models(settings: Settings) -> Iterator[tuple[str, str]]:
         "dtype": reader.dtype is not None,
         "engine": reader.engine != "auto",
         "trust_remote_code": reader.trust_remote_code,
-        "decide": running.decide,
         "memory": running.memory != 0,
     }
     yield from ((name, "leave it out") for name, is_given in given.items() if is_given)

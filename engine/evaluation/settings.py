@@ -336,7 +336,9 @@ def _check_decide(settings: Settings) -> None:
         reason = "without single passages whose outputs are scored"
         remedy = f"use the annotator {asking}, or leave `decide` out"
     elif not reason and not any(map(is_decidable, scored)):
-        reason = f"with the `metric` {scored[0]}, which values parts of an output"
+        # What a function of the user's values is not known.
+        values = "values" if scored[0] in METRICS else "may value"
+        reason = f"with the `metric` {scored[0]}, which {values} parts of an output"
         remedy = f"use {', '.join(filter(is_decidable, METRICS))}, or leave `decide` out"
     elif not reason:
         reason = "with annotators that ask the same reader for outputs"

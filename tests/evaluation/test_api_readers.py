@@ -51,7 +51,7 @@ def read(tmp_path, behaviour, **options):
         ({"engine": "vllm"}, "`engine` with openai:m"),
         ({"memory": 2**30}, "`memory` with openai:m"),
         ({"trust_remote_code": True}, "`trust_remote_code` with openai:m"),
-        ({"decide": True}, "`decide` with openai:m"),
+        ({"decide": True}, "`decide` with single passages read by openai:m, which a server"),
         ({"gpus_per_actor": 1}, "`gpus_per_actor` with openai:m"),
         ({"cpus_per_actor": 1}, "`cpus_per_actor` with openai:m"),
         ({"accelerator_type": "L4"}, "`accelerator_type` with openai:m"),
@@ -68,12 +68,29 @@ def test_settings_that_fit_no_reader_are_refused(given, said, tmp_path):
         vary(settings(**given), Sweep())
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"reader": "bundled", "erag_reader": "openai:m"},
+        {"annotators": ("erag", "judge"), "judge": "bundled"},
+    ],
+)
+def test_early_ends_of_reads_that_a_server_does_are_refused_though_a_model_reads_beside(given):
+    said = "`decide` with single passages read by openai:m, which a server runs; leave it out"
+    with pytest.raises(InputError) as refused:
+        refuse_unfit([settings(decide=True, **given)])
+    assert str(refused.value) == said
+    refuse_unfit([settings(**given)])
+
+
 def test_settings_of_machines_fit_where_some_reader_runs_on_one():
     beside = {"annotators": ("erag", "judge"), "dtype": "float32", "actors": 2, "concurrency": 3}
     refuse_unfit([settings(judge="bundled", **beside)])
     readers = Sweep(readers=("openai:m", "bundled"))
     assert len(vary(settings(dtype="float32", concurrency=3), readers)) == 2
     refuse_unfit([settings(actors=0)])
+    assert len(vary(settings(decide=True), readers)) == 2
+    refuse_unfit([settings(decide=True, erag_reader="bundled")])
 
 
 def test_results_say_that_reads_are_not_reproducible_and_whose_they_are(tmp_path):

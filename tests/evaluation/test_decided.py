@@ -15,12 +15,15 @@ from engine.evaluation.read import requests_for, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.labels.annotator import READER, Annotator, Ask
+from engine.reading.function import ReaderFunction
 from engine.report.summary import summarize
+from engine.scoring.own import metric_from_function
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import inputs, say_last
 
+OWN = metric_from_function(lambda output, references: 1.0, "mine")
 ERAG = {"annotators": ("erag", "containment"), "resamples": 100, "actors": 0, "dtype": "float32"}
 
 
@@ -255,6 +258,7 @@ def test_another_reader_of_single_passages_ends_early_and_whole_lists_do_not():
     ("settings", "words"),
     [
         ({"metric": "f1"}, "`decide` with the `metric` f1, which values parts of an output; use em, acc"),
+        ({"metric": OWN}, "`decide` with the `metric` mine, which may value parts of an output; use em, acc"),
         ({"certify": 3}, "`decide` beside `certify`, which repeats reads in full; leave one"),
         ({"engine": "vllm"}, "`decide` with the `engine` vllm, which ends reads by itself; leave"),
         ({"annotators": ("containment",)}, "scored; use the annotator erag, or leave `decide` out"),
@@ -265,6 +269,25 @@ def test_another_reader_of_single_passages_ends_early_and_whole_lists_do_not():
 def test_where_no_read_may_end_early_it_is_refused(settings, words):
     with pytest.raises(InputError, match=words.replace("(", "\\(")):
         Settings.of(decide=True, **settings)
+
+
+def test_where_only_others_could_end_reads_early_it_is_refused(tmp_path):
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text('---\nchoices: [" yes", " no"]\n---\n{passages}Question: {query}\nAnswer:')
+    own = ReaderFunction(lambda prompts: prompts, name="mine", version="1")
+    for given, said in (
+        ({"reader": "mine", "functions": (own,)}, "with single passages read by mine, a function"),
+        ({"prompt": str(prompt)}, f"with the `prompt` {prompt}, by which the reader chooses its answer"),
+        ({"k": 1}, "with `k` 1, where every passage is read as a whole list, too; use a larger `k`"),
+    ):  # fmt: skip
+        conditions = vary(Settings.of(**given), Sweep())
+        asked = {name: one.but(decide=True) for name, one in conditions.items()}
+        with pytest.raises(InputError) as refused:
+            study(inputs(), asked, store=tmp_path)
+        assert str(refused.value).startswith(f"`decide` {said}")
+    assert vary(Settings.of(decide=True, k=1, end_to_end=False), Sweep())
+    # One condition under which reads end early is enough.
+    assert vary(Settings.of(decide=True, k=5, measures="P@1"), Sweep(k_sweep=(1, 5)))
 
 
 def test_an_executor_reads_in_full(tmp_path):
