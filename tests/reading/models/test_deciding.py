@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from engine.reading.models import deciding
 from engine.reading.models.deciding import Deciding, certain_cleaned, grows
-from engine.reading.models.decoding import Writer, Written
+from engine.reading.models.decoding import Stops, Writer, Written
+from engine.reading.models.encoder_decoder import EncoderDecoderReader, _Read
 from engine.scoring.metrics import get_metric
 from tests.reading.models.test_decoding import spec
 
@@ -154,6 +155,92 @@ def test_ending_a_decided_read_changes_no_label(name, data):
     else:
         assert cut.tokens == whole.tokens
         assert cut.text == whole.text
+
+
+class Script:
+    """A decoder that writes given tokens, row by row, and looks at what it is told of the last ones."""
+
+    def __init__(self, tokenizer, rows):
+        self.vocabulary, self.start = len(tokenizer), tokenizer.eos_token_id
+        self.rows = [[self.start, *tokens, tokenizer.eos_token_id] for tokens in rows]
+        self.alive, self.steps = list(range(len(rows))), 0
+
+    def decoding(self, encodings, parts):
+        assert len(parts) == len(self.rows)
+        return self
+
+    def step(self, latest):
+        assert latest == [self.rows[row][self.steps] for row in self.alive]
+        self.steps += 1
+        logits = torch.zeros(len(latest), self.vocabulary)
+        for place, row in enumerate(self.alive):
+            logits[place, self.rows[row][self.steps]] = 1.0
+        return logits
+
+    def keep(self, going):
+        self.alive = [self.alive[place] for place in going]
+
+
+def write_together(tokenizer, rows, metric, references, stop):
+    """What becomes of reads that T5's loop decodes together, if a model would write them so."""
+    made = spec(metric=metric, stop=stop, max_new_tokens=8)
+    script = Script(tokenizer, rows)
+    reader = object.__new__(EncoderDecoderReader)  # without a model
+    reader._spec, reader._tokenizer, reader._model = made, tokenizer, script
+    reader._deciding, reader._stops = Deciding(made, tokenizer), Stops(tokenizer, stop)
+    reader._choices, reader._start = [], script.start
+    reader._end_tokens, reader._special = {tokenizer.eos_token_id}, {tokenizer.eos_token_id}
+    goals = reader._deciding.goals(references, len(rows))
+    return reader._decode([_Read([], goal) for goal in goals], None, {}), script.steps
+
+
+@pytest.mark.parametrize("name", ["sentence pieces", "sentence pieces, cleaned", "with bytes"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_ending_decided_reads_in_the_loop_of_t5_changes_no_label_of_any(name, data):
+    """Reads that are decoded together, each with references of its own, or with none."""
+    tokenizer = TOKENIZERS[name]
+    metric = data.draw(st.sampled_from(METRICS))
+    stop = data.draw(st.sampled_from([(), ("\n",), (". ",), ("end", "?!"), (" the x",)]))
+    rows = [some_tokens(tokenizer, data) for _ in range(data.draw(st.integers(1, 4)))]
+    whole, _ = write_together(tokenizer, rows, metric, None, stop)
+    score = get_metric(metric)
+    references = []
+    for row, read in zip(rows, whole, strict=True):
+        assert (read.output, read.decided) == (in_full(tokenizer, row, stop), False)
+        near = data.draw(st.sampled_from([read.output, read.output[:3], read.output.lower(), "x"]))
+        other = data.draw(st.sampled_from([known.output for known in whole]))
+        references.append(data.draw(st.sampled_from([[near], [near, other], [other], None])))
+    cut, steps = write_together(tokenizer, rows, metric, references, stop)
+    assert steps <= 9
+    for read, full, known in zip(cut, whole, references, strict=True):
+        if read.decided:
+            assert score(read.output, known) == score(full.output, known) == 0
+            assert read.output_tokens <= full.output_tokens
+        else:
+            assert read == full
+
+
+def in_full(tokenizer, tokens, stop):
+    """An answer of at most 8 tokens, by a look at the whole text after every token."""
+    text = ""
+    for size in range(1, 9):
+        if tokenizer.eos_token_id in tokens[:size] or size > len(tokens):
+            break
+        text = tokenizer.decode(tokens[:size], skip_special_tokens=True)
+        if places := [text.find(one) for one in stop if one in text]:
+            return text[: min(places)].strip()
+    return text.strip()
+
+
+def test_a_read_that_is_decided_leaves_the_loop_of_t5_and_the_others_go_on():
+    tokenizer = TOKENIZERS["sentence pieces"]
+    x, y = (tokenizer.get_vocab()[f"▁{letter}"] for letter in "xy")
+    rows, references = [[x, y, x], [x, y], [y, y, y]], [["y"], ["x y"], ["y y x", "y y y y"]]
+    reads, steps = write_together(tokenizer, rows, "em", references, ())
+    told = [(read.output, read.output_tokens, read.decided) for read in reads]
+    assert told == [("x", 1, True), ("x y", 2, False), ("y y y", 3, False)]
+    assert steps == 4  # three tokens of the last, and its end
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
