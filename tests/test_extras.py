@@ -1,5 +1,6 @@
 """Packages that may be missing: what they are called, who brings them, and what is said without them."""
 
+import ast
 import importlib.metadata
 import importlib.util
 import json
@@ -90,6 +91,26 @@ def test_all_brings_every_extra_that_the_engine_asks_for():
     assert "--editable '.[all]'" in makefile
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "[all]" in re.findall(r"pip install .*", readme)[0]
+
+
+def test_bench_brings_whatever_benchmarks_import():
+    """But for what is installed apart (the eRAG package, vLLM) or left out where it is missing (playwright)."""
+    extra = PROJECT["optional-dependencies"]
+    assert "erag-engine[all,references]" in extra["bench"]
+    parts = [*extras.EXTRAS.keys() - {"datasets"}, "references", "bench"]
+    brought = required(PROJECT["dependencies"]).union(*(required(extra[part]) for part in parts))
+    trees = [
+        ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks").rglob("*.py")
+    ]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    named = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    named += [node.module for node in nodes if isinstance(node, ast.ImportFrom)]
+    roots = {name.partition(".")[0] for name in named} - sys.stdlib_module_names
+    roots -= {"benchmarks", "engine", "jobs", "erag", "vllm", "playwright"}
+    assert {"sentence_transformers", "ranx", "torch"} <= roots
+    distributions = importlib.metadata.packages_distributions()
+    for root in roots:
+        assert {name.replace("_", "-").lower() for name in distributions[root]} & brought, root
 
 
 def test_the_guide_names_every_extra_that_users_install():
