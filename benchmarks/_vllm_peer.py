@@ -11,7 +11,9 @@ IN: ``model`` (a directory) and ``prompts``; further ``dtype`` (bfloat16), ``thr
 (true), ``block_size`` (32 on a CPU).
 OUT: ``outputs`` of the last round; ``seconds`` of each round, the prefix cache emptied before it;
 ``load_seconds``, compiling and a warm-up of eight prompts included; ``prompt_tokens``,
-``cached_tokens``, ``output_tokens`` of the last round; ``vllm`` and ``torch`` versions, ``compiled``.
+``cached_tokens``, ``output_tokens`` of the last round; ``memory``, the bytes by which all processes together
+rise above what they have once the model is loaded, null where that cannot be measured; ``vllm`` and ``torch``
+versions, ``compiled``.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         stop=settings.get("stop", ["\n"]),
     )
     prompts = settings["prompts"]
+    resident = _resident()
     llm.generate(prompts[:_WARM_UP], sampling, use_tqdm=False)
     loaded = time.perf_counter() - start
     seconds: list[float] = []
@@ -71,7 +74,9 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         start = time.perf_counter()
         results = llm.generate(prompts, sampling, use_tqdm=False)
         seconds.append(time.perf_counter() - start)
+    rise = _rise(resident)
     return {
+        "memory": None if torch.cuda.is_available() else rise,
         "outputs": [result.outputs[0].text.strip() for result in results],
         "seconds": seconds,
         "load_seconds": loaded,
@@ -82,6 +87,38 @@ def measure(settings: dict[str, Any]) -> dict[str, Any]:
         "torch": torch.__version__,
         "compiled": compiled or torch.cuda.is_available(),
     }
+
+
+def _resident() -> dict[int, int]:
+    """Resident bytes of this process and of all that it started, whose peaks begin anew; empty if not known."""
+    sizes: dict[int, int] = {}
+    try:
+        for process in _with_children(os.getpid()):
+            Path(f"/proc/{process}/clear_refs").write_text("5", encoding="ascii")
+            sizes[process] = _status_bytes(process, "VmRSS")
+    except OSError:
+        return {}
+    return sizes
+
+
+def _with_children(process: int) -> list[int]:
+    lists = Path(f"/proc/{process}/task").glob("*/children")
+    children = [int(one) for listed in lists for one in listed.read_text("ascii").split()]
+    return [process, *(one for child in children for one in _with_children(child))]
+
+
+def _status_bytes(process: int, name: str) -> int:
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace")
+    return int(status.split(f"{name}:")[1].split()[0]) * 1024
+
+
+def _rise(resident: dict[int, int]) -> int | None:
+    """By how many bytes these processes rose at most since; None where that is not known."""
+    try:
+        rises = [_status_bytes(process, "VmHWM") - size for process, size in resident.items()]
+    except OSError:  # one has ended
+        return None
+    return sum(rises) if rises else None
 
 
 def main() -> None:

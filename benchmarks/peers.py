@@ -1,9 +1,11 @@
 """The engine beside other ways to read the same prompts with the same model: reads a second, and memory.
 
-    python -m benchmarks.peers [--data DIR] [--reads 120] [--rounds 3] [--vllm PYTHON] [--json FILE]
+    python -m benchmarks.peers [--data DIR] [--reads 120] [--rounds 3] [--clock processor] [--vllm PYTHON]
+        [--json FILE]
 
 Single passages as BM25 lists them, as eRAG labels them. Every side is a process of its own with the bundled
-reader in the same precision and with the same threads, and all read in turn:
+reader in the same precision and with the same threads, and all read in turn. ``--clock processor`` times them by
+what they take of the processor, which other work on the machine changes less:
 
 - the engine's reader;
 - ``generate`` of transformers on one prompt at a time, which is what one writes first;
@@ -11,13 +13,15 @@ reader in the same precision and with the same threads, and all read in turn:
 - on batches of 16 prompts that were sorted by length, the longest first, as evaluation harnesses do;
 - the eRAG package's ``eval`` with a generator of the first kind, its metrics included, where the package is
   installed;
-- vLLM, where ``--vllm`` names an interpreter that has it (``make vllm`` makes one); its memory is not measured.
+- vLLM, where ``--vllm`` names an interpreter that has it (``make vllm`` makes one). Its rounds follow those of the
+  others, since it takes minutes to start.
 
 Answers first: in fp32 all sides must give the same answers to a sample of the prompts. Memory is what the peak
-of the process rises by above what it has with the model loaded.
+of the process (of vLLM: of all its processes) rises by above what it has with the model loaded. vLLM reserves its cache
+of keys and values while it loads; only what it then writes to for the first time is counted.
 
-lm-evaluation-harness is not among them. It reads with ``generate`` in batches sorted by length, as the fourth
-side does, and would bring two dozen packages.
+lm-evaluation-harness is left out. It reads with ``generate`` in batches sorted by length, as the fourth side does, and
+would bring two dozen packages.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from functools import partial
 from multiprocessing.pool import Pool
 from pathlib import Path
 from statistics import median
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -63,8 +68,11 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--reads", type=int, default=120)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall")
     parser.add_argument("--vllm", help="an interpreter that has vLLM")
     arguments = parser.parse_args(options)
+    if arguments.vllm and arguments.clock == "processor":
+        parser.error("--clock processor cannot time vLLM; leave it out")
     spec, prompt = specify(
         "bundled", augmentation="in-prompt", task="short-answer", dtype=arguments.dtype
     )
@@ -75,11 +83,13 @@ def main(options: Sequence[str] | None = None) -> None:
     names += [PACKAGE] if importlib.util.find_spec("erag") else []
     if PACKAGE not in names:
         print("the eRAG package is not installed, and left out")
-    refuse_different_answers(names, replace(spec, dtype="float32"), prompts[:_SAMPLE])
-    timings, memory = measure(names, spec, prompts, arguments.rounds)
+    exact = replace(spec, dtype="float32")
+    refuse_different_answers(names, exact, prompts[:_SAMPLE], arguments.vllm)
+    timings, memory = measure(names, spec, prompts, arguments.rounds, arguments.clock)
     if arguments.vllm:
         peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
         timings[VLLM] = Timing(peer["seconds"], peer["outputs"])
+        memory[VLLM] = peer["memory"]
     show(timings, memory, len(prompts), spec, arguments)
     figures = {
         "dtype": spec.dtype,
@@ -92,11 +102,16 @@ def main(options: Sequence[str] | None = None) -> None:
         for name, timing in timings.items()
         if name != ENGINE
     ]
+    page += [
+        Line(f"memory of {name}, beside the model", f"{taken / 2**20:.0f} MiB")
+        for name, taken in memory.items()
+        if taken is not None
+    ]
     write_report(arguments, ("torch", "transformers"), figures, page)
 
 
 def measure(
-    names: Sequence[str], spec: ReaderSpec, prompts: list[str], rounds: int
+    names: Sequence[str], spec: ReaderSpec, prompts: list[str], rounds: int, clock: str
 ) -> tuple[dict[str, Timing], dict[str, int | None]]:
     """Seconds and answers of each side, in turn, and the bytes that reading takes beside the model."""
     pools = {name: _process(name, spec) for name in names}
@@ -104,17 +119,21 @@ def measure(
         sides = {name: partial(pool.apply, _read, (prompts,)) for name, pool in pools.items()}
         # What a first call sets up is no part of the time.
         memory = {name: pool.apply(_rise, (prompts,)) for name, pool in pools.items()}
-        timings = in_turn(sides, rounds)
+        # Each side is a process, and the others wait meanwhile.
+        processor = partial(_processor_time, tuple(pools.values()))
+        timings = in_turn(sides, rounds, clock=processor if clock == "processor" else perf_counter)
     finally:
         for pool in pools.values():
             pool.terminate()
     return timings, memory
 
 
-def refuse_different_answers(names: Sequence[str], exact: ReaderSpec, prompts: list[str]) -> None:
+def refuse_different_answers(
+    names: Sequence[str], exact: ReaderSpec, prompts: list[str], python: str | None
+) -> None:
     """End where a side's answers are not those of ``generate`` on one prompt at a time.
 
-    The package reads with just that.
+    The package reads with just that. ``python`` has vLLM, where it takes part.
     """
     answers: dict[str, list[str]] = {}
     for name in names:
@@ -122,6 +141,8 @@ def refuse_different_answers(names: Sequence[str], exact: ReaderSpec, prompts: l
             continue
         with _process(name, exact) as pool:
             answers[name] = pool.apply(_read, (prompts,))
+    if python:
+        answers[VLLM] = vllm(python, exact, prompts, 1)["outputs"]
     for name, given in answers.items():
         if given != answers[ALONE]:
             raise SystemExit(f"in fp32 the answers of {name!r} are not those of {ALONE!r}")
@@ -129,6 +150,11 @@ def refuse_different_answers(names: Sequence[str], exact: ReaderSpec, prompts: l
 
 def _process(name: str, spec: ReaderSpec) -> Pool:
     return multiprocessing.get_context("spawn").Pool(1, _load, (name, spec))
+
+
+def _processor_time(pools: Sequence[Pool]) -> float:
+    """Seconds of the processor that the sides have taken so far, in all."""
+    return sum(pool.apply(process_time) for pool in pools)
 
 
 _side: Read | None = None  # of a process of ``_process``
@@ -205,8 +231,8 @@ def show(
     arguments: argparse.Namespace,
 ) -> None:
     print(
-        f"{reads} reads of single passages, {spec.dtype}, {arguments.threads} threads, medians of "
-        f"{arguments.rounds} rounds; equal answers in fp32 to {min(reads, _SAMPLE)} prompts"
+        f"{reads} reads of single passages, {spec.dtype}, {arguments.threads} threads, {arguments.clock} clock, medians "
+        f"of {arguments.rounds} rounds; equal answers in fp32 to {min(reads, _SAMPLE)} prompts"
     )
     print(f"{'':34}{'reads/s':>9}{'engine is':>24}{'memory':>12}{'as ' + ENGINE:>12}")
     for name, timing in timings.items():
