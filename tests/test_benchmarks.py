@@ -1,11 +1,14 @@
 """Benchmarks: what they share, and that the smallest case of each still runs."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import __main__ as every
+from benchmarks import _vllm_peer
 from benchmarks._harness import Line, Ratio, Timing, make_parser, write_report
 
 
@@ -61,6 +64,25 @@ def test_a_benchmark_that_ends_in_an_error_is_a_problem(tmp_path, monkeypatch):
     found = every.run("_no_such", tmp_path / "report.json", quick=True)
     assert found.report is None
     assert "_no_such" in found.problem
+
+
+def test_memory_of_a_peer_is_what_it_and_its_processes_rise_by():
+    """Its own processes, since what a side starts itself reads for it."""
+    code = "print(flush=True); input(); b'x' * int(6.4e7); print('done', flush=True); input()"
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **piped) as started:
+        started.stdout.readline()
+        resident = _vllm_peer._resident()
+        if not resident:
+            pytest.skip("peaks of memory cannot be set back here")
+        started.stdin.write("\n")
+        started.stdin.flush()
+        assert started.stdout.readline() == "done\n"
+        of_child = {started.pid: resident[started.pid]}
+        assert 60_000_000 < _vllm_peer._rise(of_child) < 80_000_000
+        assert _vllm_peer._rise(resident) >= _vllm_peer._rise(of_child)
+        started.communicate("\n")
+    assert _vllm_peer._rise(resident) is None
 
 
 @pytest.mark.slow
