@@ -172,7 +172,8 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
         pool = Pool(least, least, least, needs)
     if gpus or settings.cpus_per_actor is not None:
         return pool
-    share = cluster.cpus_per_actor(pool.start)
+    # Where no node offers a CPU yet, the share is 0, and an actor that needs nothing would fit the head.
+    share = cluster.cpus_per_actor(pool.start) or cpus
     return Pool(pool.least, pool.most, pool.start, replace(needs, cpus=share))
 
 

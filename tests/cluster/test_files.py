@@ -339,6 +339,13 @@ def test_evaluations_in_these_files_have_options_that_exist(job, capsys):
         assert {"--queries", "--corpus", "--run", "--store", "--out"} <= named <= known
 
 
+def test_evaluations_in_these_files_wait_for_gpus(job):
+    """Their heads have none, and KubeRay does not tell the driver that nodes with GPUs may join."""
+    lines = [line for line in commands_of_the_page() if "jobs.evaluate" in line]
+    for line in (job[1]["spec"]["entrypoint"], *lines):
+        assert " --gpus-per-actor 1 " in line
+
+
 def test_commands_of_ray_on_the_page_exist():
     from ray.scripts.scripts import cli
 

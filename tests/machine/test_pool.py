@@ -20,12 +20,19 @@ def node(cpus=4, gpus=0, memory=16 * GIB, kinds=(), **more):
 @pytest.fixture
 def decided(monkeypatch):
     """``decide`` on a cluster of given nodes, joined or of this machine alone."""
+    share_of = cluster.cpus_per_actor
 
-    def decide(settings, alive, *, promised=None, joined=True, actor_bytes=4 * GIB, budget=0):
+    def decide(
+        settings, alive, *, promised=None, joined=True, actor_bytes=4 * GIB, budget=0, share=1.5
+    ):
         monkeypatch.setattr(nodes, "alive", lambda: alive)
         monkeypatch.setattr(nodes, "promised", lambda: promised)
         monkeypatch.setattr(cluster, "is_joined", lambda: joined)
-        monkeypatch.setattr(cluster, "cpus_per_actor", lambda actors: 1.5)
+        resources = [{"Alive": True, "Resources": {"CPU": node.cpus}} for node in alive]
+        monkeypatch.setattr("ray.nodes", lambda: resources)
+        monkeypatch.setattr(
+            cluster, "cpus_per_actor", share_of if share is None else lambda actors: share
+        )
         monkeypatch.setattr(pool, "machine_memory", lambda: 18 * GIB)
         monkeypatch.setattr(
             "ray.cluster_resources", lambda: {"GPU": sum(node.gpus for node in alive)}
@@ -121,6 +128,14 @@ def test_a_head_alone_waits_for_gpus_that_are_asked_for_or_promised(decided):
     promised = decided(PoolSettings(), head, promised=[node(8, 4, math.inf, ["L4"])])
     assert (promised.needs.gpus, promised.most) == (1, None)
     assert decided(PoolSettings(), head).needs.gpus == 0
+
+
+@pytest.mark.parametrize("actors", [None, 3, "1:16"])
+def test_actors_without_gpus_never_fit_a_head_that_offers_no_cpu(decided, actors):
+    head = node(0, is_head=True)
+    needs = decided(PoolSettings(actors=actors), [head], share=None).needs
+    assert (needs.cpus, needs.gpus) == (1, 0)
+    assert not head.fits(needs)
 
 
 def test_what_can_never_be_hosted_is_refused(decided):
