@@ -27,7 +27,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.prober import DONE, Group, Prober
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
-from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
+from engine.machine.batching import GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent, silent
 from engine.reading import probe
@@ -181,8 +181,9 @@ def _foresee(
     ]
     total = sum(float(of_job[SIZE].sum()) for of_job in left)
     gpu = group.means is not None and group.means.gpu
-    unit = unit_tokens(int(total), actors=actors, gpu=gpu)
-    batch = min(unit, GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
+    batch = unit_tokens(int(total), actors=actors, gpu=gpu)
+    if gpu and in_shards:  # where units grow with the speed of GPUs
+        batch = max(batch, min(GPU_BATCH_TOKENS, int(total) // (8 * actors)))
     works: list[_Work] = []
     if group.timed:
         for stratum, of_stratum in _by_stratum(left):

@@ -25,6 +25,8 @@ Actors = int | str | None
 # Seconds without any progress after which a job on Ray is given up. On a machine of its own only a fault
 # can be the cause; a cluster may have to find nodes first, which at busy hours takes long.
 _PATIENCE, _PATIENCE_ON_A_CLUSTER = 1800.0, 6 * 3600.0
+# How far a pool without a bound is taken to grow, where units are cut for it.
+_GROWTH = 4
 # How a traceback names the error of a user's input.
 _OF_AN_INPUT = f"{InputError.__module__}.{InputError.__qualname__}: "
 
@@ -127,6 +129,11 @@ class Pool:
     most: int | None
     start: int
     needs: Needs
+
+    @property
+    def foreseen(self) -> int:
+        """Actors for which work is cut: as many as the pool may come to have, or some growth without a bound."""
+        return self.most or _GROWTH * self.start
 
     def at_most(self, tasks: int) -> Pool:
         """The same pool for a job of so many tasks: none of them needs more actors than these."""

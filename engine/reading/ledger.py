@@ -10,9 +10,10 @@ ledger is lost. No unit fails for want of the ledger.
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
-from collections import defaultdict
-from typing import Any
+from collections import defaultdict, deque
+from typing import Any, NamedTuple
 
 import ray
 import ray.exceptions
@@ -24,12 +25,23 @@ from engine.machine.watch import Start, Tally, started_here
 _SECONDS_TO_ANSWER = 5.0
 # Seconds that a unit waits for a ledger that starts again; it may never, on a node that is being drained.
 _SECONDS_TO_COUNT = 30.0
+# An actor's pace follows from so many of its last units, since its first ones hold what is done once; and
+# an actor that has ended none for so long, while others have, is taken for gone.
+_LAST_UNITS, _SECONDS_TO_BE_GONE = 8, 300.0
 _STRIKES = 2  # deaths during a read before the read counts as their cause
 
 
 def planning_of(piece: int) -> int:
     """The number under which the planning of a piece is entered; those of reads are 0 or more."""
     return -1 - piece
+
+
+class _Done(NamedTuple):
+    """A unit that an actor has done: when it ended, its size, and the seconds that it took."""
+
+    at: float
+    size: int
+    seconds: float
 
 
 class Ledger:
@@ -42,8 +54,7 @@ class Ledger:
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
         self._repeated: set[int] = set()
         self._starts: list[Start] = []
-        self._read: defaultdict[int, int] = defaultdict(int)
-        self._seconds: defaultdict[int, float] = defaultdict(float)
+        self._done: defaultdict[int, dict[str, deque[_Done]]] = defaultdict(dict)
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """Record the beginning of a unit; returns how often it was begun so far, this one included."""
@@ -63,16 +74,21 @@ class Ledger:
         """Record that a read ended with its process alive."""
         self._entered.pop(row, None)
 
-    def ended(self, unit: int, role: int, size: int, seconds: float) -> None:
-        """Record that a unit is done, of this size in this time; it is not begun again but by chance."""
+    def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
+        """Record that an actor has done a unit, of this size in this time; it is not begun again but by chance."""
         self._begun.pop(unit, None)
-        self._read[role] += size
-        self._seconds[role] += seconds
+        done = self._done[role].setdefault(actor, deque(maxlen=_LAST_UNITS))
+        done.append(_Done(time.monotonic(), size, seconds))
 
-    def pace(self, role: int) -> float | None:
-        """What one actor reads in a second for a role, in the sizes of units; None before its first unit."""
-        seconds = self._seconds[role]
-        return self._read[role] / seconds if seconds else None
+    def paces(self, role: int) -> list[float]:
+        """What each actor reads in a second for a role, in the sizes of units; those before their first unit
+        are left out.
+        """
+        actors = self._done[role].values()
+        latest = max((done[-1].at for done in actors), default=0.0)
+        there = [done for done in actors if latest - done[-1].at <= _SECONDS_TO_BE_GONE]
+        sums = [(sum(d.size for d in done), sum(d.seconds for d in done)) for done in there]
+        return [size / seconds for size, seconds in sums if seconds]
 
     def started(self, start: Start) -> None:
         """Record that an actor has loaded its reader."""
@@ -89,12 +105,12 @@ def start_ledger() -> Any:
     return ray.remote(**cluster.beside_driver())(Ledger).remote()
 
 
-def pace_of(ledger: Any, role: int) -> float | None:
-    """What one actor reads in a second for a role, as far as is known."""
+def paces_of(ledger: Any, role: int) -> list[float]:
+    """What each actor reads in a second for a role, as far as is known."""
     with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-        pace: float | None = ray.get(ledger.pace.remote(role), timeout=_SECONDS_TO_ANSWER)
-        return pace
-    return None
+        paces: list[float] = ray.get(ledger.paces.remote(role), timeout=_SECONDS_TO_ANSWER)
+        return paces
+    return []
 
 
 def tally_of(ledger: Any) -> Tally | None:
@@ -126,9 +142,9 @@ class Attempts:
             return int(ray.get(self._ledger.begin.remote(unit, attempt), timeout=_SECONDS_TO_COUNT))
         return 1
 
-    def ended(self, unit: int, role: int, size: int, seconds: float) -> None:
-        """Tell that a unit is done; nobody waits for it."""
-        self._ledger.ended.remote(unit, role, size, seconds)
+    def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
+        """Tell that an actor has done a unit; nobody waits for it."""
+        self._ledger.ended.remote(unit, role, size, seconds, actor)
 
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
         """Whether a read, or other piece, may be tried: so many processes have died in it if not."""

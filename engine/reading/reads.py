@@ -45,8 +45,6 @@ Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitRes
 Run = Callable[[pl.DataFrame, Sequence[Unit], Sequence[ReaderSpec]], Iterator[UnitResult]]
 Read = TypeVar("Read")
 
-# How far a pool without a bound is taken to grow, where units are cut for it.
-_GROWTH = 4
 # Stands for the name of an executor that has none.
 UNNAMED = "a function without a name"
 
@@ -324,10 +322,13 @@ def input_sizes(spec: ReaderSpec, inputs: Sequence[Sequence[str]]) -> list[int]:
 
 
 def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
-    """Size of a unit: some seconds of work (one device batch on a CPU, several on a GPU), and never
-    so much that an actor has fewer than eight of them: the last ones end together.
+    """Size of a unit: one device batch on a CPU, half of one on a GPU, and never so much that an actor has
+    fewer than eight of them: the last ones end together.
+
+    Nobody knows how fast a GPU reads. Half a batch takes a slow one (1,000 tokens a second) half a minute,
+    and a fast one has soon done it; smaller ones are more than two cores can handle for 64 actors.
     """
-    most = 4 * GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS
+    most = GPU_BATCH_TOKENS // 2 if gpu else CPU_BATCH_TOKENS
     return max(1, min(most, total // (8 * actors)))
 
 
@@ -371,15 +372,13 @@ def executor_for(
     weights = device.weight_bytes(specs[0].parameters, specs[0].dtype)
     loading = device.default_actor_memory(weights)
     pool = pools.decide(settings, loading, budget=specs[0].memory)
-    # Units are for the pool as it may become; of one without a bound, some growth is foreseen.
-    foreseen = min(pool.most or _GROWTH * pool.start, plan.height)
 
     def on_ray(
         plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
     ) -> Iterator[UnitResult]:
         return pipeline.read_on_ray(plan, units, specs, pool=pool, on_event=on_event, totals=totals)
 
-    return on_ray, foreseen, pool.needs.gpus > 0
+    return on_ray, min(pool.foreseen, plan.height), pool.needs.gpus > 0
 
 
 def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:

@@ -31,6 +31,9 @@ _MOST = 2**40
 # A unit takes about so long, once it is known how fast actors read: little is lost with one, and what
 # a unit costs the driver is little beside it. No unit of a steady reader takes more than five seconds then.
 UNIT_SECONDS = 4.75
+# The slowest actor counts as this share of the mean at least, and units are not cut for it so small that
+# actors together end more than so many a second: a driver has some 60 to 85 done in a second by a core.
+_SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 # Errors that say what a user can do; a worker's traceback would hide it.
 TOLD = (InputError, WriteError, ReadError)
 
@@ -47,6 +50,24 @@ class UnitSizes(NamedTuple):
         if pace is None:
             return self.first
         return max(1, min(self.most, max(self.least, int(pace * UNIT_SECONDS))))
+
+
+def shared_pace(paces: Sequence[float]) -> float | None:
+    """The pace for which units are cut that any of several actors may get: nearly that of the slowest.
+
+    So nobody holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
+    units, and each costs the driver: it is an eighth of the mean at least, and so much that all actors
+    together end no more than 40 units a second, unless they would with units for the mean.
+
+    Args:
+        paces: of the actors, in sizes a second; none where it is not known of any.
+    """
+    if not paces:
+        return None
+    together = sum(paces)
+    mean = together / len(paces)
+    least = max(mean * _SLOWEST, together / (_UNITS_A_SECOND * UNIT_SECONDS))
+    return min(mean, max(min(paces), least))
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,19 @@ from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import Asked, UnitResult
 from engine.reading.guard import read_guarded
-from engine.reading.ledger import Attempts, pace_of, planning_of, start_ledger, tally_of
+from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger, tally_of
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader
-from engine.reading.stream import TOLD, Host, Piece, Planner, UnitDone, pieces, unit_rows
+from engine.reading.stream import (
+    TOLD,
+    Host,
+    Piece,
+    Planner,
+    UnitDone,
+    pieces,
+    shared_pace,
+    unit_rows,
+)
 
 # CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
 _PLANNING_CPUS = 0.1
@@ -164,7 +173,7 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
         try:
             if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
                 raise ReadError(f"shard {piece.shard} cannot be planned: {_DIED}")
-            planned = plans[piece.role](piece.shard, pace_of(ledger, piece.role))
+            planned = plans[piece.role](piece.shard, shared_pace(paces_of(ledger, piece.role)))
             attempts.leave(planning)
             for row in unit_rows(piece, planned):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
@@ -193,7 +202,7 @@ class _Actor:
             if row.reads is not None and not self._host.is_loaded:
                 self._load(row.role)
             done = self._host.done(row, self._read)
-            self._attempts.ended(row.number, row.role, row.size, done.seconds)
+            self._attempts.ended(row.number, row.role, row.size, done.seconds, self._host.worker)
             return pickle.dumps(done)
         except TOLD as error:
             return pickle.dumps(error)

@@ -171,6 +171,12 @@ def test_no_job_has_more_actors_than_tasks():
     assert Pool(1, 9, 2, ONE_GPU).at_most(100) == Pool(1, 9, 2, ONE_GPU)
 
 
+def test_work_is_cut_for_the_pool_as_it_may_become():
+    assert Pool(1, 16, 1, ONE_GPU).foreseen == 16
+    assert Pool(3, 3, 3, ONE_GPU).foreseen == 3
+    assert Pool(1, None, 2, ONE_GPU).foreseen == 8  # of one without a bound, some growth
+
+
 def test_ray_is_told_what_was_decided():
     needs = Needs(2.0, 0.5, 3 * GIB, "L4")
     options = pool.pool_options(Pool(1, 8, 2, needs))

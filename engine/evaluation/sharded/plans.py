@@ -6,7 +6,7 @@ The plan of a shard for a role is a file, until all shards are judged.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -26,7 +26,6 @@ from engine.evaluation.read import (
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import read_shard
 from engine.evaluation.sharded.work import Work, found_table, read_table, write_table
-from engine.machine.batching import GPU_BATCH_TOKENS
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
 from engine.reading.decided import answered, kept_keys
@@ -49,6 +48,7 @@ class Planner:
     work: Work
     job: Job
     listing: store.Listing
+    left: tuple[int, ...]  # shards of this pass, in their order
 
     def __call__(self, shard: int, pace: float | None = None) -> ShardPlan:
         work, spec = self.work, self.job.spec
@@ -63,11 +63,11 @@ class Planner:
         reused = wanted[READ_KEY].n_unique() - missing.height
         sizes = input_sizes(spec, missing[INPUTS].to_list())
         plan = longest_first(missing, sizes, lead=len(spec.shared_prefix))
-        # As if all shards were like this one: units are as large as the whole evaluation lets them be.
-        total = int(plan[SIZE].sum()) * max(1, work.pairs // max(1, known.pairs))
+        # As if all shards were like this one: units are as large as all that is left lets them be.
+        pairs = sum(work.partition.shards[one].pairs for one in self.left)
+        total = int(plan[SIZE].sum()) * max(1, pairs // max(1, known.pairs))
         units = unit_sizes(total, actors=work.actors, gpu=work.gpu)
-        last = shard == work.partition.shards[-1].number
-        sharing = work.actors if last else 1
+        sharing = work.actors if shard == self.left[-1] else 1
         return ShardPlan(plan, reused, units, known.span, pace, sharing, damaged)
 
     def _made(self, shard: int, identified: pl.DataFrame, pace: float | None) -> pl.DataFrame:
@@ -93,16 +93,12 @@ class Planner:
 def unit_sizes(total: int, *, actors: int, gpu: bool) -> UnitSizes:
     """How large units are of an evaluation of so many tokens, for so many actors."""
     first = unit_tokens(total, actors=actors, gpu=gpu)
-    if gpu:
-        # While nobody knows how fast a GPU reads, it gets half of a batch, which a slow one reads in seconds
-        # and a fast one has soon done. Smaller ones are more than two cores can handle for 64 actors.
-        first = min(first, GPU_BATCH_TOKENS // 2)
     return UnitSizes(max(1, first // 4), first, max(first, total // (8 * actors)))
 
 
-def planner_for(work: Work, job: Job) -> Planner:
-    """The planner of a role's reads, which knows what the store has of its reader now."""
-    return Planner(work, job, store.listing(work.store, job.spec.fingerprint))
+def planner_for(work: Work, job: Job, shards: Sequence[int]) -> Planner:
+    """The planner of a role's reads in these shards, which knows what the store has of its reader now."""
+    return Planner(work, job, store.listing(work.store, job.spec.fingerprint), tuple(shards))
 
 
 def planned_reading(work: Work, job: Job, shard: int, failures: Mapping[str, Failure]) -> Reading:

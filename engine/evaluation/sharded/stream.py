@@ -234,7 +234,7 @@ class _Here:
     def read(
         self, shards: Sequence[int], group: Sequence[_Pass], totals: PoolTotals
     ) -> Iterator[UnitDone]:
-        planners = [planner_for(self._work, one.job) for one in group]
+        planners = [planner_for(self._work, one.job, shards) for one in group]
         host = self._host([one.job.spec for one in group], self._work.store)
         return read_here(shards, planners, host)
 
@@ -258,7 +258,7 @@ class _OnRay:
         weights = max((device.weight_bytes(s.parameters, s.dtype) for s in specs), default=0)
         loading = device.default_actor_memory(weights)
         self._pool = pool.decide(running.pool(), loading, budget=running.memory)
-        self._work = replace(work, actors=self._pool.start, gpu=self._pool.needs.gpus > 0)
+        self._work = replace(work, actors=self._pool.foreseen, gpu=self._pool.needs.gpus > 0)
         self._judging = Tasks(_judge, self._work, "judging")
 
     def read(
@@ -268,7 +268,7 @@ class _OnRay:
 
         return read_on_ray(
             shards,
-            [planner_for(self._work, one.job) for one in group],
+            [planner_for(self._work, one.job, shards) for one in group],
             self._host([one.job.spec for one in group], self._work.store),
             pool=self._pool,
             on_event=self._on_event,

@@ -63,11 +63,6 @@ class Work:
     actors: int = 1
     gpu: bool = False
 
-    @property
-    def pairs(self) -> int:
-        """Listed passages of all shards."""
-        return sum(shard.pairs for shard in self.partition.shards)
-
 
 def asked(settings: Settings) -> list[Request]:
     """What is asked of which role, whatever the inputs: the requests for one made-up query."""

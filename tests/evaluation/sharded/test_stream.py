@@ -22,6 +22,8 @@ from engine.evaluation.sharded.partition import partition
 from engine.evaluation.sharded.stream import evaluate_shards
 from engine.evaluation.sharded.work import Work
 from engine.evaluation.sharded.work import asked as asked_of
+from engine.machine.nodes import Needs
+from engine.machine.pool import Pool
 from engine.reading import readers, reads, store
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host, Piece, ShardPlan, UnitSizes, unit_rows
@@ -250,8 +252,8 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     def planned(planner, pace):
         return list(unit_rows(Piece(0), planner(0, pace)))
 
-    host.done(planned(plans.planner_for(work, job), None)[0])
-    planner = plans.planner_for(work, job)
+    host.done(planned(plans.planner_for(work, job, [0]), None)[0])
+    planner = plans.planner_for(work, job, [0])
     first = planned(planner, None)
     host.done(first[0])
     names = store.listing(place, job.spec.fingerprint).names
@@ -259,11 +261,29 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     assert len(names) == 2
     assert planned(planner, 1e9) == first
     # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
-    later = planned(plans.planner_for(work, job), 1e9)
+    later = planned(plans.planner_for(work, job, [0]), 1e9)
     assert 1 <= len(later) < len(first) - 1
     assert (
         later[0].reused == first[0].reused + pl.read_ipc_stream(io.BytesIO(first[0].reads)).height
     )
+
+
+def test_the_tail_is_cut_for_the_last_shard_that_is_left_and_for_the_pool_as_it_may_become(
+    tmp_path, monkeypatch
+):
+    asked, place = settings(**FEW), folder_at(tmp_path / "store")
+    whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10)
+    (job,) = specify_jobs(asked_of(asked), asked)
+    work = Work(whole, asked, (job,), folder_at(tmp_path / "shards"), place)
+    assert len(whole.shards) > 2
+    # Nodes may join a pool that began on one.
+    pool = Pool(1, 16, 1, Needs(0, 1, 0, None))
+    monkeypatch.setattr("engine.machine.cluster.start_ray", lambda: None)
+    monkeypatch.setattr("engine.machine.pool.decide", lambda *_, **__: pool)
+    monkeypatch.setattr("engine.machine.tasks.Tasks", lambda *_: None)
+    work = stream._OnRay(work, Host, lambda line: None)._work
+    planner = plans.planner_for(work, job, [0, 1])  # the others are done
+    assert [planner(shard).sharing for shard in (0, 1)] == [1, 16]
 
 
 def test_a_unit_travels_with_its_own_prompts_alone():
