@@ -39,7 +39,10 @@ class Needs:
 
 @dataclass(frozen=True)
 class Node:
-    """A node, or a type of nodes that may be added: what it has in all, whoever uses it now."""
+    """A node, or a type of nodes that may be added: what it has in all, whoever uses it now.
+
+    ``most`` is how many of the type there may be; infinite where nothing bounds them.
+    """
 
     cpus: float
     gpus: float
@@ -48,6 +51,7 @@ class Node:
     id: str = ""
     address: str = ""
     is_head: bool = False
+    most: float = 1.0
 
     def fits(self, needs: Needs) -> bool:
         """Whether an actor of these needs could ever stand here."""
@@ -109,7 +113,7 @@ def _from_control_store() -> list[Node] | None:
         config = ray._private.state.state.get_cluster_config()
     groups = config.node_group_configs if config else ()
     return [
-        _node(_with_memory(dict(group.resources)))
+        _node(_with_memory(dict(group.resources)), most=_bound(group.max_count))
         for group in groups
         if group.max_count and group.resources
     ] or None
@@ -124,13 +128,34 @@ def _from_file() -> list[Node] | None:
     try:
         config = yaml.safe_load((Path.home() / _BOOTSTRAP).read_text(encoding="utf-8"))
         types = config["available_node_types"].values()
+        most = float(config.get("max_workers", math.inf))
         return [
-            _node(_with_memory(kind.get("resources") or {}))
+            _node(
+                _with_memory(kind.get("resources") or {}),
+                most=min(most, float(kind.get("max_workers", math.inf))),
+            )
             for kind in types
             if kind.get("max_workers", 1)
         ] or None
-    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def _bound(count: int) -> float:
+    """A number of nodes; below 0, which stands for any number, it is infinite."""
+    return float(count) if count >= 0 else math.inf
+
+
+def room_ever(needs: Needs, alive: Iterable[Node], promised: Iterable[Node]) -> float:
+    """How many actors of these needs a cluster can host at most, with all that its autoscaler may add.
+
+    Nodes that are there were added by it, but for the head.
+    """
+    alive = list(alive)
+    rooms = [(kind.room(needs), kind.most) for kind in promised]
+    added = sum(room * most for room, most in rooms if room)
+    now = sum(node.room(needs) for node in alive)
+    return max(now, added + sum(node.room(needs) for node in alive if node.is_head))
 
 
 def _with_memory(resources: Mapping[str, float]) -> dict[str, float]:

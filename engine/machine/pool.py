@@ -170,6 +170,7 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
         needs = replace(needs, memory=memory)
     room = _room(needs, alive, budget or actor_bytes)
     least, most = settings.bounds()
+    _refuse_more_than_ever(least, needs, settings, alive, promised)
     if settings.actors is None:
         pool = Pool(1, None, room, needs) if cluster.is_joined() else Pool(room, room, room, needs)
     elif settings.is_range:
@@ -243,6 +244,32 @@ def _refuse_too_many(
             f"{actors} actors with {needs} each on {gpus} GPUs",
             f"use at most {room} actors, a smaller `gpus_per_actor`, or `actors` 1:{actors} "
             "if nodes will join",
+        )
+
+
+def _refuse_more_than_ever(
+    least: int,
+    needs: Needs,
+    settings: PoolSettings,
+    alive: list[Node],
+    promised: list[Node] | None,
+) -> None:
+    """Refuse more actors than the nodes that an autoscaler may add have room for, where it says how many.
+
+    Actors that share CPUs as they come need no room of their own.
+    """
+    from engine.machine import cluster
+
+    fixed = needs.gpus or settings.cpus_per_actor is not None
+    if promised is None or not fixed or not cluster.is_joined():
+        return
+    ever = nodes.room_ever(needs, alive, promised)
+    if least > ever:
+        raise InputError(
+            None,
+            None,
+            f"`actors` {settings.actors} with {needs} each, on a cluster that can have room for {ever:.0f}",
+            f"use at most {ever:.0f}, a range like 1:{least}, or let the autoscaler add more nodes",
         )
 
 

@@ -59,8 +59,11 @@ def test_the_file_that_ray_up_leaves_names_types_of_nodes(monkeypatch, tmp_path)
         "available_node_types:\n"
         "  head: {resources: {CPU: 0}, max_workers: 0}\n"
         "  reader: {resources: {CPU: 48, GPU: 4, 'accelerator_type:L4': 1}, max_workers: 4}\n"
+        "  other: {resources: {CPU: 8}}\n"
+        "max_workers: 6\n"
     )
-    assert nodes.promised() == [Node(48, 4, math.inf, frozenset({"L4"}))]
+    reader = Node(48, 4, math.inf, frozenset({"L4"}), most=4)
+    assert nodes.promised() == [reader, Node(8, 0, math.inf, frozenset(), most=6)]
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -74,4 +77,4 @@ def test_the_configuration_in_the_control_store_names_types_of_nodes(monkeypatch
         "get_cluster_config",
         lambda: SimpleNamespace(node_group_configs=groups),
     )
-    assert nodes.promised() == [Node(8, 1, 100, frozenset())]
+    assert nodes.promised() == [Node(8, 1, 100, frozenset(), most=math.inf)]

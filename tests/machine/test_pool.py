@@ -162,7 +162,35 @@ def test_more_actors_than_fit_are_refused_unless_nodes_may_join(decided):
     with pytest.raises(InputError, match="use at most 2 actors, .* `actors` 1:5 if nodes"):
         decided(PoolSettings(actors=5), gpus)
     assert decided(PoolSettings(actors=5, gpus_per_actor=1), gpus).start == 5
-    assert decided(PoolSettings(actors=5), gpus, promised=[node(4, 2)]).start == 5
+    assert decided(PoolSettings(actors=5), gpus, promised=[node(4, 2, most=3)]).start == 5
+
+
+def test_more_actors_than_an_autoscaler_may_ever_host_are_refused(decided):
+    # A head, 12 of 16 promised nodes there.
+    alive = [node(0, is_head=True), *[node(6, 1)] * 12]
+    promised = [node(6, 1, math.inf, most=4), node(6, 1, math.inf, most=12)]
+    for actors, least in ((100, 100), ("17:100", 17)):
+        asked = PoolSettings(actors=actors, gpus_per_actor=1)
+        told = (
+            f"`actors` {actors} with 1 GPU .* room for 16; use at most 16, a range like 1:{least}"
+        )
+        with pytest.raises(InputError, match=told):
+            decided(asked, alive, promised=promised)
+    assert decided(PoolSettings(actors=16), alive, promised=promised).start == 16
+    assert decided(PoolSettings(actors="1:100"), alive, promised=promised).most == 100
+    halves = PoolSettings(actors=32, gpus_per_actor=0.5)
+    assert decided(halves, alive, promised=promised).start == 32
+    # GPUs of the head count beside those to come; a type without a bound has no end.
+    assert (
+        decided(PoolSettings(actors=17), [node(4, 1, is_head=True)], promised=promised).start == 17
+    )
+    endless = [node(6, 1, math.inf, most=math.inf)]
+    assert decided(PoolSettings(actors=100), alive, promised=endless).start == 100
+    # Actors without GPUs share the CPUs that come, unless each is given some.
+    cpus = [node(8, memory=math.inf, most=2)]
+    assert decided(PoolSettings(actors=100), [node(0, is_head=True)], promised=cpus).start == 100
+    with pytest.raises(InputError, match="with 4 CPUs .* room for 4;"):
+        decided(PoolSettings(actors=5, cpus_per_actor=4), [node(0, is_head=True)], promised=cpus)
 
 
 def test_no_job_has_more_actors_than_tasks():
