@@ -1,6 +1,10 @@
 """Results and read stores at addresses: in memory, and in an S3 server that the test starts."""
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from typing import ClassVar
 from unittest.mock import patch
 
@@ -14,7 +18,8 @@ from tests.commands import erag, evaluate
 from tests.conftest import ScriptedReader
 from tests.s3_server import KEY, SECRET
 
-MORE = ["--actors", 0, "--dtype", "float32", "--k", 2, "--resamples", 100]
+READING = ["--dtype", "float32", "--k", 2, "--resamples", 100]
+MORE = ["--actors", 0, *READING]
 
 
 @pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.slow)])
@@ -275,3 +280,37 @@ def test_an_evaluation_in_shards_at_an_address(files, root, tmp_path, monkeypatc
     assert len({json.dumps(one["correlations"]) for one in summaries}) == 1
     assert [one["reading"]["done"] for one in summaries] == [6, 6, 0]
     assert not (tmp_path / f"{root.split(':')[0]}:").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("s3")
+def test_workers_of_ray_plan_read_and_judge_in_shards_at_an_address(files, tmp_path):
+    """They take the index of passages and the store from there and commit there, as one process does here."""
+    there = files | {"out": "s3://bucket/out", "store": "s3://bucket/store"}
+    options = [part for name, value in there.items() for part in (f"--{name}", value)]
+    options += [*READING, "--actors", 1, "--shard-pairs", 2]
+    command = [sys.executable, "-m", "jobs.evaluate", *map(str, options)]
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    # A Ray of its own, whose workers know the server; their own temporary files are told from others'.
+    own = os.environ | {"TMPDIR": str(scratch), "RAY_TMPDIR": tempfile.gettempdir()}
+    for again in (False, True):
+        done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        assert SECRET not in done.stdout + done.stderr
+        found = everything(folder_at("s3://bucket/out"))
+        reading = json.loads(found["summary.json"])["reading"]
+        assert (reading["done"], reading["reused"]) == ((0, 6) if again else (6, 0))
+        if not again:
+            (index,) = scratch.glob("erag-passages-*/*")
+            assert index.stat().st_size
+    assert evaluate(files | {"store": tmp_path / "store"}, *MORE, "--shard-pairs", 2) == 0
+    here = everything(folder_at(files["out"]))
+    compared = [
+        name
+        for name in here
+        if "/labels/" in name or name in ("query_scores.parquet", "downstream.parquet")
+    ]
+    assert len([name for name in compared if "/labels/" in name]) > 1
+    for name in compared:
+        assert pl.read_parquet(found[name]).equals(pl.read_parquet(here[name])), name
