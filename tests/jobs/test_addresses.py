@@ -300,7 +300,7 @@ def test_workers_of_ray_plan_read_and_judge_in_shards_at_an_address(files, tmp_p
     found = everything(folder_at("s3://bucket/out"))
     reading = json.loads(found["summary.json"])["reading"]
     assert (reading["done"], reading["reused"]) == (6, 0)
-    (index,) = scratch.glob("erag-passages-*/*")
+    (index,) = scratch.glob("erag-passages-*/*.sqlite")
     assert index.stat().st_size
     assert evaluate(files | {"store": tmp_path / "store"}, *MORE, "--shard-pairs", 2) == 0
     here = everything(folder_at(files["out"]))
