@@ -23,6 +23,9 @@ UNBOUNDED = 2**62
 # most that it waits.
 _PATIENCE = 2
 _MOST_PATIENCE = 64
+# By these words in its reason a failed read is known to have lacked memory.
+OUT_OF_MEMORY = "out of memory"
+MORE_MEMORY = "give it more `memory`"
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def run_halving(
     # Outside the except block: the traceback would keep the failed batch's tensors alive.
     free_cached_memory()
     if len(batch) == 1:
-        return [on_single_failure(batch[0], f"out of memory ({failure})")]
+        return [on_single_failure(batch[0], f"{OUT_OF_MEMORY} ({failure})")]
     on_halving()
     half = len(batch) // 2
     return [
@@ -136,6 +139,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (
         "can't allocate memory" in text or "out of memory" in text
     )
+
+
+def lacked_memory(reason: str) -> bool:
+    """Whether a read that failed for this reason may succeed with more memory."""
+    return OUT_OF_MEMORY in reason or MORE_MEMORY in reason
 
 
 def free_cached_memory() -> None:

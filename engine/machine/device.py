@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import math
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -70,7 +71,7 @@ def best_dtype() -> Dtype:
     """The fastest precision of this machine: bf16 where it has bf16 arithmetic that is fast; else fp16 on a
     GPU and fp32 on a CPU.
 
-    On a cluster this is the driver's machine: where only the workers have GPUs, specify the ``dtype``.
+    On a cluster the nodes that read are asked for theirs (``engine.machine.survey``).
     """
     if machine_has_gpu():
         import torch
@@ -373,7 +374,18 @@ def _status_bytes(name: str) -> int:
 
 
 # What CUDA, its libraries and vLLM say when the process can do no more work on its GPU.
-_FATAL = ("CUDA error", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "device-side assert")
+_FATAL = (
+    "CUDA error",
+    "cuDNN error",
+    "CUBLAS_STATUS",
+    "NCCL error",
+    "device-side assert",
+    # vLLM's processes, where several GPUs hold a model (``vllm/v1/executor/multiproc_executor.py``): one is
+    # gone, raised, or does not answer. What the others hold of a step that was begun is lost.
+    "Executor failed.",
+    "Worker failed with error",
+)
+_NO_ANSWER = re.compile(r"RPC call to \w+ timed out")
 _FATAL_CLASSES = frozenset({"AcceleratorError", "EngineDeadError", "DistBackendError"})
 
 
@@ -381,4 +393,7 @@ def is_fatal(error: BaseException) -> bool:
     """Whether the process cannot go on: a failed CUDA kernel leaves its context unusable, and a library
     that lost its device or its partners does not recover.
     """
-    return type(error).__name__ in _FATAL_CLASSES or any(said in str(error) for said in _FATAL)
+    said = str(error)
+    if isinstance(error, TimeoutError) and _NO_ANSWER.match(said):
+        return True
+    return type(error).__name__ in _FATAL_CLASSES or any(words in said for words in _FATAL)

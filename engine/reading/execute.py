@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from weakref import WeakSet
 import polars as pl
 
 from engine.errors import InputError, ReadError
+from engine.machine.batching import MORE_MEMORY, lacked_memory
 from engine.machine.device import is_fatal
 from engine.machine.pool import PoolSettings
 from engine.reading import readers
@@ -98,14 +100,14 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
     """Read one unit; where the reader raises, read by read, so that one bad read fails alone.
 
     Raises:
-        ReadError: all reads of a reader's first unit fail alike. So would those that follow, each twice.
+        ReadError: all reads of a reader's first unit fail alike, where the reader raises (so would those that
+            follow, each twice) or lacks memory.
         InputError: raised by the reader.
     """
     start = time.perf_counter()
     computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
     try:
         outputs = _read(reader, asked)
-        _PROVEN.add(reader)
     except InputError:  # what a reader of the user's returns cannot be used: no other read would be
         raise
     except Exception as error:
@@ -114,6 +116,10 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
         outputs = [_read_alone(reader, one) for one in asked]
         if reader not in _PROVEN:
             refuse_alike(outputs)
+    if reader not in _PROVEN:
+        _refuse_short_of_memory(outputs)
+    if any(output.failure is None for output in outputs):
+        _PROVEN.add(reader)
     seconds = time.perf_counter() - start
     return UnitResult(
         unit,
@@ -126,8 +132,10 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
     )
 
 
-# Readers that have read a unit.
+# Readers that have done a read.
 _PROVEN: WeakSet[Reader] = WeakSet()
+# What reasons for one shortage differ in: sizes of what was asked for, of what was free, of prompts.
+_SIZE = re.compile(r"\d[\d.,]*( [KMGT]?i?B\b)?")
 
 
 def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
@@ -139,6 +147,25 @@ def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
     reasons = {output.failure for output in outputs}
     if len(outputs) > 1 and len(reasons) == 1 and (reason := reasons.pop()) is not None:
         raise ReadError(f"the first {len(outputs)} reads failed, all for one reason: {reason}")
+
+
+def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
+    """Refuse to go on where all reads of a reader's first unit failed for one shortage of memory.
+
+    Nothing else that a reader returns rather than raises says so much: plans are longest first, and what
+    fails for its length says nothing of shorter reads. Memory is in the user's hand.
+
+    Raises:
+        ReadError: naming the first one's reason.
+    """
+    reasons = [output.failure for output in outputs if output.failure is not None]
+    if len(outputs) < 2 or len(reasons) < len(outputs) or not all(map(lacked_memory, reasons)):
+        return
+    if len({_SIZE.sub("0", reason) for reason in reasons}) == 1:
+        remedy = "" if MORE_MEMORY in reasons[0] else f"; {MORE_MEMORY}"
+        raise ReadError(
+            f"the first {len(outputs)} reads failed, all for want of memory: {reasons[0]}{remedy}"
+        )
 
 
 def _read(reader: Reader, asked: Sequence[Asked]) -> list[ReadOutput]:

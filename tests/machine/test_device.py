@@ -205,6 +205,17 @@ def test_a_processor_without_bf16_arithmetic_passes_too():
         (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp"), True),
         (type("EngineDeadError", (Exception,), {})("engine core died"), True),
         (type("AcceleratorError", (RuntimeError,), {})("x"), True),
+        (RuntimeError("Executor failed."), True),
+        (
+            RuntimeError(
+                "Worker failed with error 'illegal address', please check the stack trace above"
+                " for the root cause"
+            ),
+            True,
+        ),
+        (TimeoutError("RPC call to execute_model timed out."), True),
+        (TimeoutError("timed out"), False),
+        (RuntimeError("RPC call to a tokenizer timed out"), False),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), False),
         (ValueError("a prompt of 9 tokens"), False),
     ],

@@ -23,6 +23,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from engine.errors import InputError
 from engine.machine import device
+from engine.machine.batching import MORE_MEMORY
 from engine.reading.models.decoding import first_tokens
 from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
@@ -117,7 +118,7 @@ class VllmReader:
             # Cutting it would make outputs depend on the memory at hand.
             reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
             return ReadOutput.failed(
-                f"{reason}; give it more `memory`", prompt_tokens=prompt.length
+                f"{reason}; {MORE_MEMORY}", prompt_tokens=prompt.length
             )
         return None
 
