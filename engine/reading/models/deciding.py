@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from engine.errors import InputError
 from engine.reading.protocol import ReaderSpec
@@ -43,12 +43,28 @@ _METHODS = {
 }
 
 
+class Backend(Protocol):
+    """The part of a tokenizer of the library tokenizers that is used here."""
+
+    def decode_batch(
+        self, sequences: list[list[int]], *, skip_special_tokens: bool
+    ) -> list[str]: ...
+
+
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that is used here."""
 
-    def decode(
-        self, tokens: list[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
-    ) -> str: ...
+    @property
+    def backend_tokenizer(self) -> Backend: ...
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
+
+
+class Text(NamedTuple):
+    """The text of some tokens: as the tokenizer decodes them, and before spaces are cleaned up."""
+
+    shown: str
+    raw: str
 
 
 class Deciding:
@@ -82,22 +98,44 @@ class Deciding:
             for known in references
         ]  # fmt: skip
 
-    def is_decided(self, goal: Goal, tokens: list[int], text: str) -> bool:
-        """Whether a read that has written these tokens scores 0, whatever follows.
+    def texts(self, written: Sequence[Sequence[int]]) -> list[Text]:
+        """The texts of what reads have written, decoded together, what several have written only once.
+
+        To be called with a tokenizer that grows: of such a one, transformers cleans up the spaces of what the
+        library tokenizers decodes, and does no more.
+        """
+        if not written:
+            return []
+        distinct = [list(tokens) for tokens in dict.fromkeys(map(tuple, written))]
+        raw = self._tokenizer.backend_tokenizer.decode_batch(distinct, skip_special_tokens=True)
+        shown = (
+            [self._tokenizer.decode(tokens, skip_special_tokens=True) for tokens in distinct]
+            if self._cleans
+            else raw
+        )
+        texts = dict(zip(map(tuple, distinct), map(Text, shown, raw), strict=True))
+        return [texts[tuple(tokens)] for tokens in written]
+
+    def decided(self, goals: Sequence[Goal], texts: Sequence[Text]) -> list[bool]:
+        """Of each read that has written such a text, whether it scores 0, whatever follows.
 
         Args:
-            text: of the tokens, as the tokenizer decodes them; without a stop string.
+            goals: of the reads, in the order of ``texts``.
+            texts: as ``texts`` gives them. What it says of one with a stop string means nothing.
         """
-        beginnings = [text.rstrip(INCOMPLETE)]
+        asked = list(zip(goals, texts, strict=True))
+        # Reads of one query often write the same.
+        known = {one: self._is_decided(*one) for one in dict.fromkeys(asked)}
+        return [known[one] for one in asked]
+
+    def _is_decided(self, goal: Goal, text: Text) -> bool:
+        beginnings = [text.raw.rstrip(INCOMPLETE)]
         if self._cleans:
             # Whether a tokenizer that is to clean up does so depends on its kind: both must be decided.
-            raw = self._tokenizer.decode(
-                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-            ).rstrip(INCOMPLETE)
-            beginnings = [raw, certain_cleaned(raw)]
+            beginnings.append(certain_cleaned(beginnings[0]))
         if any(goal.can_score(_without_begun(one, self._stop)) for one in beginnings):
             return False
-        return goal.score(text.strip()) == 0
+        return goal.score(text.shown.strip()) == 0
 
 
 def require_able(spec: ReaderSpec) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -198,27 +198,45 @@ class Writer:
                 if answer is not None:
                     answer.text, answer.confidence = text, confidence
             return []
-        return [
+        going = [
             place
             for place, (answer, token) in enumerate(zip(answers, next_tokens(logits), strict=True))
             if answer is not None and self._take(answer, token)
         ]
+        asked = {
+            place: (answer, answer.goal)
+            for place in going
+            if (answer := answers[place]) is not None and answer.goal is not None
+        }
+        ended = {
+            place for place, end in zip(asked, self._ended(asked.values()), strict=True) if end
+        }
+        return [place for place in going if place not in ended]
 
     def _take(self, answer: Written, token: int) -> bool:
+        """Whether an answer goes on with this token, but for what ``_ended`` says of one with a goal."""
         if token in self._ends:
             answer.text = self._text(answer)
             return False
         answer.tokens.append(token)
         ended = len(answer.tokens) >= self.most
-        if answer.goal is None and not ended and not self._stops.may_end(token):
+        if not ended and (answer.goal is not None or not self._stops.may_end(token)):
             return True
         text = self._text(answer)
         answer.text = self._stops.before(text)
-        if ended or answer.text != text:
-            return False
-        if answer.goal is not None:
-            answer.decided = self.deciding.is_decided(answer.goal, answer.tokens, text)
-        return not answer.decided
+        return not ended and answer.text == text
+
+    def _ended(self, asked: Collection[tuple[Written, Goal]]) -> list[bool]:
+        """Which answers with a goal end: at a stop string, or decided. Their texts are made together."""
+        texts = self.deciding.texts([answer.tokens for answer, _ in asked])
+        decided = self.deciding.decided([goal for _, goal in asked], texts)
+        ended = []
+        for (answer, _), text, done in zip(asked, texts, decided, strict=True):
+            answer.text = self._stops.before(text.shown)
+            stopped = answer.text != text.shown
+            answer.decided = done and not stopped
+            ended.append(done or stopped)
+        return ended
 
     def _text(self, answer: Written) -> str:
         return self._tokenizer.decode(answer.tokens, skip_special_tokens=True)

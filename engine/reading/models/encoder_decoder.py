@@ -238,11 +238,12 @@ class EncoderDecoderReader:
                 if token in self._end_tokens:
                     continue
                 written[row].append(token)
-                if len(written[row]) >= self._spec.max_new_tokens or self._stopped(written[row]):
-                    continue
-                decided[row] = self._is_decided(reads[row], written[row])
-                if not decided[row]:
+                if len(written[row]) < self._spec.max_new_tokens and not self._stopped(
+                    written[row]
+                ):
                     going.append(place)
+            self._decide(reads, written, decided, [alive[place] for place in going])
+            going = [place for place in going if not decided[alive[place]]]
             if not going:
                 break
             if len(going) < len(alive):
@@ -260,12 +261,20 @@ class EncoderDecoderReader:
             for read, tokens, text, done in zip(reads, written, texts, decided, strict=True)
         ]
 
-    def _is_decided(self, read: _Read, tokens: list[int]) -> bool:
-        """Whether what was written decides a read's label."""
-        if read.goal is None:
-            return False
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return self._deciding.is_decided(read.goal, tokens, text)
+    def _decide(
+        self,
+        reads: Sequence[_Read],
+        written: Sequence[list[int]],
+        decided: list[bool],
+        rows: Sequence[int],
+    ) -> None:
+        """Set ``decided`` of those rows whose labels are, by what was written; all texts are made together."""
+        asked = {row: goal for row in rows if (goal := reads[row].goal) is not None}
+        texts = self._deciding.texts([written[row] for row in asked])
+        for row, done in zip(
+            asked, self._deciding.decided(list(asked.values()), texts), strict=True
+        ):
+            decided[row] = done
 
     def _stopped(self, tokens: list[int]) -> bool:
         """Whether an output has reached a stop string with its last token."""

@@ -285,6 +285,66 @@ def test_reads_end_where_no_reference_can_be_met(name):
     assert (answer.decided, answer.tokens) == (False, [x, y])
 
 
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_texts_of_reads_are_those_that_the_tokenizer_gives_each(name):
+    tokenizer = TOKENIZERS[name]
+    reader = Deciding(spec(metric="em"), tokenizer)
+    written = [[i % 40, (7 * i) % 40, (3 * i) % 11] for i in range(60)]
+    assert [text.shown for text in reader.texts(written)] == [
+        tokenizer.decode(tokens, skip_special_tokens=True) for tokens in written
+    ]
+    assert [text.raw for text in reader.texts(written)] == [
+        tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        for tokens in written
+    ]
+    assert reader.texts([]) == []
+
+
+class CountedTokenizer:
+    """A tokenizer that counts how often it is asked for a text; many asked for together count once."""
+
+    def __init__(self, tokenizer):
+        self.calls = self.sequences = 0
+        self._tokenizer = tokenizer
+        self.backend_tokenizer = self
+
+    def __getattr__(self, name):
+        return getattr(self._tokenizer, name)
+
+    def decode(self, tokens, **options):
+        self.calls += 1
+        return self._tokenizer.decode(tokens, **options)
+
+    def decode_batch(self, sequences, **options):
+        self.calls += 1
+        self.sequences += len(sequences)
+        return self._tokenizer.backend_tokenizer.decode_batch(sequences, **options)
+
+
+def test_the_texts_of_all_reads_that_may_be_decided_are_made_by_one_call_a_step(monkeypatch):
+    """Of 90 reads 30 go on to the end, and 60, of two goals, end with their second token."""
+    tokenizer = TOKENIZERS["sentence pieces"]
+    piece = tokenizer.get_vocab()
+    x, y, n = (piece[f"▁{letter}"] for letter in "xyn")
+    counted = CountedTokenizer(tokenizer)
+    monkeypatch.setattr(deciding, "grows", lambda _: True)
+    writer = Writer(spec(metric="em", stop=(), max_new_tokens=4), counted, frozenset({0}))
+    ((goal,), (other,)) = (writer.deciding.goals([[one]], 1) for one in ("x y x y", "x n"))
+    answers = [Written(goal=goal if i < 60 else other) for i in range(90)]
+    looked = []
+    alive = list(range(90))
+    for step in range(4):
+        tokens = [(x, y)[step % 2] if i < 30 or i >= 60 else (x, n)[step % 2] for i in alive]
+        logits = torch.zeros(len(alive), len(tokenizer))
+        logits[range(len(alive)), tokens] = 1.0
+        before = counted.calls
+        alive = [alive[place] for place in writer.write([answers[i] for i in alive], logits)]
+        looked.append(counted.calls - before)
+    assert [len(answer.tokens) for answer in answers] == [4] * 30 + [2] * 60
+    assert looked == [1, 1, 1, 30]  # at the end, each of those that got there
+    assert counted.sequences == 1 + 2 + 1  # what several have written is looked at once
+
+
 def test_a_character_of_several_tokens_is_waited_for():
     for name in ("byte level", "with bytes"):
         tokenizer = TOKENIZERS[name]
