@@ -11,7 +11,7 @@ import polars as pl
 from cyclopts import App, Parameter
 
 from engine.errors import InputError, require_least
-from engine.machine.survey import reading_dtype
+from engine.machine.survey import reading_dtype, reads_on_gpus
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
 from engine.retrieval.dense import IndexOptions
@@ -127,7 +127,7 @@ def dense(
     warn_of_code(encoder.trust_remote_code)
     if encoder.dtype is None:
         encoder = replace(encoder, dtype=reading_dtype(options.pool(), event))
-    spec = specify(encoder, memory=memory)
+    spec = specify(encoder, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
     skipped = SkipBad(skip_bad)
 
     def scan() -> Iterator[pl.DataFrame]:
@@ -181,7 +181,7 @@ def several(
     encoders = _encoders(encoder)
     # What cannot be used is refused before the first index is built.
     for known in encoders.values():
-        specify(known, memory=memory)
+        specify(known, memory=memory, gpu=bool(memory) and reads_on_gpus(options.pool()))
     bm25(
         corpus=corpus,
         out=out / "bm25",

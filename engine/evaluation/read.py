@@ -14,7 +14,7 @@ from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
 from engine.machine.device import Dtype
 from engine.machine.pool import require_gpus_used
-from engine.machine.survey import reading_dtype, reading_on_vllm
+from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
 from engine.reading.api.settings import is_api
 from engine.reading.api.specify import specify_api
@@ -29,14 +29,7 @@ from engine.reading.plan import WANTED, wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import (
-    Executor,
-    Progress,
-    Wanted,
-    get_all_reads,
-    is_kept,
-    read_by,
-)
+from engine.reading.reads import Executor, Progress, Wanted, get_all_reads, is_kept, read_by
 from engine.reading.settings import FailedReads, RunningSettings
 from engine.scoring.metrics import score_outputs
 from engine.sources.io.locations import Location
@@ -264,6 +257,7 @@ def _specify(
         prompt=ask.prompt,
         dtype=dtype,
         memory=settings.running.memory,
+        gpu=bool(settings.running.memory) and reads_on_gpus(settings.running.pool()),
         engine=engine,
         trust_remote_code=settings.reader.trust_remote_code,
     )

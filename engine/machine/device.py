@@ -170,16 +170,15 @@ def weight_bytes(parameters: int, dtype: Dtype) -> int:
     return parameters * (4 if dtype == "float32" else 2)
 
 
-def least_memory(parameters: int, dtype: Dtype, *, loading: int = 0) -> int:
+def least_memory(weights: int, *, gpu: bool, loading: int = 0) -> int:
     """Bytes below which a budget cannot work: the weights, and on a CPU the process around them.
 
     Args:
-        parameters: of the model.
-        dtype: its precision.
-        loading: what loading it takes for a while beside the weights (``model_files.loading_bytes``).
+        weights: bytes of them.
+        gpu: whether they will be on a GPU, which need not be one of this machine.
+        loading: what loading them takes for a while beside them (``model_files.loading_bytes``).
     """
-    weights = weight_bytes(parameters, dtype)
-    if machine_has_gpu():
+    if gpu:
         return weights
     return weights + PROCESS_MEMORY + max(0, loading - _SET_UP_LATER)
 

@@ -40,6 +40,29 @@ def parameters(path: Path) -> int:
     return sum(tensor.numbers for file in path.glob("*.safetensors") for tensor in _stored(file))
 
 
+def quantization(path: Path, name: str) -> dict[str, Any]:
+    """How a model's configuration says that its weights are quantised; empty where they are not."""
+    said = read_config(path, name).get("quantization_config")
+    return said if isinstance(said, dict) else {}
+
+
+def stored_bytes(path: Path) -> int:
+    """Bytes of the tensors in a directory's safetensors files, read off their headers.
+
+    What weights that are quantised take, whatever precision is computed in.
+    """
+    files = weight_files(path) or sorted(path.glob("*.safetensors"))
+    return sum(_bytes(file) for file in files)
+
+
+def _bytes(file: Path) -> int:
+    try:
+        places = [entry["data_offsets"] for entry in tensors(file).values()]
+        return sum(int(end) - int(start) for start, end in places)
+    except (KeyError, TypeError, ValueError):
+        raise _not_safetensors(file) from None
+
+
 def weight_files(path: Path) -> list[Path]:
     """The safetensors files of a directory that its model is loaded from; none if that is not clear."""
     whole, index = path / "model.safetensors", path / "model.safetensors.index.json"

@@ -71,6 +71,24 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     return engine == "vllm"
 
 
+def reads_on_gpus(settings: PoolSettings) -> bool:
+    """Whether actors will have GPUs: what the user asked for decides, or the nodes that are known.
+
+    Raises:
+        InputError: no node can ever host an actor.
+    """
+    if settings.in_process:
+        return device.machine_has_gpu()
+    if settings.accelerator_type is not None or settings.gpus_per_actor is not None:
+        return settings.gpus_per_actor != 0
+    if _is_own(settings):
+        return device.machine_has_gpu()
+    from engine.machine import cluster
+
+    cluster.start_ray()
+    return decide(settings, 0).needs.gpus > 0
+
+
 def _is_own(settings: PoolSettings) -> bool:
     return settings.in_process or not os.environ.get("RAY_ADDRESS")
 

@@ -23,7 +23,7 @@ import ray
 import ray.exceptions
 
 from engine.errors import ReadError
-from engine.machine import cluster, device
+from engine.machine import cluster
 from engine.machine.device import is_fatal
 from engine.machine.pool import Pool, map_rows, reported
 from engine.machine.turns import loading_turn
@@ -42,7 +42,7 @@ class ReaderActor:
     def __init__(self, specs: Sequence[ReaderSpec], inputs: ray.ObjectRef, ledger: Any) -> None:
         cluster.end_at_exit()
         self._loaded = Loaded(specs, self.load)
-        with loading_turn(device.weight_bytes(specs[0].parameters, specs[0].dtype)):
+        with loading_turn(specs[0].weight_bytes):
             self._loaded[0]
         # Arrow in shared memory: however long the plan, an actor copies only the unit it is at.
         self._inputs: pa.Table = ray.get(inputs)

@@ -248,8 +248,7 @@ def means_for(
     from engine.reading import pipeline
 
     cluster.start_ray()
-    weights = device.weight_bytes(specs[0].parameters, specs[0].dtype)
-    loading = device.default_actor_memory(weights)
+    loading = device.default_actor_memory(specs[0].weight_bytes)
 
     def decide(actors: int | None) -> pools.Pool:
         asked = replace(settings, actors=actors)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from types import NoneType
 from typing import Literal, Protocol, get_args, get_type_hints
 
-from engine.machine.device import Dtype
+from engine.machine.device import Dtype, weight_bytes
 from engine.reading.api.spec import ApiSpec
 from engine.reading.function import FunctionSpec
 
@@ -54,7 +54,8 @@ class ReaderSpec:
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
             empty where none may.
         path: the local directory of the model.
-        parameters: how many the model has.
+        parameters: how many the model has; of quantised weights, the numbers that they are packed in.
+        quantised_bytes: what quantised weights take as they are stored; 0 for weights in ``dtype``.
         name: what the user called it, for messages and reports.
         source: where the same weights are found on a machine without ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
@@ -91,6 +92,7 @@ class ReaderSpec:
     threads: int = 0
     gpus: int = 1
     batch_tokens: int = 0
+    quantised_bytes: int = 0
     source: str = ""
     metric: str = ""
     api: ApiSpec | None = None
@@ -105,6 +107,11 @@ class ReaderSpec:
     def is_reproducible(self) -> bool:
         """Whether all that decides the outputs is known here."""
         return self.api is None and self.function is None
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes that the weights take where the model is loaded."""
+        return self.quantised_bytes or weight_bytes(self.parameters, self.dtype)
 
     @property
     def model(self) -> tuple[object, ...]:

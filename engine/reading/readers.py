@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from engine.errors import InputError, ReadError
 from engine.machine import device, model_code, model_files
@@ -20,6 +21,7 @@ from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
 FID_INPUT_TOKENS = 250
 
 
+# Wide: each of them is a setting of a reader; where it reads is one more, which its budget is judged by.
 def specify(
     reader: str | weights.Weights,
     *,
@@ -28,6 +30,7 @@ def specify(
     prompt: str | None = None,
     dtype: Dtype | None = None,
     memory: int = 0,
+    gpu: bool | None = None,
     engine: Engine = "transformers",
     trust_remote_code: bool = False,
 ) -> tuple[ReaderSpec, Prompt]:
@@ -40,6 +43,7 @@ def specify(
         prompt: a template as in ``template.read_template``; None for the kind of model's default.
         dtype: precision; None takes the fastest of this machine.
         memory: bytes per actor, 0 for the default.
+        gpu: whether actors will have GPUs, by which ``memory`` is judged; None where this machine reads.
         engine: the library that runs the model.
         trust_remote_code: whether Python code that comes with the model may run.
 
@@ -57,10 +61,11 @@ def specify(
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
         )
+    quantised = model_files.quantization(model.path, name)
     if engine == "transformers":
-        _refuse_quantised(model)
+        _refuse_quantised(model, quantised)
     else:
-        vllm_support.refuse(model, dtype=dtype or device.best_dtype(), memory=memory)
+        vllm_support.refuse(model)
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
     if template.max_input_tokens:
@@ -74,6 +79,7 @@ def specify(
         max_input_tokens=template.max_input_tokens or (FID_INPUT_TOKENS if made.fused else 0),
         path=str(model.path),
         parameters=model_files.parameters(model.path),
+        quantised_bytes=model_files.stored_bytes(model.path) if quantised else 0,
         name=name,
         source=model.source,
         tail_marker=made.tail_marker,
@@ -85,13 +91,13 @@ def specify(
         memory=memory,
         engine=engine,
     )
-    _refuse_too_little(spec)
+    if memory:
+        _refuse_too_little(spec, gpu=device.machine_has_gpu() if gpu is None else gpu)
     return spec, made
 
 
-def _refuse_quantised(model: weights.Weights) -> None:
+def _refuse_quantised(model: weights.Weights, quantised: dict[str, Any]) -> None:
     """Our own loops multiply weights as they are, and take their size for that of the model."""
-    quantised = model_files.read_config(model.path, model.name).get("quantization_config")
     if quantised:
         method = str(quantised.get("quant_method", "a method of its own"))
         raise InputError(
@@ -127,11 +133,15 @@ def _make_prompt(
     )
 
 
-def _refuse_too_little(spec: ReaderSpec) -> None:
+def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
     """Refuse a budget that the model cannot be loaded in."""
-    loading = model_files.loading_bytes(Path(spec.path), spec.dtype)
-    least = device.least_memory(spec.parameters, spec.dtype, loading=loading)
-    if spec.memory and spec.memory < least:
+    if spec.engine == "vllm" and not gpu:  # on a GPU it finds out itself what room there is
+        vllm_support.cache_memory(spec.weight_bytes, dtype=spec.dtype, memory=spec.memory)
+    # Quantised weights are used as they are stored.
+    quantised = spec.quantised_bytes > 0
+    loading = 0 if quantised else model_files.loading_bytes(Path(spec.path), spec.dtype)
+    least = device.least_memory(spec.weight_bytes, gpu=gpu, loading=loading)
+    if spec.memory < least:
         raise InputError(
             None,
             None,

@@ -369,8 +369,7 @@ def executor_for(
     from engine.reading import pipeline
 
     cluster.start_ray(int(plan.estimated_size()))
-    weights = device.weight_bytes(specs[0].parameters, specs[0].dtype)
-    loading = device.default_actor_memory(weights)
+    loading = device.default_actor_memory(specs[0].weight_bytes)
     pool = pools.decide(settings, loading, budget=specs[0].memory)
 
     def on_ray(

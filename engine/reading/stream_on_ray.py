@@ -21,7 +21,7 @@ import ray
 import ray.data
 
 from engine.errors import ReadError
-from engine.machine import cluster, device
+from engine.machine import cluster
 from engine.machine.attempts import new_attempt
 from engine.machine.device import is_fatal
 from engine.machine.pool import Pool, pool_options, reported
@@ -218,7 +218,7 @@ class _Actor:
         if not self._attempts.enter(actor, new_attempt(), _LOADING_DEATHS):
             raise ReadError(f"the reader cannot be loaded: {_DIED}")
         spec = self._host.specs[role]
-        with loading_turn(device.weight_bytes(spec.parameters, spec.dtype)):
+        with loading_turn(spec.weight_bytes):
             self._host.reader(role)
         self._attempts.leave(actor)
         self._attempts.started()

@@ -176,7 +176,8 @@ def _memory(spec: EncoderSpec, config: Any, where: torch.device) -> tuple[Memory
         total = 0.9 * torch.cuda.get_device_properties(0).total_memory
     else:
         total = max(machine_memory() / 4, 2.0 * 2**30)
-    held = device.least_memory(model_loading.parameters(Path(spec.path)), spec.dtype)
+    weights = device.weight_bytes(model_loading.parameters(Path(spec.path)), spec.dtype)
+    held = device.least_memory(weights, gpu=where.type == "cuda")
     return cost, max(0.0, 0.9 * total - held)
 
 

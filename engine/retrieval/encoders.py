@@ -178,13 +178,16 @@ class EncoderSpec:
         return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()[:32]
 
 
-def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> EncoderSpec:
+def specify(
+    options: EncoderOptions, *, memory: int = 0, gpu: bool | None = None, threads: int = 0
+) -> EncoderSpec:
     """The specification of an encoder. Nothing is downloaded.
 
     Args:
         options: which encoder, and how it is used. Without a preset, the model's files decide, in
             the form that sentence-transformers writes (``modules.json`` and what it names).
         memory, threads: see ``EncoderSpec``.
+        gpu: whether actors will have GPUs, by which ``memory`` is judged; None where this machine encodes.
 
     Raises:
         InputError: there is no such model here, it has neither safetensors nor a ``pytorch_model.bin`` of
@@ -222,8 +225,8 @@ def specify(options: EncoderOptions, *, memory: int = 0, threads: int = 0) -> En
         threads=threads,
     )
     least = device.least_memory(
-        model_loading.parameters(path),
-        spec.dtype,
+        device.weight_bytes(model_loading.parameters(path), spec.dtype),
+        gpu=device.machine_has_gpu() if gpu is None else gpu,
         loading=model_loading.loading_bytes(path, spec.dtype),
     )
     if memory and memory < least:

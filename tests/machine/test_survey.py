@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from engine.errors import InputError, ReadError
-from engine.machine import device, survey
+from engine.machine import cluster, device, nodes, survey
 from engine.machine.nodes import Node
 from engine.machine.pool import PoolSettings
 
@@ -45,6 +45,23 @@ def test_vllm_reads_where_it_is_installed_beside_a_gpu_that_is_used(gpu, install
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
     assert survey.reading_on_vllm(PoolSettings()) == (gpu and installed)
     assert not survey.reading_on_vllm(PoolSettings(gpus_per_actor=0))
+
+
+def test_whether_actors_have_gpus_is_what_was_asked_or_what_their_nodes_have(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: False)  # a head without one
+    monkeypatch.setattr(cluster, "start_ray", lambda: None)
+    monkeypatch.setattr(cluster, "is_joined", lambda: True)
+    monkeypatch.setattr(cluster, "cpus_per_actor", lambda actors: 1.0)
+    monkeypatch.setattr(nodes, "promised", lambda: None)
+    monkeypatch.setattr(nodes, "alive", lambda: [Node(8, 0, 1.0, frozenset()), H100])
+    assert survey.reads_on_gpus(PoolSettings())
+    assert not survey.reads_on_gpus(PoolSettings(gpus_per_actor=0))
+    monkeypatch.setattr(nodes, "alive", lambda: [Node(8, 0, 1.0, frozenset())])
+    assert not survey.reads_on_gpus(PoolSettings())
+    assert survey.reads_on_gpus(PoolSettings(gpus_per_actor=0.5))
+    assert survey.reads_on_gpus(PoolSettings(accelerator_type="L4"))
+    assert not survey.reads_on_gpus(PoolSettings(actors=0))  # this process reads
 
 
 def test_nodes_that_differ_in_vllm_are_named_only_where_the_engine_is_theirs_to_choose(monkeypatch):

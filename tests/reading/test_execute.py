@@ -7,7 +7,6 @@ from engine.reading.execute import Asked, run_unit
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 
-
 OUT = "out of memory (CUDA out of memory. Tried to allocate 20.00 MiB, 1.5 GiB are free)"
 OUT_AGAIN = "out of memory (CUDA out of memory. Tried to allocate 3.25 GiB, 900.00 MiB are free)"
 NO_ROOM = "3120 tokens, vLLM has room for 2048; give it more `memory`"

@@ -255,7 +255,7 @@ class _OnRay:
         cluster.start_ray()
         self._host, self._on_event = host, on_event
         running, specs = work.settings.running, [job.spec for job in work.jobs]
-        weights = max((device.weight_bytes(s.parameters, s.dtype) for s in specs), default=0)
+        weights = max((spec.weight_bytes for spec in specs), default=0)
         loading = device.default_actor_memory(weights)
         self._pool = pool.decide(running.pool(), loading, budget=running.memory)
         self._work = replace(work, actors=self._pool.foreseen, gpu=self._pool.needs.gpus > 0)

@@ -117,9 +117,7 @@ class VllmReader:
         if prompt.length + self._new_tokens > self._longest:
             # Cutting it would make outputs depend on the memory at hand.
             reason = f"{prompt.length} tokens, vLLM has room for {self._longest - self._new_tokens}"
-            return ReadOutput.failed(
-                f"{reason}; {MORE_MEMORY}", prompt_tokens=prompt.length
-            )
+            return ReadOutput.failed(f"{reason}; {MORE_MEMORY}", prompt_tokens=prompt.length)
         return None
 
     def _generate(self, prompts: dict[int, list[int]]) -> Iterator[tuple[int, RequestOutput]]:
@@ -203,7 +201,7 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
     else:
         options = {
             "kv_cache_memory_bytes": cache_memory(
-                spec.parameters, dtype=spec.dtype, memory=spec.memory
+                spec.weight_bytes, dtype=spec.dtype, memory=spec.memory
             )
             // spec.gpus,
             "block_size": _CPU_BLOCK,

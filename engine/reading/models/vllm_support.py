@@ -18,18 +18,18 @@ VLLM_PROCESS_MEMORY = 1280 * 2**20
 LEAST_CACHE = 64 * 2**20
 # Part of a budget that is used; the rest stays free for the allocator.
 _USED = 0.9
+# A method of quantising that vLLM leaves to a package of the same name, and does not install.
+_OF_A_PACKAGE = "bitsandbytes"
 
 
-def refuse(reader: weights.Weights, *, dtype: Dtype, memory: int) -> None:
+def refuse(reader: weights.Weights) -> None:
     """Refuse what vLLM cannot do here, in the driver, before any actor starts.
 
     Args:
         reader: its weights.
-        dtype: its precision.
-        memory: bytes per actor, 0 for the default.
 
     Raises:
-        InputError: an encoder-decoder reader, no vLLM, or a budget that leaves no room for a cache.
+        InputError: an encoder-decoder reader, no vLLM, or not what it reads quantised weights with.
     """
     if reader.architecture != "causal":
         raise InputError(
@@ -45,8 +45,16 @@ def refuse(reader: weights.Weights, *, dtype: Dtype, memory: int) -> None:
             "`engine` is vllm, but vLLM is not installed",
             "run 'make gpu' (without a GPU: 'make vllm'), or use `engine` transformers",
         )
-    if not device.machine_has_gpu():
-        cache_memory(model_files.parameters(reader.path), dtype=dtype, memory=memory)
+    quantised = model_files.quantization(reader.path, reader.name)
+    if quantised.get("quant_method") == _OF_A_PACKAGE and not importlib.util.find_spec(
+        _OF_A_PACKAGE
+    ):
+        raise InputError(
+            reader.name,
+            None,
+            f"its weights are quantised by {_OF_A_PACKAGE}, which is not installed",
+            f"run 'pip install {_OF_A_PACKAGE}' wherever it is read",
+        )
 
 
 def refuse_uneven(path: Path, name: str, gpus: int) -> None:
@@ -67,11 +75,11 @@ def refuse_uneven(path: Path, name: str, gpus: int) -> None:
         )
 
 
-def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:
+def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
     """Bytes for keys and values on a CPU, where vLLM takes the whole of its cache at the start.
 
     Args:
-        parameters: of the reader.
+        weight_bytes: of the reader.
         dtype: its precision.
         memory: what one actor may take in all; 0 for what ``reads.executor_for`` assumes of an
             actor when it decides how many there is room for.
@@ -79,7 +87,6 @@ def cache_memory(parameters: int, *, dtype: Dtype, memory: int) -> int:
     Raises:
         InputError: too little is left beside the weights for a cache that holds a read.
     """
-    weight_bytes = device.weight_bytes(parameters, dtype)
     total = memory or device.default_actor_memory(weight_bytes)
     room = int(_USED * total) - VLLM_PROCESS_MEMORY - weight_bytes
     if room < LEAST_CACHE:

@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from engine.errors import InputError
 from engine.machine import device, model_files
@@ -65,7 +68,7 @@ def test_a_budget_without_room_for_a_cache_is_refused_with_the_least(installed):
         specify(dtype="float32", memory=1000 * MIB)
     least = int(str(caught.value).split("at least ")[1].removesuffix("MiB")) * MIB
     specify(dtype="float32", memory=least)
-    room = vllm_support.cache_memory(parameters, dtype="float32", memory=least)
+    room = vllm_support.cache_memory(4 * parameters, dtype="float32", memory=least)
     assert vllm_support.LEAST_CACHE <= room < vllm_support.LEAST_CACHE + 2 * MIB
     with pytest.raises(InputError):
         specify(dtype="float32", memory=least - 2 * MIB)
@@ -73,10 +76,10 @@ def test_a_budget_without_room_for_a_cache_is_refused_with_the_least(installed):
 
 def test_a_cache_takes_the_memory_that_weights_and_process_leave():
     # 0.9 * 4096 - 1280 - 2 * 100 = 2206.4 MiB
-    room = vllm_support.cache_memory(100 * MIB, dtype="bfloat16", memory=4096 * MIB)
+    room = vllm_support.cache_memory(200 * MIB, dtype="bfloat16", memory=4096 * MIB)
     assert room == int(2206.4 * MIB)
     # the default of a reader of 7e9 parameters: 0.9 * (1.2 * 14e9 + 2 GiB) - 1280 MiB - 14e9
-    room = vllm_support.cache_memory(7 * 10**9, dtype="bfloat16", memory=0)
+    room = vllm_support.cache_memory(14 * 10**9, dtype="bfloat16", memory=0)
     assert room == pytest.approx(0.9 * (1.2 * 14e9 + 2**31) - 1280 * MIB - 14e9, abs=1)
 
 
@@ -91,6 +94,53 @@ def test_what_comes_before_vllm_loads_nothing_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def quantised(bundled_spec, tmp_path):
+    """A checkpoint of the bundled reader's kind with 8 MiB of weights in FP8, as its headers say."""
+    folder = tmp_path / "quantised"
+    shutil.copytree(bundled_spec.path, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    weights = {name: torch.zeros(4 * MIB, dtype=torch.float8_e4m3fn) for name in ("a", "b")}
+    save_file(weights, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_budget_of_quantised_weights_is_judged_by_their_bytes(installed, quantised, dtype):
+    spec, _ = specify(str(quantised), dtype=dtype, memory=8 * MIB, gpu=True)
+    assert spec.weight_bytes == 8 * MIB
+    with pytest.raises(InputError, match="cannot hold the reader in .*; give at least 8MiB"):
+        specify(str(quantised), dtype=dtype, memory=8 * MIB - 1, gpu=True)
+    # Beside the process and a cache, in nine tenths: (1280 + 64 + 8) / 0.9 = 1502.2
+    specify(str(quantised), dtype=dtype, memory=1503 * MIB, gpu=False)
+    with pytest.raises(InputError, match="give at least 1503MiB"):
+        specify(str(quantised), dtype=dtype, memory=1502 * MIB, gpu=False)
+
+
+def test_a_budget_is_judged_by_where_is_read_and_not_by_this_machine(installed, monkeypatch):
+    weights_alone = 2 * specify(dtype="bfloat16")[0].parameters
+    specify(dtype="bfloat16", memory=weights_alone, gpu=True)
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
+    with pytest.raises(InputError, match="cannot hold the reader in bfloat16 and vLLM"):
+        specify(dtype="bfloat16", memory=weights_alone, gpu=False)
+
+
+def test_weights_that_need_a_package_are_refused_without_it(installed, quantised, monkeypatch):
+    config = json.loads((quantised / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    (quantised / "config.json").write_text(json.dumps(config))
+    find, there = importlib.util.find_spec, None
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: there if name == "bitsandbytes" else find(name)
+    )
+    with pytest.raises(InputError, match=r"bitsandbytes.*; run 'pip install bitsandbytes'"):
+        specify(str(quantised))
+    there = find("json")
+    specify(str(quantised))
 
 
 @pytest.fixture
