@@ -1,20 +1,25 @@
 """Readers on a pretended GPU: outputs as on the CPU, few launches, copies and synchronisations, in their memory."""
 
+import functools
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from engine.machine import device
+from engine.reading import readers
 from engine.reading.models.causal import CausalReader
+from engine.reading.models.conversion import CROSS_BIAS
+from engine.reading.models.deciding import Deciding
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.t5 import T5
 from engine.reading.prompting.prompts import default_prompt
 from tests.pretended_cuda import pretended_cuda
-from tests.reading.models import tiny_models
+from tests.reading.models import t5_family, tiny_models
 from tests.reading.models.test_causal import save_random_model
 
 GIB = 2**30
@@ -70,6 +75,7 @@ class Counted:
         self.calls = 0
         through = getattr(owner, name)
 
+        @functools.wraps(through)  # readers look whose method a tokenizer's is
         def count(*args, **kwargs):
             self.calls += 1
             return through(*args, **kwargs)
@@ -77,13 +83,18 @@ class Counted:
         monkeypatch.setattr(owner, name, count)
 
 
-def on_gpu(load, reads, passes, **options):
+def mixed(count):
+    """Short prompts, and three of some 300 words more."""
+    return [*prompts(count), *([text + " and more" * 300] for (text,) in prompts(3))]
+
+
+def on_gpu(load, reads, passes, *, references=None, **options):
     """Outputs on a pretended GPU, and what the device and ``passes`` counted meanwhile."""
     with pretended_cuda(**options) as gpu:
         reader = load()
         gpu.reset()
         passes.calls = 0
-        outputs = reader.read(reads)
+        outputs = reader.read(reads, references)
         assert reader.stats.memory_halvings == 0
     return outputs, gpu
 
@@ -229,29 +240,126 @@ def test_fusion_in_decoder_waits_once_a_step_and_copies_once_a_pass(fid, stop, m
     assert launches[1] <= 1.1 * launches[0]
 
 
+def check_memory(load, spec, reads, passes, machine):
+    """Outputs as on the CPU where the precision is its own, nothing halved, and the peak within the budget."""
+    alike = spec.dtype == "float32"
+    expected = load(replace(spec, memory=0)).read(reads) if alike else []
+    outputs, gpu = on_gpu(lambda: load(spec), reads, passes, **machine)
+    if alike:
+        assert [o.output for o in outputs] == [o.output for o in expected]
+    assert {output.failure for output in outputs} == {None}
+    room = min(spec.memory or machine["memory"], machine["memory"] - machine.get("others", 0))
+    assert gpu.peak <= room
+
+
 @pytest.mark.parametrize(
-    ("machine", "memory"),
+    ("machine", "memory", "dtype"),
     [
-        ({"memory": 16 * GIB, "bf16": False}, 0),
-        ({"memory": 8 * GIB}, 32 * 2**20),
-        ({"memory": 8 * GIB, "others": 8 * GIB - 32 * 2**20}, 0),
+        ({"memory": 16 * GIB, "bf16": False}, 16 * 2**20, "float16"),
+        ({"memory": 8 * GIB}, 32 * 2**20, "float32"),
+        ({"memory": 8 * GIB, "others": 8 * GIB - 32 * 2**20}, 0, "float32"),
     ],
 )
-def test_batches_of_mixed_lengths_stay_in_their_memory(causal, fid, machine, memory, monkeypatch):
+def test_batches_of_mixed_lengths_stay_in_their_memory(
+    causal, fid, machine, memory, dtype, monkeypatch
+):
     passes = Counted(monkeypatch, PackedModel, "_forward")
-    reads = [*prompts(30), *([text + " and more" * 300] for (text,) in prompts(3))]
-    spec = replace(causal["llama"], memory=memory, max_new_tokens=4)
-    expected = CausalReader(replace(spec, memory=0)).read(reads)
-    outputs, gpu = on_gpu(lambda: CausalReader(spec), reads, passes, **machine)
-    assert [o.output for o in outputs] == [o.output for o in expected]
-    room = min(memory or machine["memory"], machine["memory"] - machine.get("others", 0))
-    assert gpu.peak <= room
-    reads = lists(60)
-    spec = replace(fid, memory=memory)
-    expected = EncoderDecoderReader(replace(spec, memory=0)).read(reads)
-    outputs, gpu = on_gpu(lambda: EncoderDecoderReader(spec), reads, passes, **machine)
-    assert [o.output for o in outputs] == [o.output for o in expected]
-    assert gpu.peak <= room
+    spec = replace(causal["llama"], memory=memory, max_new_tokens=4, dtype=dtype)
+    check_memory(CausalReader, spec, mixed(30), passes, machine)
+    assert (
+        passes.calls > spec.max_new_tokens + 1
+    )  # beginning and steps of one batch: there were several
+    passes = Counted(monkeypatch, T5, "step")
+    spec = replace(fid, memory=memory, dtype=dtype)
+    check_memory(EncoderDecoderReader, spec, lists(60), passes, machine)
+    assert passes.calls > spec.max_new_tokens + 1
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+def test_padded_batches_of_mixed_lengths_stay_in_their_memory(causal, family, monkeypatch):
+    passes = Counted(monkeypatch, PaddedModel, "_logits")
+    spec = replace(causal[family], memory=24 * 2**20, max_new_tokens=4)
+    check_memory(CausalReader, spec, mixed(16), passes, {"memory": 8 * GIB})
+    assert passes.calls > spec.max_new_tokens + 1
+
+
+@pytest.mark.parametrize("kind", ["flan-t5", "umt5"])
+def test_other_kinds_of_t5_give_the_outputs_of_the_cpu(fid, kind, tmp_path, monkeypatch):
+    """An output layer of its own and gates, or a bias in every layer."""
+    tiny_models.save_tokenizer(tmp_path)
+    tiny_models.save_model(kind, tmp_path)
+    check_as_on_the_cpu(replace(fid, path=str(tmp_path)), lists(12), monkeypatch)
+
+
+def test_a_bias_in_cross_attention_gives_the_outputs_of_the_cpu(tiny_t5, tmp_path, monkeypatch):
+    """A checkpoint of Fusion-in-Decoder's own code."""
+    plain = t5_family.make("t5", tmp_path / "plain", tiny_t5, factor=2.0)
+    bias = 50 * torch.randn((32, 4), generator=torch.Generator().manual_seed(3))
+    state = t5_family.state_of(plain) | {CROSS_BIAS: bias}
+    t5_family.make_original(plain, tmp_path / "fid", state=state)
+    spec, _ = readers.specify(
+        str(t5_family.add_tokenizer(tmp_path / "fid", tiny_t5)),
+        augmentation="fid", task="short-answer", dtype="float32",
+    )  # fmt: skip
+    check_as_on_the_cpu(spec, lists(12), monkeypatch)
+
+
+def check_as_on_the_cpu(spec, reads, monkeypatch):
+    """Outputs, and the waits and copies of T5."""
+    steps, encoded = (Counted(monkeypatch, T5, name) for name in ("step", "encode"))
+    expected = EncoderDecoderReader(spec).read(reads)
+    encoded.calls = 0
+    outputs, gpu = on_gpu(lambda: EncoderDecoderReader(spec), reads, steps)
+    assert outputs == expected
+    assert len({output.output for output in outputs}) > 3
+    assert gpu.synchronisations == steps.calls
+    # Passes to measure what tokens take come before the device counts.
+    assert steps.calls < gpu.copies <= steps.calls + encoded.calls
+
+
+def test_a_choice_takes_one_wait(causal, fid, monkeypatch):
+    """As a judge's."""
+    words = {CausalReader: (" yes", " no"), EncoderDecoderReader: ("w1", "w2")}
+    for load, spec, reads, owner, name in (
+        (CausalReader, replace(causal["llama"], shared_prefix=""), prompts(20), PackedModel, "_forward"),
+        (EncoderDecoderReader, fid, lists(20), T5, "step"),
+    ):  # fmt: skip
+        passes = Counted(monkeypatch, owner, name)
+        spec = replace(spec, choices=words[load], stop=())
+        expected = load(spec).read(reads)
+        outputs, gpu = on_gpu(lambda load=load, spec=spec: load(spec), reads, passes)
+        assert [o.output for o in outputs] == [o.output for o in expected]
+        shares = [output.confidence for output in expected]
+        assert [o.confidence for o in outputs] == pytest.approx(shares, abs=1e-4)
+        assert len(set(shares)) > 3
+        assert gpu.synchronisations == 1
+        assert passes.calls <= 2  # one may be of what prompts begin with, which nobody waits for
+
+
+def test_reads_with_references_end_early_and_their_texts_are_made_once_a_step(
+    causal, fid, monkeypatch
+):
+    for load, spec, reads, owner, name in (
+        (CausalReader, causal["llama"], prompts(20), PackedModel, "_forward"),
+        (EncoderDecoderReader, fid, lists(20), T5, "step"),
+    ):
+        passes = Counted(monkeypatch, owner, name)
+        spec = replace(spec, metric="em", stop=())
+        whole = load(spec).read(reads)
+        # Every third one is met, every third misses, and the others have none.
+        references = [([o.output], ["x"], None)[i % 3] for i, o in enumerate(whole)]
+        expected = load(spec).read(reads, references)
+        assert any(o.decided for o in expected)
+        together = Counted(monkeypatch, Deciding, "texts")
+        one_by_one = Counted(monkeypatch, PreTrainedTokenizerFast, "_decode")
+        outputs, gpu = on_gpu(
+            lambda load=load, spec=spec: load(spec), reads, passes, references=references
+        )
+        assert outputs == expected
+        assert together.calls <= passes.calls
+        assert one_by_one.calls <= len(reads)  # when each has ended
+        assert gpu.synchronisations <= passes.calls
+        assert gpu.copies <= passes.calls + (load is EncoderDecoderReader)
 
 
 def test_where_a_gpu_has_no_bf16_arithmetic_fp16_is_taken(monkeypatch):
@@ -281,7 +389,7 @@ def test_a_shortage_halves_batches_and_is_forgotten(causal, monkeypatch):
         assert reader.stats.memory_halvings == halvings
 
 
-def test_weights_go_to_the_device_without_a_copy_in_between(causal):
+def test_weights_are_on_the_device_when_a_reader_is_loaded(causal):
     with pretended_cuda(memory=GIB) as gpu:
         reader = CausalReader(causal["llama"])
         weights = sum(p.numel() * p.element_size() for p in reader._model._model.parameters())
