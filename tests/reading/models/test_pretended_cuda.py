@@ -283,7 +283,7 @@ def test_padded_batches_of_mixed_lengths_stay_in_their_memory(causal, family, mo
     assert passes.calls > spec.max_new_tokens + 1
 
 
-@pytest.mark.parametrize("kind", ["flan-t5", "umt5"])
+@pytest.mark.parametrize("kind", ["flan-t5", pytest.param("umt5", marks=pytest.mark.slow)])
 def test_other_kinds_of_t5_give_the_outputs_of_the_cpu(fid, kind, tmp_path, monkeypatch):
     """An output layer of its own and gates, or a bias in every layer."""
     tiny_models.save_tokenizer(tmp_path)
