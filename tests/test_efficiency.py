@@ -441,7 +441,7 @@ def test_what_early_decision_saves_is_measured_by_evaluations_with_it_and_withou
     monkeypatch.setattr(decide, "_QUERIES", 2)
     monkeypatch.setattr(decide, "_K", 3)
     once = replace(HERE, rounds=1)
-    sides = decide.with_and_without(once, bundled_spec, tmp_path)
+    sides = decide.with_and_without(once, bundled_spec, tmp_path, enough=0)
     # Two queries of three passages, and their lists.
     assert {name: side["reads"] for name, side in sides.items()} == {
         "without": 8,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._harness import in_turn
+from benchmarks.efficiency import predict
 from benchmarks.efficiency.grid import Conditions
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
@@ -26,13 +27,14 @@ _K, _QUERIES = 10, 8
 
 
 def with_and_without(
-    conditions: Conditions, spec: ReaderSpec, folder: Path
+    conditions: Conditions, spec: ReaderSpec, folder: Path, *, enough: float
 ) -> dict[str, dict[str, Any]]:
     """Seconds of the readers, reads done and tokens written, with ``decide`` and without.
 
     Args:
         spec: of the model, which ``evaluate`` loads itself.
         folder: where the model is, if it is not the bundled one.
+        enough: seconds of rounds after which none begins.
     """
     reader = spec.name if spec.architecture == "causal" else str(folder / spec.name)
     sides: dict[str, dict[str, Any]] = {}
@@ -51,10 +53,12 @@ def with_and_without(
             side = "with early decision" if value else "without"
             sides[side] = {"seconds": [], "reads": 0, "tokens": 0}
             calls[side] = partial(_once, sides[side], inputs, settings)
-        in_turn(calls, 1)
-        for one in sides.values():
-            one["seconds"].clear()  # of the round that warmed up
-        in_turn(calls, conditions.rounds)
+        took = sum(timing.seconds[0] for timing in in_turn(calls, 1).values())
+        further = predict.further_rounds(took, conditions.rounds, enough=enough)
+        if further:
+            for one in sides.values():
+                one["seconds"].clear()  # of the round that warmed up
+            in_turn(calls, further)
     return sides
 
 

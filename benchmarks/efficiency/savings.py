@@ -46,7 +46,8 @@ def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) 
     if cell.change == EARLY_DECISION:
         from benchmarks.efficiency.decide import with_and_without
 
-        return {"sides": with_and_without(conditions, subject.spec, folder)}
+        enough = predict.enough(cell)
+        return {"sides": with_and_without(conditions, subject.spec, folder, enough=enough)}
     queries, corpus = _data(cell, conditions, subject, folder)
     kept = load(subject.spec)  # held, so that the model is loaded once
     sides: dict[str, dict[str, Any]] = {}
