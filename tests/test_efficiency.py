@@ -312,6 +312,8 @@ def test_the_page_has_the_tables_and_both_plots(tmp_path):
     for name, label in (("time", "seconds a query"), ("memory", "MiB above the loaded model")):
         assert "<svg" in files[name].read_text()
         assert label in files[name].read_text()
+        # Powers of ten would be written as formulas, which are not drawn.
+        assert "mathdefault" not in files[name].read_text()
     text = files["page"].read_text()
     # k = 10 on the engine and without a fused kernel, k = 20.
     assert "takes 0.50 to 4.00 times as long as eRAG" in text

@@ -69,10 +69,16 @@ def _drawing(
     name: str, title: str, label: str, length: int, panels: Sequence[tuple[str, Sequence[Line]]]
 ) -> Drawing:
     """A panel for each model and way, both axes logarithmic and shared."""
+    # A single k shows no course; where nothing else was measured, it is better than nothing.
+    courses = [panel for panel in panels if any(len(points) > 1 for _, points in panel[1])]
+    panels = sorted(courses or panels, key=lambda panel: panel[0])
     columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
+    ks = sorted({point.k for _, lines in panels for _, points in lines for point in points})
 
     def draw(figure: Any) -> None:
+        from matplotlib.ticker import NullFormatter
+
         axes: Any = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for place, axis in enumerate(axes.flat):
             if place >= len(panels):
@@ -91,6 +97,11 @@ def _drawing(
             axis.set_title(panel, fontsize=9)
             axis.set_xscale("log")
             axis.set_yscale("log")
+            # As numbers: powers of ten would need formulas, which these pictures do without.
+            axis.set_xticks(ks, [str(k) for k in ks])
+            axis.yaxis.set_major_formatter("{x:g}")
+            for each in (axis.xaxis, axis.yaxis):
+                each.set_minor_formatter(NullFormatter())
             axis.set_xlabel("k")
             axis.set_ylabel(label)
             if lines:

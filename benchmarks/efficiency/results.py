@@ -19,7 +19,7 @@ from engine.errors import InputError
 from engine.machine import device
 from engine.machine.batching import machine_memory
 from engine.sources.io.files import write_text
-from engine.wording import quoted
+from engine.wording import counted, quoted
 
 Outcome = dict[str, Any]
 _PACKAGES = ("torch", "transformers", "tokenizers")
@@ -128,10 +128,10 @@ class Results:
         conditions = self._circumstances["conditions"]
         days = " to ".join(dict.fromkeys([*self.dates[:1], *self.dates[-1:]])) or "not measured"
         return [
-            f"Measured {days} on {machine['device']}, {machine['cores']} cores, "
+            f"Measured {days} on {machine['device']}, {counted(machine['cores'], '[core|cores]')}, "
             f"{machine['memory'] / 2**30:.0f} GiB, {machine['system']}.",
             "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()) + ".",
-            f"{conditions['dtype']}, {conditions['threads']} threads, a budget of "
+            f"{conditions['dtype']}, {counted(conditions['threads'], '[thread|threads]')}, a budget of "
             f"{conditions['memory'] / 2**30:.1f} GiB for a process, answers of "
             f"{conditions['answer_tokens']} tokens, {conditions['rounds']} rounds.",
         ]
