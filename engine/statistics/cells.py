@@ -34,6 +34,7 @@ class Cell:
 
 def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator[Cell]:
     """Every (run, annotator, measure, k) that has an end-to-end score; queries matched by id."""
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     end_to_end = downstream.select(RUN, QUERY_ID, K, pl.col(VALUE).alias("_end_to_end"))
     joined = query_scores.join(end_to_end, on=[RUN, QUERY_ID], how="inner", maintain_order="left")
     for (run, annotator, measure, k), frame in joined.group_by(
@@ -45,7 +46,7 @@ def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator
             str(annotator),
             str(measure),
             int(str(k)),
-            tuple(frame[QUERY_ID]),
+            _once(shared, frame),
             frame[VALUE].round(DECIMALS).to_numpy(),
             frame["_end_to_end"].round(DECIMALS).to_numpy(),
         )
@@ -53,15 +54,22 @@ def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator
 
 def label_cells(query_scores: pl.DataFrame) -> Iterator[Cell]:
     """Every (run, annotator, measure), where nothing was read end to end."""
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     for (run, annotator, measure), frame in query_scores.group_by(
         [RUN, ANNOTATOR, MEASURE], maintain_order=True
     ):
         frame = frame.sort(QUERY_ID)
         x = frame[VALUE].round(DECIMALS).to_numpy()
-        query_ids = tuple(frame[QUERY_ID])
+        query_ids = _once(shared, frame)
         yield Cell(
             str(run), str(annotator), str(measure), None, query_ids, x, np.full_like(x, np.nan)
         )
+
+
+def _once(known: dict[tuple[str, ...], tuple[str, ...]], frame: pl.DataFrame) -> tuple[str, ...]:
+    """The query ids of a cell; those of cells on the same queries are held once."""
+    query_ids = tuple(frame[QUERY_ID])
+    return known.setdefault(query_ids, query_ids)
 
 
 def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:

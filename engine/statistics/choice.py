@@ -204,15 +204,22 @@ class _Scores(NamedTuple):
 def _scores(scored: pl.DataFrame) -> _Scores | None:
     """The scores by run and query; None where there is only one run, or no query that all have."""
     by_run = {
-        str(run): dict(of_run.select(QUERY_ID, VALUE).iter_rows())
+        str(run): of_run.select(QUERY_ID, VALUE)
         for (run,), of_run in scored.group_by([RUN], maintain_order=True)
     }
     if len(by_run) < 2:
         return None
-    shared = sorted(set.intersection(*map(set, by_run.values())))
-    if not shared:
+    shared = next(iter(by_run.values())).select(QUERY_ID).sort(QUERY_ID)
+    for of_run in by_run.values():
+        shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
+    if shared.is_empty():
         return None
-    values = np.array([[scores[query_id] for query_id in shared] for scores in by_run.values()])
+    values = np.stack(
+        [
+            shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
+            for of_run in by_run.values()
+        ]
+    )
     return _Scores(tuple(by_run), values.round(DECIMALS))
 
 

@@ -19,6 +19,7 @@ the order of summation nor the number of threads changes a bit; beyond, rho's la
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,9 +29,15 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.intp]
+Signs = npt.NDArray[np.int8]
 
 # A side with at most this many values gets a block for each, so that no pair is left inside a block.
 _FEW_VALUES = 64
+# Multiplicities that are ranked at a time, and signs that are multiplied: arrays of 1 MiB and 4 MiB.
+_CELLS = 2**17
+_SIGNS = 2**20
+# Signs that are held in single precision, as they are multiplied; more take a byte each until they are.
+_HELD_SIGNS = 2**22
 
 
 @dataclass(frozen=True)
@@ -56,13 +63,14 @@ class _Blocks:
         block_of: (m,) the block of each pair.
         count: how many blocks there are.
         members: (g, s) the pairs of each block that has several values, filled up with m.
-        signs: (g, s, s) products of signs of each two pairs of these blocks, 0 where counted elsewhere.
+        signs: (g, s, s) products of signs of each two pairs of these blocks, 0 where counted elsewhere; in
+            single precision, or in a byte each where they are many.
     """
 
     block_of: Ints
     count: int
     members: Ints
-    signs: Singles
+    signs: Singles | Signs
 
 
 @dataclass(frozen=True)
@@ -153,7 +161,8 @@ def _blocks(codes: Ints, other: Ints, block_of: Ints, apart: Ints | None) -> _Bl
     mixed = [pairs for pairs in inside if _varies(codes[pairs])]
     width = max((len(pairs) for pairs in mixed), default=0)
     members = np.full((len(mixed), width), len(codes), dtype=np.intp)
-    signs = np.zeros((len(mixed), width, width), dtype=np.float32)
+    few = len(mixed) * width**2 <= _HELD_SIGNS
+    signs = np.zeros((len(mixed), width, width), dtype=np.float32 if few else np.int8)
     for row, pairs in enumerate(mixed):
         members[row, : len(pairs)] = pairs
         product = np.sign(codes[pairs, None] - codes[pairs]) * np.sign(
@@ -185,11 +194,24 @@ def _sums(ordered: npt.NDArray[np.int32], starts: Ints) -> npt.NDArray[np.int32]
 def tau_and_rho(table: PairTable, weights: npt.NDArray[np.int32]) -> tuple[Floats, Floats]:
     """tau-b (Kendall 1945) and rho of each row of pair multiplicities (B, m); NaN where undefined.
 
-    Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out.
+    Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out. Some rows are ranked at a
+    time, so that beside ``weights`` it takes about as much as these, however many pairs there are.
     """
+    tau, rho = np.empty((2, len(weights)))
+    score = None if table.blocks is None else _quadratic_form(table.blocks, weights) / 2
+    rows = max(1, _CELLS // max(1, weights.shape[1]))
+    for start in range(0, len(weights), rows):
+        at = slice(start, start + rows)
+        tau[at], rho[at] = _from_ranks(table, weights[at], None if score is None else score[at])
+    return tau, rho
+
+
+def _from_ranks(
+    table: PairTable, weights: npt.NDArray[np.int32], score: Floats | None
+) -> tuple[Floats, Floats]:
+    """tau-b and rho, with the concordant less the discordant pairs where the ranks do not give them."""
     x, y = (_ranked(side, weights) for side in (table.x, table.y))
-    if table.blocks is not None:
-        score = _quadratic_form(table.blocks, weights) / 2  # each two pairs stand twice in it
+    if score is not None:
         product = np.take(x.ranks, table.x.codes, axis=1)
         product *= np.take(y.ranks, table.y.codes, axis=1)
         shared = np.einsum("bm,bm->b", product, weights)
@@ -244,8 +266,7 @@ def _quadratic_form(blocks: tuple[_Blocks, _Blocks], weights: npt.NDArray[np.int
     padded, totals = _block_totals(blocks, weights)
     result = np.einsum("bxy,bxy->b", totals, _between_blocks(totals), dtype=np.float64)
     for side in blocks:
-        if len(side.members):
-            own, net = _inside_blocks(side, padded)
+        for _, own, net in _inside_blocks(side, padded):
             result += np.einsum("bgs,gbs->b", own, net, dtype=np.float64)
     return np.asarray(result)
 
@@ -276,12 +297,17 @@ def _between_blocks(totals: Singles) -> Singles:
     return np.matmul(x_signs, np.matmul(totals, y_signs.T))
 
 
-def _inside_blocks(side: _Blocks, padded: Singles) -> tuple[Singles, Singles]:
-    """The weights by block (B, g, s), and of each pair the net concordance in its block (g, B, s)."""
+def _inside_blocks(side: _Blocks, padded: Singles) -> Iterator[tuple[Ints, Singles, Singles]]:
+    """Of some blocks at a time: their pairs (g, s), the weights of these (B, g, s), and of each pair the net
+    concordance in its block (g, B, s)."""
     groups, width = side.members.shape
-    own = np.take(padded, side.members.ravel(), axis=1).reshape(len(padded), groups, width)
-    # The product is symmetric, so it may stand on the right.
-    return own, np.matmul(own.transpose(1, 0, 2), side.signs)
+    step = max(1, _SIGNS // max(1, width**2))
+    for start in range(0, groups, step):
+        members = side.members[start : start + step]
+        own = np.take(padded, members.ravel(), axis=1).reshape(len(padded), *members.shape)
+        signs = side.signs[start : start + step].astype(np.float32, copy=False)
+        # The product is symmetric, so it may stand on the right.
+        yield members, own, np.matmul(own.transpose(1, 0, 2), signs)
 
 
 def leave_one_out(table: PairTable, counts: npt.NDArray[np.int32]) -> tuple[Floats, Floats]:
@@ -326,9 +352,8 @@ def _net_concordance(table: PairTable, counts: npt.NDArray[np.int32]) -> Floats:
     x, y = table.blocks
     net = _between_blocks(totals)[0, x.block_of, y.block_of].astype(np.float64)
     for side in table.blocks:
-        if len(side.members):
-            _, inside = _inside_blocks(side, padded)
-            at = side.members.ravel()
+        for members, _, inside in _inside_blocks(side, padded):
+            at = members.ravel()
             net[at[at < len(counts)]] += inside[:, 0, :].ravel()[at < len(counts)]
     return net
 

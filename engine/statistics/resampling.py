@@ -29,8 +29,14 @@ _SIGNS = 1
 _ORDERS = 2
 # How many times as much it costs to draw a row's multiplicity (binomial) as to draw a query.
 _BINOMIAL_COST = 20
-# Pair tables held at a time; of two continuous columns of 10,000 queries one takes 10 MB.
-_TABLE_BYTES = 2**28
+# Pair tables held at a time, and one more; of two continuous columns of 10,000 queries one takes 10 MB,
+# of 100,000 queries 90 MB.
+_TABLE_BYTES = 2**27
+# Queries drawn at a time: 4 MiB.
+_DRAWN = 2**19
+# What blocks that are made at the same time take together: of each query about 16 bytes a resample.
+_BLOCKS_BYTES = 2**28
+_QUERY_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -71,18 +77,20 @@ def replicate(
         columns: shape (c, n), finite.
         pairs: which columns to correlate.
         leave_out: whether to compute the leave-one-out values that BCa intervals need.
-        threads: None for all cores.
+        threads: None for all cores, fewer where there are many queries.
     """
     rows, row_of = distinct_rows(columns)
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
     taus, rhos = np.empty((2, len(pairs), resamples))
     sample: list[tuple[float, float]] = []
     without: list[Floats] = []
-    for start, tables in _tables_that_fit(rows, pairs):
+    for tables in _tables_that_fit(rows, pairs):
+        start = len(sample)
         fill = partial(_fill, tables, taus[start:], rhos[start:])
         for_each_block(row_of, len(rows), fill, resamples=resamples, seed=seed, threads=threads)
         sample += [_on_sample(table, counts) for table in tables]
         without += [_without(table, counts, row_of) for table in tables if leave_out]
+        tables.clear()  # before the next ones are made
     return Replicates(
         tau=np.array([tau for tau, _ in sample]),
         rho=np.array([rho for _, rho in sample]),
@@ -92,23 +100,19 @@ def replicate(
     )
 
 
-def _tables_that_fit(
-    rows: Floats, pairs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, list[PairTable]]]:
-    """The pairs' tables, as many at a time as memory allows, with the number of the first.
+def _tables_that_fit(rows: Floats, pairs: Sequence[tuple[int, int]]) -> Iterator[list[PairTable]]:
+    """The pairs' tables in their order, as many at a time as memory allows.
 
     Each group is resampled with the same draws: they depend on the seed alone.
     """
     tables: list[PairTable] = []
-    first, size = 0, 0
     for i, j in pairs:
         tables.append(pair_table(rows[:, i], rows[:, j]))
-        size += tables[-1].bytes
-        if size > _TABLE_BYTES:
-            yield first, tables
-            first, tables, size = first + len(tables), [], 0
+        if sum(table.bytes for table in tables) > _TABLE_BYTES:
+            yield tables
+            tables = []
     if tables:
-        yield first, tables
+        yield tables
 
 
 def _fill(
@@ -163,7 +167,7 @@ def for_each_block(
         use(first, _draw(np.random.default_rng(stream), row_of, rows)[:size])
 
     _keep_freed_memory()
-    _in_blocks(work, resamples, threads)
+    _in_blocks(work, len(row_of), resamples, threads)
 
 
 def for_each_block_of_signs(
@@ -186,7 +190,7 @@ def for_each_block_of_signs(
         drawn = np.random.default_rng(stream).integers(0, 2, size=(_BLOCK, n), dtype=np.int8)
         use(first, 2 * drawn[:size] - 1)
 
-    _in_blocks(work, resamples, threads)
+    _in_blocks(work, n, resamples, threads)
 
 
 def for_each_block_of_orders(
@@ -210,18 +214,24 @@ def for_each_block_of_orders(
         use(first, np.random.default_rng(stream).permuted(whole, axis=1)[:size])
 
     _keep_freed_memory()
-    _in_blocks(work, resamples, threads, _ORDER_BLOCK)
+    _in_blocks(work, n, resamples, threads, _ORDER_BLOCK)
 
 
 def _in_blocks(
-    work: Callable[[int], None], resamples: int, threads: int | None, block: int = _BLOCK
+    work: Callable[[int], None], n: int, resamples: int, threads: int | None, block: int = _BLOCK
 ) -> None:
-    """Call ``work`` with the number of the first resample of every block, from several threads."""
+    """Call ``work`` with the number of the first resample of every block, from several threads.
+
+    Unless their number is given, no more than hold some hundred MB together, of n queries each.
+    """
+    if threads is None:
+        fitting = _BLOCKS_BYTES // (_QUERY_BYTES * block * max(1, n))
+        threads = max(1, min(len(os.sched_getaffinity(0)), fitting))
     if threads == 1 or resamples <= block:  # handing blocks over takes longer than they do
         for first in range(0, resamples, block):
             work(first)
         return
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, range(0, resamples, block)):
             pass  # exceptions surface here
 
@@ -232,9 +242,12 @@ def _draw(rng: np.random.Generator, row_of: Ints, rows: int) -> Counts:
         shares = np.bincount(row_of, minlength=rows) / n
         return rng.multinomial(n, shares, size=_BLOCK).astype(np.int32)
     weights = np.empty((_BLOCK, rows), dtype=np.int32)
-    # All at once: one call fills 32 rows in half the time of 32 calls.
-    for row, drawn in zip(weights, rng.integers(0, n, size=(_BLOCK, n)), strict=True):
-        row[:] = np.bincount(row_of[drawn], minlength=rows)
+    # Several at once: one call fills 32 rows in half the time of 32 calls, with the same draws.
+    step = max(1, _DRAWN // n)
+    for start in range(0, _BLOCK, step):
+        part = weights[start : start + step]
+        for row, drawn in zip(part, rng.integers(0, n, size=(len(part), n)), strict=True):
+            row[:] = np.bincount(row_of[drawn], minlength=rows)
     return weights
 
 

@@ -1,7 +1,10 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.stats
 
+from engine.statistics import pairs as pairs_module
 from engine.statistics import resampling
 from engine.statistics.resampling import distinct_rows, for_each_block, replicate
 
@@ -104,3 +107,32 @@ def test_an_error_in_a_block_is_not_lost():
 
     with pytest.raises(RuntimeError, match="broken"):
         for_each_block(np.arange(5), 5, fail, resamples=10, seed=0)
+
+
+@pytest.mark.parametrize("n", [60, 3000])
+def test_the_same_bits_however_much_is_done_at_a_time(n, monkeypatch):
+    columns, pairs = columns_of(n), [(1, 2), (0, 1)]
+    whole = replicate(columns, pairs, resamples=40, seed=1, leave_out=True)
+    # One row is ranked, one block of pairs multiplied and one resample drawn at a time; signs are bytes.
+    for name in ("_CELLS", "_SIGNS", "_HELD_SIGNS"):
+        monkeypatch.setattr(pairs_module, name, 1)
+    for name in ("_DRAWN", "_TABLE_BYTES", "_BLOCKS_BYTES"):
+        monkeypatch.setattr(resampling, name, 1)
+    cut = replicate(columns, pairs, resamples=40, seed=1, leave_out=True)
+    np.testing.assert_array_equal(whole.taus, cut.taus)
+    np.testing.assert_array_equal(whole.rhos, cut.rhos)
+    np.testing.assert_array_equal(whole.without, cut.without)
+
+
+def test_resampling_many_queries_takes_little_more_than_their_multiplicities():
+    n, draw = 30_000, np.random.default_rng(0)
+    columns = draw.random((3, n))
+    tracemalloc.start()
+    try:
+        replicate(columns, [(0, 1), (0, 2), (1, 2)], resamples=32, seed=0, threads=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # In units of a block's multiplicities, 4 bytes each. Three tables whose signs are in single precision,
+    # and ranks of a whole block in double precision, took 59 of them; this takes 22.
+    assert peak < 30 * 32 * 4 * n

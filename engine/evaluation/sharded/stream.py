@@ -76,12 +76,14 @@ def evaluate_shards(
         _do(work, left, passes, on_progress, on_event, host)
     clear_plans(work)
     done = [finished(work, shard.number) for shard in partition.shards]
+    readings = {one.job.ask.role.name: _reading(one, done) for one in passes}
     judged = merge(
         [one.judged for one in done], settings, runs=partition.runs, passages=partition.listed
     )
+    done.clear()  # the scores are held once while statistics are made of them
     evaluation = conclude(
         replace(judged, notes=(*partition.notes, *judged.notes)),
-        {one.job.ask.role.name: _reading(one, done) for one in passes},
+        readings,
         settings,
         settings.judged(len(partition.runs)),
         runs=partition.runs,
