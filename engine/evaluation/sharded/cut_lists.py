@@ -52,6 +52,8 @@ class CutLists:
     def read(self, part: int) -> pl.DataFrame:
         """The rows of ``KEPT`` and ``BUCKET`` of a part."""
         rows = self._with_buckets(self.parts.read(part))
+        if not self.edited:
+            return rows
         untouched = rows.filter(~pl.col(NUMBER).is_in(self.touched.implode()))
         frames = [rows]
         for number, run in enumerate(self.edited, len(self.parts.runs)):
@@ -138,10 +140,10 @@ def _with_edits(lists: CutLists, edits: list[Edit], path: str | Path, k: int) ->
         names=lists.names,
     )
     names = (*lists.names, *(run.name for run in edited))
-    touched = pl.Series(sorted({edit.query_id for edit in edits})).cast(keys.ids).to_physical()
+    touched = keys.numbers.of(pl.Series(sorted({edit.query_id for edit in edits})))
     rows = (
         changed.with_columns(
-            pl.col(QUERY_ID).cast(keys.ids).to_physical().cast(pl.UInt32).alias(NUMBER),
+            keys.numbers.of(changed[QUERY_ID]).cast(pl.UInt32).alias(NUMBER),
             pl.col(RUN).cast(pl.Enum(names)).to_physical().cast(pl.UInt32),
         )
         .filter(pl.col(NUMBER) < keys.evaluated)

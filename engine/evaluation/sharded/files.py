@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from engine.errors import InputError
@@ -21,8 +22,6 @@ _QUERIES = "queries.parquet"
 _RUNS = "runs.parquet"
 _TABLES = "tables/"
 _MORE = "more.json"
-# Texts that are joined at a time, for their digest.
-_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,22 +63,36 @@ class ShardContent:
 def _update(total: hashlib._Hash, column: pl.Series) -> None:
     """Add a column: its type, where it is null, and its values, whose lengths come first."""
     total.update(f"{column.dtype}:{len(column)}:".encode())
-    total.update(column.is_null().to_numpy().tobytes())
+    is_null = (
+        column.is_null().to_numpy() if column.null_count() else np.zeros(len(column), np.bool_)
+    )
+    total.update(is_null.tobytes())
     if isinstance(column.dtype, pl.List):
         lengths = column.list.len().fill_null(0)
         total.update(lengths.to_numpy().astype("<u4").tobytes())
         _update(total, column.filter(lengths > 0).explode())
     elif column.dtype == pl.String:
-        texts = column.fill_null("")
-        total.update(texts.str.len_bytes().to_numpy().astype("<u4").tobytes())
-        for start in range(0, len(texts), _AT_ONCE):
-            total.update(texts.slice(start, _AT_ONCE).str.join("").item().encode())
+        _update_texts(total, column)
     elif column.dtype.is_integer():
         total.update(column.cast(pl.Int64).fill_null(0).to_numpy().astype("<i8").tobytes())
     elif column.dtype.is_float():
         total.update(column.cast(pl.Float64).fill_null(0.0).to_numpy().astype("<f8").tobytes())
     else:
         total.update(json.dumps(column.to_list(), default=str).encode())
+
+
+def _update_texts(total: hashlib._Hash, column: pl.Series) -> None:
+    """Add the lengths of texts and then the texts, of which null is an empty one."""
+    if column.is_empty():
+        return
+    texts = column.fill_null("") if column.null_count() else column
+    arrow = texts.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
+    _, starts, characters = arrow.buffers()
+    # Arrow lays texts out one after another, and where each begins: n + 1 offsets of 8 bytes.
+    offsets = np.frombuffer(starts, np.int64)[arrow.offset : arrow.offset + len(arrow) + 1]
+    total.update(np.diff(offsets).astype("<u4").tobytes())
+    if characters is not None:
+        total.update(memoryview(characters)[offsets[0] : offsets[-1]])
 
 
 def to_bytes(content: ShardContent) -> bytes:

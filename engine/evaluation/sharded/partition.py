@@ -33,12 +33,14 @@ from engine.evaluation.sharded.keys import corpus_key, key_of
 from engine.evaluation.sharded.listed import look_up
 from engine.evaluation.sharded.ranges import Range
 from engine.evaluation.sharded.run_parts import MOST_PARTS, QueryKeys
-from engine.evaluation.sharded.shards import Material, cut
+from engine.evaluation.sharded.shards import Cutter, Material
 from engine.labels.annotator import InputTable
 from engine.notes import Note
+from engine.sources.io.ahead import mapped
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
+from engine.sources.io.places import Places
 from engine.sources.io.temporary import temporary_directory
 from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.queries.buckets import buckets_of
@@ -192,7 +194,8 @@ def _read(
         skip_bad=files.skip_bad,
         on_passages=lambda passages: on_progress("passages", passages),
     )
-    listed = look_up(index, (part[DOC_ID].unique() for part in lists))
+    documents = mapped(lambda part: lists.read(part)[DOC_ID].unique(), range(lists.parts.parts))
+    listed = look_up(index, documents)
     refuse_unknown(files, lists, listed)
     evaluated = query_set.table.head(lists.keys.evaluated)
     queries, unmatchable = listed.match(evaluated, query_set.titles)
@@ -219,12 +222,20 @@ def _write(
     further = (index.fingerprint, str(k), repr(lists.edited))
     shards: list[Shard] = []
     cut_runs: set[str] = set()
-    for number, piece in enumerate(cut(material, most)):
+    cutter = Cutter(material, most)
+
+    def make(numbered: tuple[int, tuple[Range, pl.DataFrame]]) -> tuple[Shard, tuple[str, ...]]:
+        number, (span, rows) = numbered
+        piece = cutter.piece(span, rows)
         content = piece.content
         place.write(_name(number), to_bytes(content))
         digest = content.hexdigest(*further)
-        shards.append(Shard(number, content.queries.height, piece.pairs, piece.span, digest))
-        cut_runs.update(content.cut_runs)
+        shard = Shard(number, content.queries.height, piece.pairs, span, digest)
+        return shard, content.cut_runs
+
+    for shard, cut in mapped(make, enumerate(cutter.rows())):
+        shards.append(shard)
+        cut_runs.update(cut)
         on_progress("shards", len(shards))
     # Spans ascend, and every query is in one.
     starts = [shard.span[0] for shard in shards]
@@ -308,7 +319,8 @@ def query_keys(queries: pl.DataFrame, limit: int | None) -> QueryKeys:
         table=queries,
         evaluated=queries.height if limit is None else min(limit, queries.height),
         buckets=buckets_of(queries[QUERY]),
-        ids=pl.Enum(queries[QUERY_ID]),
+        numbers=Places(queries[QUERY_ID]),
+        order=queries[QUERY_ID].rank("ordinal").to_numpy().astype(np.uint32),
     )
 
 

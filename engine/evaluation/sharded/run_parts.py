@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,19 +19,15 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.sharded.repeats import Repeats
+from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.locations import Location
-from engine.sources.io.scatter import Scatter, read_part, scan_part
+from engine.sources.io.places import Places
+from engine.sources.io.scatter import Arranged, Scatter, arrange, read_part, scan_part
 from engine.sources.queries.buckets import BUCKETS
 from engine.sources.runs.forms import is_ranked
-from engine.sources.runs.read import (
-    by_rank,
-    by_score,
-    require_new_name,
-    require_one_name,
-    twice_in_parquet,
-    twice_in_trec,
-)
-from engine.sources.runs.stream import LINE, SCHEMA, scan_run
+from engine.sources.runs.read import require_new_name, require_one_name
+from engine.sources.runs.stream import SCHEMA, Batch, scan_run
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 # The number of a query: its place in the queries file, from 0.
@@ -60,13 +57,15 @@ class QueryKeys:
         table: the queries table, of all queries of the file.
         evaluated: how many are evaluated: the first ones.
         buckets: the bucket of each.
-        ids: their ids, whose physical values are the numbers.
+        numbers: the number of each id.
+        order: of each, its place among all of them in the order of their ids.
     """
 
     table: pl.DataFrame
     evaluated: int
     buckets: npt.NDArray[np.int64]
-    ids: pl.Enum
+    numbers: Places
+    order: npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def _list_run(work: _Work, number: int, path: Location, sources: dict[str, Locat
     for name in ("known", "unknown"):
         (raw / name).mkdir(parents=True)
     ranked = is_ranked(path)
-    repeats = _Repeats(path, ranked, work.keys)
+    repeats = Repeats(path, ranked, work.keys.table[QUERY_ID])
     try:
         seen = _scatter(work, path, raw)
     except InputError:
@@ -211,8 +210,8 @@ def _list_run(work: _Work, number: int, path: Location, sources: dict[str, Locat
     for folder in (_kept(work.folder, number), _ignored(work.folder, number)):
         folder.mkdir()
     with (
-        Scatter(_kept(work.folder, number), KEPT) as kept,
-        Scatter(_ignored(work.folder, number), _IGNORED) as ignored,
+        Scatter(_kept(work.folder, number)) as kept,
+        Scatter(_ignored(work.folder, number)) as ignored,
     ):
         first, is_evaluated = keep(work, _Outputs(number, kept, ignored), seen, repeats, raw)
     repeats.refuse()
@@ -254,24 +253,53 @@ class _Seen:
 
 def _scatter(work: _Work, path: Location, raw: Path) -> _Seen:
     seen = _Seen()
-    with Scatter(raw / "known", _NUMBERED) as known, Scatter(raw / "unknown", SCHEMA) as unknown:
-        for batch in scan_run(path):
+    with Scatter(raw / "known") as known, Scatter(raw / "unknown") as unknown:
+        for batch in mapped(lambda batch: _numbered(work, batch), ahead(scan_run(path))):
             seen.add_names(batch.names)
-            if batch.rows.is_empty():
+            if batch.smallest is None:
                 continue
-            smallest = batch.rows[QUERY_ID].min()
-            assert isinstance(smallest, str)
-            seen.first = smallest if seen.first is None else min(seen.first, smallest)
-            numbers = batch.rows[QUERY_ID].cast(work.keys.ids, strict=False).to_physical()
-            numbers = numbers.cast(pl.UInt32)
-            is_known = numbers.is_not_null()
-            numbered = batch.rows.with_columns(numbers).filter(is_known)
-            seen.any_known = seen.any_known or not numbered.is_empty()
-            known.add(numbered, _parts_of(work, numbered[QUERY_ID]))
-            others = batch.rows.filter(~is_known)
-            unknown.add(others, others[QUERY_ID].hash() % work.parts)
-            work.on_rows(batch.rows.height)
+            seen.first = batch.smallest if seen.first is None else min(seen.first, batch.smallest)
+            seen.any_known = seen.any_known or batch.known is not None
+            known.append(batch.known)
+            unknown.append(batch.unknown)
+            work.on_rows(batch.rows)
     return seen
+
+
+class _Numbered(NamedTuple):
+    """A batch of a run by parts: rows of known queries with their numbers, and others.
+
+    Attributes:
+        names: of the run.
+        rows: how many there are.
+        smallest: the first of the query ids in their order; None where there are no rows.
+        known, unknown: as ``_NUMBERED`` and ``SCHEMA``; None where there are none.
+    """
+
+    names: tuple[str, ...]
+    rows: int
+    smallest: str | None
+    known: Arranged | None
+    unknown: Arranged | None
+
+
+def _numbered(work: _Work, batch: Batch) -> _Numbered:
+    ids = batch.rows[QUERY_ID]
+    smallest = ids.min()
+    assert smallest is None or isinstance(smallest, str)
+    numbers = work.keys.numbers.of(ids).cast(pl.UInt32).alias(QUERY_ID)
+    is_known = numbers.is_not_null()
+    known = batch.rows.with_columns(numbers)
+    others = batch.rows.clear()
+    if not is_known.all():
+        known, others = known.filter(is_known), batch.rows.filter(~is_known)
+    return _Numbered(
+        batch.names,
+        batch.rows.height,
+        smallest,
+        arrange(known, _parts_of(work, known[QUERY_ID]), _NUMBERED),
+        arrange(others, others[QUERY_ID].hash() % work.parts, SCHEMA),
+    )
 
 
 def _parts_of(work: _Work, numbers: pl.Series) -> pl.Series:
@@ -280,20 +308,29 @@ def _parts_of(work: _Work, numbers: pl.Series) -> pl.Series:
 
 
 def _keep_known(
-    work: _Work, outputs: _Outputs, seen: _Seen, repeats: _Repeats, raw: Path
+    work: _Work, outputs: _Outputs, seen: _Seen, repeats: Repeats, raw: Path
 ) -> tuple[str, bool]:
-    is_evaluated = False
-    for part in range(work.parts):
+    def of_part(part: int) -> tuple[_Kept, Arranged | None]:
         rows = repeats.look(read_part(raw / "known", part, _NUMBERED))
-        is_evaluated |= _keep(work, outputs, repeats.ordered(rows))
-        others = repeats.look(read_part(raw / "unknown", part, SCHEMA)).select(QUERY_ID).unique()
-        outputs.ignored.add(others, others[QUERY_ID].hash() % work.parts)
+        kept = _kept_of(work, outputs.number, repeats.ordered(rows))
+        return kept, _others(work, repeats.look(read_part(raw / "unknown", part, SCHEMA))[QUERY_ID])
+
+    is_evaluated = False
+    for kept, others in mapped(of_part, range(work.parts)):
+        is_evaluated |= _keep(work, outputs, kept)
+        outputs.ignored.append(others)
     assert seen.first is not None
     return seen.first, is_evaluated
 
 
+def _others(work: _Work, ids: pl.Series) -> Arranged | None:
+    """The distinct ones of some ids that are not those of queries, by parts."""
+    distinct = ids.unique()
+    return arrange(distinct.to_frame(), distinct.hash() % work.parts, _IGNORED)
+
+
 def _keep_by_text(
-    work: _Work, outputs: _Outputs, seen: _Seen, repeats: _Repeats, raw: Path
+    work: _Work, outputs: _Outputs, seen: _Seen, repeats: Repeats, raw: Path
 ) -> tuple[str, bool]:
     """Keep a run in which a text stands for every query that has it."""
     if work.texts is None:
@@ -308,87 +345,58 @@ def _keep_by_text(
         rows = repeats.ordered(repeats.look(read_part(raw / "unknown", part, SCHEMA)))
         of_ids = rows.join(work.texts, left_on=QUERY_ID, right_on=QUERY, how="left")
         known = of_ids.filter(pl.col(NUMBER).is_not_null())
-        is_evaluated |= _keep(work, outputs, known.drop(QUERY_ID).rename({NUMBER: QUERY_ID}))
-        others = of_ids.filter(pl.col(NUMBER).is_null()).select(QUERY_ID).unique()
-        outputs.ignored.add(others, others[QUERY_ID].hash() % work.parts)
-        smallest = (known["id"].min(), others[QUERY_ID].min())
+        numbered = known.drop(QUERY_ID).rename({NUMBER: QUERY_ID})
+        is_evaluated |= _keep(work, outputs, _kept_of(work, outputs.number, numbered))
+        others = of_ids.filter(pl.col(NUMBER).is_null())[QUERY_ID]
+        outputs.ignored.append(_others(work, others))
+        smallest = (known["id"].min(), others.min())
         first.update(query_id for query_id in smallest if isinstance(query_id, str))
     return min(first, default=""), is_evaluated
 
 
-def _keep(work: _Work, outputs: _Outputs, rows: pl.DataFrame) -> bool:
-    """Keep of ordered lists, with the numbers of queries as their ids, what is evaluated and within the
-    cutoff, and in full length those that are wanted so. Whether any is evaluated."""
+class _Kept(NamedTuple):
+    """What is kept of a part of a run.
+
+    Attributes:
+        rows: of ``KEPT``, by parts; None where there are none.
+        is_evaluated: whether any query of it is evaluated.
+        whole: the lists that are wanted in full length.
+    """
+
+    rows: Arranged | None
+    is_evaluated: bool
+    whole: pl.DataFrame | None
+
+
+def _kept_of(work: _Work, number: int, rows: pl.DataFrame) -> _Kept:
+    """Of ordered lists, with the numbers of queries as their ids, what is evaluated and within the
+    cutoff, and in full length those that are wanted so."""
+    whole = None
+    run = pl.lit(number, pl.UInt32).alias(RUN)
     if len(work.whole_of):
         ids = work.keys.table[QUERY_ID].gather(rows[QUERY_ID])
         full = rows.with_columns(ids).filter(pl.col(QUERY_ID).is_in(work.whole_of.implode()))
-        work.whole.append(
-            full.with_columns(pl.lit(outputs.number, pl.UInt32).alias(RUN)).select(list(_WHOLE))
-        )
-    evaluated = rows.filter(pl.col(QUERY_ID) < work.keys.evaluated)
+        whole = full.with_columns(run).select(list(_WHOLE))
     kept = (
-        evaluated.with_columns((pl.col(RANK).max().over(QUERY_ID) > work.k).alias(BEYOND))
+        rows.lazy()
+        .filter(pl.col(QUERY_ID) < work.keys.evaluated)
+        .with_columns((pl.col(RANK).max().over(QUERY_ID) > work.k).alias(BEYOND))
         .filter(pl.col(RANK) <= work.k)
         .rename({QUERY_ID: NUMBER})
-        .with_columns(pl.lit(outputs.number, pl.UInt32).alias(RUN))
+        .with_columns(run)
+        .select(list(KEPT))
+        .collect()
     )
-    outputs.kept.add(kept, _parts_of(work, kept[NUMBER]))
-    return not evaluated.is_empty()
+    # Every list that is evaluated has a first rank, which the cutoff keeps.
+    return _Kept(arrange(kept, _parts_of(work, kept[NUMBER]), KEPT), not kept.is_empty(), whole)
 
 
-class _Repeats:
-    """Looks for documents and ranks that a run lists twice, in one part after another.
-
-    As in ``read_run``, the line that repeats first counts in TREC text; in Parquet the first row of those
-    that are repeated, with documents before ranks.
-    """
-
-    def __init__(self, path: Location, ranked: bool, keys: QueryKeys) -> None:
-        self._path = path
-        self._ranked = ranked
-        self._keys = keys
-        self._found: list[tuple[tuple[int, int], InputError]] = []
-
-    def ordered(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The lists of a part in their order, with ranks from 1."""
-        return by_rank(rows) if self._ranked else by_score(rows)
-
-    def look(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Look through a part that has all rows of its queries; gives it back."""
-        columns = [(DOC_ID, "document"), (RANK, "rank")] if self._ranked else [(DOC_ID, "document")]
-        for place, (column, what) in enumerate(columns):
-            # Hashes first, since hardly any run repeats anything.
-            hashes = rows.select(pl.col(QUERY_ID).hash(1) ^ pl.col(column).hash(2)).to_series()
-            if hashes.n_unique() < rows.height:
-                self._note(rows.sort(LINE), column, what, place)
-        return rows
-
-    def _note(self, rows: pl.DataFrame, column: str, what: str, place: int) -> None:
-        repeated = rows.filter(pl.struct(QUERY_ID, column).is_duplicated())
-        if repeated.is_empty():
-            return
-        if self._ranked:
-            query, value, line = repeated.select(QUERY_ID, column, LINE).row(0)
-            error = twice_in_parquet(self._path, self._id(query), value, what)
-        else:
-            again = repeated.filter(~pl.struct(QUERY_ID, column).is_first_distinct())
-            query, value, line = again.select(QUERY_ID, column, LINE).row(0)
-            same = (pl.col(QUERY_ID) == query) & (pl.col(column) == value)
-            first = repeated.filter(same)[LINE][0]
-            error = twice_in_trec(self._path, line, self._id(query), value, first)
-        self._found.append(((place, line), error))
-
-    def _id(self, query: int | str) -> str:
-        return query if isinstance(query, str) else str(self._keys.table[QUERY_ID][query])
-
-    def refuse(self) -> None:
-        """Refuse what was found.
-
-        Raises:
-            InputError: the run lists a document or a rank twice.
-        """
-        if self._found:
-            raise min(self._found, key=lambda found: found[0])[1]
+def _keep(work: _Work, outputs: _Outputs, kept: _Kept) -> bool:
+    """Write what is kept of a part. Whether any of it is evaluated."""
+    if kept.whole is not None:
+        work.whole.append(kept.whole)
+    outputs.kept.append(kept.rows)
+    return kept.is_evaluated
 
 
 def part_ranges(parts: int) -> Iterator[tuple[int, int]]:

@@ -15,9 +15,11 @@ from engine.evaluation.sharded.files import ShardContent
 from engine.evaluation.sharded.listed import Listed
 from engine.evaluation.sharded.ranges import Range, halved
 from engine.evaluation.sharded.run_parts import BEYOND, NUMBER, part_ranges
+from engine.sources.io.ahead import mapped
 from engine.sources.queries.buckets import BUCKETS
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
 
+_PLACE = "_place"
 _Numbers = npt.NDArray[np.int64]
 
 
@@ -55,42 +57,70 @@ class Piece:
     content: ShardContent
 
 
-def cut(material: Material, most: int) -> Iterator[Piece]:
-    """Yield the shards in the order of their spans; a part of the lists is in memory at a time.
+class Cutter:
+    """Cuts lists into shards in the order of their spans; a part of the lists is in memory at a time.
 
     Args:
+        material: what is cut.
         most: pairs of a shard, and its queries, at most (``ranges.halved``).
     """
-    lists = material.lists
-    buckets = lists.keys.buckets[: lists.keys.evaluated]
-    pairs = np.zeros(BUCKETS, dtype=np.int64)
-    for rows in lists:
-        distinct = rows.select(BUCKET, NUMBER, DOC_ID).unique()
-        pairs += np.bincount(distinct[BUCKET].to_numpy(), minlength=BUCKETS)
-    spans = halved(pairs, np.bincount(buckets, minlength=BUCKETS), most)
-    queries = _Sorted(material.queries, buckets)
-    further = {
-        name: _Sorted(table, _buckets(lists, table)) for name, table in material.tables.items()
-    }
-    rows_of = _Rows(lists)
-    for span in spans:
-        rows = material.listed.named(rows_of.within(span))
-        named = lists.with_names(rows).sort(rows[RUN], QUERY_ID, RANK)
-        beyond = set(rows.filter(BEYOND)[RUN])
-        of_span = queries.within(span)
+
+    def __init__(self, material: Material, most: int) -> None:
+        lists = material.lists
+        buckets = lists.keys.buckets[: lists.keys.evaluated]
+        pairs = np.zeros(BUCKETS, dtype=np.int64)
+        for of_part in mapped(lambda part: _pairs_of(lists, part), range(lists.parts.parts)):
+            pairs += of_part
+        self._spans = halved(pairs, np.bincount(buckets, minlength=BUCKETS), most)
+        self._material = material
+        self._queries = _Sorted(material.queries, buckets)
+        self._further = {
+            name: _Sorted(table, _buckets(lists, table)) for name, table in material.tables.items()
+        }
+
+    def rows(self) -> Iterator[tuple[Range, pl.DataFrame]]:
+        """Yield the span of each shard, and the rows of ``CutLists.read`` in it."""
+        rows = _Rows(self._material.lists)
+        return ((span, rows.within(span)) for span in self._spans)
+
+    def piece(self, span: Range, rows: pl.DataFrame) -> Piece:
+        """The shard of a span and its rows; of several shards at the same time, in threads."""
+        lists, unmatchable = self._material.lists, self._material.unmatchable
+        rows = self._material.listed.named(rows)
+        # By the places of ids in their order, which are compared faster than ids.
+        places = pl.Series(_PLACE, lists.keys.order[rows[NUMBER].to_numpy()])
+        rows = rows.with_columns(places).sort(RUN, _PLACE, RANK)
+        beyond = set(rows.filter(BEYOND)[RUN].unique())
+        of_span = self._queries.within(span)
         content = ShardContent(
             queries=of_span,
-            runs=named.select(list(tables.RUNS)),
-            tables={name: table.within(span) for name, table in further.items()},
+            runs=lists.with_names(rows).select(list(tables.RUNS)),
+            tables={name: table.within(span) for name, table in self._further.items()},
             cut_runs=tuple(name for number, name in enumerate(lists.names) if number in beyond),
-            unmatchable=tuple(i for i in of_span[QUERY_ID] if i in material.unmatchable),
+            unmatchable=tuple(i for i in of_span[QUERY_ID] if i in unmatchable)
+            if unmatchable
+            else (),
         )
-        yield Piece(span, named.select(QUERY_ID, DOC_ID).n_unique(), content)
+        return Piece(span, _count_pairs(self._material, rows), content)
+
+
+def _pairs_of(lists: CutLists, part: int) -> _Numbers:
+    """The pairs of query and document of a part, by bucket."""
+    rows = lists.read(part)
+    if len(lists.names) > 1:
+        rows = rows.select(BUCKET, NUMBER, DOC_ID).unique()
+    return np.bincount(rows[BUCKET].to_numpy(), minlength=BUCKETS)
+
+
+def _count_pairs(material: Material, rows: pl.DataFrame) -> int:
+    """The pairs of query and document, of which one run has none twice but by the text and the id of one."""
+    if len(material.lists.names) > 1 or not material.listed.texts.is_empty():
+        return rows.select(NUMBER, DOC_ID).n_unique()
+    return rows.height
 
 
 def _buckets(lists: CutLists, table: pl.DataFrame) -> _Numbers:
-    numbers = table[QUERY_ID].cast(lists.keys.ids).to_physical()
-    return lists.keys.buckets[numbers.to_numpy()]
+    return lists.keys.buckets[lists.keys.numbers.of(table[QUERY_ID]).to_numpy()]
 
 
 class _Sorted:

@@ -5,16 +5,46 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from engine.sources.io.files import reported_writing
 from engine.tables import Schema, empty
 
-_PART = "_part"
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+class Arranged(NamedTuple):
+    """Rows by part, as ``Scatter`` writes them.
+
+    Attributes:
+        table: the rows, part after part, in their order.
+        parts: of each row; those of a part stand together.
+        starts: where each part begins.
+    """
+
+    table: pa.Table
+    parts: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+
+
+def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | None:
+    """Rows by the part of each, 0 to 65,535, with the columns of a schema; None where there are none."""
+    if rows.is_empty():
+        return None
+    # Of numbers of 16 bits, numpy sorts digits, which takes a tenth of the time of comparing.
+    order = np.argsort(parts.to_numpy().astype(np.uint16), kind="stable")
+    numbers = parts.to_numpy()[order].astype(np.int64)
+    ordered = rows.select(list(schema))[order]
+    return Arranged(
+        ordered.to_arrow(compat_level=pl.CompatLevel.oldest()),
+        numbers,
+        np.flatnonzero(np.diff(numbers, prepend=-1)),
+    )
 
 
 class Scatter:
@@ -24,9 +54,8 @@ class Scatter:
     intermediate step, in a folder that is removed.
     """
 
-    def __init__(self, folder: Path, schema: Schema) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._schema = schema
         self._open: dict[int, pa.RecordBatchFileWriter] = {}
         self._stack = contextlib.ExitStack()
 
@@ -36,23 +65,18 @@ class Scatter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, rows: pl.DataFrame, parts: pl.Series) -> None:
+    def append(self, rows: Arranged | None) -> None:
         """Append each row to the file of its part, in their order.
 
         Raises:
             WriteError: the disk is full, or the folder cannot be written.
         """
-        if rows.is_empty():
+        if rows is None:
             return
-        ordered = rows.select(list(self._schema)).with_columns(parts.alias(_PART))
-        ordered = ordered.sort(_PART, maintain_order=True)
-        numbers = ordered[_PART].to_numpy()
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        table = ordered.drop(_PART).to_arrow(compat_level=pl.CompatLevel.oldest())
-        for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
+        for start, end in zip(rows.starts, [*rows.starts[1:], rows.table.num_rows], strict=True):
             with reported_writing(self._folder):
-                self._writer(int(numbers[start]), table.schema).write_table(
-                    table.slice(start, end - start)
+                self._writer(int(rows.parts[start]), rows.table.schema).write_table(
+                    rows.table.slice(start, end - start)
                 )
 
     def _writer(self, part: int, schema: pa.Schema) -> pa.RecordBatchFileWriter:

@@ -27,6 +27,7 @@ from engine.sources.io.files import flush, reported_writing
 from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
+from engine.sources.io.places import Places
 from engine.sources.io.skipping import SkipBad
 from engine.sources.io.temporary import temporary_file
 from engine.sources.passages.read import scan_corpus
@@ -105,15 +106,7 @@ class PassageIndex:
         if self.passages > _HELD:
             return self.rows_of
         none = pl.DataFrame(schema={DOC_ID: pl.String})
-        held = pl.concat([none, *self.scan([DOC_ID])]).with_columns(
-            pl.int_range(pl.len(), dtype=pl.Int64).alias(_ROW)
-        )
-
-        def rows_of(ids: pl.Series) -> pl.Series:
-            asked = ids.alias(DOC_ID).to_frame()
-            return asked.join(held, on=DOC_ID, how="left", maintain_order="left")[_ROW]
-
-        return rows_of
+        return Places(pl.concat([none, *self.scan([DOC_ID])])[DOC_ID]).of
 
     def empty_rows(self) -> npt.NDArray[np.int64]:
         """The places of the passages without text, ascending.

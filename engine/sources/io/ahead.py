@@ -1,0 +1,68 @@
+"""Work on one item after another that goes on in threads, with results and errors in the order of the items.
+
+For functions that spend their time where Python lets other threads run: in Polars, Arrow, numpy, digests
+and files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+# Threads at most: each holds what it works on, and Polars has threads of its own.
+_MOST = 4
+
+
+def ahead(items: Iterable[Item]) -> Generator[Item]:
+    """Yield items, the next of which is made in a thread while the caller works on one."""
+    source = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(_next, source)
+        while found := upcoming.result():
+            upcoming = thread.submit(_next, source)
+            yield found[0]
+
+
+def _next(source: Iterable[Item]) -> tuple[Item, ...]:
+    """The next item alone, or nothing at the end: in a thread, ``StopIteration`` would be an error."""
+    for item in source:
+        return (item,)
+    return ()
+
+
+def mapped(function: Callable[[Item], Made], items: Iterable[Item]) -> Generator[Made]:
+    """Yield what a function makes of each item, some items at a time.
+
+    As many are under way as there are threads, up to four, and one more. What ``items`` or ``function`` raises
+    is raised in its place in the order, as if all were done one after another; items behind it may have been
+    begun.
+    """
+    threads = min(_MOST, len(os.sched_getaffinity(0)))
+    waiting: deque[Future[Made]] = deque()
+    fault: BaseException | None = None
+    source = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            while True:
+                try:
+                    found = _next(source)
+                except Exception as error:  # after what was made before it
+                    fault, found = error, ()
+                if not found:
+                    break
+                waiting.append(pool.submit(function, found[0]))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()
+    if fault is not None:
+        raise fault
