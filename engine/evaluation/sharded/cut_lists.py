@@ -14,11 +14,11 @@ from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
 from engine.evaluation.sharded.listed import Listed
+from engine.evaluation.sharded.query_keys import QueryKeys
 from engine.evaluation.sharded.run_parts import (
     BEYOND,
     KEPT,
     NUMBER,
-    QueryKeys,
     RunParts,
     scatter_runs,
 )

@@ -31,8 +31,9 @@ from engine.evaluation.sharded.cut_lists import list_runs, refuse_unknown
 from engine.evaluation.sharded.files import from_bytes, to_bytes
 from engine.evaluation.sharded.keys import corpus_key, key_of
 from engine.evaluation.sharded.listed import look_up
+from engine.evaluation.sharded.query_keys import query_keys
 from engine.evaluation.sharded.ranges import Range
-from engine.evaluation.sharded.run_parts import MOST_PARTS, QueryKeys
+from engine.evaluation.sharded.run_parts import MOST_PARTS
 from engine.evaluation.sharded.shards import Cutter, Material
 from engine.labels.annotator import InputTable
 from engine.notes import Note
@@ -40,14 +41,12 @@ from engine.sources.io.ahead import mapped
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
-from engine.sources.io.places import Places
 from engine.sources.io.temporary import temporary_directory
 from engine.sources.passages.index import PassageIndex, index_corpus
-from engine.sources.queries.buckets import buckets_of
 from engine.sources.queries.read import QuerySet
 from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
 from engine.sources.runs.size import bytes_of
-from engine.tables import CORPUS, DOC_ID, QUERY, QUERY_ID
+from engine.tables import CORPUS, DOC_ID, QUERY_ID
 
 PAIRS_PER_SHARD = 20_000
 SHARD = "shard"
@@ -311,17 +310,6 @@ def query_shards(partition: Partition) -> pl.DataFrame:
 
 def _name(number: int) -> str:
     return f"shard-{number:06d}.zip"
-
-
-def query_keys(queries: pl.DataFrame, limit: int | None) -> QueryKeys:
-    """The queries of an evaluation that is limited to the first ones, if it is."""
-    return QueryKeys(
-        table=queries,
-        evaluated=queries.height if limit is None else min(limit, queries.height),
-        buckets=buckets_of(queries[QUERY]),
-        numbers=Places(queries[QUERY_ID]),
-        order=queries[QUERY_ID].rank("ordinal").to_numpy().astype(np.uint32),
-    )
 
 
 def count_parts(runs: Sequence[Location]) -> int:

@@ -13,16 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.sharded.query_keys import QueryKeys
 from engine.evaluation.sharded.repeats import Repeats
 from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.locations import Location
-from engine.sources.io.places import Places
 from engine.sources.io.scatter import Arranged, Scatter, arrange, read_part, scan_part
 from engine.sources.queries.buckets import BUCKETS
 from engine.sources.runs.forms import is_ranked
@@ -47,25 +45,6 @@ KEPT: tables.Schema = {
 MOST_PARTS = 256
 # Names of which one is kept beside the smallest: more than the message for several names shows.
 _NAMES = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class QueryKeys:
-    """The queries of an evaluation, by number.
-
-    Attributes:
-        table: the queries table, of all queries of the file.
-        evaluated: how many are evaluated: the first ones.
-        buckets: the bucket of each.
-        numbers: the number of each id.
-        order: of each, its place among all of them in the order of their ids.
-    """
-
-    table: pl.DataFrame
-    evaluated: int
-    buckets: npt.NDArray[np.int64]
-    numbers: Places
-    order: npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from engine.evaluation.inputs import (
     read_queries_of,
 )
 from engine.evaluation.sharded.cut_lists import BUCKET, CutLists, list_runs
-from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, count_parts, query_keys
+from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, count_parts
+from engine.evaluation.sharded.query_keys import query_keys
 from engine.evaluation.sharded.ranges import Counts, Range, halved
 from engine.evaluation.sharded.run_parts import NUMBER
 from engine.sources.io.files import reported_writing, write_parquet

@@ -1,9 +1,11 @@
+import hashlib
 from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from engine.errors import InputError
+from engine.evaluation.sharded import files
 from engine.evaluation.sharded.files import ShardContent, from_bytes, to_bytes
 from tests.tables import QUERIES, RUN, judgments
 
@@ -66,6 +68,25 @@ def test_whatever_differs_has_another_digest():
 def test_chunks_of_a_table_do_not_count():
     chunked = pl.concat([RUN.head(2), RUN.slice(2)], rechunk=False)
     assert replace(CONTENT, runs=chunked).hexdigest() == CONTENT.hexdigest()
+
+
+def column_bytes(texts):
+    """What a digest takes of a column of texts: type, nulls, lengths of 4 bytes, characters."""
+    encoded = [(text or "").encode() for text in texts]
+    nulls = bytes(text is None for text in texts)
+    lengths = b"".join(len(one).to_bytes(4, "little") for one in encoded)
+    return f"String:{len(texts)}:".encode() + nulls + lengths + b"".join(encoded)
+
+
+# Digests name what was evaluated: those of earlier versions have to be found again.
+@pytest.mark.parametrize(
+    "texts", [[], ["", "漢字", "a text that is longer than twelve bytes"], [None, "a", None, ""], [None]]
+)  # fmt: skip
+def test_the_digest_of_texts_is_that_of_their_lengths_and_characters(texts):
+    total = hashlib.sha256()
+    column = pl.Series(["before", *texts, "after"], dtype=pl.String).slice(1, len(texts))
+    files._update(total, column)
+    assert total.digest() == hashlib.sha256(column_bytes(texts)).digest()
 
 
 @pytest.mark.parametrize("end", [0, 10, -1])
