@@ -14,6 +14,7 @@ from engine.statistics.resampling import Replicates, replicate
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K
 
 Floats = npt.NDArray[np.float64]
+_PLACE = "_place"
 
 
 @dataclass(frozen=True)
@@ -35,35 +36,45 @@ class Cell:
 def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator[Cell]:
     """Every (run, annotator, measure, k) that has an end-to-end score; queries matched by id."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    end_to_end = downstream.select(RUN, QUERY_ID, K, pl.col(VALUE).alias("_end_to_end"))
-    joined = query_scores.join(end_to_end, on=[RUN, QUERY_ID], how="inner", maintain_order="left")
-    for (run, annotator, measure, k), frame in joined.group_by(
-        [RUN, ANNOTATOR, MEASURE, K], maintain_order=True
-    ):
-        frame = frame.sort(QUERY_ID)
-        yield Cell(
-            str(run),
-            str(annotator),
-            str(measure),
-            int(str(k)),
-            _once(shared, frame),
-            frame[VALUE].round(DECIMALS).to_numpy(),
-            frame["_end_to_end"].round(DECIMALS).to_numpy(),
-        )
+    # A cell at a time: joined all together, the scores would be held several times.
+    of_run = {
+        run: scores.select(QUERY_ID, K, pl.col(VALUE).alias("_end_to_end"))
+        for (run,), scores in downstream.group_by([RUN])
+    }
+    for (run, annotator, measure), scores in _by_cell(query_scores):
+        if run not in of_run:
+            continue
+        joined = scores.join(of_run[run], on=QUERY_ID, how="inner", maintain_order="left")
+        for (k,), frame in joined.group_by([K], maintain_order=True):
+            frame = frame.sort(QUERY_ID)
+            yield Cell(
+                run,
+                annotator,
+                measure,
+                int(str(k)),
+                _once(shared, frame),
+                frame[VALUE].round(DECIMALS).to_numpy(),
+                frame["_end_to_end"].round(DECIMALS).to_numpy(),
+            )
+
+
+def _by_cell(query_scores: pl.DataFrame) -> Iterator[tuple[tuple[str, str, str], pl.DataFrame]]:
+    """Every (run, annotator, measure) in the order of its first row, with ids and values of queries."""
+    places = query_scores.select(RUN, ANNOTATOR, MEASURE).with_row_index(_PLACE)
+    values = query_scores.select(QUERY_ID, VALUE)
+    grouped = places.group_by([RUN, ANNOTATOR, MEASURE], maintain_order=True).agg(_PLACE)
+    for run, annotator, measure, rows in zip(*grouped.get_columns(), strict=True):
+        yield (run, annotator, measure), values[rows]
 
 
 def label_cells(query_scores: pl.DataFrame) -> Iterator[Cell]:
     """Every (run, annotator, measure), where nothing was read end to end."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for (run, annotator, measure), frame in query_scores.group_by(
-        [RUN, ANNOTATOR, MEASURE], maintain_order=True
-    ):
+    for (run, annotator, measure), frame in _by_cell(query_scores):
         frame = frame.sort(QUERY_ID)
         x = frame[VALUE].round(DECIMALS).to_numpy()
         query_ids = _once(shared, frame)
-        yield Cell(
-            str(run), str(annotator), str(measure), None, query_ids, x, np.full_like(x, np.nan)
-        )
+        yield Cell(run, annotator, measure, None, query_ids, x, np.full_like(x, np.nan))
 
 
 def _once(known: dict[tuple[str, ...], tuple[str, ...]], frame: pl.DataFrame) -> tuple[str, ...]:

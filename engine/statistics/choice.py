@@ -145,16 +145,17 @@ def choose(
             strict=True,
         )
     )
-    if not downstream.is_empty():
-        query_scores = query_scores.join(downstream, on=[RUN, QUERY_ID], how="semi")
     opinions: list[Opinion] = []
     for name in run_pairs[ANNOTATOR].unique(maintain_order=True):
         if name == annotator:
             continue
         favourite = best_measure(name, correlations, run_pairs)
         of_measure = (pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == favourite)
+        scores = query_scores.filter(of_measure).select(RUN, QUERY_ID, VALUE)
+        if not downstream.is_empty():
+            scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
         opinion = _opinion(
-            _scores(query_scores.filter(of_measure)),
+            _scores(scores),
             list(means),
             {
                 frozenset((run, run_b)): p

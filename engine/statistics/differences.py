@@ -14,6 +14,7 @@ from engine.statistics.resampling import (
     Signs,
     for_each_block,
     for_each_block_of_signs,
+    weighted_sums,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -95,4 +96,4 @@ def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
 
 def _means(weights: Counts | Signs, paired: Floats) -> Floats:
     """(B, p) means of the differences (p, n), weighted; rounded, so that equal means compare as equal."""
-    return np.round(weights.astype(np.float64) @ paired.T / paired.shape[1], DECIMALS)
+    return np.round(weighted_sums(weights, paired) / paired.shape[1], DECIMALS)

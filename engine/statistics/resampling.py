@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,11 +34,15 @@ _BINOMIAL_COST = 20
 # Pair tables held at a time, and one more; of two continuous columns of 10,000 queries one takes 10 MB,
 # of 100,000 queries 90 MB.
 _TABLE_BYTES = 2**27
-# Queries drawn at a time: 4 MiB.
+# Queries drawn at a time, or put in order: 4 MiB.
 _DRAWN = 2**19
-# What blocks that are made at the same time take together: of each query about 16 bytes a resample.
+# What blocks take together that are made at the same time, and one takes of each query: multiplicities, and
+# these again by pairs; of orders, some at a time with what is made of them.
 _BLOCKS_BYTES = 2**28
-_QUERY_BYTES = 16
+_HELD_OF_BLOCK = 12 * _BLOCK
+_HELD_OF_ORDER = 10 * 8
+# Blocks that take more leave so much freed memory that it is given back.
+_LARGE = 2**24
 
 
 @dataclass(frozen=True)
@@ -167,7 +173,7 @@ def for_each_block(
         use(first, _draw(np.random.default_rng(stream), row_of, rows)[:size])
 
     _keep_freed_memory()
-    _in_blocks(work, len(row_of), resamples, threads)
+    _in_blocks(work, _HELD_OF_BLOCK * len(row_of), resamples, threads)
 
 
 def for_each_block_of_signs(
@@ -190,7 +196,7 @@ def for_each_block_of_signs(
         drawn = np.random.default_rng(stream).integers(0, 2, size=(_BLOCK, n), dtype=np.int8)
         use(first, 2 * drawn[:size] - 1)
 
-    _in_blocks(work, n, resamples, threads)
+    _in_blocks(work, _HELD_OF_BLOCK * n, resamples, threads)
 
 
 def for_each_block_of_orders(
@@ -201,7 +207,7 @@ def for_each_block_of_orders(
     seed: int,
     threads: int | None = None,
 ) -> None:
-    """Draw orders of n queries, all as likely, and hand each block (B, n) to ``use``.
+    """Draw orders of n queries, all as likely, and hand some at a time (B, n) to ``use``.
 
     What a permutation test does to outcomes (Fisher 1935): were they independent of the measures, each
     query could as well have another's. The streams differ from those of the resamples.
@@ -209,24 +215,33 @@ def for_each_block_of_orders(
 
     def work(first: int) -> None:
         stream = np.random.SeedSequence(seed, spawn_key=(first // _ORDER_BLOCK, _ORDERS))
-        size = min(_ORDER_BLOCK, resamples - first)
-        whole = np.tile(np.arange(n, dtype=np.intp), (_ORDER_BLOCK, 1))
-        use(first, np.random.default_rng(stream).permuted(whole, axis=1)[:size])
+        rng, last = np.random.default_rng(stream), min(first + _ORDER_BLOCK, resamples)
+        # What is done with an order takes some ten times its memory. Draws go on where they were.
+        step = max(1, _DRAWN // max(1, n))
+        for start in range(first, last, step):
+            whole = np.tile(np.arange(n, dtype=np.intp), (min(step, last - start), 1))
+            use(start, rng.permuted(whole, axis=1))
 
     _keep_freed_memory()
-    _in_blocks(work, n, resamples, threads, _ORDER_BLOCK)
+    held = _HELD_OF_ORDER * min(_ORDER_BLOCK * n, max(n, _DRAWN))
+    _in_blocks(work, held, resamples, threads, _ORDER_BLOCK)
 
 
 def _in_blocks(
-    work: Callable[[int], None], n: int, resamples: int, threads: int | None, block: int = _BLOCK
+    work: Callable[[int], None],
+    held: int,
+    resamples: int,
+    threads: int | None,
+    block: int = _BLOCK,
 ) -> None:
     """Call ``work`` with the number of the first resample of every block, from several threads.
 
-    Unless their number is given, no more than hold some hundred MB together, of n queries each.
+    Args:
+        held: bytes that a block takes: unless the number of threads is given, there are no more than have
+            room for theirs.
     """
     if threads is None:
-        fitting = _BLOCKS_BYTES // (_QUERY_BYTES * block * max(1, n))
-        threads = max(1, min(len(os.sched_getaffinity(0)), fitting))
+        threads = max(1, min(len(os.sched_getaffinity(0)), _BLOCKS_BYTES // max(1, held)))
     if threads == 1 or resamples <= block:  # handing blocks over takes longer than they do
         for first in range(0, resamples, block):
             work(first)
@@ -234,6 +249,8 @@ def _in_blocks(
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(work, range(0, resamples, block)):
             pass  # exceptions surface here
+    if held > _LARGE:
+        _give_back_freed_memory()
 
 
 def _draw(rng: np.random.Generator, row_of: Ints, rows: int) -> Counts:
@@ -251,6 +268,18 @@ def _draw(rng: np.random.Generator, row_of: Ints, rows: int) -> Counts:
     return weights
 
 
+def weighted_sums(block: Counts | Signs, columns: Floats) -> Floats:
+    """(B, c) sums of columns (c, n), each query weighted by its multiplicity or sign in a block (B, n).
+
+    Of many queries, only some resamples at a time are held in double precision, by fours, as they
+    are multiplied.
+    """
+    rows, n = block.shape
+    step = max(4, _DRAWN // max(1, n) // 4 * 4)
+    parts = (block[start : start + step].astype(np.float64) for start in range(0, rows, step))
+    return np.concatenate([part @ columns.T for part in parts])
+
+
 def _keep_freed_memory() -> None:
     """Let the C library keep freed arrays for the next block, rather than give them back each time.
 
@@ -259,3 +288,9 @@ def _keep_freed_memory() -> None:
     mapped anew, which made blocks 1.6 times as slow.
     """
     np.empty(31 * 2**20, dtype=np.uint8)
+
+
+def _give_back_freed_memory() -> None:
+    """Undo what ``_keep_freed_memory`` did, of the threads' heaps, which the next threads may not take over."""
+    with contextlib.suppress(AttributeError):  # of another C library
+        ctypes.CDLL(None).malloc_trim(0)

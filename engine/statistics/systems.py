@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.intervals import interval
-from engine.statistics.resampling import Counts, for_each_block
+from engine.statistics.resampling import Counts, for_each_block, weighted_sums
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,7 +51,7 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
     def signs(weights: Counts) -> list[Floats]:
         values: list[Floats] = []
         for columns in (scores, end_to_end):
-            means = (weights.astype(np.float64) @ columns.T) / n
+            means = weighted_sums(weights, columns) / n
             values.append(np.sign(np.round(means[:, first] - means[:, second], DECIMALS)))
         return values
 

@@ -84,8 +84,8 @@ def analyse(
         systems,
         run_pairs,
         choose(
-            query_scores.filter(candidate),
-            downstream.filter(candidate),
+            query_scores.filter(candidate) if never_chosen else query_scores,
+            downstream.filter(candidate) if never_chosen else downstream,
             correlations.filter(candidate),
             run_pairs.filter(candidate, ~pl.col(RUN_B).is_in(list(never_chosen))),
             bootstrap,

@@ -1,6 +1,7 @@
 """Permutation tests of differences: against derivatives of the definitions, all orders, and simulation."""
 
 import math
+import tracemalloc
 from itertools import permutations
 
 import numpy as np
@@ -9,6 +10,7 @@ import scipy.stats
 
 from benchmarks import difference_size
 from benchmarks._simulated_pairs import Case, draw, true_differences, true_taus
+from engine.statistics import resampling
 from engine.statistics.difference_tests import (
     Pair,
     enough_to_resample,
@@ -117,6 +119,27 @@ def test_nothing_depends_on_threads_and_the_first_permutations_not_on_their_numb
     # From the draws of 300 permutations those of 100 follow, a block of 64 at a time.
     tau, _ = found(permutations=100)
     assert tau.p == pytest.approx(found()[0].p, abs=0.2)
+
+
+def test_nothing_depends_on_how_many_orders_are_made_at_a_time(monkeypatch):
+    first, second = (pair_of(*made((5, 3), 200, seed)) for seed in (1, 2))
+    settings = {"permutations": 150, "confidence": 0.95, "seed": 4}
+    whole = permutation_test(first, second, **settings)
+    monkeypatch.setattr(resampling, "_DRAWN", 1)
+    assert permutation_test(first, second, **settings) == whole
+
+
+def test_permuting_many_queries_takes_no_more_than_a_few_orders():
+    n = 30_000
+    first, second = (pair_of(*made((9, 2), n, seed)) for seed in (1, 2))
+    tracemalloc.start()
+    try:
+        permutation_test(first, second, permutations=64, confidence=0.95, seed=0, threads=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # 64 orders of 8 bytes a query, and what is made of them all at once, would take 150 MB.
+    assert peak < 80e6
 
 
 @pytest.mark.parametrize("freedom", [None, 4])
