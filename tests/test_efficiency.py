@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from benchmarks.efficiency import __main__ as efficiency
-from benchmarks.efficiency import decide, page, plots, predict, process
-from benchmarks.efficiency.changes import CHANGES, FIRST, listed
+from benchmarks.efficiency import models, page, plots, predict, process, savings
+from benchmarks.efficiency.changes import CHANGES, FIRST, METRIC, SECOND, Way, listed, ways
 from benchmarks.efficiency.fit import (
     Point,
     crossing,
@@ -23,6 +23,7 @@ from benchmarks.efficiency.grid import (
     KS,
     LENGTHS,
     SHAPES,
+    TIMED,
     WAYS,
     Cell,
     Conditions,
@@ -64,7 +65,7 @@ def test_the_grid_has_every_cell_once_and_the_papers_setting_first():
     paper = [c for c in times if c.k == 50 and (c.length == 200 or c.model == "bundled")][:15]
     assert times[:15] == paper
     assert {c.way for c in paper} == set(WAYS)
-    assert {c.model for c in paper} == set(SHAPES)
+    assert {c.model for c in paper} == set(TIMED)
     # No decoder-only model does Fusion-in-Decoder.
     assert not [c for c in cells if c.model == "bundled" and c.augmentation == "fid"]
     # Each time has its peaks.
@@ -97,6 +98,10 @@ def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():
     assert peaks == {cell for cell in cells if cell.kind == "memory"}
     assert {cell.kind for cell in cells} == {"check", "time", "memory"}
     whole = full_grid([FIRST])
+    savings_alone = efficiency.chosen(
+        whole, models="bundled", ks=None, lengths=None, kinds="saving"
+    )
+    assert [(cell.kind, cell.model) for cell in savings_alone] == [("saving", "bundled")]
     assert efficiency.chosen(whole, models=None, ks=None, lengths=None) == whole
 
 
@@ -251,6 +256,11 @@ def test_results_of_other_circumstances_are_refused(tmp_path):
     assert differences({"a": {"x": 1}}, {"a": {"x": 1}}) == []
 
 
+def side(seconds, cpu_seconds, *, reads, tokens):
+    counts = {"reads": reads, "early": 3, "tokens": tokens, "written": 55}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, **counts}
+
+
 def filled(tmp_path):
     results = Results(tmp_path / "r.json", HERE)
     results.add(CELL, done([3.0, 3.3], [1.5, 1.5]))
@@ -261,8 +271,8 @@ def filled(tmp_path):
     results.add(cells["k passages"], peak_of(100 * 2**20))
     results.add(cells["passage"], peak_of(10 * 2**20))
     sides = {
-        "neither": {"seconds": [4.0, 4.0], "reads": 11, "tokens": 1000},
-        "sharing": {"seconds": [3.0, 3.0], "reads": 11, "tokens": 600},
+        "none": side([4.0, 4.0], [2.0, 2.0], reads=11, tokens=1000),
+        "sharing": side([3.0, 3.0], [1.0, 1.0], reads=11, tokens=600),
     }
     saving = replace(CELL, kind="saving", change=FIRST)
     results.add(saving, {"status": "done", "wall": 1.0, "figures": {"sides": sides}})
@@ -280,7 +290,8 @@ def test_the_table_has_ratios_beside_the_papers(tmp_path):
     assert row + "| 300 | 100 | 3.0 | 10 | 30.0 |" in text
     # Of the list of 20 passages no peak is known.
     assert "**4.00** (4.00 to 4.00; 2) | 4.00 | · | · | · | 10 | · |" in text
-    assert "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 600 |" in text
+    saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 1.00 | 50% | 11 | 3 | 600 | 55 |"
+    assert saved in text
     assert "- time t5-small in-prompt engine, 100 tokens, k = 50: needs 9.9 GiB" in text
     assert "k = 100: stopped after 60 s" in text
     assert "| t5-small | in-prompt | engine | 100 tokens | 10, 20 | at every k from 10 on |" in text
@@ -345,13 +356,32 @@ def test_lists_of_a_change_differ_from_the_first_as_it_says():
     assert listed("second metric", 10) == listed(FIRST, 10)
 
 
+def test_an_evaluation_is_done_in_every_way_that_differs():
+    plain, shared = Way(False, False, False), Way(True, False, False)
+    assert ways(FIRST, early=False) == [plain, shared]
+    assert len(ways(SECOND, early=False)) == 4
+    assert len(ways(FIRST, early=True)) == 4  # nothing is stored before it
+    assert len(set(ways(SECOND, early=True))) == 8
+    # No read ends early by the second metric: what the store has may have.
+    assert {way for way in ways(METRIC, early=True) if way.early} == {
+        Way(False, True, True),
+        Way(True, True, True),
+    }
+    names = [way.name for way in ways(SECOND, early=True)]
+    assert (names[0], names[-1]) == ("none", "sharing, store and early ends")
+    assert Way(False, True, True).name == "store and early ends"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--hours", "0"], "`hours` is 0; use more than 0"),
         (["--threads", "0"], "`threads` is 0; use 1 or more"),
         (["--dtype", "int8"], "`dtype` is int8; use one of bfloat16, float16, float32"),
-        (["--models", "t5"], "`models` names 't5'; use some of bundled, t5-base, t5-small"),
+        (
+            ["--models", "t5"],
+            "`models` names 't5'; use some of bundled, bundled-fid, t5-base, t5-small",
+        ),
         (["--k", "5,7"], "`k` names '7'; use some of 1, 5, 10, 20, 50, 100"),
         (["--memory", "lots"], "'lots' is not a size; write it like 1.5GiB or 800MB"),
     ],
@@ -372,7 +402,14 @@ def test_the_plan_runs_nothing(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_sizes_are_those_of_the_bundled_reader():
+def test_sizes_are_those_of_the_bundled_readers():
+    fused = json.loads((weights.resolve("bundled-fid").path / "config.json").read_text())
+    own = SHAPES["bundled-fid"]
+    assert own.inner == fused["num_heads"] * fused["d_kv"]
+    assert (own.hidden, own.feed_forward) == (fused["d_model"], fused["d_ff"])
+    assert (own.layers, own.heads) == (fused["num_layers"], fused["num_heads"])
+    assert own.vocabulary == fused["vocab_size"]
+
     path = weights.resolve("bundled").path
     config = json.loads((path / "config.json").read_text())
     shape = SHAPES["bundled"]
@@ -422,7 +459,7 @@ def test_the_quick_grid_is_measured_saved_and_not_measured_again(tmp_path, capsy
             assert expected / 2 < max(figures["peaks"]) < expected * 2
         if cell.kind == "saving":  # one encoder pass for lists and passages
             sides = figures["sides"]
-            assert 2 * sides["sharing"]["tokens"] == sides["neither"]["tokens"]
+            assert 2 * sides["sharing"]["tokens"] == sides["none"]["tokens"]
 
 
 @pytest.mark.slow
@@ -437,20 +474,33 @@ def test_a_cell_that_fails_or_takes_too_long_says_so_and_ends(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_early_decision_saves_is_measured_by_evaluations_with_it_and_without(
-    tmp_path, monkeypatch, bundled_spec
+def test_savings_of_a_reader_that_reads_are_measured_with_early_ends_and_without(
+    tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(decide, "_QUERIES", 2)
-    monkeypatch.setattr(decide, "_K", 3)
-    once = replace(HERE, rounds=1)
-    sides = decide.with_and_without(once, bundled_spec, tmp_path, enough=0)
-    # Two queries of three passages, and their lists.
-    assert {name: side["reads"] for name, side in sides.items()} == {
-        "without": 8,
-        "with early decision": 8,
+    monkeypatch.setitem(predict._QUERIES_OF_READERS, "bundled-fid", 2)
+    cell = Cell(kind="saving", model="bundled-fid", augmentation="fid", k=4, length=100)
+    subject = models.make_subject("bundled-fid", "fid", tmp_path, HERE)
+    sides = {
+        change: savings.measure(replace(cell, change=change), HERE, subject, tmp_path)["sides"]
+        for change in (FIRST, SECOND, METRIC)
     }
-    assert all(len(side["seconds"]) == 1 for side in sides.values())
-    assert sides["with early decision"]["tokens"] < sides["without"]["tokens"]
+    # Two queries of four passages, and their lists.
+    first = sides[FIRST]
+    assert {side["reads"] for side in first.values()} == {10}
+    early = first["early ends"]["early"]
+    assert 0 < early <= 8
+    assert first["sharing and early ends"]["early"] == early
+    assert first["early ends"]["written"] < first["none"]["written"]
+    assert first["sharing"]["tokens"] < first["none"]["tokens"]
+    # Half of the passages are the first retriever's, and no list.
+    second = sides[SECOND]
+    assert second["none"]["reads"] == second["sharing and early ends"]["reads"] == 10
+    assert second["store"]["reads"] == second["sharing, store and early ends"]["reads"] == 6
+    # Reads in full answer for any metric; those that ended early are repeated.
+    metric = sides[METRIC]
+    assert metric["store"]["reads"] == metric["sharing and store"]["reads"] == 0
+    assert metric["store and early ends"]["reads"] == early
+    assert metric["store and early ends"]["early"] == 0
 
 
 def test_predictions_know_how_many_scores_an_encoder_computes_at_once():

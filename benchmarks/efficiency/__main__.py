@@ -159,19 +159,24 @@ def conditions_of(
         memory=parse_bytes(memory) if memory else int(share * whole),
         answer_tokens=5,
         tokens=1000 if quick else tokens,
-        rounds=rounds or (2 if quick else 3),
+        rounds=rounds or (1 if quick else 3),
     )
 
 
 def chosen(
-    cells: Sequence[Cell], *, models: str | None, ks: str | None, lengths: str | None
+    cells: Sequence[Cell],
+    *,
+    models: str | None,
+    ks: str | None,
+    lengths: str | None,
+    kinds: str | None = None,
 ) -> list[Cell]:
     """The cells of some models, numbers of passages and lengths, with the peaks that belong to their times.
 
     Checks are made whatever k and the length are.
 
     Args:
-        models, ks, lengths: separated by commas; None for all.
+        models, ks, lengths, kinds: separated by commas; None for all.
 
     Raises:
         InputError: a value that no cell has.
@@ -189,7 +194,8 @@ def chosen(
         or (cell.kind != "memory" and str(cell.k) in wanted[1] and str(cell.length) in wanted[2])
     }
     peaks = {one for cell in kept if cell.kind == "time" for one in memory_cells(cell).values()}
-    return [cell for cell in of_model if cell in kept | peaks]
+    some = _listed("kinds", kinds, [cell.kind for cell in cells])
+    return [cell for cell in of_model if cell in kept | peaks and cell.kind in some]
 
 
 def _listed(option: str, text: str | None, values: Sequence[str | int]) -> list[str]:
@@ -227,6 +233,7 @@ def _run(options: argparse.Namespace) -> int:
         models=options.models,
         ks=options.k,
         lengths=options.lengths,
+        kinds=options.kinds,
     )
     if options.plan:
         plan(cells, conditions, results, options.limit)
@@ -255,16 +262,17 @@ def _run(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.set_defaults(json=Path("efficiency.json"))
-    parser.add_argument("--quick", action="store_true", help="one model, short passages, two k")
+    parser.add_argument("--quick", action="store_true", help="one model, 20 short passages")
     parser.add_argument("--models", help=f"some of {', '.join(SHAPES)}, separated by commas")
     parser.add_argument("--k", help="some numbers of passages, separated by commas")
     parser.add_argument("--lengths", help="some lengths of passages in tokens, separated by commas")
+    parser.add_argument("--kinds", help="some of check, time, memory, saving, separated by commas")
     parser.add_argument("--plan", action="store_true", help="print the cells and what they need")
     parser.add_argument(
         "--hours", type=float, default=2.5, help="for everything; cells that do not fit are named"
     )
     parser.add_argument("--limit", type=float, default=300, help="seconds of a cell")
-    parser.add_argument("--rounds", type=int, help="by default 3, with --quick 2")
+    parser.add_argument("--rounds", type=int, help="by default 3, with --quick 1")
     parser.add_argument(
         "--memory", help="of a process, as in 8GiB; by default half of the machine's"
     )

@@ -2,7 +2,7 @@
 
 T5-small- and T5-base-shaped models have random weights: what they write means nothing, what it takes is
 what real weights of these sizes take. Their tokenizer is trained on the bundled articles
-(``benchmarks.fid.make_model``). The third model is the bundled reader as it is.
+(``benchmarks.fid.make_model``). The other models are the bundled readers as they are.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _CHARACTERS = 800_000
 _TRAINED_ON, _VOCABULARY = 400_000, 8000
 # Encoder-decoder readers cut inputs at 512 tokens, and at 250 in Fusion-in-Decoder. Here nothing is cut.
 _UNCUT = 10**6
+DECIDES = "em"  # the metric that ends reads early
 _PER_TOKEN = 12  # characters of the text that tokens are taken from: more than they have
 
 
@@ -65,7 +66,7 @@ def make_subject(
     logging.disable_progress_bar()
     shape = SHAPES[name]
     path = name
-    if shape.architecture == "encoder-decoder":
+    if not shape.reads:
         directory = folder / name
         if not directory.exists():
             text = (folder / ARTICLES).read_text(encoding="utf-8")[:_TRAINED_ON]
@@ -83,6 +84,15 @@ def make_subject(
         threads=conditions.threads,
         memory=conditions.memory,
     )
+    return Subject(spec, prompt)
+
+
+def as_evaluated(name: str, augmentation: Augmentation, conditions: Conditions) -> Subject:
+    """A reader that reads, with answers as long as an evaluation lets them be, which may end early by ``DECIDES``."""
+    spec, prompt = specify(
+        name, augmentation=augmentation, task="short-answer", dtype=conditions.dtype
+    )
+    spec = replace(spec, metric=DECIDES, threads=conditions.threads, memory=conditions.memory)
     return Subject(spec, prompt)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.efficiency.changes import ways
 from benchmarks.efficiency.grid import (
     PAPER_K,
     SHAPES,
@@ -34,6 +35,8 @@ _START, _RATE = 4.0, {2: 9e10, 4: 4e10}
 _SCORES_RATE = 4e9
 
 
+# Queries of an evaluation whose savings are measured, by readers that read.
+_QUERIES_OF_READERS = {"bundled": 2, "bundled-fid": 8}
 # Seconds after which a cell begins no further round: long rounds vary less than short ones, and the paper's
 # setting is worth more. Peaks vary less still, and the first is what counts.
 _ENOUGH, _ENOUGH_OF_PAPER, ENOUGH_PEAKS = 40.0, 100.0, 5.0
@@ -58,8 +61,13 @@ def reads_of(cell: Cell, method: Method) -> Reads:
 
 
 def queries_of(cell: Cell, conditions: Conditions) -> int:
-    """Queries whose lists are read in a round: 1 to 32, for so many tokens of passages."""
-    if cell.kind != "time":
+    """Queries whose lists are read in a round: 1 to 32, for so many tokens of passages.
+
+    Savings have fewer of a reader that reads, since the ways to do its evaluations are up to eight.
+    """
+    if cell.kind == "saving" and SHAPES[cell.model].reads:
+        return _QUERIES_OF_READERS[cell.model]
+    if cell.kind not in ("time", "saving"):
         return 1
     return max(1, min(32, conditions.tokens // (cell.k * cell.length)))
 
@@ -165,9 +173,10 @@ def work(cell: Cell, conditions: Conditions) -> float:
         )
     if cell.kind == "memory":
         return _START + seconds * min(conditions.rounds, 1 + int(ENOUGH_PEAKS // seconds))
-    if cell.kind == "saving":  # up to four sides
-        further = further_rounds(4 * seconds, conditions.rounds, enough=enough(cell))
-        return _START + 4 * seconds * (1 + further)
+    if cell.kind == "saving":
+        sides = len(ways(cell.change, early=shape.reads))
+        further = further_rounds(sides * seconds, conditions.rounds, enough=enough(cell))
+        return _START + sides * seconds * (1 + further)
     return _START + seconds * (conditions.rounds + 1)
 
 

@@ -1,10 +1,13 @@
-"""What the engine saves, apart and together: sharing within a reader, and the read store.
+"""What the engine saves, apart and together: sharing within a reader, the read store, and reads that end early.
 
 An evaluation reads the lists of some queries, each passage alone and each list whole: of a first
 retriever; of a second one that lists half of the first's passages; of the first with one passage of every
-list swapped; and of the first once more, for a second metric. Each is done in four ways: with and without
-sharing (Fusion-in-Decoder: one encoder pass for both kinds of read; decoder-only readers: what prompts
-begin with is computed once), and with and without a read store that has the first retriever's reads.
+list swapped; and of the first once more, for a second metric. Each is done in several ways
+(``changes.ways``): with and without sharing (Fusion-in-Decoder: one encoder pass for both kinds of read;
+decoder-only readers: what prompts begin with is computed once), with and without a read store that has the
+first retriever's reads, and, by readers that read, with and without single reads that end when exact match
+is decided. What such a reader is given are the demo's questions with BM25's passages; random models are never
+right, so that early ends would look as good as they can be.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import polars as pl
@@ -24,16 +28,20 @@ from transformers import AutoTokenizer
 
 from benchmarks._harness import in_turn
 from benchmarks.efficiency import predict
-from benchmarks.efficiency.changes import EARLY_DECISION, FIRST, listed
-from benchmarks.efficiency.grid import Cell, Conditions
-from benchmarks.efficiency.models import ARTICLES, Subject, load, passages
+from benchmarks.efficiency.changes import FIRST, METRIC, Way, listed, passages_of, ways
+from benchmarks.efficiency.grid import SHAPES, Cell, Conditions
+from benchmarks.efficiency.models import ARTICLES, Subject, as_evaluated, load, passages
 from engine.errors import ReadError
 from engine.machine.pool import PoolSettings
+from engine.reading.decided import with_references
 from engine.reading.models import sharing
 from engine.reading.plan import wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import get_reads
-from engine.sources.bundled import questions
+from engine.retrieval.bm25 import build_index, search
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import questions, wikipedia_dump
+from engine.sources.passages.cut import passages as cut
 from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, TEXT, TITLE
 
@@ -41,110 +49,154 @@ from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, TEXT, TITLE
 _NEVER = 2**31
 
 
-def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -> dict[str, Any]:
-    """Seconds of the reader, reads done and tokens computed of each way to do an evaluation."""
-    if cell.change == EARLY_DECISION:
-        from benchmarks.efficiency.decide import with_and_without
+class Data(NamedTuple):
+    """Queries, passages, and of each query the ids of the passages that the changes list, by number."""
 
-        enough = predict.enough(cell)
-        return {"sides": with_and_without(conditions, subject.spec, folder, enough=enough)}
-    queries, corpus = _data(cell, conditions, subject, folder)
+    queries: pl.DataFrame
+    corpus: pl.DataFrame
+    ids: dict[str, list[str]]
+
+
+class Spent(NamedTuple):
+    """What reads took: the reader's seconds, those of all its threads, reads done, those that ended early,
+    tokens computed of prompts, and tokens written.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    reads: int
+    early: int
+    tokens: int
+    written: int
+
+
+def measure(cell: Cell, conditions: Conditions, subject: Subject, folder: Path) -> dict[str, Any]:
+    """What each way to do an evaluation takes, as ``Spent`` has it; seconds are lists, one of each round."""
+    reads = SHAPES[cell.model].reads
+    if reads:
+        subject = as_evaluated(cell.model, cell.augmentation, conditions)
+    queries = predict.queries_of(cell, conditions)
+    data = _listed_by_bm25(cell, queries) if reads else _made_up(cell, queries, subject, folder)
     kept = load(subject.spec)  # held, so that the model is loaded once
     sides: dict[str, dict[str, Any]] = {}
+    calls: dict[str, Callable[[], None]] = {}
     with tempfile.TemporaryDirectory() as name:
-        calls: dict[str, Callable[[], None]] = {}
-        for shares in (False, True):
-            spec = subject.spec if shares else replace(subject.spec, shared_prefix="")
-            first, now = (
-                _wanted(listed(change, cell.k), queries, corpus, subject, spec)
-                for change in (FIRST, cell.change)
-            )
-            stored = Path(name, f"store {shares}")
-            if cell.change != FIRST:
-                _get(first, spec, stored, shares=shares)
-            for keeps in (False, True) if cell.change != FIRST else (False,):
-                side = " and ".join(["sharing"] * shares + ["store"] * keeps) or "neither"
-                sides[side] = {"seconds": [], "reads": 0, "tokens": 0}
-                calls[side] = partial(
-                    _once, sides[side], now, spec, stored if keeps else None, shares=shares
-                )
+        for way in ways(cell.change, early=reads):
+            now = way._replace(early=False) if cell.change == METRIC else way
+            store = Path(name, f"{way.shares} {way.early}") if way.keeps else None
+            if store is not None:
+                first = _wanted(FIRST, cell, data, subject, way)
+                _do([pl.concat(first)], _spec(subject, way), store)
+            wanted = _wanted(cell.change, cell, data, subject, now)
+            sides[way.name] = {}
+            calls[way.name] = partial(_once, sides[way.name], wanted, subject, store, now)
         took = sum(timing.seconds[0] for timing in in_turn(calls, 1).values())
         further = predict.further_rounds(took, conditions.rounds, enough=predict.enough(cell))
         if further:
             for one in sides.values():
-                one["seconds"].clear()  # of the round that warmed up
+                one.clear()  # of the round that warmed up
             in_turn(calls, further)
     del kept
-    return {"queries": queries.height, "sides": sides}
+    return {"queries": data.queries.height, "sides": sides}
 
 
-def _data(
-    cell: Cell, conditions: Conditions, subject: Subject, folder: Path
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _made_up(cell: Cell, count: int, subject: Subject, folder: Path) -> Data:
     """Queries, and as many passages of their own for each as the changes list."""
     tokenizer = AutoTokenizer.from_pretrained(subject.spec.path, trust_remote_code=False)
-    most = replace(cell, kind="time")
-    queries = read_queries(questions("short-answer")).head(predict.queries_of(most, conditions))
-    each = cell.k + cell.k // 2 + 1
+    queries = read_queries(questions("short-answer")).head(count)
+    each = passages_of(cell.k)
     text = (folder / ARTICLES).read_text(encoding="utf-8")
     texts = passages(text, cell.length, queries.height * each, tokenizer)
     ids = [f"{i // each} {i % each}" for i in range(len(texts))]
-    return queries, pl.DataFrame({DOC_ID: ids, TITLE: [""] * len(ids), TEXT: texts})
+    corpus = pl.DataFrame({DOC_ID: ids, TITLE: [""] * len(ids), TEXT: texts})
+    own = {q: ids[i * each : (i + 1) * each] for i, q in enumerate(queries[QUERY_ID])}
+    return Data(queries, corpus, own)
+
+
+def _listed_by_bm25(cell: Cell, count: int) -> Data:
+    """The first questions of the demo that BM25 lists enough passages for."""
+    corpus = cut(read_source(wikipedia_dump()))
+    queries = read_queries(questions("short-answer"))
+    each = passages_of(cell.k)
+    with tempfile.TemporaryDirectory() as name:
+        build_index(corpus, name)
+        run = search(name, queries, k=each)
+    lists = run.group_by(QUERY_ID, maintain_order=True).agg(DOC_ID).filter(
+        pl.col(DOC_ID).list.len() == each
+    )  # fmt: skip
+    own = dict(lists.head(count).iter_rows())
+    return Data(queries.filter(pl.col(QUERY_ID).is_in(list(own))), corpus, own)
 
 
 def _wanted(
-    numbers: Sequence[int],
-    queries: pl.DataFrame,
-    corpus: pl.DataFrame,
-    subject: Subject,
-    spec: ReaderSpec,
-) -> list[pl.DataFrame]:
-    """The reads of single passages, and those of whole lists."""
-    lists = [(q, [f"{i} {n}" for n in numbers]) for i, q in enumerate(queries[QUERY_ID])]
+    change: str, cell: Cell, data: Data, subject: Subject, way: Way
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The reads of single passages, which may end early in such a way, and those of whole lists."""
+    numbers = listed(change, cell.k)
+    lists = [(q, [own[number] for number in numbers]) for q, own in data.ids.items()]
     single = [(q, [doc_id]) for q, doc_ids in lists for doc_id in doc_ids]
-    return [
+    alone, whole = (
         wanted_reads(
             pl.DataFrame(rows, schema=[QUERY_ID, DOC_IDS], orient="row"),
-            queries,
-            corpus,
+            data.queries,
+            data.corpus,
             prompt=subject.prompt,
-            fingerprint=spec.fingerprint,
+            fingerprint=_spec(subject, way).fingerprint,
         )
         for rows in (single, lists)
-    ]
+    )
+    if way.early:
+        in_full = pl.repeat(False, alone.height, eager=True)
+        alone = with_references(alone, in_full, data.queries, subject.spec.metric)
+    return alone, whole
+
+
+def _spec(subject: Subject, way: Way) -> ReaderSpec:
+    return subject.spec if way.shares else replace(subject.spec, shared_prefix="")
 
 
 def _once(
     side: dict[str, Any],
-    wanted: list[pl.DataFrame],
-    spec: ReaderSpec,
+    wanted: Sequence[pl.DataFrame],
+    subject: Subject,
     stored: Path | None,
-    *,
-    shares: bool,
+    way: Way,
 ) -> None:
     """Do an evaluation's reads from a copy of the store, or from an empty one."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name, "store")
         if stored is not None:
             shutil.copytree(stored, directory)
-        seconds, side["reads"], side["tokens"] = _get(wanted, spec, directory, shares=shares)
-        side["seconds"].append(seconds)
+        spent = _get(wanted, subject, directory, way)
+    side.setdefault("seconds", []).append(spent.seconds)
+    side.setdefault("cpu_seconds", []).append(spent.cpu_seconds)
+    side.update(reads=spent.reads, early=spent.early, tokens=spent.tokens, written=spent.written)
 
 
-def _get(
-    wanted: list[pl.DataFrame], spec: ReaderSpec, store: Path, *, shares: bool
-) -> tuple[float, int, int]:
-    """The reader's seconds, the reads done and the tokens computed: in one call where reads share."""
-    seconds, reads, tokens = 0.0, 0, 0
-    with contextlib.nullcontext() if shares else _without_beginnings():
-        for part in [pl.concat(wanted)] if shares else wanted:
-            _, costs = get_reads(part, spec, store, pool=PoolSettings(actors=0))
-            if costs.failed:
-                raise ReadError(f"{costs.failed} reads of the benchmark failed")
-            seconds += costs.reader_seconds
-            reads += costs.done
-            tokens += costs.computed_tokens
-    return seconds, reads, tokens
+def _get(wanted: Sequence[pl.DataFrame], subject: Subject, store: Path, way: Way) -> Spent:
+    """Do reads: in one call where they share, else lists apart from single passages."""
+    if way.shares:
+        return _do([pl.concat(wanted)], _spec(subject, way), store)
+    with _without_beginnings():
+        return _do(wanted, _spec(subject, way), store)
+
+
+def _do(parts: Sequence[pl.DataFrame], spec: ReaderSpec, store: Path) -> Spent:
+    """Do reads, each part in a call."""
+    start, done = time.process_time(), []
+    for part in parts:
+        _, costs = get_reads(part, spec, store, pool=PoolSettings(actors=0))
+        if costs.failed:
+            raise ReadError(f"{costs.failed} reads of the benchmark failed")
+        done.append(costs)
+    return Spent(
+        sum(costs.reader_seconds for costs in done),
+        time.process_time() - start,
+        sum(costs.done for costs in done),
+        sum(costs.decided for costs in done),
+        sum(costs.computed_tokens for costs in done),
+        sum(costs.output_tokens for costs in done),
+    )
 
 
 @contextlib.contextmanager
