@@ -256,9 +256,8 @@ def test_results_of_other_circumstances_are_refused(tmp_path):
     assert differences({"a": {"x": 1}}, {"a": {"x": 1}}) == []
 
 
-def side(seconds, cpu_seconds, *, reads, tokens):
-    counts = {"reads": reads, "early": 3, "tokens": tokens, "written": 55}
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds, **counts}
+def side(seconds, *, reads, tokens):
+    return {"seconds": seconds, "reads": reads, "early": 3, "tokens": tokens, "written": 55}
 
 
 def filled(tmp_path):
@@ -271,8 +270,8 @@ def filled(tmp_path):
     results.add(cells["k passages"], peak_of(100 * 2**20))
     results.add(cells["passage"], peak_of(10 * 2**20))
     sides = {
-        "none": side([4.0, 4.0], [2.0, 2.0], reads=11, tokens=1000),
-        "sharing": side([3.0, 3.0], [1.0, 1.0], reads=11, tokens=600),
+        "none": side([4.0, 4.0], reads=11, tokens=1000),
+        "sharing": side([3.0, 3.0], reads=11, tokens=600),
     }
     saving = replace(CELL, kind="saving", change=FIRST)
     results.add(saving, {"status": "done", "wall": 1.0, "figures": {"sides": sides}})
@@ -290,7 +289,7 @@ def test_the_table_has_ratios_beside_the_papers(tmp_path):
     assert row + "| 300 | 100 | 3.0 | 10 | 30.0 |" in text
     # Of the list of 20 passages no peak is known.
     assert "**4.00** (4.00 to 4.00; 2) | 4.00 | · | · | · | 10 | · |" in text
-    saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 1.00 | 50% | 11 | 3 | 600 | 55 |"
+    saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 3 | 600 | 55 |"
     assert saved in text
     assert "- time t5-small in-prompt engine, 100 tokens, k = 50: needs 9.9 GiB" in text
     assert "k = 100: stopped after 60 s" in text
