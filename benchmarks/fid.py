@@ -163,7 +163,7 @@ def encoder_weights() -> int:
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    quick = {"queries": 1, "passages": 10, "answer_tokens": "5"}
+    quick = {"queries": 1, "passages": 10, "answer_tokens": "5", "rounds": 1}
     parser = make_parser(__doc__, rounds=3, quick=quick)
     parser.add_argument("--queries", type=int, default=3)
     parser.add_argument("--passages", type=int, default=50, help="of each query")

@@ -63,7 +63,7 @@ _SAMPLE = 4
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, rounds=3, quick={"reads": 4, "rounds": 1})
+    parser = make_parser(__doc__, rounds=3, quick={"reads": 4, "rounds": 1, "threads": 1})
     parser.add_argument("--data", type=Path, help="with queries.jsonl and corpus.jsonl")
     parser.add_argument("--reads", type=int, default=120)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -83,9 +83,7 @@ def main(options: Sequence[str] | None = None) -> None:
     names += [PACKAGE] if importlib.util.find_spec("erag") else []
     if PACKAGE not in names:
         print("the eRAG package is not installed, and left out")
-    exact = replace(spec, dtype="float32")
-    refuse_different_answers(names, exact, prompts[:_SAMPLE], arguments.vllm)
-    timings, memory = measure(names, spec, prompts, arguments.rounds, arguments.clock)
+    timings, memory = measure(names, spec, prompts, arguments)
     if arguments.vllm:
         peer = vllm(arguments.vllm, spec, prompts, arguments.rounds)
         timings[VLLM] = Timing(peer["seconds"], peer["outputs"])
@@ -111,41 +109,48 @@ def main(options: Sequence[str] | None = None) -> None:
 
 
 def measure(
-    names: Sequence[str], spec: ReaderSpec, prompts: list[str], rounds: int, clock: str
+    names: Sequence[str], spec: ReaderSpec, prompts: list[str], arguments: argparse.Namespace
 ) -> tuple[dict[str, Timing], dict[str, int | None]]:
     """Seconds and answers of each side, in turn, and the bytes that reading takes beside the model."""
     pools = {name: _process(name, spec) for name in names}
     try:
-        sides = {name: partial(pool.apply, _read, (prompts,)) for name, pool in pools.items()}
         # What a first call sets up is no part of the time.
-        memory = {name: pool.apply(_rise, (prompts,)) for name, pool in pools.items()}
+        first = {name: pool.apply(_first, (prompts,)) for name, pool in pools.items()}
+        exact = replace(spec, dtype="float32")
+        given = {name: answers[:_SAMPLE] for name, (_, answers) in first.items()}
+        if exact != spec:
+            given = {name: _answers(name, exact, prompts[:_SAMPLE]) for name in _checked(names)}
+        if arguments.vllm:
+            given[VLLM] = vllm(arguments.vllm, exact, prompts[:_SAMPLE], 1)["outputs"]
+        refuse_different_answers(given)
+        sides = {name: partial(pool.apply, _read, (prompts,)) for name, pool in pools.items()}
         # Each side is a process, and the others wait meanwhile.
         processor = partial(_processor_time, tuple(pools.values()))
-        timings = in_turn(sides, rounds, clock=processor if clock == "processor" else perf_counter)
+        clock = processor if arguments.clock == "processor" else perf_counter
+        timings = in_turn(sides, arguments.rounds, clock=clock)
     finally:
         for pool in pools.values():
             pool.terminate()
-    return timings, memory
+    return timings, {name: rise for name, (rise, _) in first.items()}
 
 
-def refuse_different_answers(
-    names: Sequence[str], exact: ReaderSpec, prompts: list[str], python: str | None
-) -> None:
-    """End where a side's answers are not those of ``generate`` on one prompt at a time.
-
-    The package reads with just that. ``python`` has vLLM, where it takes part.
-    """
-    answers: dict[str, list[str]] = {}
-    for name in names:
-        if name == PACKAGE:
-            continue
-        with _process(name, exact) as pool:
-            answers[name] = pool.apply(_read, (prompts,))
-    if python:
-        answers[VLLM] = vllm(python, exact, prompts, 1)["outputs"]
-    for name, given in answers.items():
-        if given != answers[ALONE]:
+def refuse_different_answers(given: dict[str, list[str]]) -> None:
+    """End where a side's answers in fp32 are not those of ``generate`` on one prompt at a time."""
+    for name, answers in given.items():
+        if answers != given[ALONE]:
             raise SystemExit(f"in fp32 the answers of {name!r} are not those of {ALONE!r}")
+
+
+def _checked(names: Sequence[str]) -> list[str]:
+    """The sides that need processes to be checked in: the package reads with just what it is compared with."""
+    return [name for name in names if name != PACKAGE]
+
+
+def _answers(name: str, spec: ReaderSpec, prompts: list[str]) -> list[str]:
+    """A side's answers by a process that ends."""
+    with _process(name, spec) as pool:
+        answers: list[str] = pool.apply(_read, (prompts,))
+        return answers
 
 
 def _process(name: str, spec: ReaderSpec) -> Pool:
@@ -172,11 +177,15 @@ def _read(prompts: list[str]) -> list[str]:
     return _side(prompts)
 
 
-def _rise(prompts: list[str]) -> int | None:
-    def run() -> None:
-        _read(prompts)
+def _first(prompts: list[str]) -> tuple[int | None, list[str]]:
+    """The bytes that a process's first reads take, and their answers."""
+    answers: list[str] = []
 
-    return device.peak_above(torch.device("cuda" if torch.cuda.is_available() else "cpu"), run)
+    def run() -> None:
+        answers[:] = _read(prompts)
+
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    return device.peak_above(torch.device(kind), run), answers
 
 
 def _sides() -> dict[str, Callable[[ReaderSpec], Read]]:

@@ -255,7 +255,7 @@ def _table(best: dict[str, float], count: int, unit: str) -> None:
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    quick = {"passages": 100, "rounds": 1, "scale": "5000,10000"}
+    quick = {"passages": 50, "rounds": 1, "scale": "5000"}
     parser = make_parser(__doc__, rounds=3, quick=quick)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--passages", type=int, default=600, help="that are encoded")
@@ -278,6 +278,10 @@ def main(options: Sequence[str] | None = None) -> None:
         page.append(_line(what, report["encode"]["seconds"], "1.5 and more"))
     if "scale" in parts:
         report["scale"] = compare_sizes([int(n) for n in arguments.scale.split(",")])
+        for row in report["scale"]:
+            each = 1e6 * row["build_seconds"] / row["passages"]
+            what = f"dense index of {row['passages']:,} passages: CPU time of each"
+            page.append(Line(what, f"{each:.0f} µs"))
     write_report(arguments, ("numpy", "polars", "torch"), report, page)
 
 

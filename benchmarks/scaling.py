@@ -28,7 +28,6 @@ from benchmarks._harness import Line, in_fresh_process, make_parser, write_repor
 K = 100
 # Passages of the whole list that is read at the end of it.
 _WHOLE = 10
-_PASSAGES = 200_000
 # Passages of each list where actors are compared.
 _K_OF_ACTORS = 20
 # Tokens that the reads of a query have then, about: of its single passages, and of the whole list.
@@ -42,7 +41,7 @@ def main(options: Sequence[str] | None = None) -> None:
     folder = Path(tempfile.mkdtemp(prefix="erag-scaling-", dir=arguments.folder))
     try:
         for reads in arguments.reads:
-            row = _by_reads(folder / str(reads), reads, arguments.resamples)
+            row = _by_reads(folder / str(reads), reads, arguments.passages, arguments.resamples)
             figures["reads"].append(row)
             print(json.dumps(row), flush=True)
             shutil.rmtree(folder / str(reads), ignore_errors=True)
@@ -74,8 +73,10 @@ def main(options: Sequence[str] | None = None) -> None:
 
 
 def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser(__doc__, quick={"reads": [10_000], "actors": [2], "seconds": 10})
+    quick = {"reads": [10_000], "passages": 20_000, "actors": [2], "seconds": 10}
+    parser = make_parser(__doc__, quick=quick)
     parser.add_argument("--reads", type=int, nargs="*", help="reads of single passages")
+    parser.add_argument("--passages", type=int, default=200_000, help="of the corpus")
     parser.add_argument("--actors", type=int, nargs="*", help="pretended GPUs")
     parser.add_argument(
         "--seconds", type=float, default=60, help="of reading, for each number of actors"
@@ -89,7 +90,7 @@ def _arguments(options: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _by_reads(folder: Path, reads: int, resamples: int) -> dict[str, Any]:
+def _by_reads(folder: Path, reads: int, passages: int, resamples: int) -> dict[str, Any]:
     """A number of reads: done, taken up by manifests, and taken up by keys."""
 
     def evaluated(what: str) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def _by_reads(folder: Path, reads: int, resamples: int) -> dict[str, Any]:
         print(json.dumps({"reads": reads, "evaluation": what, **figures}), flush=True)
         return dict(figures)
 
-    made = in_fresh_process(_make, str(folder), reads // K)
+    made = in_fresh_process(_make, str(folder), reads // K, passages)
     done = evaluated("first")
     manifests = evaluated("resumed by manifests")
     for found in (folder / "out").iterdir():
@@ -120,10 +121,10 @@ def _by_reads(folder: Path, reads: int, resamples: int) -> dict[str, Any]:
     }
 
 
-def _make(place: str, queries: int) -> dict[str, Any]:
+def _make(place: str, queries: int, passages: int) -> dict[str, Any]:
     from benchmarks._pretended import make_inputs
 
-    make_inputs(Path(place, "files"), queries=queries, k=K, passages=_PASSAGES)
+    make_inputs(Path(place, "files"), queries=queries, k=K, passages=passages)
     return {}
 
 
