@@ -1,6 +1,7 @@
 """Agreement with the eRAG package: its ``eval`` from run to scores, beside ours, value by value.
 
-    python -m benchmarks.agreement [--data DIR] [--questions 50] [--again] [--store DIR] [--json FILE]
+    python -m benchmarks.agreement [--data DIR] [--questions 50] [--again] [--store DIR]
+        [--reader bundled-fid] [--json FILE]
 
 ``--data`` is a directory with ``queries.jsonl`` and ``corpus.jsonl`` as the engine reads them; without it, the
 demo's questions and passages. BM25 finds
@@ -52,6 +53,7 @@ from engine.evaluation.settings import Settings
 from engine.machine.model_files import cache_directory
 from engine.machine.pool import PoolSettings
 from engine.ranking.measures import Measure
+from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
@@ -306,9 +308,11 @@ def search(data: Path, questions: int, directory: Path) -> EvaluationInputs:
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, quick={"questions": 3})
+    # The small reader: what is compared is made of its outputs, whatever they are.
+    parser = make_parser(__doc__, quick={"questions": 4, "reader": BUNDLED_FID})
     parser.add_argument("--data", type=Path)
     parser.add_argument("--questions", type=int, default=50)
+    parser.add_argument("--reader", choices=[BUNDLED, BUNDLED_FID], default=BUNDLED)
     parser.add_argument("--again", action="store_true", help="do the package's reads anew")
     parser.add_argument("--store", type=Path, help="read store; by default that of erag evaluate")
     arguments = parser.parse_args(options)
@@ -319,7 +323,13 @@ def main(options: Sequence[str] | None = None) -> None:
         agreements = [
             compare_with_package(
                 inputs,
-                Settings.of(k=DEPTH, metric=metric, actors=0),
+                Settings.of(
+                    k=DEPTH,
+                    metric=metric,
+                    actors=0,
+                    reader=arguments.reader,
+                    augmentation="fid" if arguments.reader == BUNDLED_FID else "in-prompt",
+                ),
                 store=store,
                 package_store=Path(name) / "reads" if arguments.again else None,
             )

@@ -80,7 +80,7 @@ def refuse_other_labels(
 
 def main(options: Sequence[str] | None = None) -> None:
     """Compare, time in turn, print."""
-    parser = make_parser(__doc__, rounds=3, quick={"reads": 6, "rounds": 1})
+    parser = make_parser(__doc__, rounds=3, quick={"reads": 4, "rounds": 1})
     parser.add_argument("--reads", type=int, default=120)
     parser.add_argument("--dtype", default=None, help="by default the fastest of this machine")
     parser.add_argument("--threads", type=int, default=1)

@@ -9,7 +9,7 @@ what they take of the processor, which other work on the machine changes less:
 
 - the engine's reader;
 - ``generate`` of transformers on one prompt at a time, which is what one writes first;
-- on batches of 16 prompts in the order of arrival, padded;
+- on batches of 16 prompts in the order of arrival, padded (left out where there are no more than 16);
 - on batches of 16 prompts that were sorted by length, the longest first, as evaluation harnesses do;
 - the eRAG package's ``eval`` with a generator of the first kind, its metrics included, where the package is
   installed;
@@ -79,7 +79,9 @@ def main(options: Sequence[str] | None = None) -> None:
     spec = replace(spec, threads=arguments.threads)
     reads = planned_reads(arguments.data, arguments.reads, spec, prompt)
     prompts = ["".join(pieces) for pieces in reads["inputs"].to_list()]
-    names = [ENGINE, ALONE, ARRIVAL, SORTED]
+    names = [ENGINE, ALONE, SORTED]
+    if len(prompts) > _BATCH:  # else the two have one batch, the same
+        names.insert(2, ARRIVAL)
     names += [PACKAGE] if importlib.util.find_spec("erag") else []
     if PACKAGE not in names:
         print("the eRAG package is not installed, and left out")
@@ -154,7 +156,10 @@ def _answers(name: str, spec: ReaderSpec, prompts: list[str]) -> list[str]:
 
 
 def _process(name: str, spec: ReaderSpec) -> Pool:
-    return multiprocessing.get_context("spawn").Pool(1, _load, (name, spec))
+    """A side in a process of its own, forked from a server that has imported what sides need and run nothing."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.peers", "engine.reading.models.causal"])
+    return context.Pool(1, _load, (name, spec))
 
 
 def _processor_time(pools: Sequence[Pool]) -> float:

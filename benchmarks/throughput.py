@@ -252,7 +252,7 @@ def apart(one: list[str], other: list[str]) -> float:
 
 
 def main(options: Sequence[str] | None = None) -> None:
-    parser = make_parser(__doc__, rounds=2, quick={"reads": 4, "rounds": 1})
+    parser = make_parser(__doc__, rounds=2, quick={"reads": 4, "rounds": 1, "threads": 1})
     parser.add_argument("--data", type=Path)
     parser.add_argument("--reads", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16, help="of generate")
@@ -354,7 +354,7 @@ def time_readers(
     ours, reader = engine(spec)
     sides: dict[str, Read] = {GENERATE: generate(spec, arguments.batch), ENGINE: ours}
     with contextlib.ExitStack() as stack:
-        if not torch.cuda.is_available():
+        if arguments.threads > 1 and not torch.cuda.is_available():
             sides[ACTORS] = stack.enter_context(engine_apart(spec, arguments.threads))
         # In fp32 what warms up is what must be equal.
         is_exact = spec.dtype == "float32"
