@@ -115,7 +115,7 @@ class ReaderSpec:
 
     @property
     def model(self) -> tuple[object, ...]:
-        """Readers with equal ones can run on weights that a process holds once; of two on vLLM, none can.
+        """Readers with equal ones can run on weights that a process holds once, on vLLM in one engine.
 
         Readers behind an API are asked together: they share the bounds on what is asked.
         """
@@ -123,9 +123,8 @@ class ReaderSpec:
             return self.engine, self.api.settings
         if self.function:
             return self.engine, self.function.reader
-        alone = self.fingerprint if self.engine == "vllm" else ""
         where = (self.path, self.source, self.memory, self.threads, self.gpus)
-        return self.weights, self.architecture, self.dtype, self.engine, self.code, *where, alone
+        return self.weights, self.architecture, self.dtype, self.engine, self.code, *where
 
     @property
     def fingerprint(self) -> str:

@@ -239,9 +239,45 @@ def test_readers_of_two_models_are_run_one_after_the_other(tmp_path):
     other = replace(JUDGE, weights="others")
     _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), (SPEC, other))
     assert runs == [[SPEC], [other]]
-    on_vllm = [replace(spec, engine="vllm") for spec in (SPEC, JUDGE)]
-    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), on_vllm)
-    assert runs == [[on_vllm[0]], [on_vllm[1]]]
+
+
+ON_VLLM = replace(SPEC, engine="vllm", stop=("\n",))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"choices": ("yes", "no")},
+        {"choices": ("no",)},
+        {"max_new_tokens": 9},
+        {"stop": ()},
+        {"max_input_tokens": 100, "shared_prefix": "read", "special_tokens": False},
+    ],
+)
+def test_what_is_a_matter_of_a_request_leaves_readers_on_vllm_together(asked, tmp_path):
+    other = replace(ON_VLLM, **asked)
+    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), (ON_VLLM, other))
+    assert runs == [[ON_VLLM, other]]
+
+
+@pytest.mark.parametrize(
+    "decisive",
+    [
+        {"weights": "others"}, {"dtype": "bfloat16"}, {"path": "/elsewhere"}, {"code": "c"},
+        {"memory": 2**30}, {"gpus": 2}, {"threads": 2}, {"engine": "transformers"},
+    ],
+)  # fmt: skip
+def test_what_decides_vllms_engine_separates_readers(decisive, tmp_path):
+    other = replace(ON_VLLM, **decisive, choices=("yes", "no"))
+    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), (ON_VLLM, other))
+    assert runs == [[ON_VLLM], [other]]
+
+
+def test_reads_of_earlier_versions_on_vllm_are_still_found():
+    """What readers share has no part in where their reads are: these keys were made before they shared anything."""
+    judge = replace(ON_VLLM, choices=("yes", "no"))
+    assert ON_VLLM.fingerprint == "4580d4ce76995b8e0997b04c49ecc632"
+    assert judge.fingerprint == "b85d4aa2dd0a8a61c22a915c2d1665f0"
 
 
 def test_reads_that_two_jobs_of_a_reader_ask_for_are_done_once(tmp_path):

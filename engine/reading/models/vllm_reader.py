@@ -14,7 +14,9 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
@@ -36,25 +38,38 @@ _SHARE_OF_SEVERAL = 0.9
 _CPU_BLOCK = 32
 
 
+@dataclass(eq=False)
+class _Running:
+    """vLLM with a model, the device that it is on, and the names of requests, of which no two may be equal."""
+
+    engine: LLMEngine
+    device: torch.device
+    ids: Iterator[int] = field(default_factory=itertools.count)
+
+
+# Those in use, by what decides them (``ReaderSpec.model``); each goes with the last of its readers.
+_IN_USE: WeakValueDictionary[tuple[object, ...], _Running] = WeakValueDictionary()
+
+
 class VllmReader:
     """A decoder-only model that vLLM runs in this process.
 
-    One in a process at a time: vLLM's process groups are global, and go when a reader goes.
+    Readers of one model share vLLM with it. Of two models, one is in a process at a time: vLLM's process
+    groups are global, and go when the last reader of a model goes.
     """
 
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
-        self._device = _prepare(spec)
         config = AutoConfig.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
         self._tokenizer = AutoTokenizer.from_pretrained(
             spec.path, local_files_only=True, trust_remote_code=bool(spec.code)
         )
-        self._engine = _start(spec, self._device)
+        self._running = _running(spec)
+        self._engine = self._running.engine
         self._longest = int(self._engine.model_config.max_model_len)
         self.stats = ReaderStats()
-        self._ids = itertools.count()
         self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
         self._first = first_tokens(self._tokenizer, spec.choices, spec.name)
         self._new_tokens = 1 if spec.choices else spec.max_new_tokens
@@ -100,7 +115,7 @@ class VllmReader:
             self.stats.prompt_tokens += computed
             self.stats.padded_tokens += computed
             outputs[i] = self._output(prompts[i], result)
-        self.stats.peak_memory = device.peak_memory(self._device)
+        self.stats.peak_memory = device.peak_memory(self._running.device)
         return [output for output in outputs if output is not None]
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -125,7 +140,7 @@ class VllmReader:
         keys: dict[str, int] = {}
         try:
             for key, tokens in prompts.items():
-                request = str(next(self._ids))
+                request = str(next(self._running.ids))
                 keys[request] = key
                 self._engine.add_request(request, {"prompt_token_ids": tokens}, self._sampling)
             while self._engine.has_unfinished_requests():
@@ -162,6 +177,15 @@ class VllmReader:
         if self._stop:
             text = self._stop.split(text, maxsplit=1)[0]
         return ReadOutput(text.strip(), prompt.length, len(tokens), prompt.truncated)
+
+
+def _running(spec: ReaderSpec) -> _Running:
+    """vLLM with a reader's model: that of the readers in use, else a new one."""
+    running = _IN_USE.get(spec.model)
+    if running is None:
+        on = _prepare(spec)
+        running = _IN_USE[spec.model] = _Running(_start(spec, on), on)
+    return running
 
 
 def _prepare(spec: ReaderSpec) -> torch.device:
@@ -223,8 +247,9 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
                 dtype=spec.dtype,
                 max_model_len=-1,  # as long as the model's positions and the cache allow
                 enable_prefix_caching=True,
-                # Choices are weighed among themselves, a single one among all tokens.
-                logprobs_mode="raw_logprobs" if len(spec.choices) == 1 else "raw_logits",
+                # A single choice is weighed among all tokens. Several are weighed among themselves, and
+                # differ by as much as their logits do, up to rounding.
+                logprobs_mode="raw_logprobs",
                 # the files that transformers would read, and never a pickle
                 config_format="hf",
                 tokenizer_mode="hf",

@@ -23,6 +23,7 @@ from engine.sources.queries.read import read_queries
 from tests.reading.models import tiny_models
 
 MIB = 2**20
+ROOT = Path(__file__).parents[3]
 
 pytestmark = [
     pytest.mark.slow,
@@ -84,7 +85,7 @@ def test_outputs_equal_those_of_transformers(reader, inputs, expected):
 
 
 def test_what_prompts_share_is_computed_once(load, inputs, expected):
-    fresh = load()
+    fresh = load(cache=129 * MIB)  # another budget is another engine, whose cache is empty
     fresh.read(inputs[:1])
     before = fresh.stats.padded_tokens
     assert before == expected[0].prompt_tokens
@@ -116,6 +117,11 @@ def test_long_prompts_are_cut_alike(load, bundled_spec, inputs):
     assert any(o.truncated and o.prompt_tokens == limit for o in got)
     nothing = load(max_input_tokens=5).read(inputs[:2])
     assert all("even without passages" in o.failure and o.output == "" for o in nothing)
+
+
+def test_readers_of_one_model_share_an_engine(reader, load):
+    others = [load(stop=("e",)), load(choices=(" yes", " no")), load(choices=(" The",))]
+    assert {id(other._engine) for other in others} == {id(reader._engine)}
 
 
 def test_one_of_the_choices_is_chosen_and_the_first_ones_share_is_given(load, spec, inputs):
@@ -222,7 +228,7 @@ def test_two_processes_that_hold_a_reader_together_answer_alike(bundled_spec, in
         input=json.dumps([str(tmp_path), 2, inputs[:12]]),
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     spec, _ = readers.specify(
@@ -231,3 +237,67 @@ def test_two_processes_that_hold_a_reader_together_answer_alike(bundled_spec, in
     expected = [output.output for output in CausalReader(spec).read(inputs[:12])]
     assert json.loads(done.stdout.splitlines()[-1]) == expected
     assert len(set(expected)) == 12
+
+
+# In a process of its own, too, which counts how often vLLM is started.
+ROLES = """
+import json, sys
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.settings import Settings
+from engine.machine.pool import PoolSettings
+from engine.reading.models import vllm_support
+from engine.reading.reads import get_reads
+from tests.tables import inputs
+
+if __name__ == "__main__":
+    vllm_support.set_environment()
+    import vllm
+
+    starts = []
+    start = vllm.LLMEngine.from_engine_args
+
+    def counted(*args, **options):
+        starts.append(1)
+        return start(*args, **options)
+
+    vllm.LLMEngine.from_engine_args = counted
+    directory, memory = sys.argv[1:]
+    settings = Settings.of(
+        k=2, resamples=0, measures="P@2 UDCG@2", annotators=("erag", "judge", "utility"),
+        engine="vllm", dtype="float32", memory=int(memory), actors=0,
+    )
+    roles = evaluate(inputs(), settings, store=directory + "/together").readings
+    told = {"together": len(starts), "reads": {}}
+    for name, reading in roles.items():
+        apart, _ = get_reads(
+            reading.wanted, reading.spec, directory + "/" + name, pool=PoolSettings(actors=0)
+        )
+        told["reads"][name] = [reading.reads.to_dicts(), apart.to_dicts()]
+    told["apart"] = len(starts) - told["together"]
+    print(json.dumps(told))
+"""
+
+
+def test_the_roles_of_an_evaluation_load_their_model_once_and_read_as_apart(tmp_path):
+    script = tmp_path / "roles.py"
+    script.write_text(ROLES)
+    memory = int((1280 + 513 + 128) * MIB / 0.9)  # as above
+    done = subprocess.run(
+        [sys.executable, script, str(tmp_path), str(memory)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["together"], told["apart"]) == (1, 3)
+    assert told["reads"].keys() == {"reader", "judge", "abstain"}
+    for role, (together, apart) in told["reads"].items():
+        assert together
+        for one, other in zip(together, apart, strict=True):
+            confidence, expected = one.pop("confidence"), other.pop("confidence")
+            assert (confidence is None) == (expected is None) == (role == "reader")
+            if expected is not None:
+                assert confidence == pytest.approx(expected, rel=1e-4)
+            assert one == other
+            assert one["failure"] is None

@@ -1,11 +1,14 @@
 """What is known of a reader on vLLM without vLLM: refusals come before anything starts."""
 
+import gc
 import importlib
 import importlib.util
 import json
+import math
 import shutil
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -143,16 +146,51 @@ def test_weights_that_need_a_package_are_refused_without_it(installed, quantised
     specify(str(quantised))
 
 
+class ScriptedEngine:
+    """vLLM as a reader knows it: answers every prompt with its last token, and with given probabilities."""
+
+    model_config = SimpleNamespace(max_model_len=2048)
+
+    def __init__(self, options):
+        self.options, self.requests, self.waiting = options, {}, []
+
+    def add_request(self, request, prompt, sampling):
+        assert request not in self.requests
+        self.requests[request] = sampling
+        self.waiting.append((request, prompt["prompt_token_ids"], sampling))
+
+    def has_unfinished_requests(self):
+        return bool(self.waiting)
+
+    def step(self):
+        request, tokens, sampling = self.waiting.pop()
+        # 0.2 for the token of the lowest number, then 0.05 for each.
+        shares = [math.log(0.2), *[math.log(0.05)] * 3]
+        asked = zip(sampling.logprob_token_ids or (), shares, strict=False)
+        logprobs = [{token: SimpleNamespace(logprob=share) for token, share in asked}]
+        completion = SimpleNamespace(
+            token_ids=tokens[-1:] * sampling.max_tokens, logprobs=logprobs, stop_reason=None
+        )
+        yield SimpleNamespace(
+            request_id=request, outputs=[completion], finished=True, num_cached_tokens=0
+        )
+
+
 @pytest.fixture
-def asked_of_vllm(monkeypatch):
-    """What the reader asks of vLLM, which is not there: only the options that it would be started with."""
+def vllm(monkeypatch):
+    """The module of the reader on vLLM, which is not there, and the engines that it starts."""
     started = []
     fake = ModuleType("vllm")
     fake.EngineArgs = lambda **options: options
-    fake.LLMEngine = SimpleNamespace(
-        from_engine_args=lambda options, usage_context: started.append(options) or object()
-    )
-    fake.RequestOutput = fake.SamplingParams = object
+    fake.SamplingParams = SimpleNamespace
+    fake.RequestOutput = object
+
+    def start(options, usage_context):
+        engine = ScriptedEngine(options)
+        started.append(weakref.ref(engine))
+        return engine
+
+    fake.LLMEngine = SimpleNamespace(from_engine_args=start)
     usage, platforms = ModuleType("vllm.usage.usage_lib"), ModuleType("vllm.platforms")
     usage.UsageContext = SimpleNamespace(LLM_CLASS="llm")
     platforms.current_platform = SimpleNamespace(get_device_total_memory=lambda number: 40 * 2**30)
@@ -160,9 +198,61 @@ def asked_of_vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     name = "engine.reading.models.vllm_reader"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    made = importlib.import_module(name)
-    yield lambda spec, on: (made._start(spec, torch.device(on)), started[-1])[1]
+    yield importlib.import_module(name), started
     sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def asked_of_vllm(vllm):
+    """The options with which vLLM is started for a reader on a device."""
+    module, _ = vllm
+    return lambda spec, on: module._start(spec, torch.device(on)).options
+
+
+@pytest.fixture
+def on_vllm(bundled_spec):
+    return replace(bundled_spec, engine="vllm", max_new_tokens=2)
+
+
+def test_readers_of_one_model_share_vllm_and_ask_each_in_its_own_way(vllm, on_vllm):
+    module, started = vllm
+    reader = module.VllmReader(on_vllm)
+    judge = module.VllmReader(replace(on_vllm, choices=(" no", " yes"), stop=()))
+    abstaining = module.VllmReader(replace(on_vllm, choices=(" no",), max_new_tokens=1))
+    assert len(started) == 1
+    assert started[0]().options["logprobs_mode"] == "raw_logprobs"
+    (written,), (judged,), (declined,) = (
+        one.read([["What is tea?"]]) for one in (reader, judge, abstaining)
+    )
+    assert (written.output, written.output_tokens, written.confidence) == ("??", 2, None)
+    # Two choices are weighed among themselves, 0.2 / (0.2 + 0.05) or 0.05 / 0.25 by which token comes
+    # first; a single one among all tokens.
+    tokens = dict(zip((" no", " yes"), judge._first, strict=True))
+    first = min(tokens, key=tokens.__getitem__)
+    assert judged.output == first.strip()
+    assert judged.confidence == pytest.approx(0.8 if first == " no" else 0.2)
+    assert (declined.output, declined.confidence) == ("", pytest.approx(0.2))
+    asked = [*started[0]().requests.values()]
+    assert [one.max_tokens for one in asked] == [2, 1, 1]
+    assert [one.stop for one in asked] == [[*on_vllm.stop], [], [*on_vllm.stop]]
+    assert [len(one.logprob_token_ids or ()) for one in asked] == [0, 2, 1]
+
+
+def test_vllm_goes_with_the_last_reader_of_its_model(vllm, on_vllm):
+    module, started = vllm
+    reader, judge = module.VllmReader(on_vllm), module.VllmReader(replace(on_vllm, stop=("x",)))
+    del reader
+    gc.collect()
+    assert started[0]() is not None
+    assert judge.read([["What is tea?"]])[0].failure is None
+    other = module.VllmReader(replace(on_vllm, memory=4 * 2**30))
+    assert len(started) == 2
+    del judge
+    gc.collect()
+    assert started[0]() is None
+    again = module.VllmReader(on_vllm)
+    assert len(started) == 3
+    assert again._engine is not other._engine
 
 
 def test_several_gpus_hold_a_reader_together(asked_of_vllm):
