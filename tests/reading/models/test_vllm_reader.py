@@ -213,8 +213,12 @@ if __name__ == "__main__":
     spec, _ = readers.specify(
         path, augmentation="in-prompt", task="short-answer", dtype="float32", engine="vllm"
     )
-    outputs = readers.load(replace(spec, gpus=gpus, threads=1)).read(reads)
-    print(json.dumps([output.output for output in outputs]))
+    spec = replace(spec, gpus=gpus, threads=1)
+    reader = readers.load(spec)
+    judge = readers.load(replace(spec, choices=(" yes", " no")))
+    assert judge._engine is reader._engine
+    judged = [output.confidence for output in judge.read(reads)]
+    print(json.dumps([[output.output for output in reader.read(reads)], judged]))
 """
 
 
@@ -235,7 +239,11 @@ def test_two_processes_that_hold_a_reader_together_answer_alike(bundled_spec, in
         str(tmp_path), augmentation="in-prompt", task="short-answer", dtype="float32"
     )
     expected = [output.output for output in CausalReader(spec).read(inputs[:12])]
-    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    judge = CausalReader(replace(spec, choices=(" yes", " no")))
+    judged = [output.confidence for output in judge.read(inputs[:12])]
+    outputs, confidences = json.loads(done.stdout.splitlines()[-1])
+    assert outputs == expected
+    assert confidences == pytest.approx(judged, rel=1e-3)
     assert len(set(expected)) == 12
 
 
