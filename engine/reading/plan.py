@@ -29,6 +29,9 @@ _TOGETHER = 16
 # Where several actors share the units: a unit is at most this part of what each of them has left, and
 # the smallest at least this part of the largest, since every unit costs some milliseconds.
 _SHARE, _SMALLEST = 4, 8
+# Tokens that no unit is made smaller than: answers of a unit are written together, and a step takes as long
+# for one read as for several. 132 reads that were cut down to one read a unit took a tenth longer.
+_LEAST = 1024
 
 WANTED: tables.Schema = {
     READ_KEY: pl.String(),
@@ -128,7 +131,7 @@ def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0)
     )
 
 
-def cut_units(plan: pl.DataFrame, size: int, *, actors: int = 1) -> list[Unit]:
+def cut_units(plan: pl.DataFrame, size: int, *, actors: int = 1, least: int = _LEAST) -> list[Unit]:
     """Cut a plan into units of at most ``size`` in total (and at least one group of reads).
 
     Where several actors share them, units become smaller towards the end, each at most a part of what is
@@ -139,6 +142,7 @@ def cut_units(plan: pl.DataFrame, size: int, *, actors: int = 1) -> list[Unit]:
         plan: as ``longest_first`` gives it.
         size: of the largest unit.
         actors: among which units are divided as they become free.
+        least: units are not made smaller than this, where ``size`` is not.
     """
     groups = plan.group_by(GROUP, maintain_order=True).agg(
         pl.len().alias("reads"), pl.col(SIZE).sum()
@@ -151,7 +155,8 @@ def cut_units(plan: pl.DataFrame, size: int, *, actors: int = 1) -> list[Unit]:
             units.append(Unit(len(units), offset, length))
             left -= filled
             if actors > 1:
-                limit = max(1, size // _SMALLEST, min(size, left // (_SHARE * actors)))
+                share = max(least, size // _SMALLEST, left // (_SHARE * actors))
+                limit = max(1, min(size, share))
             offset, filled, length = offset + length, 0, 0
         filled, length = filled + tokens, length + reads
     if length:

@@ -75,7 +75,7 @@ def test_reads_that_share_inputs_are_neighbours_in_one_unit():
 def test_units_that_actors_share_become_smaller_towards_the_end():
     missing = single_reads([f"{i:03}" for i in range(320)])
     plan = longest_first(missing, [1] * 320)
-    lengths = [unit.length for unit in cut_units(plan, 16, actors=4)]
+    lengths = [unit.length for unit in cut_units(plan, 16, actors=4, least=1)]
     assert sum(lengths) == 320
     assert lengths == sorted(lengths, reverse=True)
     # From 16 * 16 reads left on each unit is a sixteenth of what is left, and no less than 2.
@@ -87,6 +87,18 @@ def test_units_that_actors_share_become_smaller_towards_the_end():
         ready.sort()
         ready[0] += length
     assert max(ready) - min(ready) <= 2
+
+
+def test_the_last_units_of_a_small_plan_are_no_smaller_than_is_worth_an_answers_steps():
+    # 132 reads, as in a dozen of the demo's questions, for two actors: units of 16 parts of the whole.
+    plan = longest_first(single_reads([f"{i:03}" for i in range(132)]), [214] * 132)
+    size = 132 * 214 // 16
+    lengths = [unit.length for unit in cut_units(plan, size, actors=2)]
+    # Eight reads in at most 1,765 tokens; with 60 left an eighth of these, and from 37 on four in 1,024.
+    assert lengths == [8] * 9 + [7, 6, 5, 5] + [4] * 9 + [1]
+    assert len(cut_units(plan, size, actors=2, least=1)) == 36
+    # Where even the largest are smaller, none is made larger.
+    assert max(unit.length for unit in cut_units(plan, 500, actors=2)) == 2
 
 
 def test_a_slow_actor_among_fast_ones_holds_the_others_up_less_with_smaller_last_units():
@@ -105,7 +117,8 @@ def test_a_slow_actor_among_fast_ones_holds_the_others_up_less_with_smaller_last
     best = 6400 / (3 + 1 / 10)
     late = {
         actors: statistics.mean(
-            ends(cut_units(plan, size, actors=actors)) - best for size in range(150, 250, 5)
+            ends(cut_units(plan, size, actors=actors, least=1)) - best
+            for size in range(150, 250, 5)
         )
         for actors in (1, 4)
     }
