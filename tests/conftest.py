@@ -28,6 +28,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what their controll
 
 import polars as pl
 import pytest
+from hypothesis import settings
 
 from engine import tables
 from engine.machine import device
@@ -35,6 +36,10 @@ from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
 from tests.s3_server import s3  # noqa: F401 (a fixture)
+
+# An example that takes more than 0.2 s is a sign of a busy machine, not of a fault.
+settings.register_profile("without deadlines", parent=settings(), deadline=None)
+settings.load_profile("without deadlines")
 
 # A reader that is nowhere, for what does not read.
 SPEC = ReaderSpec(
