@@ -30,7 +30,7 @@ _TOGETHER = 16
 # the smallest at least this part of the largest, since every unit costs some milliseconds.
 _SHARE, _SMALLEST = 4, 8
 # Tokens that no unit is made smaller than: answers of a unit are written together, and a step takes as long
-# for one read as for several. 132 reads that were cut down to one read a unit took a tenth longer.
+# for one read as for several.
 _LEAST = 1024
 
 WANTED: tables.Schema = {
