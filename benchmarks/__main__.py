@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks._bundled import KEPT_IN
 from benchmarks._harness import Line
 from engine.machine.batching import machine_memory
 
@@ -98,7 +99,10 @@ def run(name: str, report: Path, *, quick: bool, limit: float = _QUICK_LIMIT) ->
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(report)]
     command += ["--quick"] if quick else []
     # As ``readers.load`` sets it, but before torch is loaded: threads that wait for others should soon sleep.
-    environment = {"GOMP_SPINCOUNT": "50000"} | os.environ
+    environment = {
+        "GOMP_SPINCOUNT": "50000",
+        KEPT_IN: str(report.with_name("bundled-corpus.parquet")),
+    } | os.environ
     start = time.perf_counter()
     with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
         try:

@@ -282,12 +282,11 @@ def _name(measure: Measure) -> str:
 
 def demo_data(directory: Path) -> Path:
     """The demo's questions and passages, as files."""
-    from engine.sources.articles.read import read_source
-    from engine.sources.bundled import questions, wikipedia_dump
-    from engine.sources.passages.cut import passages
+    from benchmarks._bundled import bundled_corpus
+    from engine.sources.bundled import questions
 
     shutil.copy(questions("short-answer"), directory / "queries.jsonl")
-    passages(read_source(wikipedia_dump())).write_ndjson(directory / "corpus.jsonl")
+    bundled_corpus().write_ndjson(directory / "corpus.jsonl")
     return directory
 
 

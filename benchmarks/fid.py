@@ -44,6 +44,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine.machine import model_files
 from engine.machine.device import best_dtype
@@ -51,9 +52,7 @@ from engine.reading.models.encoder_decoder import CPU_CHUNK_TOKENS, EncoderDecod
 from engine.reading.prompting.prompts import default_prompt
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import FID_INPUT_TOKENS
-from engine.sources.articles.read import read_source
-from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.passages.cut import passages
+from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 
@@ -64,7 +63,7 @@ VOCABULARY = 32128
 
 def make_inputs(queries: int, count: int, data: Path | None) -> list[Read]:
     """The inputs of a fused read for each of the first queries, passages in turn from the corpus."""
-    corpus = read_corpus(data / "corpus.jsonl") if data else passages(read_source(wikipedia_dump()))
+    corpus = read_corpus(data / "corpus.jsonl") if data else bundled_corpus()
     texts = read_queries(data / "queries.jsonl" if data else questions("short-answer"))["query"]
     prompt = default_prompt("short-answer", "encoder-decoder", "fid")
     rows = corpus.select("title", "text").rows()

@@ -103,16 +103,15 @@ def _timed_by(clock: str, function: Any, *arguments: Any) -> dict[str, Any]:
 
 def _make(place: str, queries: int, cases: list[str]) -> dict[str, Any]:
     """Lay down questions, passages, runs and the random model."""
+    from benchmarks._bundled import bundled_corpus
     from engine.retrieval.bm25 import build_index, search
-    from engine.sources.articles.read import read_source
-    from engine.sources.bundled import questions, wikipedia_dump
+    from engine.sources.bundled import questions
     from engine.sources.io.files import write_parquet
-    from engine.sources.passages.cut import passages
     from engine.sources.queries.read import read_queries
     from engine.sources.runs.read import write_run
 
     folder = Path(place)
-    corpus = passages(read_source(wikipedia_dump()))
+    corpus = bundled_corpus()
     table = read_queries(questions("short-answer")).head(queries)
     write_parquet(corpus, folder / "corpus.parquet")
     write_parquet(table, folder / "queries.parquet")

@@ -37,14 +37,13 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks import _scale
+from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine.machine.device import Dtype, best_dtype
 from engine.retrieval import bm25, flat, shards
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.java import find_java
-from engine.sources.articles.read import read_source
-from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.passages.cut import passages
+from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.tables import (
@@ -73,7 +72,7 @@ _PRELUDE = (
 
 def load(data: Path | None) -> tuple[pl.DataFrame, pl.DataFrame]:
     if data is None:
-        corpus = passages(read_source(wikipedia_dump()))
+        corpus = bundled_corpus()
         return corpus, read_queries(questions("short-answer"))
     return read_corpus(data / "corpus.jsonl"), read_queries(data / "queries.jsonl")
 

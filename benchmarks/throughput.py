@@ -42,6 +42,7 @@ import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, Timing, in_fresh_process, in_turn, make_parser, write_report
 from engine.machine import cluster, pool
 from engine.machine.device import Dtype
@@ -54,9 +55,7 @@ from engine.reading.readers import specify
 from engine.reading.reads import input_sizes, unit_tokens
 from engine.reading.store import NOTHING
 from engine.retrieval.bm25 import build_index, search
-from engine.sources.articles.read import read_source
-from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.passages.cut import passages
+from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from jobs._sizes import parse_bytes
@@ -71,7 +70,7 @@ GENERATE, ENGINE, ACTORS, VLLM = "transformers generate", "engine", "engine, apa
 def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
     """The first ``count`` distinct reads of single passages, as ``plan.wanted_reads`` gives them."""
     if data is None:
-        corpus = passages(read_source(wikipedia_dump()))
+        corpus = bundled_corpus()
         queries = read_queries(questions("short-answer"))
     else:
         corpus = read_corpus(data / "corpus.jsonl")

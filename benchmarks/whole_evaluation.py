@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import polars as pl
 from transformers.utils import logging
 
+from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, Timing, make_parser, write_report
 from benchmarks.throughput import apart, timed, vllm
 from engine.machine import cluster
@@ -40,9 +41,7 @@ from engine.reading.readers import specify
 from engine.reading.reads import executor_for, input_sizes, unit_tokens
 from engine.reading.store import NOTHING
 from engine.retrieval.bm25 import build_index, search
-from engine.sources.articles.read import read_source
-from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.passages.cut import passages
+from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, QUERY_ID
@@ -61,7 +60,7 @@ class Evaluation(NamedTuple):
 def evaluation(data: Path | None, count: int, k: int) -> Evaluation:
     """The first queries with single passages and whole lists, as BM25 finds them."""
     if data is None:
-        corpus = passages(read_source(wikipedia_dump()))
+        corpus = bundled_corpus()
         queries = read_queries(questions("short-answer"))
     else:
         corpus = read_corpus(data / "corpus.jsonl")

@@ -26,6 +26,7 @@ from unittest import mock
 import polars as pl
 from transformers import AutoTokenizer
 
+from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import in_turn
 from benchmarks.efficiency import predict
 from benchmarks.efficiency.changes import FIRST, METRIC, Way, listed, passages_of, ways
@@ -40,9 +41,7 @@ from engine.reading.plan import wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import get_reads
 from engine.retrieval.bm25 import build_index, search
-from engine.sources.articles.read import read_source
-from engine.sources.bundled import questions, wikipedia_dump
-from engine.sources.passages.cut import passages as cut
+from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, TEXT, TITLE
 
@@ -121,7 +120,7 @@ def _made_up(cell: Cell, count: int, subject: Subject, folder: Path) -> Data:
 
 def _listed_by_bm25(cell: Cell, count: int) -> Data:
     """The first questions of the demo that BM25 lists enough passages for."""
-    corpus = cut(read_source(wikipedia_dump()))
+    corpus = bundled_corpus()
     queries = read_queries(questions("short-answer"))
     each = passages_of(cell.k)
     with tempfile.TemporaryDirectory() as name:

@@ -1,0 +1,29 @@
+"""The passages of the bundled articles, cut once for all benchmarks of a page."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+import polars as pl
+
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import wikipedia_dump
+from engine.sources.io.files import write_parquet
+from engine.sources.passages.cut import passages
+
+# Names the file that keeps them, from one process to the next; parsing the articles takes ten seconds.
+KEPT_IN = "ERAG_BENCHMARKS_CORPUS"
+
+
+@functools.cache
+def bundled_corpus() -> pl.DataFrame:
+    """The corpus table; from the file that ``KEPT_IN`` names, if it does, which is made where it is not there."""
+    kept = os.environ.get(KEPT_IN)
+    if kept and Path(kept).exists():
+        return pl.read_parquet(kept)
+    corpus = passages(read_source(wikipedia_dump()))
+    if kept:
+        write_parquet(corpus, Path(kept))
+    return corpus
