@@ -20,6 +20,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ def _run(
     from engine.evaluation.inputs import InputFiles
     from engine.evaluation.settings import Settings
     from engine.evaluation.sharded.start import partition_beside_ray
-    from engine.evaluation.sharded.stream import evaluate_shards
+    from engine.evaluation.sharded.stream import check_readers, evaluate_shards
     from engine.sources.io.folders import folder_at
 
     files = InputFiles(
@@ -186,7 +187,11 @@ def _run(
 
     start = time.perf_counter()
     made = partition_beside_ray(
-        files, folder_at(place / "out" / "inputs"), settings.running.pool(), k=k
+        files,
+        folder_at(place / "out" / "inputs"),
+        settings.running.pool(),
+        k=k,
+        check=partial(check_readers, settings),
     )
     partitioned = time.perf_counter() - start
     result = evaluate_shards(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.start import partition_beside_ray
-from engine.evaluation.sharded.stream import evaluate_shards
+from engine.evaluation.sharded.stream import check_readers, evaluate_shards
 from engine.report.audit import Origin
 from engine.report.summary import SHARDS
 from engine.sources.io.folders import folder_at
@@ -51,6 +52,7 @@ def evaluate_in_shards(
             k=settings.ranking.k,
             pairs_per_shard=pairs,
             on_progress=on_cut,
+            check=partial(check_readers, settings, event),
         )
     with shown_progress() as on_progress:
         result = evaluate_shards(

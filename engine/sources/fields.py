@@ -68,7 +68,8 @@ def columns_of(*names: Sequence[str]) -> set[str]:
 
 def texts_of(value: Any) -> list[str] | None:
     """The texts that the value of a field of answers (or of articles) stands for; None for another value."""
-    if isinstance(value, Mapping):
+    # What is a mapping is told by an abstract class, which takes several times as long as a type.
+    if not isinstance(value, (list, str)) and isinstance(value, Mapping):
         parts = [value[name] for name in _ANSWER_PARTS if value.get(name) not in _EMPTY]
         texts = [texts_of(part) for part in parts]
         known = any(name in value for name in _ANSWER_PARTS)
@@ -76,6 +77,9 @@ def texts_of(value: Any) -> list[str] | None:
             return None
         return [text for part in texts if part is not None for text in part]
     listed = value if isinstance(value, list) else [] if value is None else [value]
-    found = [item.get("text") if isinstance(item, Mapping) else item for item in listed]
+    found = [
+        item if isinstance(item, str) or not isinstance(item, Mapping) else item.get("text")
+        for item in listed
+    ]
     given = [text for text in found if isinstance(text, str)]
     return given if len(given) == len(found) else None

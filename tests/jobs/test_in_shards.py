@@ -108,3 +108,13 @@ def test_tables_of_all_queries_are_those_of_dual_labels_alone():
         if any(table.of_all_queries for table in annotator.further_tables)
     }
     assert whole == {"dual"}
+
+
+def test_a_reader_that_is_not_there_is_refused_before_anything_is_cut(evaluate):
+    status, printed, place = evaluate(
+        "--shard-pairs", "2", "--annotators", "erag", "--reader", "no-such-reader"
+    )
+    assert status == 2
+    (line,) = printed.err.strip().splitlines()
+    assert "no-such-reader" in line
+    assert not (place / "shards" / "inputs").exists()

@@ -30,6 +30,7 @@ from engine.evaluation.sharded.partition import Partition, query_shards, read_sh
 from engine.labels.annotator import Annotator, Material
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import exceed_one, lists_nothing, without_results
+from engine.sources.io.ahead import mapped
 from engine.tables import LABEL, PROVENANCE, QUERY_ID
 
 
@@ -43,9 +44,12 @@ def refuse_early(partition: Partition, settings: Settings) -> None:
         InputError: as ``prepare``, but for labels that are made from the texts of passages.
     """
     found = _Found(partition, settings)
-    for shard in partition.shards:
-        inputs = read_shard(partition, shard.number, passages=False)
-        if shard.number == 0:
+
+    def read(number: int) -> EvaluationInputs:
+        return read_shard(partition, number, passages=False)
+
+    for number, inputs in enumerate(mapped(read, range(len(partition.shards)))):
+        if number == 0:
             refuse_lacking_tables(settings, inputs.tables.keys())
         found.look_at(inputs)
     found.refuse()

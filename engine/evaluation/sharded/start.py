@@ -1,4 +1,4 @@
-"""The start of an evaluation in shards: Ray starts while the inputs are cut."""
+"""The start of an evaluation in shards: while the inputs are cut, Ray starts and the readers are looked at."""
 
 from __future__ import annotations
 
@@ -23,24 +23,33 @@ def partition_beside_ray(
     k: int,
     pairs_per_shard: int = PAIRS_PER_SHARD,
     on_progress: Progress = lambda what, done: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Partition:
     """As ``partition.partition``; Ray, where the reads are done on it, starts in the meantime.
 
     Args:
         pool: where the reads are done.
         on_progress: called by a thread of its own.
+        check: looks at what needs no inputs, Ray having started: its error need not wait for the end of
+            cutting, which takes minutes where runs are long. Not called where inputs are cut at once.
 
     Raises:
         InputError, WriteError: as ``partition.partition``.
-        InputError, ReadError: as ``cluster.start_ray``.
+        InputError, ReadError: as ``cluster.start_ray``, and as ``check``.
     """
 
     def cut(on_cut: Progress) -> Partition:
         return partition(files, folder, k=k, pairs_per_shard=pairs_per_shard, on_progress=on_cut)
 
     if pool.in_process:
+        check()
         return cut(on_progress)
-    return _beside(cut, on_progress, _start_ray)
+
+    def start() -> None:
+        _start_ray()
+        check()
+
+    return _beside(cut, on_progress, start)
 
 
 def _start_ray() -> None:

@@ -25,6 +25,7 @@ from engine.evaluation.sharded.plans import clear_plans, planner_for
 from engine.evaluation.sharded.results import Finished, finished, judge_shard, unfinished
 from engine.evaluation.sharded.work import Work, asked, evaluation_digest
 from engine.machine import device
+from engine.machine.pool import Pool
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, add_counters, add_kinds, set_wanted, share_costs
@@ -94,6 +95,19 @@ def evaluate_shards(
         sha256={"shards": shards_sha256(partition)},
         seconds=time.perf_counter() - start,
     )
+
+
+def check_readers(settings: Settings, on_event: OnEvent = silent) -> None:
+    """Refuse readers that cannot be used and pools that cannot be, for which no inputs are needed.
+
+    Where the reads are done on Ray, it must have been started.
+
+    Raises:
+        InputError, ReadError: as ``evaluate_shards``, which looks at them too.
+    """
+    jobs = specify_jobs(asked(settings), settings, on_event=on_event)
+    if not reads_here(settings.running.pool(), [job.spec for job in jobs]):
+        _decide_pool(settings, jobs)
 
 
 @dataclass
@@ -251,15 +265,12 @@ class _OnRay:
     """Plans, reads and judges on Ray's workers."""
 
     def __init__(self, work: Work, host: type[Host], on_event: OnEvent) -> None:
-        from engine.machine import cluster, pool
+        from engine.machine import cluster
         from engine.machine.tasks import Tasks
 
         cluster.start_ray()
         self._host, self._on_event = host, on_event
-        running, specs = work.settings.running, [job.spec for job in work.jobs]
-        weights = max((spec.weight_bytes for spec in specs), default=0)
-        loading = device.default_actor_memory(weights)
-        self._pool = pool.decide(running.pool(), loading, budget=running.memory)
+        self._pool = _decide_pool(work.settings, work.jobs)
         self._work = replace(work, actors=self._pool.foreseen, gpu=self._pool.needs.gpus > 0)
         self._judging = Tasks(_judge, self._work, "judging")
 
@@ -282,6 +293,15 @@ class _OnRay:
 
     def finish(self) -> None:
         self._judging.finish()
+
+
+def _decide_pool(settings: Settings, jobs: Sequence[Job]) -> Pool:
+    """The actors that read, by the largest of their readers."""
+    from engine.machine import pool
+
+    weights = max((job.spec.weight_bytes for job in jobs), default=0)
+    loading = device.default_actor_memory(weights)
+    return pool.decide(settings.running.pool(), loading, budget=settings.running.memory)
 
 
 def _judge(work: Work, shard: int, failures: Mapping[str, Failure]) -> Exception | None:

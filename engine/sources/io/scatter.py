@@ -16,6 +16,9 @@ from engine.sources.io.files import reported_writing
 from engine.tables import Schema, empty
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+# Bytes of rows that wait until more of their parts are there: what is written at a time costs as much as some
+# thousand rows, and of a batch each of 256 parts has but some hundred.
+_WAITING = 32 << 20
 
 
 class Arranged(NamedTuple):
@@ -50,13 +53,15 @@ def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | 
 class Scatter:
     """Files in a folder of one process, one per part that has rows; each batch of rows is appended.
 
-    The folder must exist. Files are neither flushed nor safe from a killed process: they are an
+    The folder must exist. Up to 32 MiB of rows are in memory until it is closed. Files are neither flushed nor safe from a killed process: they are an
     intermediate step, in a folder that is removed.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._open: dict[int, pa.RecordBatchFileWriter] = {}
+        self._waiting: dict[int, list[pa.Table]] = {}
+        self._bytes = 0
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Scatter:
@@ -74,10 +79,19 @@ class Scatter:
         if rows is None:
             return
         for start, end in zip(rows.starts, [*rows.starts[1:], rows.table.num_rows], strict=True):
-            with reported_writing(self._folder):
-                self._writer(int(rows.parts[start]), rows.table.schema).write_table(
-                    rows.table.slice(start, end - start)
-                )
+            of_part = self._waiting.setdefault(int(rows.parts[start]), [])
+            of_part.append(rows.table.slice(start, end - start))
+        self._bytes += rows.table.nbytes
+        if self._bytes > _WAITING:
+            self._write()
+
+    def _write(self) -> None:
+        """Append what waits to the files."""
+        waiting, self._waiting, self._bytes = self._waiting, {}, 0
+        with reported_writing(self._folder):
+            for part, tables in waiting.items():
+                table = pa.concat_tables(tables).combine_chunks()
+                self._writer(part, table.schema).write_table(table)
 
     def _writer(self, part: int, schema: pa.Schema) -> pa.RecordBatchFileWriter:
         if part not in self._open:
@@ -88,10 +102,17 @@ class Scatter:
         return self._open[part]
 
     def close(self) -> None:
-        """Finish all files; they can be read from then on."""
-        with reported_writing(self._folder):
-            self._stack.close()
-        self._open.clear()
+        """Finish all files; they can be read from then on.
+
+        Raises:
+            WriteError: as ``append``.
+        """
+        try:
+            self._write()
+        finally:
+            with reported_writing(self._folder):
+                self._stack.close()
+            self._open.clear()
 
 
 def read_part(folder: Path, part: int, schema: Schema) -> pl.DataFrame:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import polars as pl
+import pyarrow as pa
 
 from engine import tables
 from engine.errors import InputError
@@ -19,9 +20,11 @@ from engine.sources.io.locations import (
 )
 from engine.sources.queries.layouts import WHAT, Layout, layout_of, rows_of
 from engine.sources.queries.rows import QueryRow
+from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 from engine.wording import quoted
 
 _ADD = "add at least one answer"
+_TEXTS = pa.large_list(pa.large_string())
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,7 @@ def read_query_set(
             raise InputError(path, row.line, f"query {row.query_id!r} has no answers{here}", remedy)
         else:
             checked.append(row)
-    values = [(row.query_id, row.query, row.answers, row.provenance) for row in checked]
-    table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
+    table = _table(checked)
     if table.is_empty():
         problem = "no queries"
         if unanswerable:
@@ -92,6 +94,17 @@ def read_query_set(
         raise InputError(path, None, problem, f"give {WHAT}")
     titles = {row.query_id: row.titles for row in checked if row.titles}
     return QuerySet(table, unanswerable, titles)
+
+
+def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:
+    """The queries table. Lists by Arrow, since Polars makes a series of each."""
+    columns = {
+        QUERY_ID: [row.query_id for row in rows],
+        QUERY: [row.query for row in rows],
+        ANSWERS: pa.array([row.answers for row in rows], _TEXTS),
+        PROVENANCE: pa.array([row.provenance for row in rows], _TEXTS),
+    }
+    return pl.DataFrame(columns, schema=tables.QUERIES)
 
 
 def _joined(path: Location, rows: list[QueryRow], answers: Location) -> list[QueryRow]:

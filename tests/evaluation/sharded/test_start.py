@@ -7,6 +7,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.evaluation.sharded import start
+from engine.machine.pool import PoolSettings
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +87,25 @@ def test_errors_of_progress_are_told():
 
     with pytest.raises(OSError, match="nobody reads"):
         beside(waits(60), lambda: None, broken)
+
+
+@pytest.mark.parametrize("actors", [0, 2])
+def test_a_reader_that_cannot_be_is_refused_while_inputs_are_cut(actors, monkeypatch):
+    """Minutes before: cutting ends as soon as the readers are looked at, and these after Ray started."""
+    order, tidied = [], threading.Event()
+
+    def cut(*args, on_progress, **kwargs):
+        return waits(60, tidied=tidied)(on_progress)
+
+    def check():
+        order.append("check")
+        raise InputError("reader", None, "no such model", "name one")
+
+    monkeypatch.setattr(start, "partition", cut)
+    monkeypatch.setattr(start, "_start_ray", lambda: order.append("Ray"))
+    begun = time.monotonic()
+    with pytest.raises(InputError, match="no such model"):
+        start.partition_beside_ray(None, None, PoolSettings(actors=actors), k=10, check=check)
+    assert order == (["Ray", "check"] if actors else ["check"])
+    assert tidied.is_set() == bool(actors)
+    assert time.monotonic() - begun < 5
