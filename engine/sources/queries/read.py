@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 
 import polars as pl
 import pyarrow as pa
@@ -24,7 +25,6 @@ from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 from engine.wording import quoted
 
 _ADD = "add at least one answer"
-_TEXTS = pa.large_list(pa.large_string())
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,22 @@ def read_query_set(
 
 
 def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:
-    """The queries table. Lists by Arrow, since Polars makes a series of each."""
+    """The queries table."""
     columns = {
         QUERY_ID: [row.query_id for row in rows],
         QUERY: [row.query for row in rows],
-        ANSWERS: pa.array([row.answers for row in rows], _TEXTS),
-        PROVENANCE: pa.array([row.provenance for row in rows], _TEXTS),
+        ANSWERS: _lists([row.answers for row in rows]),
+        PROVENANCE: _lists([row.provenance for row in rows]),
     }
     return pl.DataFrame(columns, schema=tables.QUERIES)
+
+
+def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
+    """A column of lists of texts, all at once: Polars makes a series of each, and ``pyarrow.array`` imports pandas."""
+    ends = pl.Series(list(accumulate(map(len, lists), initial=0)), dtype=pl.Int64)
+    texts = pl.Series(list(chain.from_iterable(lists)), dtype=pl.String)
+    flat = texts.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return pl.Series(pa.LargeListArray.from_arrays(ends.to_arrow(), flat))
 
 
 def _joined(path: Location, rows: list[QueryRow], answers: Location) -> list[QueryRow]:
