@@ -87,6 +87,7 @@ def test_the_quick_grid_is_small_and_has_every_kind():
     cells = quick_grid([FIRST])
     assert {c.kind for c in cells} == {"check", "time", "memory", "saving"}
     assert len(cells) == len(set(cells)) < 15
+    assert efficiency.chosen(cells, models=None, ks=None, lengths=None) == cells
 
 
 def test_a_part_of_the_grid_keeps_the_peaks_of_its_times():

@@ -191,7 +191,11 @@ def chosen(
         cell
         for cell in of_model
         if cell.kind == "check"
-        or (cell.kind != "memory" and str(cell.k) in wanted[1] and str(cell.length) in wanted[2])
+        or (
+            cell.kind != "memory"
+            and (ks is None or str(cell.k) in wanted[1])
+            and (lengths is None or str(cell.length) in wanted[2])
+        )
     }
     peaks = {one for cell in kept if cell.kind == "time" for one in memory_cells(cell).values()}
     some = _listed("kinds", kinds, [cell.kind for cell in cells])
