@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from benchmarks import __main__ as every
-from benchmarks import _vllm_peer
+from benchmarks import _bundled, _vllm_peer
 from benchmarks._harness import Line, Ratio, Timing, make_parser, write_report
+from engine import tables
 
 
 def test_every_benchmark_is_on_the_page():
@@ -83,6 +85,17 @@ def test_memory_of_a_peer_is_what_it_and_its_processes_rise_by():
         assert _vllm_peer._rise(resident) >= _vllm_peer._rise(of_child)
         started.communicate("\n")
     assert _vllm_peer._rise(resident) is None
+
+
+def test_benchmarks_of_a_page_cut_the_bundled_corpus_once(tmp_path, monkeypatch):
+    kept = tmp_path / "corpus.parquet"
+    monkeypatch.setenv(_bundled.KEPT_IN, str(kept))
+    cut = pl.DataFrame([("1-0", "A", "One passage.", "A")], schema=tables.CORPUS, orient="row")
+    monkeypatch.setattr(_bundled, "passages", lambda articles: cut)
+    process = _bundled.bundled_corpus.__wrapped__  # what each process calls once
+    assert process().equals(cut)
+    monkeypatch.setattr(_bundled, "passages", pytest.fail)
+    assert process().equals(cut)
 
 
 @pytest.mark.slow

@@ -197,11 +197,9 @@ def tau_and_rho(table: PairTable, weights: npt.NDArray[np.int32]) -> tuple[Float
     Equal to ``scipy.stats.kendalltau`` and ``spearmanr`` of the rows written out. Some rows are ranked at a
     time, so that beside ``weights`` it takes about as much as these, however many pairs there are.
     """
+    tau, rho = np.empty((2, len(weights)))
     score = None if table.blocks is None else _quadratic_form(table.blocks, weights) / 2
     rows = max(1, _CELLS // max(1, weights.shape[1]))
-    if len(weights) <= rows:
-        return _from_ranks(table, weights, score)
-    tau, rho = np.empty((2, len(weights)))
     for start in range(0, len(weights), rows):
         at = slice(start, start + rows)
         tau[at], rho[at] = _from_ranks(table, weights[at], None if score is None else score[at])

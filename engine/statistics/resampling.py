@@ -276,8 +276,6 @@ def weighted_sums(block: Counts | Signs, columns: Floats) -> Floats:
     """
     rows, n = block.shape
     step = max(4, _DRAWN // max(1, n) // 4 * 4)
-    if rows <= step:
-        return block.astype(np.float64) @ columns.T
     parts = (block[start : start + step].astype(np.float64) for start in range(0, rows, step))
     return np.concatenate([part @ columns.T for part in parts])
 

@@ -53,8 +53,9 @@ def arrange(rows: pl.DataFrame, parts: pl.Series, schema: Schema) -> Arranged | 
 class Scatter:
     """Files in a folder of one process, one per part that has rows; each batch of rows is appended.
 
-    The folder must exist. Up to 32 MiB of rows are in memory until it is closed. Files are neither flushed nor safe from a killed process: they are an
-    intermediate step, in a folder that is removed.
+    The folder must exist. Up to about 32 MiB of rows wait in memory until they are written, at the latest when
+    it is closed. Files are neither flushed nor safe from a killed process: they are an intermediate step, in
+    a folder that is removed.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -12,16 +12,17 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine import tables
-from engine.errors import ReadError
+from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.read import specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded import plans, stream
 from engine.evaluation.sharded.partition import partition
-from engine.evaluation.sharded.stream import evaluate_shards
+from engine.evaluation.sharded.stream import check_readers, evaluate_shards
 from engine.evaluation.sharded.work import Work
 from engine.evaluation.sharded.work import asked as asked_of
+from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.reading import readers, reads, store
@@ -482,6 +483,17 @@ def host_of(log=None):
             return Reader()
 
     return OnActor
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.skipif(device.machine_has_gpu(), reason="this machine has the GPU")
+def test_readers_and_pools_that_cannot_be_are_refused_without_any_inputs():
+    asked = settings(actors=2)
+    check_readers(asked)
+    with pytest.raises(InputError, match="no node can host an actor with 1 GPU"):
+        check_readers(asked.but(gpus_per_actor=1, dtype="float32"))
+    with pytest.raises(InputError, match="no-such-reader"):
+        check_readers(asked.but(reader="no-such-reader"))
 
 
 @pytest.mark.usefixtures("ray_session")
