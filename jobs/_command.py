@@ -117,6 +117,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     command = _COMMAND.set(shlex.join([*app.name[0].split(), *map(masked, tokens)]))
+    before = app.config
     # Nothing a command needs comes from the network, and nothing may be asked there.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # see engine.reading.readers.load
@@ -152,6 +153,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     finally:
         speak(Speech())
         forget_pipes()
+        app.config = before  # a file of options is that of one call
         _COMMAND.reset(command)
 
 

@@ -55,6 +55,13 @@ def test_the_command_line_wins_over_the_file_and_texts_are_as_written(fused, tmp
     assert (tmp_path / "out").read_text().split()[5] == "1.50"
 
 
+def test_a_file_of_options_is_that_of_one_call(fused):
+    assert fused(yaml="k: 3\nname: both\n") == 3
+    # A command that knows neither option.
+    words = ["passages", "articles.xml", "--out", "corpus.parquet"]
+    cli.app.parse_args(words, exit_on_error=False, print_error=False)
+
+
 @pytest.mark.parametrize(
     ("text", "on"),
     [("on", True), ("off", False), ("yes", True), ("No", False), ("true", True), ("false", False)],
