@@ -233,6 +233,10 @@ def place(tmp_path_factory):
     read_query_set(folder / "edited.jsonl").table.write_parquet(
         folder / "demo-out" / "queries.parquet"
     )
+    (folder / "build" / "reader").mkdir(parents=True)
+    read_query_set(folder / "questions.jsonl").table.write_parquet(
+        folder / "build" / "reader" / "questions.parquet"
+    )
     (folder / "edited.trec").write_text(_run(EDITED, "bm25", "ab"))
     read_runs([folder / "edited.trec"]).write_parquet(folder / "demo-out" / "run.parquet")
     pages = "".join(
