@@ -115,9 +115,11 @@ def _status_bytes(process: int, name: str) -> int:
 def _rise(resident: dict[int, int]) -> int | None:
     """By how many bytes these processes rose at most since; None where that is not known."""
     try:
-        rises = [_status_bytes(process, "VmHWM") - size for process, size in resident.items()]
+        peaks = {process: _status_bytes(process, "VmHWM") for process in resident}
     except OSError:  # one has ended
         return None
+    # The kernel counts some pages late, so that a peak may seem lower than where it began.
+    rises = [max(0, peaks[process] - size) for process, size in resident.items()]
     return sum(rises) if rises else None
 
 
