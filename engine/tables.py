@@ -85,6 +85,7 @@ LOW = "low"
 HIGH = "high"
 P = "p"
 P_HOLM = "p_holm"
+PAIRS = "adjusted_for_pairs"
 RUNS_COMPARED = "runs"
 
 
@@ -307,17 +308,17 @@ RUN_PAIRS: Schema = {
     RUN: pl.String(),
     RUN_B: pl.String(),
     N: pl.Int64(),
+    # Pairs of runs that intervals and p-values are adjusted for.
+    PAIRS: pl.Int64(),
     # Means of run less means of run_b.
     DIFFERENCE: pl.Float64(),
     low_of(DIFFERENCE): pl.Float64(),
     high_of(DIFFERENCE): pl.Float64(),
     p_of(DIFFERENCE): pl.Float64(),
-    p_holm_of(DIFFERENCE): pl.Float64(),
     difference_of(END_TO_END): pl.Float64(),
     low_of(END_TO_END): pl.Float64(),
     high_of(END_TO_END): pl.Float64(),
     p_of(END_TO_END): pl.Float64(),
-    p_holm_of(END_TO_END): pl.Float64(),
     # Share of the resamples in which both differences name the same winner.
     AGREEMENT: pl.Float64(),
 }

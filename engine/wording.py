@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Collection, Sequence
@@ -60,3 +61,18 @@ def quoted(value: object) -> str:
     if isinstance(value, int) and abs(value) >= 10**_LONGEST:
         return "a number of more than 80 digits"
     return repr(value)
+
+
+def number(value: float, digits: int = 3, *, plus: str = "", minus: str = "-") -> str:
+    """A number with so many decimals; what rounds to 0 has no sign."""
+    text = f"{abs(value):.{digits}f}"
+    if float(text) == 0:
+        return text
+    return (minus if value < 0 else plus) + text
+
+
+def with_interval(value: float, low: float, high: float, digits: int = 3, *, plus: str = "") -> str:
+    """A number with its interval, where there is one: "0.25 [0.10, 0.40]"."""
+    if math.isnan(low):
+        return number(value, digits, plus=plus)
+    return "{} [{}, {}]".format(*(number(one, digits, plus=plus) for one in (value, low, high)))

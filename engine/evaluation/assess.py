@@ -16,7 +16,7 @@ from engine.evaluation.prepare import Prepared, refuse_unjudged
 from engine.evaluation.read import Reading, failures
 from engine.evaluation.settings import Settings
 from engine.notes import Note, count_note
-from engine.ranking.measures import comparable
+from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
 from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
@@ -147,6 +147,10 @@ def conclude(
     """
     refuse_unjudged(judged.judged)
     query_scores, downstream = judged.query_scores, judged.downstream
+
+    def largest(annotator: str, measure: str) -> float:
+        return largest_value(parse_measure(measure), settings.ranking.k, judged.largest[annotator])
+
     statistics = analyse(
         query_scores,
         downstream,
@@ -154,6 +158,7 @@ def conclude(
         undefined=judged.undefined,
         never_chosen=never_chosen,
         comparable=comparable,
+        largest=largest,
     )
     return Evaluation(
         settings=settings,

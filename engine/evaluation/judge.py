@@ -50,7 +50,7 @@ class Judged:
         query_scores, undefined, downstream: see ``engine.tables``.
         judged: of how many queries each annotator judged something.
         real_valued: annotators of whose labels some lie between whole numbers.
-        exceeding: annotators of whose labels some exceed 1.
+        largest: the largest label of each annotator, 0 or more.
         truncated: reads whose input was cut.
         left_out: queries that failed reads leave out of some figure.
         cut_runs: runs that list more passages than the cutoff keeps.
@@ -68,7 +68,7 @@ class Judged:
     downstream: pl.DataFrame
     judged: Mapping[str, int] = field(default_factory=dict)
     real_valued: tuple[str, ...] = ()
-    exceeding: tuple[str, ...] = ()
+    largest: Mapping[str, float] = field(default_factory=dict)
     truncated: int = 0
     left_out: int = 0
     cut_runs: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Judged:
     @property
     def above_one(self) -> tuple[str, ...]:
         """Annotators of whose labels some lie between whole numbers, and these or others exceed 1."""
-        return tuple(name for name in self.real_valued if name in self.exceeding)
+        return tuple(name for name in self.real_valued if self.largest[name] > 1)
 
 
 def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
@@ -113,7 +113,7 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
         downstream=_downstream(prepared, readings),
         judged={name: scored[name].judged for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
-        exceeding=tuple(name for name in names if scored[name].exceeding),
+        largest={name: scored[name].largest for name in names},
         truncated=sum(int(reading.reads[TRUNCATED].sum()) for reading in readings.values()),
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
@@ -146,13 +146,13 @@ def merge(
         return tuple(name for name in order if name in found)
 
     real_valued = having("real_valued", annotators)
-    exceeding = having("exceeding", annotators)
+    largest = {name: max(part.largest[name] for part in parts) for name in annotators}
     undefined = pl.concat(
         split_measures(
             annotator,
             settings,
             real_valued=annotator.name in real_valued,
-            exceeding=annotator.name in exceeding,
+            exceeding=largest[annotator.name] > 1,
         )[1]
         for annotator in settings.labels.listed()
     )
@@ -183,7 +183,7 @@ def merge(
         ),
         judged={name: sum(part.judged[name] for part in parts) for name in annotators},
         real_valued=real_valued,
-        exceeding=exceeding,
+        largest=largest,
         truncated=sum(part.truncated for part in parts),
         left_out=sum(part.left_out for part in parts),
         cut_runs=having("cut_runs", runs),

@@ -20,7 +20,7 @@ from engine.evaluation.settings import Settings, leave_out, refuse_without_measu
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
-from engine.ranking.scores import Relevant, exceed_one, refuse_missing_results, score_runs
+from engine.ranking.scores import Relevant, largest_label, refuse_missing_results, score_runs
 from engine.ranking.udcg import score_utility
 from engine.tables import (
     ANNOTATOR,
@@ -68,14 +68,14 @@ class Scored:
         undefined: ``tables.UNDEFINED``.
         judged: how many queries have scores, those of failed reads included.
         real_valued: whether some label lies between whole numbers.
-        exceeding: whether some label exceeds 1.
+        largest: the largest label, 0 or more.
     """
 
     scores: pl.DataFrame
     undefined: pl.DataFrame
     judged: int
     real_valued: bool
-    exceeding: bool
+    largest: float
 
 
 def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False) -> Prepared:
@@ -176,7 +176,8 @@ def score(
     utilities = annotator.scale(settings).utilities
     counted = labels.filter(pl.col(LABEL) >= 0)
     real_valued = not utilities and is_real_valued(counted[LABEL].to_numpy())
-    exceeding = not utilities and exceed_one(counted[LABEL])
+    largest = largest_label(counted[LABEL])
+    exceeding = not utilities and largest > 1
     if real_valued and exceeding:
         refuse_without_threshold(annotator.name, counted, settings.measures())
     defined, undefined = split_measures(
@@ -208,7 +209,7 @@ def score(
         undefined,
         judged=len(query_ids),
         real_valued=real_valued,
-        exceeding=exceeding,
+        largest=largest,
     )
 
 

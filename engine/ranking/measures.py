@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -162,6 +163,23 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
                 None, None, f"`measures` has {measure} twice", "give each measure once"
             )
     return measures
+
+
+def largest_value(measure: Measure, k: int, largest_label: float) -> float:
+    """The largest score that a list can have; the least is 0.
+
+    1 but for DCG, whose k passages may all have the largest gain.
+
+    Args:
+        k: passages of a list, where the measure has no cutoff.
+        largest_label: that the annotator gives; labels lie between 0 and 1 at least.
+    """
+    if measure.kind != "DCG":
+        return 1.0
+    label = max(1.0, largest_label)
+    gain = 2**label - 1 if measure.dcg == "exp-log2" else label
+    ranks = range(1, (measure.cutoff or k) + 1)
+    return gain * sum(1 / math.log2(rank + 1) for rank in ranks)
 
 
 def comparable(one: str, other: str) -> bool:

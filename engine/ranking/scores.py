@@ -207,7 +207,7 @@ def _score_annotator(
     _refuse_labels(labels[LABEL], annotator, measures)
     counted = labels.filter(pl.col(_QUERY).is_not_null(), pl.col(LABEL) >= 0)[LABEL]
     real_valued = is_real_valued(counted.to_numpy())
-    above_one = exceed_one(counted)
+    above_one = largest_label(counted) > 1
     if real_valued and (refused := undefined_on_graded(measures, above_one=above_one)):
         first = refused[0]
         advice = first.with_threshold(1.0 if above_one else 0.5)
@@ -240,11 +240,9 @@ def _score_annotator(
     return values
 
 
-def exceed_one(labels: pl.Series) -> bool:
-    """Whether some label exceeds 1: whether labels are grades rather than shares or probabilities."""
-    return bool(
-        ((labels > 1) & labels.is_finite()).any()
-    )  # what is not finite is refused elsewhere
+def largest_label(labels: pl.Series) -> float:
+    """The largest finite label, 0 or more; what is not finite is refused elsewhere."""
+    return max([0.0, *labels.filter(labels.is_finite()).top_k(1)])
 
 
 def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure]) -> None:

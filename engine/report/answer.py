@@ -19,7 +19,7 @@ from engine.reading.costs import ReadingCosts, merge_kinds
 from engine.report import costs, layout, printed, verdict
 from engine.report.page.render import where_to_look
 from engine.tables import ANNOTATOR, BEST, MEASURE, METHOD, NOTE, RUN, VALUE
-from engine.wording import counted
+from engine.wording import counted, with_interval
 
 MOST_LINES = 25
 # Rows of the leaderboard: the ten best, fewer where other lines need the room, but never fewer than three.
@@ -239,6 +239,4 @@ def _value(mean: float | None) -> str:
 
 def _less(difference: float, low: float, high: float) -> str:
     """A lead of the best run over this one, as the lead of this one over the best."""
-    if math.isnan(low):
-        return f"{-difference:+.3f}"
-    return f"{-difference:+.3f} [{-high:+.3f}, {-low:+.3f}]"
+    return with_interval(-difference, -high, -low, plus="+")

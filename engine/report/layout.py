@@ -13,7 +13,7 @@ from rich.text import Text
 from engine.reading.costs import ReadingCosts
 from engine.statistics.correlation import Bootstrap
 from engine.tables import METHOD
-from engine.wording import counted
+from engine.wording import counted, with_interval
 
 _MIB = 2**20
 # Letters that follow intervals, and what they stand for.
@@ -68,14 +68,19 @@ def level(bootstrap: Bootstrap) -> str:
     return f" [{bootstrap.confidence * 100:g}%]" if bootstrap.resamples else ""
 
 
+def adjusted(pairs: int, bootstrap: Bootstrap) -> str:
+    """What intervals and p-values of differences between runs hold for."""
+    both = f"{bootstrap.confidence * 100:g}% intervals and p"
+    return f"{both} adjusted for {counted(pairs, 'pair[|s]')} of runs" if pairs > 1 else both
+
+
 def interval(cell: dict[str, Any] | None, name: str) -> str:
     """A correlation with its interval, and the letter of the method that made it."""
     if cell is None or math.isnan(cell[name]):
         return "undefined"
-    value, low, high = cell[name], cell[f"{name}_low"], cell[f"{name}_high"]
-    if math.isnan(low):
-        return f"{value:.2f}"
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]{letter(cell.get(METHOD))}"
+    low = cell[f"{name}_low"]
+    text = with_interval(cell[name], low, cell[f"{name}_high"], 2)
+    return text if math.isnan(low) else text + letter(cell.get(METHOD))
 
 
 def letter(method: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import polars as pl
@@ -13,9 +12,7 @@ from engine import tables
 from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.tables import ANNOTATOR, MEASURE, RUN, RUN_B
-
-# The line's end sets it apart from what is printed next.
-_ALONE = "intervals: resampled, each for its pair of runs alone\n"
+from engine.wording import with_interval
 
 
 def shown(evaluation: Evaluation) -> Table:
@@ -51,18 +48,20 @@ def shown(evaluation: Evaluation) -> Table:
         f"Means of {pairs[RUN][0]}, less those of:",
         headers,
         [f"difference{layout.level(settings.bootstrap)}"]
-        + (["p (Holm)"] if settings.bootstrap.resamples else [])
+        + (["p"] if settings.bootstrap.resamples else [])
         + (["n"] if partial else []),
     )
     if settings.bootstrap.resamples:
-        result.caption = Text(_ALONE, style="table.caption")
+        # The line's end sets it apart from what is printed next.
+        adjusted = layout.adjusted(pairs[tables.PAIRS][0], settings.bootstrap)
+        result.caption = Text(f"{adjusted}\n", style="table.caption")
     layout.add_rows(
         result,
         [
             (
                 names,
                 [_difference(row, score)]
-                + ([layout.p_value(row[f"{score}_p_holm"])] if settings.bootstrap.resamples else [])
+                + ([layout.p_value(row[f"{score}_p"])] if settings.bootstrap.resamples else [])
                 + ([str(row[tables.N])] if partial else []),
             )
             for names, row, score in rows
@@ -73,5 +72,4 @@ def shown(evaluation: Evaluation) -> Table:
 
 def _difference(row: dict[str, Any], score: str) -> str:
     value = row["end_to_end_difference" if score == "end_to_end" else "difference"]
-    low, high = row[f"{score}_low"], row[f"{score}_high"]
-    return f"{value:+.3f}" if math.isnan(low) else f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return with_interval(value, row[f"{score}_low"], row[f"{score}_high"], plus="+")

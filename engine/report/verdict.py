@@ -10,8 +10,8 @@ from typing import Any
 from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.statistics.choice import Choice, Lead, Opinion
-from engine.statistics.power import POWER, QueriesNeeded
-from engine.wording import counted, listed
+from engine.statistics.power import MOST_QUERIES, POWER
+from engine.wording import counted, listed, with_interval
 
 # Names and leads shown; summary.json and run_pairs.parquet have all.
 _SHOWN = 3
@@ -33,19 +33,19 @@ def sentences(evaluation: Evaluation) -> list[str]:
     """The verdict in at most three lines; none where there is one run.
 
     The first says which run to choose or that the data do not decide; the second how many queries
-    would; the third whether the labels of the first annotator say the same, and which other annotators
-    say otherwise.
+    would; the third whether the labels of the first annotator agree, and which other annotators
+    prefer another run.
     """
     choice = _fair(evaluation)
     if choice is None:
         return (
-            ["labels where `relevant` is list do not compare runs; `relevant` pool lets them"]
+            ["Labels where `relevant` is list do not compare runs; `relevant` pool lets them."]
             if evaluation.statistics.choice
             else []
         )
     sure = evaluation.settings.bootstrap.resamples > 0
     verdict_lines = [_choice(choice, evaluation)]
-    if sure and (needed := _needed(choice, evaluation.settings.bootstrap.confidence)):
+    if sure and (needed := _needed(choice)):
         verdict_lines.append(needed)
     opinions = [
         _opinion(opinion, choice, sure=sure)
@@ -72,14 +72,14 @@ def _choice(choice: Choice, evaluation: Evaluation) -> str:
     if choice.n < evaluation.queries:
         number = f"{choice.n} of {evaluation.queries} queries, those that all runs have"
     if bootstrap.resamples:
-        number += f"; simultaneous {bootstrap.confidence * 100:g}% intervals"
+        number += f"; {layout.adjusted(choice.pairs, bootstrap)}"
     score = f"End to end ({evaluation.settings.reader.metric_name}, {number})"
     only = ""
     if choice.annotator is not None:
         score = f"By {choice.annotator} {choice.measure} ({number})"
-        only = " (labels only: nothing was read end to end)"
+        only = " (labels only: no list was read end to end)"
     leads = _listed([_lead(lead) for lead in choice.leads], "; ")
-    return f"{_head(choice, resampled=bootstrap.resamples > 0)}{only}. {score}: {leads}"
+    return f"{_head(choice, resampled=bootstrap.resamples > 0)}{only}. {score}: {leads}."
 
 
 def _head(choice: Choice, *, resampled: bool) -> str:
@@ -88,40 +88,33 @@ def _head(choice: Choice, *, resampled: bool) -> str:
         verb = "is ahead" if len(first) == 1 else "are equally far ahead"
         return f"{_listed(first)} {verb}; without resamples, the certainty is unknown"
     if not choice.undecided:
-        return f"choose {choice.best}"
+        return f"Choose {choice.best}"
     beaten = [lead.over for lead in choice.leads if lead.significant]
     less = f", only against {_listed(beaten)}" if beaten else ""
-    return f"the data do not decide between {_listed([choice.best, *choice.undecided])}{less}"
+    return f"The data do not decide between {_listed([choice.best, *choice.undecided])}{less}"
 
 
-def _needed(choice: Choice, confidence: float) -> str:
-    """How many queries would tell the best run from those that the data do not tell from it."""
-    open_leads = [lead for lead in choice.leads if not lead.significant and lead.difference]
+def _needed(choice: Choice) -> str:
+    """How many queries would separate the best run from those that the data do not separate from it."""
     numbers = [
-        f"from {lead.over} {amount} queries"
-        for lead in open_leads
-        if (amount := _range(lead.queries_needed, choice.n))
+        f"{_number(lead.queries_needed, choice.n)} to separate {choice.best} from {lead.over}"
+        for lead in choice.leads
+        if not lead.significant and lead.queries_needed is not None
     ]
-    if numbers:
-        return (
-            f"to tell {choice.best} {_listed(numbers)} would be needed ({POWER:.0%} power; by the "
-            f"{confidence * 100:g}% interval of {'this difference' if len(numbers) == 1 else 'each difference'} by itself)"
-        )
-    return f"{counted(choice.n, '[query is|queries are]')} too few to tell" if open_leads else ""
+    if not numbers:
+        return ""
+    few = f"{counted(choice.n, '[query is|queries are]')} too few"
+    as_here = "difference is" if len(numbers) == 1 else "differences are"
+    return f"{few}: plan for {_listed(numbers)} ({POWER:.0%} power, if the true {as_here} as large as here)."
 
 
-def _range(needed: QueriesNeeded | None, n: int) -> str:
-    """A range of numbers of queries, in one digit; none where it ends below the n that there are."""
-    if needed is None:
-        return ""
-    low, high = _rounded(needed.low), None if needed.high is None else _rounded(needed.high)
-    if high is not None and high <= n:
-        return ""
-    if low <= n:
-        return f"more than the {n:,}" if high is None else f"up to {high:,}"
-    if high is None:
-        return f"at least {low:,}"
-    return f"about {low:,}" if low == high else f"between {low:,} and {high:,}"
+def _number(needed: int, n: int) -> str:
+    """A number of queries above the n that there are, in two digits: more would say more than is known."""
+    if needed >= MOST_QUERIES:
+        return f"at least {MOST_QUERIES:,}"
+    needed = max(needed, n + 1)
+    rounded = round(needed, 2 - len(str(needed)))
+    return f"about {rounded if rounded > n else needed:,}"
 
 
 def _opposed(opinion: Opinion, choice: Choice) -> bool:
@@ -132,24 +125,25 @@ def _opinion(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
     name = f"{opinion.annotator} {opinion.measure}"
     lead = opinion.lead
     if lead.difference == 0:
-        return f"{name} finds {lead.run} and {lead.over} equal"
-    if opinion.best == choice.best:
-        side = f"is for {choice.best} too"
+        return f"{name} finds no difference between {lead.run} and {lead.over}"
+    also = instead = ""
+    # On a tie no run leads that a measure could also prefer.
+    if opinion.best == choice.best and all(other.difference for other in choice.leads):
+        also = "also "
     elif any(other.over == opinion.best and other.significant for other in choice.leads):
-        side = "contradicts this" if lead.significant else f"leans to {opinion.best}"
+        instead = " instead"
+    if lead.significant:
+        side = f"{also}prefers {opinion.best}{instead}"
     else:
-        side = f"is for {opinion.best}" if lead.significant else f"leans to {opinion.best}"
-    chance = "" if lead.significant or not sure else ", within chance"
-    return f"{name} {side}{chance}: {_lead(lead)}"
+        side = f"{also}has {opinion.best} ahead{', but not significantly' if sure else ''}"
+    return f"{name} {side}: {_lead(lead)}"
 
 
 def _lead(lead: Lead) -> str:
     if lead.difference == 0:
         return f"{lead.run} and {lead.over} are equal"
-    by = f"{lead.run} leads {lead.over} by {lead.difference:.3f}"
-    if math.isnan(lead.low):
-        return by
-    return f"{by} [{lead.low:.3f}, {lead.high:.3f}], p {layout.p_value(lead.p_holm)}"
+    by = f"{lead.run} leads {lead.over} by {with_interval(lead.difference, lead.low, lead.high)}"
+    return by if math.isnan(lead.low) else f"{by}, p {layout.p_value(lead.p)}"
 
 
 def _listed(names: Sequence[str], separator: str = ", ") -> str:
@@ -158,8 +152,3 @@ def _listed(names: Sequence[str], separator: str = ", ") -> str:
     if separator != ", ":
         return separator.join(names)
     return listed(names)
-
-
-def _rounded(amount: int) -> int:
-    """One digit: more would say more than one knows."""
-    return round(amount, 1 - len(str(amount)))

@@ -1,17 +1,15 @@
 """Which run to choose, and how certain that is: the run that is best end to end, and its leads.
 
-Leads are differences of means. ``run_pairs`` has an interval for each by itself; the best run is
-chosen among all of them, so its leads have intervals that hold together. A choice also needs to know
-how many queries would settle what is not certain, and whether the annotators' measures agree.
+Leads are differences of means, with the intervals and p-values of all pairs of runs together, as in
+``run_pairs``: the best run is chosen among all of them. A choice also needs to know how many queries would
+settle what is not certain, and whether the annotators' measures agree.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +17,16 @@ import polars as pl
 
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.differences import mean_differences
-from engine.statistics.intervals import holm
-from engine.statistics.leads import largest_difference, paired_intervals
-from engine.statistics.power import QueriesNeeded, queries_needed
+from engine.statistics.leads import Differences
+from engine.statistics.power import queries_needed
+from engine.statistics.runs import unit
 from engine.tables import (
     ANNOTATOR,
-    DIFFERENCE,
     MEASURE,
     QUERY_ID,
     RUN,
-    RUN_B,
     TAU,
     VALUE,
-    p_holm_of,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -44,12 +39,12 @@ class Lead:
     Attributes:
         difference: 0 or more.
         low, high: its interval, which holds together with those of all pairs of runs
-            (``leads.paired_intervals``), so that it also holds after the best run was chosen. It reaches
-            to 0 at least where p_holm is 1 - confidence or more. NaN without resamples, or with one query.
-        p_holm: of the randomization test, as in ``run_pairs``.
-        significant: the interval is above 0. Then p_holm is below 1 - confidence too.
-        queries_needed: how many queries would show such a difference. None where it is significant,
-            where nothing is known (no difference), and for measures.
+            (``leads.paired_intervals``), so that it also holds after the best run was chosen. NaN without
+            resamples, or with one query.
+        p: adjusted for all pairs of runs; the level at which the interval just reaches 0.
+        significant: the interval is above 0, and p below 1 - confidence.
+        queries_needed: how many queries would show such a difference (``power``). None where it is
+            significant, where nothing is known (no difference), and for measures.
     """
 
     run: str
@@ -57,9 +52,9 @@ class Lead:
     difference: float
     low: float
     high: float
-    p_holm: float
+    p: float
     significant: bool
-    queries_needed: QueriesNeeded | None = None
+    queries_needed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,8 +65,7 @@ class Opinion:
         measure: the one with the highest tau, averaged over runs; the first where none is defined.
         best: the run with its highest mean.
         lead: of ``best`` over the chosen run; over the runner-up where ``best`` is the chosen run.
-            Its interval holds together with those of all pairs of runs by this measure; its p-value
-            is corrected for all measures (``run_pairs``).
+            Its interval and p-value are adjusted for all pairs of runs by this measure.
     """
 
     annotator: str
@@ -87,6 +81,7 @@ class Choice:
     Attributes:
         annotator, measure: the score that decides; both None for the end-to-end score.
         n: queries that all runs have.
+        pairs: pairs of runs that intervals and p-values are adjusted for.
         means: of every run on these, the best first.
         best: the run to choose.
         leads: of ``best`` over each other run, in the order of ``means``.
@@ -96,6 +91,7 @@ class Choice:
     annotator: str | None
     measure: str | None
     n: int
+    pairs: int
     means: dict[str, float]
     best: str
     leads: tuple[Lead, ...]
@@ -113,38 +109,37 @@ def choose(
     correlations: pl.DataFrame,
     run_pairs: pl.DataFrame,
     bootstrap: Bootstrap,
+    *,
+    largest: Callable[[str, str], float] = unit,
+    never_chosen: Sequence[str] = (),
 ) -> Choice | None:
     """Choose by the end-to-end score; without one, by the first annotator's first measure.
 
     Args:
         correlations, run_pairs: of the same scores.
+        largest: the largest difference of two runs on a query, by annotator and measure.
+        never_chosen: runs that are compared, and counted among the pairs, but cannot be chosen.
 
     Returns:
-        None where there is only one run, or no query that all runs have.
+        None where there is only one run to choose, or no query that all runs have.
     """
     if run_pairs.is_empty():
         return None
-    annotator, measure = None, None
+    annotator, measure, most = None, None, 1.0
     scored = downstream
     if downstream.is_empty():
         annotator, measure = run_pairs.select(ANNOTATOR, MEASURE).row(0)
+        most = largest(annotator, measure)
         scored = query_scores.filter(
             (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         )
-    found = _scores(scored)
-    if found is None:
+    found = _scores(scored, most, bootstrap)
+    candidates = [run for run in found.runs if run not in never_chosen] if found else []
+    if found is None or len(candidates) < 2:
         return None
-    values = found.values
-    means = dict(zip(found.runs, values.mean(axis=1).round(DECIMALS).tolist(), strict=True))
+    means = {run: found.mean(run) for run in candidates}
     means = dict(sorted(means.items(), key=lambda item: -item[1]))  # equal ones stay in order
     best, *others = means
-    p_holm = dict(
-        zip(
-            map(frozenset, combinations(found.runs, 2)),
-            holm(mean_differences(values, bootstrap).p.tolist()),
-            strict=True,
-        )
-    )
     opinions: list[Opinion] = []
     for name in run_pairs[ANNOTATOR].unique(maintain_order=True):
         if name == annotator:
@@ -154,26 +149,17 @@ def choose(
         scores = query_scores.filter(of_measure).select(RUN, QUERY_ID, VALUE)
         if not downstream.is_empty():
             scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
-        opinion = _opinion(
-            _scores(scores),
-            list(means),
-            {
-                frozenset((run, run_b)): p
-                for run, run_b, p in run_pairs.filter(of_measure)
-                .select(RUN, RUN_B, p_holm_of(DIFFERENCE))
-                .iter_rows()
-            },
-            bootstrap,
-        )
+        opinion = _opinion(_scores(scores, largest(name, favourite), bootstrap), list(means))
         if opinion is not None:
             opinions.append(Opinion(name, favourite, *opinion))
     return Choice(
         annotator=annotator,
         measure=measure,
-        n=values.shape[1],
+        n=found.values.shape[1],
+        pairs=len(found.differences.value),
         means=means,
         best=best,
-        leads=tuple(_lead(found, best, other, p_holm, bootstrap, plan=True) for other in others),
+        leads=tuple(_lead(found, best, other, plan=bootstrap) for other in others),
         opinions=tuple(opinions),
     )
 
@@ -195,14 +181,26 @@ def best_measure(annotator: str, correlations: pl.DataFrame, run_pairs: pl.DataF
     return str((ranked or compared)[0])
 
 
-class _Scores(NamedTuple):
-    """The scores (runs, n) of some runs on the queries that all of them have."""
+@dataclass(frozen=True)
+class _Scores:
+    """Scores of some runs on the queries that all of them have.
+
+    Attributes:
+        values: (runs, n).
+        largest: the largest difference of two runs on a query.
+        differences: of every two runs, in the order of ``combinations``.
+    """
 
     runs: tuple[str, ...]
     values: Floats
+    largest: float
+    differences: Differences
+
+    def mean(self, run: str) -> float:
+        return round(float(self.values[self.runs.index(run)].mean()), DECIMALS)
 
 
-def _scores(scored: pl.DataFrame) -> _Scores | None:
+def _scores(scored: pl.DataFrame, largest: float, bootstrap: Bootstrap) -> _Scores | None:
     """The scores by run and query; None where there is only one run, or no query that all have."""
     by_run = {
         str(run): of_run.select(QUERY_ID, VALUE)
@@ -220,67 +218,51 @@ def _scores(scored: pl.DataFrame) -> _Scores | None:
             shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
             for of_run in by_run.values()
         ]
-    )
-    return _Scores(tuple(by_run), values.round(DECIMALS))
+    ).round(DECIMALS)
+    differences = mean_differences(values, largest, bootstrap)
+    return _Scores(tuple(by_run), values, largest, differences)
 
 
-def _opinion(
-    found: _Scores | None,
-    ranked: Sequence[str],
-    p_holm: Mapping[frozenset[str], float],
-    bootstrap: Bootstrap,
-) -> tuple[str, Lead] | None:
+def _opinion(found: _Scores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
     """The run that a measure favours, and its lead; None where it does not score the chosen run.
 
     Args:
         found: the measure's scores. A run may lack every query (failed reads left out).
-        ranked: all runs, the chosen one first.
+        ranked: all runs that can be chosen, the chosen one first.
     """
     if found is None or ranked[0] not in found.runs:
         return None
     order = [run for run in ranked if run in found.runs]
-    means = dict(zip(found.runs, found.values.mean(axis=1).round(DECIMALS).tolist(), strict=True))
-    best = max(order, key=means.__getitem__)
+    if len(order) < 2:
+        return None
+    best = max(order, key=found.mean)
     over = order[1] if best == order[0] else order[0]
-    return best, _lead(found, best, over, p_holm, bootstrap)
+    return best, _lead(found, best, over)
 
 
-def _lead(
-    found: _Scores,
-    run: str,
-    over: str,
-    p_holm: Mapping[frozenset[str], float],
-    bootstrap: Bootstrap,
-    *,
-    plan: bool = False,
-) -> Lead:
+def _lead(found: _Scores, run: str, over: str, *, plan: Bootstrap | None = None) -> Lead:
     """The lead of a run over another, and with ``plan`` the queries that it needs."""
-    differences = np.round(
-        found.values[found.runs.index(run)] - found.values[found.runs.index(over)], DECIMALS
-    )
-    difference = round(float(differences.mean()), DECIMALS)
-    p, level = p_holm[frozenset((run, over))], 1 - bootstrap.confidence
-    scale = round(largest_difference(found.values), DECIMALS)
-    confidence, comparisons = bootstrap.confidence, math.comb(len(found.runs), 2)
-    low = high = math.nan
-    if bootstrap.resamples and len(differences) > 1:
-        (low,), (high,) = paired_intervals(
-            differences[None], scale, confidence=confidence, comparisons=comparisons
-        )
-        # The test is exact however few queries differ, the interval nearly so: a lead takes both.
-        low = low if p < level else min(low, 0.0)
-    significant = bool(low > 0)
+    places = found.runs.index(run), found.runs.index(over)
+    pairs = list(combinations(range(len(found.runs)), 2))
+    pair = pairs.index((min(places), max(places)))
+    value, low, high, p = (float(column[pair]) for column in found.differences)
+    if places[0] > places[1]:
+        value, low, high = -value, -high, -low
+    significant = low > 0
     needed = None
-    if plan and bootstrap.resamples and not significant:
-        needed = queries_needed(differences, scale, confidence=confidence, comparisons=comparisons)
+    if plan is not None and plan.resamples and not significant:
+        paired = np.round(found.values[places[0]] - found.values[places[1]], DECIMALS)
+        needed = queries_needed(
+            paired, found.largest, confidence=plan.confidence, comparisons=len(pairs)
+        )
     # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
     return Lead(
         run=run,
         over=over,
-        difference=difference + 0.0,
-        low=float(low) + 0.0,
-        high=float(high) + 0.0,
-        p_holm=p,
+        difference=value + 0.0,
+        low=low + 0.0,
+        high=high + 0.0,
+        p=p,
         significant=significant,
         queries_needed=needed,
     )

@@ -1,99 +1,86 @@
-"""Differences of the means of runs, paired by query: intervals and p-values."""
+"""Differences of the means of runs, paired by query: intervals and p-values of all pairs together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.intervals import interval
-from engine.statistics.resampling import (
-    Counts,
-    Signs,
-    for_each_block,
-    for_each_block_of_signs,
-    weighted_sums,
-)
+from engine.statistics.leads import Differences, Ints, paired_intervals
+from engine.statistics.resampling import Signs, for_each_block_of_signs, weighted_sums
 
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class MeanDifferences:
-    """Differences between the means of s runs over the same n queries.
-
-    Every array is (p,), for the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``.
-
-    Attributes:
-        value: first run's mean less the second's.
-        low, high: its bootstrap interval; NaN without resamples, or with a single query.
-        p: two-sided, of the hypothesis that the runs do not differ; in (0, 1], NaN as the bounds.
-        p_above: one-sided, that the first run is not better than the second: the share of redrawn
-            differences above the observed one, equal ones counting half, so that the p-value of
-            the opposite hypothesis is 1 - ``p_above``; in (0, 1), NaN as the bounds.
-    """
-
-    value: Floats
-    low: Floats
-    high: Floats
-    p: Floats
-    p_above: Floats
-
-
-def mean_differences(scores: Floats, bootstrap: Bootstrap) -> MeanDifferences:
+def mean_differences(
+    scores: Floats, largest: float, bootstrap: Bootstrap, clusters: Ints | None = None
+) -> Differences:
     """Compare the means of every two runs, query by query.
-
-    The interval is from resampled queries, with the draws that everything on n queries shares. The
-    p-value is that of the paired randomization test (Fisher 1935; for retrieval Smucker, Allan &
-    Carterette 2007): signs of the differences are redrawn, and p = (1 + r) / (1 + B), where r of B means are
-    at least as far from 0 as the observed one. A p-value from resamples would be too small
-    where few queries distinguish the runs: if 5 of 64 do, all in favour of one run, it would be 0.01,
-    although five coins fall alike with a probability of 1/16.
 
     Args:
         scores: shape (s, n), s >= 2; the same queries in every row.
-    """
-    runs, n = scores.shape
-    first, second = np.triu_indices(runs, 1)
-    paired = np.round(scores[first] - scores[second], DECIMALS)
-    value = _means(np.ones((1, n), dtype=np.int32), paired)[0]
-    low, high, p, p_above = np.full((4, len(first)), np.nan)
-    if n < 2 or not bootstrap.resamples:
-        return MeanDifferences(value, low, high, p, p_above)
-    resampled = np.empty((bootstrap.resamples, len(first)))
-    as_far = np.empty((bootstrap.resamples, len(first)), dtype=bool)
-    above = np.empty((bootstrap.resamples, len(first)))
+        largest, clusters: as in ``leads.paired_intervals``.
 
-    def resample(start: int, weights: Counts) -> None:
-        resampled[start : start + len(weights)] = _means(weights, paired)
+    Returns:
+        For the p = s (s - 1) / 2 pairs of runs in the order of ``numpy.triu_indices``: first run's mean
+        less the second's, with interval and p-value adjusted for p pairs (``leads``); NaN without
+        resamples, or with a single query or cluster.
+    """
+    paired = _paired(scores)
+    units = scores.shape[1] if clusters is None else len(np.unique(clusters))
+    if units < 2 or not bootstrap.resamples:
+        nothing = np.full(len(paired), math.nan)
+        return Differences(np.round(paired.mean(axis=1), DECIMALS), nothing, nothing, nothing)
+    found = paired_intervals(
+        paired,
+        largest,
+        confidence=bootstrap.confidence,
+        comparisons=len(paired),
+        clusters=clusters,
+    )
+    # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
+    value, low, high = (np.round(column, DECIMALS) + 0.0 for column in found[:3])
+    return Differences(value, low, high, found.p)
+
+
+def chances_above(scores: Floats, bootstrap: Bootstrap, clusters: Ints | None = None) -> Floats:
+    """One-sided p-values of the paired randomization test (Fisher 1935), for ``soft_pairwise_accuracy``.
+
+    Signs of the differences are redrawn (those of a cluster together). The share of redrawn means above the
+    observed one counts equal ones half, so that the p-value of the opposite hypothesis is 1 less this one.
+
+    Args:
+        scores: as in ``mean_differences``.
+
+    Returns:
+        (p,), that the first run is not better than the second, in (0, 1); NaN as there.
+    """
+    paired = _paired(scores)
+    if clusters is not None:
+        paired = np.stack([np.bincount(clusters, differences) for differences in paired])
+    units = paired.shape[1]
+    if units < 2 or not bootstrap.resamples:
+        return np.full(len(paired), math.nan)
+    value = np.round(paired.sum(axis=1), DECIMALS)
+    above = np.empty((bootstrap.resamples, len(paired)))
 
     def flip(start: int, signs: Signs) -> None:
-        redrawn, at = _means(signs, paired), slice(start, start + len(signs))
-        as_far[at] = np.abs(redrawn) >= np.abs(value)
-        above[at] = (1 + np.sign(redrawn - value)) / 2
+        redrawn = np.round(weighted_sums(signs, paired), DECIMALS)
+        above[start : start + len(signs)] = (1 + np.sign(redrawn - value)) / 2
 
-    settings = {"resamples": bootstrap.resamples, "seed": bootstrap.seed}
-    for_each_block(np.arange(n), n, resample, **settings, threads=bootstrap.threads)
-    for_each_block_of_signs(n, flip, **settings, threads=bootstrap.threads)
-    without = None
-    if bootstrap.interval == "bca":
-        without = (paired.sum(axis=1, keepdims=True) - paired) / (n - 1)
-    for pair in range(len(first)):
-        low[pair], high[pair], _ = interval(
-            float(value[pair]),
-            resampled[:, pair],
-            None if without is None else without[pair],
-            method=bootstrap.interval,
-            confidence=bootstrap.confidence,
-        )
-    p = (1 + as_far.sum(axis=0)) / (1 + bootstrap.resamples)
+    for_each_block_of_signs(
+        units,
+        flip,
+        resamples=bootstrap.resamples,
+        seed=bootstrap.seed,
+        threads=bootstrap.threads,
+    )
     # The observed difference is one of the draws, and equal to itself.
-    p_above = (0.5 + above.sum(axis=0)) / (1 + bootstrap.resamples)
-    return MeanDifferences(value, low, high, p, p_above)
+    return np.asarray((0.5 + above.sum(axis=0)) / (1 + bootstrap.resamples))
 
 
-def _means(weights: Counts | Signs, paired: Floats) -> Floats:
-    """(B, p) means of the differences (p, n), weighted; rounded, so that equal means compare as equal."""
-    return np.round(weighted_sums(weights, paired) / paired.shape[1], DECIMALS)
+def _paired(scores: Floats) -> Floats:
+    first, second = np.triu_indices(len(scores), 1)
+    return np.asarray(np.round(scores[first] - scores[second], DECIMALS))

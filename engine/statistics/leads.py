@@ -1,60 +1,151 @@
-"""Intervals of differences of means that hold for all pairs of runs at once, with few queries too."""
+"""Intervals and p-values of differences of means that hold for all pairs of runs together.
+
+The interval of a pair is the wider one, at either side, of two:
+
+- that of a mean of values from a bounded range (``bounded``; Gaffke 2005), which holds where two runs are
+  nearly alike and differ much on a few queries. The p-value of differences of -1, 0 and 1 is that of the exact
+  sign test;
+- that of Bonett & Price (2012, "Adjusted Wald confidence interval for a difference of binomial proportions
+  based on paired data", after Agresti & Min 2005), in which one query is added for each of the two runs, as
+  far apart as the range allows. It is the wider one with few discordant queries and many pairs of runs.
+
+Levels are divided by the number of pairs (Bonferroni), so that the intervals hold together, and therefore
+also for pairs that are chosen by what the data show.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
+
+from engine.statistics.bounded import Weighed, lower_bound, lower_tail, weighed
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 
-# Queries added to those seen, one that favours each run by ``scale``: what the intervals of matched
-# proportions need to hold with few discordant pairs (Bonett & Price 2012, after Agresti & Min 2005).
-ADDED = 2
+# How far differences may exceed their range by rounding.
+_ROUNDING = 1e-9
+
+
+class Differences(NamedTuple):
+    """Means of the paired differences of p pairs of runs, each array of shape (p,).
+
+    Attributes:
+        value: the means.
+        low, high: their intervals, which hold together; within the range, and around the mean.
+        p: two-sided, of the hypothesis that a mean is 0, adjusted for all pairs: 1 less the confidence at
+            which the interval just reaches 0. In (0, 1].
+    """
+
+    value: Floats
+    low: Floats
+    high: Floats
+    p: Floats
 
 
 def paired_intervals(
-    paired: Floats, scale: float, *, confidence: float, comparisons: int
-) -> tuple[Floats, Floats]:
-    """Lower and upper bounds of the means of paired differences.
-
-    ``m -+ t s / sqrt(n + 2)``: m and s are mean and standard deviation (dividing by n + 2) of the n
-    differences and of two more, ``scale`` and ``-scale``. For differences of -1, 0 and 1 this is the
-    interval of Bonett & Price (2012, "Adjusted Wald confidence interval for a difference of binomial
-    proportions based on paired data"); other differences are added to in the same way, since a score that
-    differs on few queries leaves as little to estimate a deviation from as a binary one. t is
-    Student's quantile with n - 1 degrees of freedom at 1 - (1 - confidence) / (2 ``comparisons``).
-    With all pairs of runs as comparisons (Bonferroni), the intervals hold together, and therefore also for
-    pairs that are chosen by what the data show.
+    paired: Floats,
+    largest: float,
+    *,
+    confidence: float,
+    comparisons: int,
+    clusters: Ints | None = None,
+) -> Differences:
+    """Intervals and p-values of the means of paired differences.
 
     Args:
         paired: (p, n) differences of p pairs on n queries, n >= 2.
-        scale: how far two runs may differ on a query (``largest_difference``), 0 or more.
+        largest: the largest difference that two runs can have on a query: the length of the range of the
+            score, above 0. Not the largest in the data, which says little where runs are nearly alike.
         confidence: that all intervals hold, in (0, 1).
         comparisons: number of intervals that hold together, 1 or more.
+        clusters: (n,) the cluster of each query, from 0; None where queries are independent. Then clusters
+            are weighted in place of queries, and the added one is as large as the largest.
 
-    Returns:
-        (p,) bounds. Both are 0 where ``scale`` is 0: no score tells any two queries or runs apart.
+    Raises:
+        ValueError: a difference is larger than ``largest``.
     """
-    n = paired.shape[1]
-    mean = paired.sum(axis=1) / (n + ADDED)
-    squares = ((paired**2).sum(axis=1) + ADDED * scale**2) / (n + ADDED)
-    deviation = np.sqrt(np.maximum(squares - mean**2, 0))
-    half = critical_t(n, confidence, comparisons) * deviation / np.sqrt(n + ADDED)
-    return mean - half, mean + half
+    level = (1 - confidence) / comparisons
+    samples = list(_samples(paired, largest, clusters))
+    value = paired.mean(axis=1)
+    low, high = np.array([_bounds(sample, level) for sample in samples]).T
+    p = np.array([_p_value(sample, 0.0) for sample in samples])
+    return Differences(
+        value,
+        np.clip(low, -largest, value),
+        np.clip(high, value, largest),
+        np.minimum(1, comparisons * p),
+    )
 
 
-def critical_t(n: int, confidence: float, comparisons: int) -> float:
-    """Student's quantile for a two-sided interval from n queries, corrected for several (Bonferroni)."""
-    return float(stdtrit(n - 1, 1 - (1 - confidence) / (2 * comparisons)))
+def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int) -> Floats:
+    """Of each pair (p,), 1 less the confidence at which its interval just reaches a mean (p,)."""
+    samples = zip(_samples(paired, largest, None), means.tolist(), strict=True)
+    return np.minimum(1, [comparisons * _p_value(sample, mean) for sample, mean in samples])
 
 
-def largest_difference(scores: Floats) -> float:
-    """The largest difference between two runs on one query; between any two scores where no runs differ.
+@dataclass(frozen=True)
+class _Sample:
+    """The differences of two runs, by query or by cluster.
 
-    One number for all pairs: two runs that are nearly the same show too little of how far they may differ.
-
-    Args:
-        scores: (s, n) of the runs that are compared.
+    Attributes:
+        sums, sizes: (r,) of the differences of each row, and how many these are.
+        reach: the greatest sum of a row.
+        sides: the rows from either run's side, with one more that favours the other as far as can be.
     """
-    return float(np.ptp(scores, axis=0).max() or np.ptp(scores))
+
+    sums: Floats
+    sizes: Floats
+    reach: float
+    sides: tuple[Weighed, Weighed]
+
+
+def _samples(paired: Floats, largest: float, clusters: Ints | None) -> Iterator[_Sample]:
+    if np.abs(paired).max(initial=0) > largest * (1 + _ROUNDING):
+        raise ValueError(f"a difference exceeds {largest}")
+    sizes = np.ones(paired.shape[1])
+    if clusters is not None:
+        sizes = np.bincount(clusters).astype(np.float64)
+    size = float(sizes.max())
+    for differences in paired:
+        sums = differences
+        if clusters is not None:
+            sums = np.bincount(clusters, differences)
+        more, less = (
+            weighed(np.append(sign * sums, -largest * size), np.append(sizes, size))
+            for sign in (1, -1)
+        )
+        yield _Sample(sums, sizes, largest * size, (more, less))
+
+
+def _bounds(sample: _Sample, level: float) -> tuple[float, float]:
+    mean, error, freedom = _with_one_for_each(sample)
+    half = float(stdtrit(freedom, 1 - level / 2)) * error
+    more, less = sample.sides
+    return min(mean - half, lower_bound(more, level / 2)), max(
+        mean + half, -lower_bound(less, level / 2)
+    )
+
+
+def _p_value(sample: _Sample, value: float) -> float:
+    """Of the hypothesis that the mean is ``value``, not adjusted."""
+    mean, error, freedom = _with_one_for_each(sample)
+    more, less = sample.sides
+    tail = min(lower_tail(more, value), lower_tail(less, -value))
+    return max(2 * tail, 2 * float(stdtr(freedom, -abs(mean - value) / error)))
+
+
+def _with_one_for_each(sample: _Sample) -> tuple[float, float, int]:
+    """Bonett & Price's mean and standard error, and Student's degrees of freedom; of clusters by residuals."""
+    sums = np.append(sample.sums, [sample.reach, -sample.reach])
+    sizes = np.append(sample.sizes, [sample.sizes.max()] * 2)
+    total = float(sizes.sum())
+    mean = float(sums.sum()) / total
+    error = math.sqrt(float(((sums - mean * sizes) ** 2).sum())) / total
+    return mean, error, len(sample.sums) - 1

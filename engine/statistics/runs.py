@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import chain, combinations
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from engine import tables
 from engine.statistics.cells import Cell, on_shared_queries
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.differences import MeanDifferences, mean_differences
-from engine.statistics.intervals import holm
+from engine.statistics.differences import chances_above, mean_differences
+from engine.statistics.leads import Differences
 from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
 from engine.tables import (
     AGREEMENT,
@@ -23,6 +25,7 @@ from engine.tables import (
     END_TO_END,
     MEASURE,
     NOTE,
+    PAIRS,
     RUN,
     RUN_B,
     RUNS_COMPARED,
@@ -33,59 +36,76 @@ from engine.tables import (
     difference_of,
     high_of,
     low_of,
-    p_holm_of,
     p_of,
 )
 
+Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]
 
 
-def compare_runs(cells: Sequence[Cell], bootstrap: Bootstrap) -> tuple[pl.DataFrame, pl.DataFrame]:
+class Compared(NamedTuple):
+    """Scores of runs compared pairwise: their differences, and one-sided p-values (``chances_above``)."""
+
+    differences: Differences
+    above: Floats
+
+
+def unit(annotator: str, measure: str) -> float:
+    """The largest difference of scores that lie in [0, 1]."""
+    return 1.0
+
+
+def compare_runs(
+    cells: Sequence[Cell], bootstrap: Bootstrap, largest: Callable[[str, str], float] = unit
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables ``systems`` and ``run_pairs``; empty where there is only one run.
 
-    P-values of the end-to-end score are corrected (Holm) for the pairs of runs: that is one question,
-    however many measures are reported beside it. Those of measures are corrected over all rows
-    together. Where nothing was read end to end, the first measure decides: its pairs are corrected
-    among themselves, and those of all other measures together.
+    Intervals and p-values are adjusted for all pairs of runs, of each score by itself: which run is better
+    is one question, however many measures are reported beside it.
 
     Args:
         cells: all with end-to-end scores, or all without (``cells.label_cells``).
+        largest: the largest difference of two runs on a query, by annotator and measure.
     """
     systems: list[Row] = []
-    measures: list[list[Row]] = []
-    end_to_end: dict[bytes, MeanDifferences] = {}  # mostly the same for every measure
+    measures: list[Row] = []
+    known: dict[tuple[bytes, float], Compared] = {}  # scores are often those of another measure
+
+    def compared(scores: Floats, most: float) -> Compared:
+        key = scores.tobytes(), most
+        if key not in known:
+            known[key] = Compared(
+                mean_differences(scores, most, bootstrap), chances_above(scores, bootstrap)
+            )
+        return known[key]
+
     for group in _by_measure(cells):
         x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
         key = {ANNOTATOR: group[0].annotator, MEASURE: group[0].measure, K: group[0].k}
-        size = {N: x.shape[1]}
+        size = {N: x.shape[1], PAIRS: math.comb(len(group), 2)}
         rows: list[Row] = [
             key | {RUN: a.run, RUN_B: b.run} | size for a, b in combinations(group, 2)
         ]
-        of_measure = mean_differences(x, bootstrap)
-        _add(rows, DIFFERENCE, DIFFERENCE, of_measure)
-        nothing = np.full(len(rows), np.nan)
-        whole, agreement = MeanDifferences(*[nothing] * 5), nothing
+        measured = compared(x, largest(group[0].annotator, group[0].measure))
+        _add(rows, DIFFERENCE, DIFFERENCE, measured.differences)
+        agreement = np.full(len(rows), np.nan)
+        whole = Differences(*[agreement] * 4)
         if group[0].k is not None:
-            if y.tobytes() not in end_to_end:
-                end_to_end[y.tobytes()] = mean_differences(y, bootstrap)
-            whole = end_to_end[y.tobytes()]
+            outcome = compared(y, 1.0)
+            whole = outcome.differences
             orders = system_agreement(x, y, bootstrap)
             agreement = orders.agreement
             tau = {TAU: orders.tau, low_of(TAU): orders.tau_low, high_of(TAU): orders.tau_high}
-            soft = {SOFT_ACCURACY: soft_pairwise_accuracy(of_measure.p_above, whole.p_above)}
-            counts = {RUNS_COMPARED: len(group)} | size
+            soft = {SOFT_ACCURACY: soft_pairwise_accuracy(measured.above, outcome.above)}
+            counts = {RUNS_COMPARED: len(group), N: x.shape[1]}
             systems.append(key | counts | tau | soft | {NOTE: orders.note})
         _add(rows, difference_of(END_TO_END), END_TO_END, whole)
         for row, share in zip(rows, agreement.tolist(), strict=True):
             row[AGREEMENT] = share
-        _correct(rows, END_TO_END)
-        measures.append(rows)
-    decisive = 1 if measures and measures[0][0][K] is None else 0
-    for family in (measures[:decisive], measures[decisive:]):
-        _correct(list(chain(*family)), DIFFERENCE)
+        measures += rows
     return (
         pl.DataFrame(systems, schema=tables.SYSTEMS),
-        pl.DataFrame(list(chain(*measures)), schema=tables.RUN_PAIRS),
+        pl.DataFrame(measures, schema=tables.RUN_PAIRS),
     )
 
 
@@ -99,7 +119,7 @@ def _by_measure(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
             yield shared
 
 
-def _add(rows: Sequence[Row], value: str, name: str, differences: MeanDifferences) -> None:
+def _add(rows: Sequence[Row], value: str, name: str, differences: Differences) -> None:
     """Add the differences of every two runs as columns: their values, and others called by ``name``."""
     columns = {
         value: differences.value,
@@ -110,9 +130,3 @@ def _add(rows: Sequence[Row], value: str, name: str, differences: MeanDifference
     for column, values in columns.items():
         for row, number in zip(rows, values.tolist(), strict=True):
             row[column] = number
-
-
-def _correct(rows: Sequence[Row], name: str) -> None:
-    corrected = holm([row[p_of(name)] for row in rows])
-    for row, p in zip(rows, corrected, strict=True):
-        row[p_holm_of(name)] = p

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from operator import eq
 
@@ -14,8 +14,8 @@ from engine.statistics.choice import Choice, choose
 from engine.statistics.comparison import Comparable, compare_cells, correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.margins import margins
-from engine.statistics.runs import compare_runs
-from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, RUN_B, TAU, K
+from engine.statistics.runs import compare_runs, unit
+from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, TAU, K
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ def analyse(
     undefined: pl.DataFrame | None = None,
     never_chosen: Sequence[str] = (),
     comparable: Comparable = eq,
+    largest: Callable[[str, str], float] = unit,
 ) -> Statistics:
     """Every statistic of an evaluation.
 
@@ -51,7 +52,7 @@ def analyse(
     - systems: with several runs, whether a measure orders them as the end-to-end score does (tau over
       the runs, soft pairwise accuracy).
     - run_pairs: of every two runs, the differences of their means by measure and by end-to-end score,
-      with intervals and p-values; by measure alone where ``downstream`` is empty.
+      with intervals and p-values for all pairs together; by measure alone where ``downstream`` is empty.
 
     Queries are matched by ``query_id``; those that one side lacks are left out (``n`` tells). ``k`` is
     the number of passages that the end-to-end reader was given.
@@ -65,6 +66,8 @@ def analyse(
         never_chosen: runs that are compared with the others but cannot be chosen (edited ones).
         comparable: which measures of two annotators are compared within a run; by default only
             equal ones.
+        largest: the largest difference of two runs on a query, by annotator and measure. End-to-end
+            scores lie in [0, 1].
     """
     cells = list(read_cells(query_scores, downstream))
     results = correlate_cells(cells, bootstrap)
@@ -76,19 +79,20 @@ def analyse(
     ]
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
     compared = list(label_cells(query_scores)) if downstream.is_empty() else cells
-    systems, run_pairs = compare_runs(compared, bootstrap)
-    candidate = ~pl.col(RUN).is_in(list(never_chosen))
+    systems, run_pairs = compare_runs(compared, bootstrap, largest)
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),
         compare_cells(cells, results, bootstrap, comparable=comparable),
         systems,
         run_pairs,
         choose(
-            query_scores.filter(candidate) if never_chosen else query_scores,
-            downstream.filter(candidate) if never_chosen else downstream,
-            correlations.filter(candidate),
-            run_pairs.filter(candidate, ~pl.col(RUN_B).is_in(list(never_chosen))),
+            query_scores,
+            downstream,
+            correlations.filter(~pl.col(RUN).is_in(list(never_chosen))),
+            run_pairs,
             bootstrap,
+            largest=largest,
+            never_chosen=never_chosen,
         ),
     )
 

@@ -1,102 +1,111 @@
-"""Intervals of leads: by hand, and how often they hold together with few queries and many runs."""
+"""Intervals of leads: by hand, their agreement with p-values, and how often they hold where that is hardest."""
 
 import math
 
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from engine.statistics.leads import critical_t, largest_difference, paired_intervals
+from engine.statistics.leads import p_values, paired_intervals
 
 
-def bounds_of(scores, confidence=0.95):
-    first, second = np.triu_indices(len(scores), 1)
-    paired = scores[first] - scores[second]
-    low, high = paired_intervals(
-        paired,
-        largest_difference(scores),
-        confidence=confidence,
-        comparisons=len(first),
+def differing(wins, losses, n):
+    return np.array([[1.0] * wins + [-1.0] * losses + [0.0] * (n - wins - losses)])
+
+
+def test_differences_of_one_have_the_p_value_of_the_sign_test_for_two_runs():
+    for wins, losses in ((5, 0), (6, 0), (8, 1), (20, 9), (33, 33)):
+        found = paired_intervals(differing(wins, losses, 100), 1.0, confidence=0.95, comparisons=1)
+        exact = scipy.stats.binomtest(wins, wins + losses).pvalue
+        assert found.p[0] >= exact * (1 - 1e-9)
+        assert found.p[0] == pytest.approx(exact, rel=0.05)  # at times Bonett & Price's is above
+        assert (found.low[0] > 0) == (exact < 0.05)
+
+
+def test_with_many_pairs_and_few_discordant_queries_bonett_and_price_are_wider():
+    # seven of seven: 3 x 2 / 2^7 = 0.047 by the sign test, and (b - c) / sqrt(b + c + 2 - (b - c)² / (n + 2))
+    # is 7 / sqrt(9 - 49 / 402) = 2.35, whose two-sided p-value by Student's t times 3 is 0.058
+    found = paired_intervals(differing(7, 0, 400), 1.0, confidence=0.95, comparisons=3)
+    expected = 3 * 2 * scipy.stats.t.sf(7 / math.sqrt(9 - 49 / 402), 399)
+    assert found.p[0] == pytest.approx(expected)
+    assert found.low[0] < 0
+    t, error = scipy.stats.t.ppf(1 - 0.025 / 3, 399), math.sqrt(9 - 49 / 402) / 402
+    assert found.low[0] == pytest.approx(7 / 402 - t * error)
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from([-1, -0.5, -0.1, 0, 0.1, 0.3, 1]), min_size=2, max_size=25),
+    st.sampled_from([1.0, 1.5, 4.0]),
+    st.sampled_from([1, 3, 45]),
+    st.sampled_from([0.8, 0.95]),
+    st.integers(0, 5),
+)
+def test_an_interval_lies_in_its_range_holds_its_mean_and_leaves_0_out_where_p_is_small(
+    values, largest, comparisons, confidence, per_cluster
+):
+    paired = np.array([values])
+    clusters = np.arange(len(values)) // per_cluster if per_cluster else None
+    if clusters is not None and clusters.max() == 0:
+        clusters = None
+    options = {"confidence": confidence, "comparisons": comparisons, "clusters": clusters}
+    (found,) = zip(*paired_intervals(paired, largest, **options), strict=True)
+    value, low, high, p = found
+    assert -largest <= low <= value <= high <= largest
+    assert 0 < p <= 1
+    if abs(p - (1 - confidence)) > 1e-9:
+        assert (low > 0 or high < 0) == (p < 1 - confidence)
+    turned = paired_intervals(-paired, largest, **options)
+    assert (-turned.high[0], -turned.low[0]) == pytest.approx((low, high), abs=1e-9)
+    if clusters is None and high < largest:
+        at_bound = p_values(paired, largest, np.array([high]), comparisons=comparisons)
+        assert at_bound[0] == pytest.approx(1 - confidence, abs=1e-6)
+
+
+def test_queries_that_are_repeated_as_clusters_count_once():
+    paired = differing(14, 3, 60)
+    settings = {"confidence": 0.95, "comparisons": 3}
+    once = paired_intervals(paired, 1.0, **settings)
+    five = paired_intervals(
+        np.repeat(paired, 5, axis=1), 1.0, clusters=np.repeat(np.arange(60), 5), **settings
     )
-    return first, second, low, high
+    assert np.allclose(once, five)
+    assert paired_intervals(np.repeat(paired, 5, axis=1), 1.0, **settings).p[0] < five.p[0]
 
 
-@pytest.mark.parametrize(
-    ("wins", "losses", "n"), [(5, 0, 64), (6, 1, 64), (20, 9, 300), (0, 0, 30)]
-)
-def test_binary_bounds_are_those_of_bonett_and_price(wins, losses, n):
-    # (b + 1 - (c + 1)) / (n + 2), and the variance of proportions (b + 1) and (c + 1) of n + 2
-    paired = np.array([[1.0] * wins + [-1.0] * losses + [0.0] * (n - wins - losses)])
-    p, q = (wins + 1) / (n + 2), (losses + 1) / (n + 2)
-    half = scipy.stats.t.ppf(0.975, n - 1) * math.sqrt((p + q - (p - q) ** 2) / (n + 2))
-    (low,), (high,) = paired_intervals(paired, 1.0, confidence=0.95, comparisons=1)
-    assert (low, high) == pytest.approx((p - q - half, p - q + half), abs=1e-12)
+def test_a_difference_beyond_its_range_is_an_error():
+    with pytest.raises(ValueError, match="exceeds 1"):
+        paired_intervals(np.array([[0.5, 1.2]]), 1.0, confidence=0.95, comparisons=1)
 
 
-def test_five_coins_that_fall_alike_leave_0_in_and_six_do_not():
-    for wins, leaves_out in ((5, False), (6, True)):
-        paired = np.array([[1.0] * wins + [0.0] * (64 - wins)])
-        (low,), _ = paired_intervals(paired, 1.0, confidence=0.95, comparisons=1)
-        assert (low > 0) == leaves_out
+def alike(rng, n, rare):
+    kind, sign = rng.random(n), rng.choice([-1.0, 1.0], n)
+    return np.where(kind < rare, sign, np.where(kind < rare + 0.3, 0.1 * sign, 0.0))
 
 
-def test_the_quantile_is_students_shared_among_the_comparisons():
-    assert critical_t(64, 0.95, 1) == pytest.approx(scipy.stats.t.ppf(0.975, 63))
-    assert critical_t(64, 0.9, 45) == pytest.approx(scipy.stats.t.ppf(1 - 0.05 / 45, 63))
+def equal_means(rng, n, rare):
+    kind, often = rng.random(n), min(10 * rare, 1 - rare)
+    return np.where(kind < rare, 1.0, np.where(kind < rare + often, -rare / often, 0.0))
 
 
-def test_the_scale_is_the_largest_difference_or_without_any_that_of_scores():
-    scores = np.array([[0, 0.5, 1.0], [0.25, 0.5, 0.5]])
-    assert largest_difference(scores) == 0.5
-    assert largest_difference(scores[[0, 0]]) == 1.0
-    assert largest_difference(np.ones((2, 3))) == 0.0
+@pytest.mark.parametrize("draw", [alike, equal_means])
+@pytest.mark.parametrize(("n", "rare"), [(30, 0.03), (100, 0.06), (300, 0.02)])
+def test_runs_that_are_nearly_alike_are_rarely_called_different(draw, n, rare):
+    rng = np.random.default_rng([n, 5])
+    drawn = np.array([draw(rng, n, rare) for _ in range(300)])
+    called = p_values(drawn, 1.0, np.zeros(300), comparisons=1) < 0.05
+    # 5%, and three standard errors of 300 samples
+    assert called.mean() <= 0.088
 
 
-def test_runs_that_never_differed_may_still_differ_and_constant_scores_cannot():
-    never = np.tile(np.array([[1.0, 0, 0, 1]]), (2, 1))
-    _, _, low, high = bounds_of(never)
-    assert low[0] < 0 < high[0]
-    _, _, low, high = bounds_of(np.ones((2, 4)))
-    assert (low[0], high[0]) == (0, 0)
-
-
-def equal(rng, runs, n, share=0.05, common=0.0):
-    """Runs of the same quality that have a share of their answers in common."""
-    own, all_have = rng.random((runs, n)) < share, rng.random(n) < share
-    return np.where(rng.random((runs, n)) < common, all_have, own).astype(float), np.zeros(runs)
-
-
-def unequal(rng, runs, n):
-    shares = np.linspace(0.02, 0.3, runs)
-    return (rng.random((runs, n)) < shares[:, None]).astype(float), shares
-
-
-def nested(rng, runs, n):
+def test_intervals_of_nested_runs_hold_together():
     """Every run is right where the first is, and now and then elsewhere: all differences of one sign."""
-    shares = np.linspace(0, 0.08, runs)
-    base = rng.random(n) < 0.3
-    return (base | (rng.random((runs, n)) < shares[:, None])).astype(float), 0.7 * shares
-
-
-@pytest.mark.parametrize(
-    ("draw", "runs", "n"),
-    [
-        (equal, 10, 64),
-        (equal, 2, 64),
-        (equal, 10, 300),
-        (lambda rng, runs, n: equal(rng, runs, n, 0.3, 0.9), 10, 64),
-        (unequal, 10, 19),
-        (unequal, 10, 64),
-        (nested, 6, 64),
-        (nested, 6, 300),
-    ],
-)
-def test_all_intervals_hold_together_in_93_percent_of_samples(draw, runs, n):
-    samples, held = 400, 0
-    for sample in range(samples):
-        scores, means = draw(np.random.default_rng([n, runs, sample]), runs, n)
-        first, second, low, high = bounds_of(scores)
-        true = means[first] - means[second]
-        held += bool(((low <= true) & (true <= high)).all())
-    # 400 samples: three standard errors of a share of 95% are 3.3 points
-    assert held / samples >= 0.93
+    rng, shares, held = np.random.default_rng(6), np.linspace(0, 0.08, 4), 0
+    first, second = np.triu_indices(4, 1)
+    for _ in range(150):
+        scores = ((rng.random(64) < 0.3) | (rng.random((4, 64)) < shares[:, None])).astype(float)
+        true = 0.7 * (shares[first] - shares[second])
+        held += (p_values(scores[first] - scores[second], 1.0, true, comparisons=6) >= 0.05).all()
+    assert held / 150 >= 0.9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.differences import mean_differences
+from engine.statistics.differences import chances_above
 from engine.statistics.systems import soft_pairwise_accuracy
 
 
@@ -28,9 +28,7 @@ def test_it_is_the_mean_distance_of_one_sided_p_values_of_all_signs():
         ]
     )
     bootstrap = Bootstrap(resamples=20_000)
-    found = soft_pairwise_accuracy(
-        mean_differences(x, bootstrap).p_above, mean_differences(y, bootstrap).p_above
-    )
+    found = soft_pairwise_accuracy(chances_above(x, bootstrap), chances_above(y, bootstrap))
     assert found == pytest.approx(expected, abs=0.01)
 
 
@@ -40,8 +38,8 @@ def test_it_does_not_depend_on_the_order_of_the_runs():
     bootstrap = Bootstrap(resamples=500)
     one, turned = (
         soft_pairwise_accuracy(
-            mean_differences(x[order], bootstrap).p_above,
-            mean_differences(y[order], bootstrap).p_above,
+            chances_above(x[order], bootstrap),
+            chances_above(y[order], bootstrap),
         )
         for order in ([0, 1, 2], [2, 0, 1])
     )
@@ -50,13 +48,13 @@ def test_it_does_not_depend_on_the_order_of_the_runs():
 
 def test_a_score_agrees_with_itself_and_not_with_its_opposite():
     scores = np.array([[1.0] * 40, [0.0] * 40])
-    p = mean_differences(scores, Bootstrap(resamples=1000)).p_above
+    p = chances_above(scores, Bootstrap(resamples=1000))
     assert soft_pairwise_accuracy(p, p) == 1
-    opposite = mean_differences(scores[::-1], Bootstrap(resamples=1000)).p_above
+    opposite = chances_above(scores[::-1], Bootstrap(resamples=1000))
     assert opposite == pytest.approx(1 - p, abs=1e-12)
     assert soft_pairwise_accuracy(p, opposite) == pytest.approx(0, abs=0.002)
 
 
 def test_runs_that_neither_tells_apart_agree():
     same = np.tile(np.array([[1.0, 0, 1, 0]]), (2, 1))
-    assert mean_differences(same, Bootstrap(resamples=200)).p_above[0] == 0.5
+    assert chances_above(same, Bootstrap(resamples=200))[0] == 0.5

@@ -10,6 +10,7 @@ from engine import tables
 from engine.statistics.correlation import Bootstrap, correlate
 from engine.statistics.difference_tests import Pair, permutation_test, prepare
 from engine.statistics.intervals import holm
+from engine.statistics.leads import paired_intervals
 from engine.statistics.resampling import for_each_block
 from engine.statistics.table import analyse
 
@@ -34,7 +35,7 @@ def random_tables(n=40, runs=("s", "t"), annotators=("a", "b"), seed=0):
         y = rng.integers(0, 2, n).astype(float)
         outcomes += [(run, q, 3, "", v) for q, v in zip(queries, y, strict=True)]
         for place, annotator in enumerate(annotators):
-            x = np.round(y / (1 + place) + rng.random(n), 1)
+            x = np.round((y / (1 + place) + rng.random(n)) / 2, 2)
             rows += [(run, annotator, "P@3", q, v) for q, v in zip(queries, x, strict=True)]
     return scores(rows), end_to_end(outcomes)
 
@@ -291,32 +292,26 @@ def test_runs_are_ordered_by_measure_and_by_end_to_end_score():
     assert pairs["s", "u"]["agreement"] == pytest.approx(1 - 0.8**5, abs=0.06)
 
 
-def test_runs_are_compared_on_the_same_resamples_and_corrected_by_question():
+def test_runs_are_compared_by_every_score_with_all_pairs_together():
     query_scores, downstream = random_tables(runs=("s", "t", "u"))
     found = analyse(query_scores, downstream, BOOTSTRAP).run_pairs
     assert dict(found.schema) == tables.RUN_PAIRS
     assert found.height == 2 * 3
     row = found.filter(annotator="b", run="s", run_b="u").row(0, named=True)
-    columns = [
-        frame.filter(run=run)["value"].to_numpy()
-        for frame in (query_scores.filter(annotator="b"), downstream)
-        for run in ("s", "u")
-    ]
-    # all queries are told apart, as by one more column, so that the draws are those of the queries
-    columns = np.stack([np.arange(40.0), *columns])
-    for name, value, at in (
-        ("difference", "difference", 1),
-        ("end_to_end", "end_to_end_difference", 3),
+    for name, frame in (
+        ("difference", query_scores.filter(annotator="b")),
+        ("end_to_end", downstream),
     ):
-        replicates = explicit_replicates(columns, lambda *c, at=at: np.mean(c[at] - c[at + 1]))
-        low, high = np.quantile(replicates, [0.025, 0.975])
-        assert row[value] == pytest.approx(np.mean(columns[at] - columns[at + 1]), abs=1e-12)
-        assert (row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((low, high), abs=1e-11)
-    # the end-to-end score is one question with three answers; the measures are six
-    for annotator in "ab":
-        of = found.filter(annotator=annotator)
-        assert of["end_to_end_p_holm"].to_list() == holm(of["end_to_end_p"].to_list())
-    assert found["difference_p_holm"].to_list() == holm(found["difference_p"].to_list())
+        s, u = (frame.filter(run=run)["value"].to_numpy() for run in ("s", "u"))
+        (value,), (low,), (high,), (p,) = paired_intervals(
+            (s - u)[None], 1.0, confidence=0.95, comparisons=3
+        )
+        assert row["difference" if name == "difference" else "end_to_end_difference"] == (
+            pytest.approx(value, abs=1e-12)
+        )
+        found_here = [row[f"{name}_{what}"] for what in ("low", "high", "p")]
+        assert found_here == pytest.approx([low, high, p], abs=1e-9)
+    assert found["adjusted_for_pairs"].to_list() == [3] * 6
 
 
 def test_without_end_to_end_scores_runs_are_compared_by_their_measures():
@@ -330,12 +325,9 @@ def test_without_end_to_end_scores_runs_are_compared_by_their_measures():
     own += ["difference_high", "difference_p"]
     assert found.run_pairs.select(own).equals(with_scores.select(own))
     assert found.run_pairs["k"].null_count() == 6
-    for name in ("difference", "low", "high", "p", "p_holm"):
+    for name in ("difference", "low", "high", "p"):
         assert found.run_pairs[f"end_to_end_{name}"].is_nan().all()
     assert found.run_pairs["agreement"].is_nan().all()
-    # the first measure decides, and is corrected for itself
-    p, corrected = (found.run_pairs[f"difference_{name}"].to_list() for name in ("p", "p_holm"))
-    assert corrected == holm(p[:3]) + holm(p[3:])
 
 
 def test_one_run_has_no_order():

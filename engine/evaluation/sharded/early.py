@@ -29,7 +29,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.partition import Partition, query_shards, read_shard
 from engine.labels.annotator import Annotator, Material
 from engine.ranking.kernel import is_real_valued
-from engine.ranking.scores import exceed_one, lists_nothing, without_results
+from engine.ranking.scores import largest_label, lists_nothing, without_results
 from engine.sources.io.ahead import mapped
 from engine.tables import LABEL, PROVENANCE, QUERY_ID
 
@@ -133,7 +133,7 @@ class _Given:
         )
         self.judged += inputs.queries.height - len(made.unjudged)
         counted = made.labels.filter(pl.col(LABEL) >= 0)
-        self._exceeding |= exceed_one(counted[LABEL])
+        self._exceeding |= largest_label(counted[LABEL]) > 1
         if not self._real_valued and is_real_valued(counted[LABEL].to_numpy()):
             self._real_valued = True
             self._example = counted.filter(pl.col(LABEL) != pl.col(LABEL).round()).head(1)

@@ -25,7 +25,7 @@ from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, QUERY_ID
 
 # Changed when equal inputs and settings would give other tables.
-_VERSION = 2
+_VERSION = 3
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (
     *BOOTSTRAP_FIELDS,

@@ -10,7 +10,7 @@ from engine import tables
 from engine.report.page.content import Answer, Grid, sentence
 from engine.report.page.findings import Findings, Interval
 from engine.tables import RHO, TAU, TAU_REACHED, high_of, low_of
-from engine.wording import counted
+from engine.wording import counted, number
 
 MINUS = "\N{MINUS SIGN}"
 _NOTHING = "\N{EM DASH}"
@@ -260,25 +260,21 @@ def _lead(lead: dict[str, Any] | None) -> str:
     """The best run's lead over a run, as that run's distance to the best."""
     if lead is None:
         return _NOTHING
-    if lead["low"] is None:
-        return _signed(-lead["difference"])
-    return f"{_signed(-lead['difference'])} [{_signed(-lead['high'])},\N{NO-BREAK SPACE}{_signed(-lead['low'])}]"
+    names = ("difference", "high", "low")
+    value, *bounds = (
+        "" if lead[name] is None else number(-lead[name], plus="+", minus=MINUS) for name in names
+    )
+    return f"{value} [{bounds[0]},\N{NO-BREAK SPACE}{bounds[1]}]" if bounds[0] else value
 
 
 def _of(cell: dict[str, Any], name: str) -> str:
     low, high = cell[low_of(name)], cell[high_of(name)]
-    value = _signed(cell[name], plus="", digits=2)
+    value = number(cell[name], 2, minus=MINUS)
     if math.isnan(low):
         return value
-    return f"{value} [{_signed(low, plus='', digits=2)},\N{NO-BREAK SPACE}{_signed(high, plus='', digits=2)}]"
-
-
-def _signed(value: float, *, plus: str = "+", digits: int = 3) -> str:
-    """A number with a real minus sign, and 0 without any."""
-    text = f"{abs(value):.{digits}f}"
-    if float(text) == 0:
-        return text
-    return (MINUS if value < 0 else plus) + text
+    return (
+        f"{value} [{number(low, 2, minus=MINUS)},\N{NO-BREAK SPACE}{number(high, 2, minus=MINUS)}]"
+    )
 
 
 def _duration(seconds: float) -> str:

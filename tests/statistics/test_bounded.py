@@ -1,0 +1,61 @@
+"""Tails and bounds of means from a bounded range, against exact binomial figures and against draws."""
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.statistics.bounded import Weighed, lower_bound, lower_tail, weighed
+
+
+def rows(values, amounts):
+    kept = [amount > 0 for amount in amounts]
+    values, amounts = (np.array(column, dtype=float)[kept] for column in (values, amounts))
+    return Weighed(values, np.ones(len(values)), amounts)
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 2000))
+def test_differences_of_one_have_the_p_value_of_the_exact_sign_test(wins, losses, ties):
+    found = lower_tail(rows([1, 0, -1], [wins, ties, losses + 1]), 0.0)
+    exact = scipy.stats.binom.sf(wins - 1, wins + losses, 0.5) if wins else 1.0
+    assert found == pytest.approx(exact, rel=1e-7)
+
+
+@given(st.integers(1, 5000), st.data(), st.sampled_from([0.025, 0.0005]))
+def test_bounds_of_proportions_are_those_of_clopper_and_pearson(n, data, tail):
+    right = data.draw(st.integers(0, n))
+    low = lower_bound(rows([0, 1], [n - right + 1, right]), tail)
+    exact = scipy.stats.beta.ppf(tail, right, n - right + 1) if right else 0.0
+    assert low == pytest.approx(exact, abs=1e-9)
+
+
+def test_tails_and_bounds_are_those_of_drawn_weights():
+    rng = np.random.default_rng(2)
+    values, sizes = rng.normal(0, 0.3, 12).round(2), rng.integers(1, 5, 12).astype(float)
+    sample = weighed(np.append(values * sizes, -4.0), np.append(sizes, 4.0))
+    weights = rng.exponential(size=(200_000, 13))
+    means = weights @ np.append(values * sizes, -4.0) / (weights @ np.append(sizes, 4.0))
+    for tail in (0.025, 0.2, 0.7):
+        at = np.quantile(means, tail)
+        assert lower_tail(sample, at) == pytest.approx(tail, abs=5 * np.sqrt(tail / 200_000))
+        assert lower_tail(sample, lower_bound(sample, tail)) == pytest.approx(tail, abs=1e-9)
+
+
+@pytest.mark.parametrize("spread", [0.2, 1e-4])
+def test_many_values_are_put_together_without_moving_the_bounds(spread):
+    values = np.clip(np.random.default_rng(3).standard_t(2, 3000) * spread, -1, 1)
+    values = np.append(values, -1.0)
+    together = weighed(values, np.ones(len(values)))
+    assert len(together.sums) <= 256
+    assert together.sums @ together.amounts == pytest.approx(values.sum(), abs=1e-9)
+    apart = Weighed(values, np.ones(len(values)), np.ones(len(values)))
+    for tail in (0.025, 0.0005):
+        low, exact = lower_bound(together, tail), lower_bound(apart, tail)
+        assert low == pytest.approx(exact, abs=2e-3 * (values.mean() - exact))
+
+
+def test_values_that_are_all_alike_have_no_tails():
+    same = rows([0.25], [7])
+    assert (lower_tail(same, 0.2), lower_tail(same, 0.25), lower_tail(same, 0.3)) == (0, 1, 1)
+    assert lower_bound(same, 0.025) == 0.25
