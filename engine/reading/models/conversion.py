@@ -24,12 +24,18 @@ from engine.sources.io.json_text import parse_json
 
 if TYPE_CHECKING:
     import torch
+    from gguf import GGUFReader
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Part of a converted checkpoint's address: to be raised with any change of what is written.
+# Parts of a converted model's address: to be raised with any change of what is written.
 CHECKPOINT_VERSION = 1
+GGUF_VERSION = 2
 CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
+# The pre-tokenizers of byte-pair encodings for which llama.cpp adds a begin token by default.
+_BEGUN = frozenset(
+    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
+)
 _PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _TOKENIZER = (
     "tokenizer.json",
@@ -46,12 +52,14 @@ _WRAPPED_BLOCK = re.compile(r"^encoder\.block\.(\d+)\.module\.")
 def convert_gguf(source: Path, target: Path) -> None:
     """Write a GGUF file's model, de-quantized to bf16, and its tokenizer into the directory ``target``.
 
-    De-quantizing takes 15 s for 135M parameters, loading the result under 2 s.
+    De-quantizing takes 15 s for 135M parameters, loading the result under 2 s. The tokenizer adds the
+    begin and end tokens that llama.cpp adds (``_added``): transformers does not read these flags.
 
     Raises:
         InputError: transformers cannot read it.
     """
     import torch
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
     from transformers.utils.quantization_config import GgufConfig
@@ -60,6 +68,7 @@ def convert_gguf(source: Path, target: Path) -> None:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
+        added = _added(GGUFReader(source))
         # The loader's progress bar cannot be turned off.
         with contextlib.redirect_stderr(io.StringIO()):
             model = AutoModelForCausalLM.from_pretrained(
@@ -72,8 +81,14 @@ def convert_gguf(source: Path, target: Path) -> None:
             )
         # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
         tokenizer = AutoTokenizer.from_pretrained(
-            source.parent, gguf_file=source.name, local_files_only=True, trust_remote_code=False
+            source.parent,
+            gguf_file=source.name,
+            local_files_only=True,
+            trust_remote_code=False,
+            **added,
         )
+        if lost := [flag for flag, adds in added.items() if getattr(tokenizer, flag) != adds]:
+            raise ValueError(f"{lost[0]} holds, but the header names no such token")
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
@@ -83,6 +98,37 @@ def convert_gguf(source: Path, target: Path) -> None:
         logging.set_verbosity(verbosity)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _added(header: GGUFReader) -> dict[str, bool]:
+    """Which tokens a GGUF file's tokenizer adds to a text: ``add_bos_token``, ``add_eos_token``.
+
+    The header's flags decide; where one is absent, llama.cpp's default for the kind of tokenizer.
+
+    Source: ``llama_vocab::impl::load`` in llama.cpp's src/llama-vocab.cpp (commit 00ad355), for the kinds of
+    tokenizer that transformers reads from GGUF files.
+
+    Raises:
+        TypeError: a flag is neither true nor false.
+    """
+
+    def said(key: str) -> Any:
+        field = header.get_field(f"tokenizer.ggml.{key}")
+        return None if field is None else field.contents()
+
+    kind, pre = said("model"), said("pre")
+    added = {
+        "add_bos_token": kind == "llama" or (kind == "gpt2" and pre in _BEGUN),
+        "add_eos_token": kind == "t5",
+    }
+    for flag in added:
+        if (value := said(flag)) is not None:
+            if not isinstance(value, bool):
+                raise TypeError(f"{flag} is {value!r}")
+            added[flag] = value
+    # Gemma 4's files were published with a flag that is wrong.
+    added["add_bos_token"] |= kind == "gemma4" or (kind == "gpt2" and pre == "gemma4")
+    return added
 
 
 def checkpoint_files(directory: Path) -> list[Path]:

@@ -126,8 +126,9 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
         )
 
 
-def _converted(key: str, convert: Callable[[Path], None]) -> Path:
-    """The directory of a converted model: made by ``convert`` once, then found by its key."""
+def _converted(content: str, convert: Callable[[Path], None]) -> Path:
+    """The directory of a converted model: made by ``convert`` once, then found by what it was made from."""
+    key = hashlib.sha256(content.encode()).hexdigest()
     target = cache_directory() / "readers" / key[:32]
     if target.is_dir():
         return target
@@ -142,15 +143,13 @@ def _converted(key: str, convert: Callable[[Path], None]) -> Path:
 
 
 def _from_gguf(source: Path) -> Path:
-    return _converted(file_digest(source), lambda target: conversion.convert_gguf(source, target))
+    content = f"GGUF {conversion.GGUF_VERSION}\n{file_digest(source)}"
+    return _converted(content, lambda target: conversion.convert_gguf(source, target))
 
 
 def _from_checkpoint(source: Path, files: Sequence[Path]) -> Path:
     content = f"T5 checkpoint {conversion.CHECKPOINT_VERSION}\n" + _listing(files)
-    return _converted(
-        hashlib.sha256(content.encode()).hexdigest(),
-        lambda target: conversion.convert_checkpoint(source, target),
-    )
+    return _converted(content, lambda target: conversion.convert_checkpoint(source, target))
 
 
 def _digest(path: Path) -> str:
