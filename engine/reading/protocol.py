@@ -60,6 +60,8 @@ class ReaderSpec:
         source: where the same weights are found on a machine without ``path``; the name if empty.
         shared_prefix: text that many inputs begin with; its keys and values are computed once, and
             it is never cut. (In the first group.)
+        begun: whether nothing but the tokenizer's begin token stands before the passages. (In the first
+            group.)
         memory: bytes that one actor may use for weights, activations and cache; 0 means the default.
         threads: CPU threads of one actor; 0 means all that torch sees.
         gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
@@ -88,6 +90,7 @@ class ReaderSpec:
     executor: str = ""
     code: str = ""
     shared_prefix: str = ""
+    begun: bool = False
     memory: int = 0
     threads: int = 0
     gpus: int = 1
@@ -144,6 +147,8 @@ class ReaderSpec:
             self.special_tokens,
             self.choices,
         ]
+        if self.begun:  # earlier reads lost the token where a prompt was cut
+            decisive.append({"begun": True})
         if self.executor:  # without one, reads are found under the hash that they always had
             decisive.append({"executor": self.executor})
         if self.code:

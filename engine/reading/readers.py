@@ -14,7 +14,7 @@ from engine.machine.device import Dtype
 from engine.reading.models import vllm_support, weights
 from engine.reading.prompting import chat, controls
 from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
-from engine.reading.prompting.template import Purpose, Template, read_template
+from engine.reading.prompting.template import PASSAGES, Purpose, Template, read_template
 from engine.reading.protocol import Augmentation, Engine, Reader, ReaderSpec
 
 # FiD encodes each passage with the question in at most this many tokens (Izacard & Grave 2021).
@@ -70,6 +70,14 @@ def specify(
     made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
     if template.max_input_tokens:
         _refuse_too_long(model.path, made)
+    # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
+    prefix = made.prefix if model.architecture == "causal" else ""
+    begun = (
+        model.architecture == "causal"
+        and not (template.chat or prefix)
+        and template.body.fields[0] == PASSAGES
+        and chat.is_begun(model.path, name, trusted=bool(code))
+    )
     spec = ReaderSpec(
         weights=model.digest,
         architecture=model.architecture,
@@ -86,8 +94,8 @@ def specify(
         special_tokens=not template.chat,
         choices=template.choices,
         code=code,
-        # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
-        shared_prefix=made.prefix if model.architecture == "causal" else "",
+        shared_prefix=prefix,
+        begun=begun,
         memory=memory,
         engine=engine,
     )

@@ -64,6 +64,7 @@ class CausalReader:
         self._deciding = writer.deciding
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._longest = positions - max(1, writer.most) if positions else None
+        self._begin = self._encode([""])[0]
         self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
         self._model: PackedModel | PaddedModel = (
             PackedModel(model, writer, self.stats, head=self._head)
@@ -151,7 +152,7 @@ class CausalReader:
         return fit(
             tokens,
             text,
-            head=head,
+            head=head or self._begin,
             limit=len(tokens) if limit is None else limit,
             tail_marker=self._spec.tail_marker,
             encode=lambda tail: self._tokenizer.encode(tail, add_special_tokens=False),

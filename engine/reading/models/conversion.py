@@ -34,7 +34,8 @@ CROSS_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.we
 
 # The pre-tokenizers of byte-pair encodings for which llama.cpp adds a begin token by default.
 _BEGUN = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
+    {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
+    | {"jina-v5-nano", "tekken", "chameleon"}
 )
 _PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _TOKENIZER = (

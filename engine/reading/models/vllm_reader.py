@@ -70,7 +70,7 @@ class VllmReader:
         self._engine = self._running.engine
         self._longest = int(self._engine.model_config.max_model_len)
         self.stats = ReaderStats()
-        self._head = self._encode([spec.shared_prefix])[0] if spec.shared_prefix else []
+        self._head = self._encode([spec.shared_prefix])[0]  # of no text, the begin token
         self._first = first_tokens(self._tokenizer, spec.choices, spec.name)
         self._new_tokens = 1 if spec.choices else spec.max_new_tokens
         positions = int(getattr(config, "max_position_embeddings", 0) or self._longest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Any
 
 from engine.errors import InputError
 from engine.machine import model_code
@@ -35,18 +36,7 @@ def around_message(
     Raises:
         InputError: the model has no chat template, or it cannot be applied to these messages.
     """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            path, local_files_only=True, trust_remote_code=trusted
-        )
-    except Exception as error:  # whatever a damaged file makes the libraries raise
-        if model_code.is_need_of_code(error):
-            raise model_code.needs_code(name) from None
-        raise InputError(
-            name, None, f"its tokenizer cannot be loaded ({error})"[:300], "fetch the model again"
-        ) from error
+    tokenizer = _tokenizer(path, name, trusted)
     if not tokenizer.chat_template:
         raise InputError(
             name,
@@ -79,3 +69,21 @@ def around_message(
             "use a prompt without chat: true",
         )
     return head, rest[0]
+
+
+def is_begun(path: Path, name: str, *, trusted: bool) -> bool:
+    """Whether a model's tokenizer adds a token before a text. Arguments and errors as ``around_message``."""
+    return bool(_tokenizer(path, name, trusted)("")["input_ids"])
+
+
+def _tokenizer(path: Path, name: str, trusted: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=trusted)
+    except Exception as error:  # whatever a damaged file makes the libraries raise
+        if model_code.is_need_of_code(error):
+            raise model_code.needs_code(name) from None
+        raise InputError(
+            name, None, f"its tokenizer cannot be loaded ({error})"[:300], "fetch the model again"
+        ) from error

@@ -4,17 +4,18 @@ What is expected of headers is what llama.cpp itself gave for these files (its s
 of October 2026).
 """
 
+from dataclasses import replace
+
 import pytest
-import transformers
-from transformers import AutoTokenizer, GPT2Tokenizer, LlamaTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
+from transformers.tokenization_utils_base import generate_merges
 
 from engine.errors import InputError
-from engine.reading.models import conversion, weights
+from engine.reading.models import attention, conversion, weights
 from engine.reading.models.causal import CausalReader
-from engine.reading.prompting.template import read_template
 from engine.reading.readers import specify
-from tests.reading.models import tiny_gguf
-from tests.reading.models.tiny_gguf import BEGIN, END, save_gguf
+from tests.reading.models.tiny_gguf import BEGIN, END, pieces, save_gguf
 
 TEXT = "hello world"
 BARE = {"llama": [358, 353, 360, 334, 326], "gpt2": [262, 223, 264, 84, 78, 70]}
@@ -59,3 +60,117 @@ def test_gemmas_own_tokenizer_begins_texts_as_the_header_says(adds, tmp_path):
 def test_gemma_4_begins_texts_whatever_the_header_says(tmp_path):
     file = save_gguf(tmp_path / "m.gguf", model="gpt2", pre="gemma4", add_bos_token=False)
     assert AutoTokenizer.from_pretrained(weights.resolve(str(file)).path)("")["input_ids"] == [1]
+
+
+def test_texts_are_those_of_the_tokenizer_that_a_file_was_made_from(tmp_path):
+    vocabulary = {piece: i for i, piece in enumerate(pieces())}
+    merges = generate_merges(vocabulary, {piece: -float(i) for piece, i in vocabulary.items()})
+    own = LlamaTokenizer(vocab=vocabulary, merges=merges, add_bos_token=True)
+    own.save_pretrained(tmp_path / "own")
+    own = AutoTokenizer.from_pretrained(tmp_path / "own")
+    read = AutoTokenizer.from_pretrained(weights.resolve(str(save_gguf(tmp_path / "m.gguf"))).path)
+    for text in ("", TEXT, f"{BEGIN}[INST] hello{END} world", "héllo\n  wor"):
+        assert read(text)["input_ids"] == own(text)["input_ids"]
+        bare = read(text, add_special_tokens=False)["input_ids"]
+        assert bare == own(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ({"bos_token_id": None}, "add_bos_token holds, but the header names no such token"),
+        ({"add_eos_token": True, "eos_token_id": None}, "add_eos_token holds, but the header"),
+        ({"add_bos_token": 1}, "add_bos_token is 1"),
+    ],
+)
+def test_headers_that_leave_open_what_is_added_are_refused(header, problem, tmp_path):
+    with pytest.raises(InputError, match=problem):
+        weights.resolve(str(save_gguf(tmp_path / "m.gguf", **header)))
+
+
+def test_a_conversion_of_an_earlier_version_is_not_used(tmp_path, monkeypatch):
+    file = save_gguf(tmp_path / "m.gguf")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(conversion, "GGUF_VERSION", 1)
+        earlier.setattr(
+            conversion, "_added", lambda _: {"add_bos_token": False, "add_eos_token": False}
+        )
+        before = weights.resolve(str(file))
+    after = weights.resolve(str(file))
+    assert before.path != after.path
+    assert before.digest != after.digest  # so that its reads are read again
+    assert AutoTokenizer.from_pretrained(after.path)("")["input_ids"] == [1]
+
+
+def test_where_nothing_is_added_files_and_so_the_keys_of_reads_stay_as_they_were(tmp_path):
+    file = save_gguf(tmp_path / "m.gguf", add_bos_token=False)
+    path = weights.resolve(str(file)).path
+    plain = AutoTokenizer.from_pretrained(tmp_path, gguf_file=file.name, local_files_only=True)
+    plain.save_pretrained(tmp_path / "plain")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (path / name).read_bytes() == (tmp_path / "plain" / name).read_bytes(), name
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    """A converted file whose texts begin with a token."""
+    directory = tmp_path_factory.mktemp("llama")
+    conversion.convert_gguf(save_gguf(directory / "m.gguf"), directory)
+    return weights.resolve(str(directory))
+
+
+FRONT = '---\npassage: "{text}\\n"\nmax_new_tokens: 3\n'
+PASSAGES = [("", "wor <s> hello"), ("", "wo ll he hello </s>")]
+
+
+@pytest.mark.parametrize("packs", [True, False])
+@pytest.mark.parametrize(
+    ("front", "body", "begun"),
+    [
+        ("", "Read.\n{passages}Q: {query}\nA:", False),
+        ("", "{passages}Q: {query}\nA:", True),
+        ("", "{query}\n{passages}A:", False),
+        ("chat: true\n", "{passages}Q: {query}\n", False),
+    ],
+)
+def test_prompts_have_one_begin_token_whole_or_cut(
+    front, body, begun, packs, llama, tmp_path, monkeypatch
+):
+    if not packs:
+        monkeypatch.setattr(attention, "FAMILIES", frozenset())
+    (tmp_path / "prompt.txt").write_text(f"{FRONT}{front}---\n{body}")
+    spec, prompt = specify(
+        llama,
+        augmentation="in-prompt",
+        task="short-answer",
+        prompt=str(tmp_path / "prompt.txt"),
+        dtype="float32",
+    )
+    assert spec.begun == begun
+    inputs = [prompt.render(query, PASSAGES) for query in ("hello?", "world?")]
+    whole = read_and_check(spec, inputs)
+    assert not any(output.truncated for output in whole)
+    limit = min(output.prompt_tokens for output in whole) - 9
+    assert all(o.truncated for o in read_and_check(replace(spec, max_input_tokens=limit), inputs))
+
+
+def read_and_check(spec, inputs):
+    """Reads, after checks that the model was given one begin token each time, and answered as it does alone."""
+    reader = CausalReader(spec)
+    given, answer = [], reader._model.answer
+    reader._model.answer = lambda asked: given.extend(a.tokens for a in asked) or answer(asked)
+    outputs = reader.read(inputs)
+    assert [(tokens[0], tokens.count(1)) for tokens in given] == [(1, 1)] * len(inputs)
+    model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32)
+    written = []
+    for tokens in given:
+        out = model.generate(
+            torch.tensor([tokens]),
+            max_new_tokens=spec.max_new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        text = reader._tokenizer.decode(out[0, len(tokens) :], skip_special_tokens=True)
+        written.append(text.strip())
+    assert sorted(output.output for output in outputs) == sorted(written)
+    return outputs

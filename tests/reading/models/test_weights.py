@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import transformers
+from transformers import AutoTokenizer
 
 from engine.errors import InputError, ReadError
 from engine.machine import model_files
@@ -58,6 +60,16 @@ def test_the_bundled_reader_is_causal_and_converted_once(bundled_spec, monkeypat
 
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", converted_again)
     assert str(weights.resolve("bundled").path) == bundled_spec.path
+
+
+def test_stored_reads_of_the_bundled_reader_are_still_found(bundled_spec):
+    """Its header says that no begin token is added: its files are what they were before that was looked at."""
+    digest = "6a16bb8f3779fc63f3d1b28d60ebccfa88b457d37939f010e53a6959d43187f2"
+    assert (
+        bundled_spec.weights == digest or transformers.__version__ != "5.19.0"
+    )  # which files name
+    assert not bundled_spec.begun
+    assert AutoTokenizer.from_pretrained(bundled_spec.path)("")["input_ids"] == []
 
 
 def test_models_without_a_generative_head_are_refused(tmp_path):
