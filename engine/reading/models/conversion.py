@@ -69,7 +69,6 @@ def convert_gguf(source: Path, target: Path) -> None:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        added = _added(GGUFReader(source))
         # The loader's progress bar cannot be turned off.
         with contextlib.redirect_stderr(io.StringIO()):
             model = AutoModelForCausalLM.from_pretrained(
@@ -80,6 +79,7 @@ def convert_gguf(source: Path, target: Path) -> None:
                 local_files_only=True,
                 trust_remote_code=False,
             )
+        added = _added(GGUFReader(source))
         # The tokenizer's file says whether it was told so: part of the digest that names stored reads.
         tokenizer = AutoTokenizer.from_pretrained(
             source.parent,
