@@ -49,6 +49,7 @@ VALUE = "value"
 K = "k"
 N = "n"
 NOTE = "note"
+ORDER = "order"
 METHOD = "method"
 READER = "reader"
 AUGMENTATION = "augmentation"
@@ -204,6 +205,8 @@ QUERY_SCORES: Schema = {
     QUERY_ID: pl.String(),
     VALUE: pl.Float64(),
 }
+# Scores of lists whose equal scores stand in another order (``engine.ranking.ties``).
+REORDERED: Schema = {**QUERY_SCORES, ORDER: pl.String()}
 UNDEFINED: Schema = {
     # Measures that are not defined on the labels of an annotator, and why.
     ANNOTATOR: pl.String(),

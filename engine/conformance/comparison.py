@@ -32,7 +32,7 @@ class Row:
             reference's rules promise is missing or NaN.
         at: the id of the query with it, ``THE_MEAN``, or empty where there is no difference.
         their_mean: mean over the n, as the reference itself computes it where it does.
-        our_mean: our mean over all queries; ours over the n is compared with theirs.
+        our_mean: our mean over all queries that we count; ours over the n is compared with theirs.
         rule: a declared rule of the reference that bears on these values and is not ours; empty
             where there is none, or no difference that needs one.
         remaining: the largest difference once our values are computed by that rule.
@@ -117,10 +117,10 @@ def compare(
         rule: what that rule is about, in a word or two.
     """
     reference = [theirs.get(key, math.nan) for key in ids]
-    mean = _mean(reference) if their_mean is None else their_mean
+    mean = mean_of(reference) if their_mean is None else their_mean
     difference, at = _largest(ours, reference, mean, ids)
     row = Row(
-        measure, there, len(ids), difference, at, mean, _mean(list(ours.values())), "", difference
+        measure, there, len(ids), difference, at, mean, mean_of(list(ours.values())), "", difference
     )
     if by_rule is None or difference <= TOLERANCE:
         return row
@@ -135,7 +135,7 @@ def _largest(
 ) -> tuple[float, str]:
     values = [ours[key] for key in ids]
     distances = [_distance(a, b) for a, b in zip(values, reference, strict=True)]
-    distances.append(_distance(_mean(values), mean))
+    distances.append(_distance(mean_of(values), mean))
     largest = max(distances)
     if largest == 0:
         return 0.0, ""
@@ -150,7 +150,8 @@ def _distance(a: float, b: float) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean_of(values: Sequence[float]) -> float:
+    """The mean, in whatever order the values come; of at least one."""
     return math.fsum(values) / len(values)
 
 

@@ -17,6 +17,7 @@ from engine.conformance.comparison import (
     Row,
     Values,
     compare,
+    mean_of,
     not_installed,
     require_installed,
     version_of,
@@ -34,8 +35,9 @@ from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
 from engine.ranking.settings import EVERYTHING_JUDGED
+from engine.ranking.ties import score_reordered, tie_notes
 from engine.sources.runs.qrels import read_qrels
-from engine.sources.runs.read import read_run
+from engine.sources.runs.read import by_score, read_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
 from engine.wording import counted
 
@@ -55,7 +57,8 @@ class _Files:
         run, labels: the tables; scores in the run fall or stay with the ranks.
         query_ids: the queries of the qrels.
         listed: those of them that the run has results for.
-        tied: how many of these list equal scores, in single precision.
+        unjudged: those of them whose labels are all below 0.
+        tied: how many of ``listed`` list equal scores, in single precision.
         negative: whether some label is below 0.
     """
 
@@ -63,6 +66,7 @@ class _Files:
     labels: pl.DataFrame
     query_ids: tuple[str, ...]
     listed: frozenset[str]
+    unjudged: frozenset[str]
     tied: int
     negative: bool
 
@@ -70,14 +74,15 @@ class _Files:
 def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measure]) -> Comparison:
     """Score a run against qrels by the engine and by every reference, query by query.
 
-    The engine's values are those of ``score_runs(relevant="qrels")`` over all queries of the qrels.
-    References are given scores, not ranks, so that their tie rules are compared too. Where a rule
-    that a reference declares makes a value differ, the engine computes it again by that rule: a
-    difference that remains has no excuse.
+    References are given all queries of both files, and scores, not ranks, so that their tie rules are
+    compared too. The engine's values are those of ``score_runs(relevant="qrels")``; its means leave out
+    queries with labels below 0 only, as an evaluation does. Where a rule that a reference declares makes
+    a value differ, the engine computes it again by that rule: a difference that remains has no excuse.
 
     Raises:
         InputError: a file that cannot be read; run and qrels without a common query; real-valued
-            labels, which no reference takes; no reference installed, or none with these measures.
+            labels, which no reference takes; no label from 0; no reference installed, or none with
+            these measures.
     """
     for measure in measures:
         if measure.cutoff is not None and measure.cutoff > LARGEST:
@@ -86,11 +91,13 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
             )
     files, notes = _read(run, qrels)
     scores = _nested(files.run, SCORE)
-    judged = {
-        query: {document: int(label) for document, label in row.items()}
-        for query, row in _nested(files.labels, LABEL).items()
-    }
-    ours = _ours(files, measures)
+    scored = _scored(files, files.run, files.query_ids, measures)
+    reordered = score_reordered(
+        files.run, files.query_ids, lambda lists, ids: _scored(files, lists, ids, measures)
+    )
+    evaluated = ~pl.col(QUERY_ID).is_in(files.unjudged)
+    ties = tie_notes(scored.filter(evaluated), reordered, digits=4)
+    judged, ours = _judged(files), _by_query(scored, measures)
     references = []
     for reference in RANKING_REFERENCES:
         known = [m for m in measures if reference.name(m) is not None]
@@ -120,6 +127,7 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
             f"no installed reference computes {' '.join(map(str, measures))}",
             "compare other measures",
         )
+    notes = (*notes, *(note.text for note in ties))
     return Comparison(masked(f"{run} by {qrels}"), "query", notes, tuple(references))
 
 
@@ -136,9 +144,7 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
         raise InputError(
             qrels, None, f"a label beyond {LARGEST}, which no reference takes", "use smaller labels"
         )
-    # trec_eval's code hangs or crashes on queries that have labels below 0 only.
-    everything = judged[QUERY_ID].n_unique()
-    judged = judged.filter((pl.col(LABEL).max() >= 0).over(QUERY_ID))
+    unjudged = frozenset(judged.filter((pl.col(LABEL).max() < 0).over(QUERY_ID))[QUERY_ID])
     query_ids = tuple(judged[QUERY_ID].unique(maintain_order=True))
     in_run = set(listed[QUERY_ID].unique())
     common = [query for query in query_ids if query in in_run]
@@ -149,15 +155,22 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
             f"no query of the run is in {qrels}",
             "give the qrels of this run's queries",
         )
+    if len(unjudged) == len(query_ids):
+        raise InputError(
+            qrels, None, "all labels are below 0: nothing was judged", "give labels from 0"
+        )
     lacking, others = len(query_ids) - len(common), len(in_run) - len(common)
     notes = [
         f"{counted(len(query_ids), '[query|queries]')} in the qrels; "
         f"{counted(lacking, 'of them [has|have] no results in the run')}; "
         f"{counted(others, '[other|others] in the run [is|are] ignored')}"
     ]
-    if Path(run).suffix == ".parquet":
+    if not _falls(listed):
         listed = listed.with_columns(-pl.col(RANK).cast(pl.Float64).alias(SCORE))
-        notes.append("a run in Parquet is ordered by rank: references get scores that fall with it")
+        notes.append(
+            "the ranks of the run, which count here, contradict its scores: references get scores that "
+            "fall with the ranks"
+        )
     tied = listed.filter(
         pl.struct(QUERY_ID, pl.col(SCORE).cast(pl.Float32)).is_duplicated()
         & pl.col(QUERY_ID).is_in(common)
@@ -166,17 +179,44 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
         notes.append(
             f"{counted(tied, '[query lists|queries list]')} equal scores (in single precision)"
         )
-    if everything > len(query_ids):
+    if unjudged:
         notes.append(
             counted(
-                everything - len(query_ids),
-                "[query has|queries have] labels below 0 only and [is|are] left out: ",
+                len(unjudged),
+                "[query has|queries have] labels below 0 only: references count [it|them] as 0 (pytrec_eval "
+                f"where the run has results); means here are over the other {len(query_ids) - len(unjudged)}, "
+                "since nothing was judged",
             )
-            + "trec_eval's code can hang on them"
         )
     labels = judged.with_columns(pl.lit(_JUDGMENTS).alias(ANNOTATOR)).select(list(tables.LABELS))
     negative = bool((judged[LABEL] < 0).any())
-    return _Files(listed, labels, query_ids, frozenset(common), tied, negative), tuple(notes)
+    return (
+        _Files(listed, labels, query_ids, frozenset(common), unjudged, tied, negative),
+        tuple(notes),
+    )
+
+
+def _falls(run: pl.DataFrame) -> bool:
+    """Whether scores, in single precision, fall or stay with the ranks in every list."""
+    score = pl.col(SCORE).cast(pl.Float32)
+    falls = (score <= score.shift(1).over(QUERY_ID)).fill_null(True).all()
+    return bool(run.select(falls).item())
+
+
+def _judged(files: _Files) -> dict[str, dict[str, int]]:
+    """The labels as references take them.
+
+    trec_eval's code crashes or hangs on some queries with labels below 0 only (it sizes an array by the
+    largest label). They get a label of 0 for a document that nobody lists, which moves no value.
+    """
+    judged = {
+        query: {document: int(label) for document, label in row.items()}
+        for query, row in _nested(files.labels, LABEL).items()
+    }
+    unlisted = max((*files.run[DOC_ID], *files.labels[DOC_ID]), key=len) + "0"
+    for query in files.unjudged:
+        judged[query][unlisted] = 0
+    return judged
 
 
 def _nested(frame: pl.DataFrame, value: str) -> dict[str, dict[str, float]]:
@@ -187,10 +227,13 @@ def _nested(frame: pl.DataFrame, value: str) -> dict[str, dict[str, float]]:
     return result
 
 
-def _ours(files: _Files, measures: Sequence[Measure]) -> dict[Measure, dict[str, float]]:
-    scored = score_runs(
-        files.run, files.labels, files.query_ids, measures, relevant=EVERYTHING_JUDGED
-    )
+def _scored(
+    files: _Files, run: pl.DataFrame, query_ids: Sequence[str], measures: Sequence[Measure]
+) -> pl.DataFrame:
+    return score_runs(run, files.labels, query_ids, measures, relevant=EVERYTHING_JUDGED)
+
+
+def _by_query(scored: pl.DataFrame, measures: Sequence[Measure]) -> dict[Measure, dict[str, float]]:
     names = {str(measure): measure for measure in measures}
     result: dict[Measure, dict[str, float]] = {measure: {} for measure in measures}
     for name, query, value in scored.select(MEASURE, QUERY_ID, VALUE).iter_rows():
@@ -202,9 +245,10 @@ def _rows(
     reference: RankingReference, computed: Computed, files: _Files, ours: Mapping[Measure, Values]
 ) -> tuple[Row, ...]:
     ids = [q for q in files.query_ids if reference.counts_missing or q in files.listed]
+    evaluated = [query for query in files.query_ids if query not in files.unjudged]
 
     def row(measure: Measure, by_rule: Values | None = None, rule: str = "") -> Row:
-        return compare(
+        found = compare(
             str(measure),
             str(reference.name(measure)),
             ours[measure],
@@ -214,21 +258,23 @@ def _rows(
             by_rule=by_rule,
             rule=rule,
         )
+        return replace(found, our_mean=mean_of([ours[measure][query] for query in evaluated]))
 
     rows = {measure: row(measure) for measure in ours if measure in computed.values}
     differing: dict[tuple[Order, bool], list[Measure]] = {}
     for measure, found in rows.items():
         if found.difference > TOLERANCE:
-            order = reference.order(measure) if files.tied else "ours"
+            order = reference.order(measure) if files.tied else ""
             below = reference.negative_is_judged and measure.kind == "Judged" and files.negative
             differing.setdefault((order, below), []).append(measure)
     for (order, below), measures in differing.items():
         rule = " and ".join(
-            name for name, bears in (("ties", order != "ours"), ("labels below 0", below)) if bears
+            name for name, bears in (("ties", bool(order)), ("labels below 0", below)) if bears
         )
         if rule:
             seen = _seen_by(files, order, computed.order, negative_is_judged=below)
-            for measure, by_rule in _ours(seen, measures).items():
+            scored = _scored(seen, seen.run, seen.query_ids, measures)
+            for measure, by_rule in _by_query(scored, measures).items():
                 rows[measure] = row(measure, by_rule, rule)
     return tuple(rows.values())
 
@@ -242,7 +288,9 @@ def _seen_by(
 ) -> _Files:
     """The files as a reference's rules about ties and negative labels see them."""
     run, labels = files.run, files.labels
-    if order == "ascending":
+    if order == "trec_eval's":
+        run = by_score(run)
+    elif order == "ascending":
         run = run.sort(QUERY_ID, SCORE, DOC_ID, descending=[False, True, False])
     elif order == "its own":
         places = pl.DataFrame(

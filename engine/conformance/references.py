@@ -16,9 +16,9 @@ from engine.ranking.measures import Measure
 
 Scores = Mapping[str, Mapping[str, float]]
 Judged = Mapping[str, Mapping[str, int]]
-# How a reference orders a list: as ``sources.runs`` does; by score in double precision, then by
-# document id, descending and ascending; or as only its own sort can tell.
-Order = Literal["ours", "ascending", "its own"]
+# How a reference orders equal scores: as ``sources.runs.read.by_score``; by score in double precision,
+# then by document id ascending; as only its own sort can tell; or, where a list has none, not at all.
+Order = Literal["trec_eval's", "ascending", "its own", ""]
 
 # Labels and thresholds are C integers in the references.
 LARGEST = 2**31 - 1
@@ -179,14 +179,17 @@ RANKING_REFERENCES = (
         name=trec_eval_name,
         compute=_pytrec_eval,
         counts_missing=False,
-        order=lambda measure: "ours",
+        order=lambda measure: "trec_eval's",
         negative_is_judged=False,
         rules=(
             "is trec_eval's C code",
-            "ties: score in single precision, then document id, both descending, as here",
-            "means and missing queries: trec_eval's default leaves out queries without results; "
-            "here they count 0, as with its option -c",
-            "labels: whole numbers; below 0 is not judged, as here",
+            "ties: score in single precision, then document id, both descending, as here in runs that "
+            "are ordered by score",
+            "means and missing queries: pytrec_eval has no mean of its own; this is over the queries that "
+            "it returns, those with results, as trec_eval's default; here queries without results "
+            "count 0, as with its option -c",
+            "labels: whole numbers; below 0 is not judged, as here; a query with no others counts 0, and "
+            "here it does not count",
         ),
     ),
     RankingReference(
@@ -198,14 +201,15 @@ RANKING_REFERENCES = (
         order=lambda measure: (
             "ascending"
             if measure.kind == "Judged" or (measure.kind == "RR" and measure.cutoff is not None)
-            else "ours"
+            else "trec_eval's"
         ),
         negative_is_judged=True,
         rules=(
             "ties: RR@k and Judged by score in double precision, then document id ascending; the "
             "rest is pytrec_eval's; here the order is the same for all measures",
             "means and missing queries: all queries of the qrels, those without results count 0, as here",
-            "labels: whole numbers; Judged counts those below 0, here they are not judged",
+            "labels: whole numbers; Judged counts those below 0, here they are not judged; a query with no "
+            "others counts 0 elsewhere, and here it does not count",
             "nDCG(dcg='exp-log2') is gdeval's, to five decimals: not compared",
         ),
     ),
@@ -221,7 +225,8 @@ RANKING_REFERENCES = (
             "ties: as its sort leaves them (score in double precision, then no rule)",
             "means and missing queries: run and qrels must hold the same queries; with "
             "make_comparable those without results count 0, as here",
-            "labels: whole numbers (others are cut), below 0 is not relevant, as here",
+            "labels: whole numbers (others are cut), below 0 is not relevant, as here; a query with no "
+            "others counts 0, and here it does not count",
         ),
     ),
 )

@@ -18,6 +18,7 @@ from engine.evaluation.settings import Settings
 from engine.notes import Note, count_note
 from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
+from engine.ranking.ties import tie_notes
 from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
@@ -199,6 +200,7 @@ def _notes(
     yield from judged.notes
     yield from _real_valued(judged)
     yield _cut_runs(judged.cut_runs, settings)
+    yield from tie_notes(judged.query_scores, judged.reordered, digits=3)
     for annotator in settings.labels.listed():
         scores = judged.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)
         yield from annotator.score_notes(settings, scores)

@@ -47,7 +47,7 @@ class Judged:
     Attributes:
         queries, passages: how many were evaluated.
         labels, traces, reads, further: tables of all listed passages; empty in what was merged.
-        query_scores, undefined, downstream: see ``engine.tables``.
+        query_scores, reordered, undefined, downstream: see ``engine.tables``.
         judged: of how many queries each annotator judged something.
         real_valued: annotators of whose labels some lie between whole numbers.
         largest: the largest label of each annotator, 0 or more.
@@ -64,6 +64,7 @@ class Judged:
     reads: pl.DataFrame
     further: Mapping[str, pl.DataFrame]
     query_scores: pl.DataFrame
+    reordered: pl.DataFrame
     undefined: pl.DataFrame
     downstream: pl.DataFrame
     judged: Mapping[str, int] = field(default_factory=dict)
@@ -109,6 +110,7 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
             name: table for made in listed for name, table in labelled[made.name].tables.items()
         },
         query_scores=pl.concat([scored[name].scores for name in names]),
+        reordered=pl.concat([scored[name].reordered for name in names]),
         undefined=pl.concat([scored[name].undefined for name in names]),
         downstream=_downstream(prepared, readings),
         judged={name: scored[name].judged for name in names},
@@ -177,6 +179,7 @@ def merge(
         reads=first.reads.clear(),
         further={name: table.clear() for name, table in first.further.items()},
         query_scores=scores,
+        reordered=pl.concat([part.reordered for part in parts]),
         undefined=undefined,
         downstream=downstream.sort(
             pl.col(RUN).replace_strict(_places(list(runs)), default=0), maintain_order=True

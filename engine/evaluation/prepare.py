@@ -21,6 +21,7 @@ from engine.labels.annotator import Annotator, Labelled, Material
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
 from engine.ranking.scores import Relevant, largest_label, refuse_missing_results, score_runs
+from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
 from engine.tables import (
     ANNOTATOR,
@@ -65,6 +66,7 @@ class Scored:
     """The query scores of one annotator's labels, and the measures that are undefined for them.
 
     Attributes:
+        reordered: scores with equal scores in another order (``tables.REORDERED``).
         undefined: ``tables.UNDEFINED``.
         judged: how many queries have scores, those of failed reads included.
         real_valued: whether some label lies between whole numbers.
@@ -72,6 +74,7 @@ class Scored:
     """
 
     scores: pl.DataFrame
+    reordered: pl.DataFrame
     undefined: pl.DataFrame
     judged: int
     real_valued: bool
@@ -190,22 +193,18 @@ def score(
         # one label stands for none: below 0, of no passage.
         nothing = {QUERY_ID: query_ids[:1], DOC_ID: "", ANNOTATOR: annotator.name, LABEL: -1.0}
         labels = pl.DataFrame(nothing, schema=tables.LABELS)
-    if utilities:
-        scores = score_utility(
-            inputs.runs, labels, query_ids, defined, missing=missing, names=inputs.run_names
+    names = inputs.run_names
+
+    def by(runs: pl.DataFrame, queries: Sequence[str]) -> pl.DataFrame:
+        if utilities:
+            return score_utility(runs, labels, queries, defined, missing=missing, names=names)
+        return score_runs(
+            runs, labels, queries, defined, relevant=relevant, missing=missing, names=names
         )
-    else:
-        scores = score_runs(
-            inputs.runs,
-            labels,
-            query_ids,
-            defined,
-            relevant=relevant,
-            missing=missing,
-            names=inputs.run_names,
-        )
+
     return Scored(
-        scores,
+        by(inputs.runs, query_ids),
+        score_reordered(inputs.runs, query_ids, by),
         undefined,
         judged=len(query_ids),
         real_valued=real_valued,

@@ -37,15 +37,22 @@ def _label(material: Material) -> Labelled:
     # A label below 0 says that the passage was not judged.
     judged = set(judgments.filter(pl.col(LABEL) >= 0)[QUERY_ID])
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)
-    note = count_note(
-        "queries_without_judgments",
-        len(unjudged),
-        "[query has|queries have] no judgments in the qrels and [is|are] left out of their scores, as "
-        "trec_eval does",
+    notes = (
+        count_note(
+            "queries_without_judgments",
+            len(unjudged),
+            "[query has|queries have] no judgments in the qrels and [is|are] left out of their scores",
+        ),
+        # trec_eval leaves out queries that the qrels lack, but not these.
+        count_note(
+            "queries_judged_below_0",
+            len(set(judgments[QUERY_ID]).intersection(unjudged)),
+            "of the queries without judgments [has|have] labels below 0 only: trec_eval and "
+            "ir_measures count [it|them] as 0",
+        ),
+        _beyond_lists(material),
     )
-    return Labelled(
-        labels, trace_given(labels), notes=(note, _beyond_lists(material)), unjudged=unjudged
-    )
+    return Labelled(labels, trace_given(labels), notes=notes, unjudged=unjudged)
 
 
 def _beyond_lists(material: Material) -> Note:

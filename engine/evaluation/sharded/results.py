@@ -31,7 +31,7 @@ from engine.sources.io.folders import Folder
 _MANIFESTS = "manifests"
 # Tables of a shard, a file each, in folders of these names.
 OF_PASSAGES = ("labels", "traces", "reads")
-_OF_QUERIES = ("query_scores", "downstream", "undefined")
+_OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined")
 # The fields of ``Judged`` that a manifest has as they are.
 _SMALL = (
     "queries",
@@ -115,6 +115,7 @@ def finished(work: Work, shard: int) -> Finished:
         reads=pl.DataFrame(),
         further={},
         query_scores=read_table(work.folder / "query_scores", shard),
+        reordered=read_table(work.folder / "reordered", shard),
         undefined=read_table(work.folder / "undefined", shard),
         downstream=read_table(work.folder / "downstream", shard),
         judged=content["judged"],

@@ -1,0 +1,102 @@
+"""Equal scores: what measures would be with the passages that share a score in another order.
+
+An evaluation orders lists as ``sources.runs`` says: TREC text and dictionaries of scores by document id
+descending, as trec_eval does, and other layouts by the ranks that they give. Neither order is the
+retriever's judgment, so a measure that depends on it is reported with the other value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import polars as pl
+
+from engine import tables
+from engine.notes import Note
+from engine.tables import ANNOTATOR, DOC_ID, MEASURE, ORDER, QUERY_ID, RANK, RUN, SCORE, VALUE
+from engine.wording import counted
+
+# Orders of the document ids that share a score: whether they descend, and who orders lists so.
+_ORDERS = {
+    "trec_eval's order (by document id, descending)": True,
+    "ir_measures' order for RR@k (by document id, ascending)": False,
+}
+_GROUP, _OTHER = "group", "other"
+_CELL = [RUN, ANNOTATOR, MEASURE]
+
+
+def score_reordered(
+    runs: pl.DataFrame,
+    query_ids: Sequence[str],
+    score: Callable[[pl.DataFrame, Sequence[str]], pl.DataFrame],
+) -> pl.DataFrame:
+    """Scores of the lists that have equal scores (in single precision), in the orders that they are not in.
+
+    Ranks decide which passages stand side by side: where scores contradict ranks, equal scores apart
+    from each other do not change places.
+
+    Args:
+        runs: the run table.
+        query_ids: the queries of the evaluation.
+        score: query scores of the queries given, by the run table given.
+
+    Returns:
+        ``tables.REORDERED``: only lists that an order changes.
+    """
+    group = pl.struct(RUN, QUERY_ID, pl.col(SCORE).cast(pl.Float32)).rle_id().alias(_GROUP)
+    ranked = runs.sort(RUN, QUERY_ID, RANK).with_columns(group)
+    parts = [tables.empty(tables.REORDERED)]
+    if ranked[_GROUP].n_unique() == ranked.height:
+        return parts[0]
+    for name, descends in _ORDERS.items():
+        other = ranked.sort(_GROUP, DOC_ID, descending=[False, descends])
+        changed = other.filter(other[DOC_ID] != ranked[DOC_ID]).select(RUN, QUERY_ID).unique()
+        affected = set(changed[QUERY_ID])
+        queries = [query for query in query_ids if query in affected]
+        if queries:
+            lists = other.with_columns(ranked[RANK]).filter(pl.col(QUERY_ID).is_in(queries))
+            scores = score(lists.drop(_GROUP), queries)
+            scores = scores.join(changed, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
+            parts.append(scores.with_columns(pl.lit(name).alias(ORDER)))
+    return pl.concat(parts)
+
+
+def tie_notes(scores: pl.DataFrame, reordered: pl.DataFrame, *, digits: int) -> Iterator[Note]:
+    """For each run with a mean that another order of equal scores moves: both values.
+
+    The other order is trec_eval's where that moves a mean, else that of ir_measures.
+
+    Args:
+        scores: the query scores, as evaluated.
+        reordered: as ``score_reordered`` gives them.
+        digits: decimals with which means are printed; smaller differences do not count.
+    """
+    several = scores[ANNOTATOR].n_unique() > 1
+    for run in reordered[RUN].unique().sort():
+        for order in _ORDERS:
+            other = reordered.filter(pl.col(RUN) == run, pl.col(ORDER) == order)
+            other = other.select(*_CELL, QUERY_ID, pl.col(VALUE).alias(_OTHER))
+            both = (
+                scores.filter(pl.col(RUN) == run)
+                .join(other, on=[*_CELL, QUERY_ID], how="left", maintain_order="left")
+                .with_columns(pl.col(_OTHER).fill_null(pl.col(VALUE)))
+            )
+            cells = both.group_by(ANNOTATOR, MEASURE, maintain_order=True).agg(
+                pl.col(VALUE, _OTHER).sort().mean(),
+                pl.col(QUERY_ID).filter(pl.col(VALUE) != pl.col(_OTHER)),
+            )
+            here, there, lists = [], [], set()
+            for annotator, measure, *means, queries in cells.iter_rows():
+                value, otherwise = (f"{mean:.{digits}f}" for mean in means)
+                if value != otherwise:
+                    name = f"{annotator} {measure}" if several else measure
+                    here.append(f"{name} {value}")
+                    there.append(f"{name} {otherwise}")
+                    lists |= set(queries)
+            if lists:
+                what = f"[list|lists] of {run} [has|have] equal scores, whose order moves means"
+                text = (
+                    f"{counted(len(lists), what)}: {', '.join(here)}; in {order} {', '.join(there)}"
+                )
+                yield Note("tied_scores", len(lists), text, (run,))
+                break
