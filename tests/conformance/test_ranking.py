@@ -163,7 +163,15 @@ def test_parquet_runs_are_handed_over_by_rank(tmp_path, no_ranx):
     (tmp_path / "qrels").write_text("q 0 a 1\n")
     found = compare_ranking(tmp_path / "run.parquet", tmp_path / "qrels", parse_measures("RR"))
     assert [row.their_mean for r in found.references for row in r.rows] == [1, 1]
-    assert "ordered by rank" in found.notes[1]
+    assert "contradict its scores" in found.notes[1]
+    # Scores that stay with the ranks are handed over: trec_eval puts b first, and a note says so.
+    frame.with_columns(run=pl.lit("s"), score=1.0).write_parquet(tmp_path / "run.parquet")
+    found = compare_ranking(tmp_path / "run.parquet", tmp_path / "qrels", parse_measures("RR"))
+    for row in (row for r in found.references for row in r.rows):
+        assert (row.their_mean, row.our_mean, row.rule, row.remaining) == (0.5, 1, "ties", 0)
+    assert (
+        "RR 1.0000; in trec_eval's order (by document id, descending) RR 0.5000" in found.notes[-1]
+    )
 
 
 def test_a_wrong_value_of_the_engine_is_found(check, no_ranx, monkeypatch):
@@ -220,6 +228,7 @@ def test_a_reference_that_is_not_installed_is_listed(check, no_ranx, monkeypatch
         ([("q", "a", 1.0)], [("q", "a", 0.5)], "P@1", "qrels: labels that are not whole numbers"),
         ([("q", "a", 1.0)], [("q", "a", 1e30)], "P@1", "qrels: a label beyond 2147483647"),
         ([("q", "a", 1.0)], [("q", "a", 1)], "P@9999999999", "cutoff of P@9999999999"),
+        ([("q", "a", 1.0)], [("q", "a", -1)], "P@1", "qrels: all labels are below 0"),
         ([("p", "a", 1.0)], [("q", "a", 1)], "P@1", "run: no query of the run is in"),
         ([("q", "a", "x")], [("q", "a", 1)], "P@1", "run:1: score \"'x'\" is not a number"),
         ([("q", "a", 1.0)], [("q", "a", "x")], "P@1", "qrels:1: label 'x' is not a number"),
@@ -256,10 +265,35 @@ def test_names_mean_the_same_measure():
         assert found == theirs
 
 
-def test_queries_that_nobody_judged_are_not_handed_to_trec_eval(check, no_ranx):
-    run = [(q, d, s) for q in ("q1", "q2") for d, s in (("a", 2.0), ("b", 1.0))]
-    qrels = [("q1", "a", -1), ("q1", "b", -1), ("q2", "a", 0), ("q2", "b", 1)]
-    found, rows = check(run, qrels, "AP nDCG@2 P@1")
-    assert "1 query has labels below 0 only" in found.notes[-1]
-    assert all(row.agrees(1e-12) for row in rows.values())
-    assert rows["pytrec-eval-terrier", "AP"].n == 1
+def test_a_mean_of_ir_measures_is_what_it_gives_for_the_files(check, no_ranx, tmp_path):
+    # q1 has a tie, q2 labels below 0 only, q4 no results, x no labels.
+    run = [("q1", "a", 2.0), ("q1", "b", 2.0), ("q2", "a", 1.0), ("q3", "a", 3.0), ("x", "a", 1.0)]
+    qrels = [("q1", "a", 1), ("q2", "a", -1), ("q3", "a", 1), ("q4", "a", 1)]
+    names = ["P@1", "AP", "nDCG@5", "RR@5", "Judged@2"]
+    found, rows = check(run, qrels, " ".join(names))
+    # In a process of its own: trec_eval's code may crash on q2.
+    paths = [tmp_path / "qrels", tmp_path / "run"]
+    asked = [sys.executable, "-m", "ir_measures", "--places", "12", *paths, *names]
+    printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    theirs = dict(line.split("\t") for line in printed.splitlines())
+    assert {n: f"{rows['ir-measures', n].their_mean:.12f}" for n in names} == theirs
+    # P@1 is 0, -, 1, 0: over the judged here, over all four there, over those with results in pytrec_eval.
+    row = rows["ir-measures", "P@1"]
+    assert (row.n, row.their_mean, row.our_mean) == (4, 1 / 4, 1 / 3)
+    row = rows["pytrec-eval-terrier", "P@1"]
+    assert (row.n, row.their_mean, row.our_mean) == (3, 1 / 3, 1 / 3)
+    assert all(row.conforms(1e-12) for row in rows.values())
+    (note,) = [note for note in found.notes if "below 0 only" in note]
+    assert "1 query has" in note
+    assert "means here are over the other 3" in note
+
+
+def test_labels_below_0_only_neither_crash_trec_eval_nor_move_it(check, no_ranx):
+    # Handed over as they are, these crash it or make it hang.
+    rng = random.Random(1)
+    run = [(f"q{q}", f"d{d}", rng.random()) for q in range(200) for d in range(rng.randint(1, 30))]
+    qrels = [(f"q{q}", f"d{d}", rng.choice([-1, -2, -1000])) for q in range(199) for d in range(9)]
+    _, rows = check(run, [*qrels, ("q199", "d0", 1)], "AP P@5 nDCG nDCG@5 Rprec RR P(rel=2)@5")
+    for (package, name), row in rows.items():
+        assert (row.n, row.conforms(0)) == (200, True), (package, name)
+        assert row.their_mean == pytest.approx(row.our_mean / 200, abs=1e-12)

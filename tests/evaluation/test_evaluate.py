@@ -261,7 +261,7 @@ def test_judgments_are_an_annotator_and_count_beyond_the_lists(tmp_path):
     assert own.query_scores.filter(query_id="q1")["value"].to_list() == [1.0]
 
 
-def test_means_of_judgments_are_those_of_trec_eval(tmp_path):
+def test_means_of_judgments_are_those_of_trec_eval_without_labels_below_0(tmp_path):
     # q1 was judged and has nothing relevant: it counts. q2 has labels below 0 only, q3 none: neither does.
     rows = [("q1", "d1", 0.0), ("q2", "d2", -1.0), ("q3", "d3", 1.0)]
     settings = Settings.of(
@@ -271,11 +271,14 @@ def test_means_of_judgments_are_those_of_trec_eval(tmp_path):
         result = evaluate(with_qrels(*kept), settings, store=tmp_path)
         judged = {}
         for query, document, label in kept:
-            if label >= 0:  # trec_eval's code can hang on queries with others only
+            if (
+                label >= 0
+            ):  # trec_eval's code can hang on queries with others only, else counts them as 0
                 judged.setdefault(query, {})[document] = int(label)
         listed = {}
         for query, document, rank in RUN.select("query_id", "doc_id", "rank").iter_rows():
             listed.setdefault(query, {})[document] = -float(rank)
+        assert amount(result, "queries_judged_below_0") == len(kept) // 3
         names = {"AP": "map", "P@3": "P_3", "nDCG@3": "ndcg_cut_3", "RR": "recip_rank"}
         found = pytrec_eval.RelevanceEvaluator(judged, {*names.values()}).evaluate(listed)
         for measure, mean, n in result.means.select("measure", "value", "n").iter_rows():
@@ -283,6 +286,19 @@ def test_means_of_judgments_are_those_of_trec_eval(tmp_path):
             assert (mean, n) == (pytest.approx(sum(theirs) / len(theirs)), len(theirs))
     with pytest.raises(InputError, match="no query is judged by qrels"):
         evaluate(with_qrels(rows[1]), settings, store=tmp_path)
+
+
+def test_equal_scores_that_move_a_mean_are_noted_with_both_values(tmp_path):
+    # Ranks count here: d1 before d2. trec_eval's order puts d2, which answers nothing, first.
+    runs = make_run([("q1", "d1", 1), ("q1", "d2", 2), ("q2", "d2", 1), ("q3", "d3", 1)])
+    runs = runs.with_columns(score=1.0)
+    asked = Settings.of(k=2, annotators=("erag", "containment"), measures="P@1 P@2", resamples=100)
+    result, _ = run_evaluation(tmp_path, asked, runs)
+    assert [note.text for note in result.notes if note.code == "tied_scores"] == [
+        "1 list of sys has equal scores, whose order moves means: erag P@1 1.000, containment P@1 1.000; "
+        "in trec_eval's order (by document id, descending) erag P@1 0.667, containment P@1 0.667"
+    ]
+    assert amount(run_evaluation(tmp_path, Settings.of(k=2, measures="P@1"))[0], "tied_scores") == 0
 
 
 def test_what_nobody_judged_is_in_no_correlation(tmp_path):

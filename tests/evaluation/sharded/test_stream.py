@@ -69,7 +69,13 @@ def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1):
         for q in range(queries)
     ]
     listed = [
-        (query_id, f"d{d}", rank, float(-rank), run)
+        (
+            query_id,
+            f"d{d}",
+            rank,
+            float(-rank // 2),
+            run,
+        )  # every second score equals the one before
         for run in runs
         for query_id, *_ in asked
         if chance.random() < 0.9
@@ -185,6 +191,8 @@ def test_shards_give_the_figures_of_the_whole(tmp_path, pairs):
     whole = the_whole(tmp_path, settings())
     parts = in_shards(tmp_path, settings(), pairs)
     assert_same(whole, parts, tmp_path / "shards")
+    noted = {note.code for note in parts.notes if note.is_shown}
+    assert {"tied_scores", "queries_judged_below_0"} <= noted
 
 
 @pytest.mark.parametrize(
