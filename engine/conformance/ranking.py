@@ -206,8 +206,8 @@ def _falls(run: pl.DataFrame) -> bool:
 def _judged(files: _Files) -> dict[str, dict[str, int]]:
     """The labels as references take them.
 
-    trec_eval's code crashes or hangs on some queries with labels below 0 only (it sizes an array by the
-    largest label). They get a label of 0 for a document that nobody lists, which moves no value.
+    trec_eval's code crashes or hangs on some queries with labels below 0 only. They get a label of 0 for a
+    document that nobody lists, which moves no value.
     """
     judged = {
         query: {document: int(label) for document, label in row.items()}

@@ -209,7 +209,7 @@ RANKING_REFERENCES = (
             "rest is pytrec_eval's; here the order is the same for all measures",
             "means and missing queries: all queries of the qrels, those without results count 0, as here",
             "labels: whole numbers; Judged counts those below 0, here they are not judged; a query with no "
-            "others counts 0 elsewhere, and here it does not count",
+            "others counts 0 for the other measures, and here it does not count",
             "nDCG(dcg='exp-log2') is gdeval's, to five decimals: not compared",
         ),
     ),

@@ -43,7 +43,7 @@ def _label(material: Material) -> Labelled:
             len(unjudged),
             "[query has|queries have] no judgments in the qrels and [is|are] left out of their scores",
         ),
-        # trec_eval leaves out queries that the qrels lack, but not these.
+        # trec_eval leaves out queries that the qrels lack, as is done here, but not these.
         count_note(
             "queries_judged_below_0",
             len(set(judgments[QUERY_ID]).intersection(unjudged)),

@@ -21,7 +21,7 @@ On real-valued labels (some label is not a whole number) and without ``rel``: P@
 Success@k the maximum (the eRAG reference's definitions), R@k the label mass of the first k over that
 of the judged, F1 their harmonic mean; AP, RR and Rprec need a threshold. Where such labels exceed 1, P,
 R, F1 and Success need one too: they would be means and sums of grades. With all labels whole numbers
-every measure equals trec_eval's.
+every measure that trec_eval has equals its value.
 
 What is judged is a choice (``relevant``), never mixed within a table:
 
@@ -33,7 +33,8 @@ What is judged is a choice (``relevant``), never mixed within a table:
 
 Conventions: order is the given rank (for TREC files, ``sources.runs`` ranks by score and then by
 document id, both descending, as trec_eval does). A listed passage without a label is not relevant; a
-label below 0 means the same as none, as in trec_eval. A query without retrieved passages, or without
+label below 0 means the same as none, as in trec_eval; a query with no others scores 0, as there, and
+evaluations leave it out, unlike trec_eval and ir_measures. A query without retrieved passages, or without
 relevant ones where N or the best DCG divides, scores 0; ``missing`` says what becomes of the former.
 
 Labels are finite numbers up to 1e15 (1,000 for exp-log2). Whether an annotator's labels are real-valued is
