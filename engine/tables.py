@@ -205,8 +205,6 @@ QUERY_SCORES: Schema = {
     QUERY_ID: pl.String(),
     VALUE: pl.Float64(),
 }
-# Scores of lists whose equal scores stand in another order (``engine.ranking.ties``).
-REORDERED: Schema = {**QUERY_SCORES, ORDER: pl.String()}
 UNDEFINED: Schema = {
     # Measures that are not defined on the labels of an annotator, and why.
     ANNOTATOR: pl.String(),

@@ -47,7 +47,8 @@ class Judged:
     Attributes:
         queries, passages: how many were evaluated.
         labels, traces, reads, further: tables of all listed passages; empty in what was merged.
-        query_scores, reordered, undefined, downstream: see ``engine.tables``.
+        query_scores, undefined, downstream: see ``engine.tables``.
+        reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
         judged: of how many queries each annotator judged something.
         real_valued: annotators of whose labels some lie between whole numbers.
         largest: the largest label of each annotator, 0 or more.

@@ -66,7 +66,7 @@ class Scored:
     """The query scores of one annotator's labels, and the measures that are undefined for them.
 
     Attributes:
-        reordered: scores with equal scores in another order (``tables.REORDERED``).
+        reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
         undefined: ``tables.UNDEFINED``.
         judged: how many queries have scores, those of failed reads included.
         real_valued: whether some label lies between whole numbers.

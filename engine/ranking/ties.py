@@ -16,6 +16,8 @@ from engine.notes import Note
 from engine.tables import ANNOTATOR, DOC_ID, MEASURE, ORDER, QUERY_ID, RANK, RUN, SCORE, VALUE
 from engine.wording import counted
 
+# Scores of lists whose equal scores stand in another order.
+REORDERED: tables.Schema = {**tables.QUERY_SCORES, ORDER: pl.String()}
 # Orders of the document ids that share a score: whether they descend, and who orders lists so.
 _ORDERS = {
     "trec_eval's order (by document id, descending)": True,
@@ -41,11 +43,11 @@ def score_reordered(
         score: query scores of the queries given, by the run table given.
 
     Returns:
-        ``tables.REORDERED``: only lists that an order changes.
+        ``REORDERED``: only lists that an order changes.
     """
     group = pl.struct(RUN, QUERY_ID, pl.col(SCORE).cast(pl.Float32)).rle_id().alias(_GROUP)
     ranked = runs.sort(RUN, QUERY_ID, RANK).with_columns(group)
-    parts = [tables.empty(tables.REORDERED)]
+    parts = [tables.empty(REORDERED)]
     if ranked[_GROUP].n_unique() == ranked.height:
         return parts[0]
     for name, descends in _ORDERS.items():
