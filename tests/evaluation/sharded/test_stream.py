@@ -82,7 +82,8 @@ def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1):
         for rank, d in enumerate(chance.sample(range(60), chance.randint(1, 6)), start=1)
     ]
     judged = [
-        (query_id, doc_id, float(chance.randint(-1, 1)))
+        # of q1 nothing was judged
+        (query_id, doc_id, float(min(chance.randint(-1, 1), 1 if query_id != "q1" else -1)))
         for query_id, doc_id in dict.fromkeys((row[0], row[1]) for row in listed)
         if int(query_id[1:]) % 4
     ]
