@@ -183,8 +183,9 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
         notes.append(
             counted(
                 len(unjudged),
-                "[query has|queries have] labels below 0 only: references count [it|them] as 0 (pytrec_eval "
-                f"where the run has results); means here are over the other {len(query_ids) - len(unjudged)}, "
+                "[query has|queries have] labels below 0 only: references count [it|them], as 0 except in "
+                "ir_measures' Judged (pytrec_eval where the run has results); "
+                f"means here are over the other {len(query_ids) - len(unjudged)}, "
                 "since nothing was judged",
             )
         )
