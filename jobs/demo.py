@@ -71,7 +71,7 @@ SETTINGS: dict[QuestionSet, Settings] = {
         end_to_end_k=END_TO_END_K,
         task="dialogue",
         metric="f1",
-        measures="P@10 nDCG@10 Success@10 AP(rel=0.2)@10 RR(rel=0.2)@10 R(rel=0.2)@10",
+        measures="nDCG@10 P@10 Success@10 AP(rel=0.2)@10 RR(rel=0.2)@10 R(rel=0.2)@10",
         annotators=("erag", "provenance"),
     ),
 }

@@ -15,6 +15,7 @@ from engine.evaluation.judge import Judged, judge
 from engine.evaluation.prepare import Prepared, refuse_unjudged
 from engine.evaluation.read import Reading, failures
 from engine.evaluation.settings import Settings
+from engine.labels.annotator import Annotator
 from engine.notes import Note, count_note
 from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
@@ -23,6 +24,7 @@ from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.reads import UNNAMED
+from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import PERMUTATION
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
@@ -35,6 +37,9 @@ from engine.tables import (
     N,
 )
 from engine.wording import agreeing, counted
+
+# The code of the note that an annotator is compared by another measure than the rest.
+PRIMARY_UNDEFINED = "primary_measure_undefined"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,11 @@ class Evaluation:
     edited: tuple[EditedReads, ...] = ()
     shards: str = ""
     sha256: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def primary_measures(self) -> dict[str, str]:
+        """By annotator, the measure that it is compared by (``choice.primary_measures``)."""
+        return primary_measures(self.means.select(ANNOTATOR, MEASURE).iter_rows())
 
     def further_table(self, name: str) -> pl.DataFrame:
         """A further table of an annotator; empty where the annotator was not asked for."""
@@ -203,6 +213,7 @@ def _notes(
     yield from tie_notes(judged.query_scores, judged.reordered, digits=3)
     for annotator in settings.labels.listed():
         scores = judged.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)
+        yield _other_measure(annotator, scores, judged, settings)
         yield from annotator.score_notes(settings, scores)
     if relevant == "list" and len(runs) > 1:
         yield Note(
@@ -263,6 +274,22 @@ def _read_notes(
         changed,
         "answer[|s] came from a server of another fingerprint than the first one, and stand under that",
     )
+
+
+def _other_measure(
+    annotator: Annotator, scores: pl.DataFrame, judged: Judged, settings: Settings
+) -> Note:
+    """By what an annotator is compared where the primary measure is not defined on its labels, and why."""
+    primary, name = settings.measures()[0], annotator.name
+    used = str(primary if scores.is_empty() else scores[MEASURE][0])
+    why = settings.why_undefined(
+        primary,
+        annotator,
+        real_valued=name in judged.real_valued,
+        above_one=judged.largest[name] > 1,
+    )
+    text = f"{name} is compared by {used}, since {primary}, the primary measure, is {why}"
+    return Note(PRIMARY_UNDEFINED, int(used != str(primary)), text, (name,))
 
 
 def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:

@@ -21,9 +21,9 @@ from engine.statistics.correlation import Bootstrap
 
 Options = TypeVar("Options")
 
-# The measures that are computed where none are named: on whole labels, on graded ones, on utilities.
-_USUAL = ("P", "nDCG", "AP", "RR", "R", "Success")
-_USUAL_GRADED = ("P", "nDCG", "Success")
+# The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
+_USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
+_USUAL_GRADED = ("nDCG", "P", "Success")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class Settings:
         return metric if is_decidable(metric) else ""
 
     def measures(self) -> tuple[Measure, ...]:
-        """The measures named, or the usual ones: those that some annotator's labels have."""
+        """The measures named, or the usual ones: those that some annotator's labels have. The first is primary."""
         if self.ranking.measures:
             return parse_measures(self.ranking.measures)
         scales = [annotator.scale(self) for annotator in self.labels.listed()]

@@ -121,7 +121,7 @@ class Result:
         """The runs, the best one first.
 
         Columns: ``run``; ``end_to_end`` with ``end_to_end_low`` and ``end_to_end_high``, where lists were read
-        whole; for each annotator the mean of its best measure, called ``"annotator measure"``; ``queries``.
+        whole; for each annotator the mean of its primary measure, called ``"annotator measure"``; ``queries``.
         """
         findings = self.findings
         rows = []
@@ -135,7 +135,7 @@ class Result:
                     "end_to_end_high": whole and whole.high,
                 }
             means: list[Interval | None] = [whole]
-            for annotator, measure in findings.leading_measures.items():
+            for annotator, measure in findings.primary_measures.items():
                 means.append(findings.mean(run, annotator, measure))
                 row[f"{annotator} {measure}"] = means[-1] and means[-1].value
             rows.append({**row, "queries": max((one.n for one in means if one), default=0)})

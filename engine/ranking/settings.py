@@ -18,8 +18,9 @@ class RankingSettings:
 
     Attributes:
         k: Passages per query that are labelled; 10, or the largest of ``k_sweep``.
-        measures: Ranking measures, named as ir_measures does; by default P, nDCG, AP, RR, R, Success
-            at k (P, nDCG, Success where all labels lie between 0 and 1), and UDCG for utilities.
+        measures: Ranking measures, named as ir_measures does; by default nDCG, P, AP, RR, R, Success
+            at k (nDCG, P, Success where all labels lie between 0 and 1), and UDCG for utilities. The
+            first is primary: all annotators are compared by it in the answer, the page and the verdict.
         relevant: What recall and ideal rankings are taken over: the query's own list, the pool of all
             runs, or all judgments of the qrels. By default qrels where these alone label, else pool
             for several runs and list for one.

@@ -13,12 +13,13 @@ import polars as pl
 from rich.table import Table
 
 from engine import tables
-from engine.evaluation.assess import Evaluation
+from engine.evaluation.assess import PRIMARY_UNDEFINED, Evaluation
 from engine.evaluation.study import Study
+from engine.notes import Note
 from engine.reading.costs import ReadingCosts, merge_kinds
 from engine.report import costs, layout, printed, verdict
 from engine.report.page.render import where_to_look
-from engine.tables import ANNOTATOR, BEST, MEASURE, METHOD, NOTE, RUN, VALUE
+from engine.tables import ANNOTATOR, MEASURE, METHOD, NOTE, RUN, VALUE
 from engine.wording import counted, with_interval
 
 MOST_LINES = 25
@@ -41,6 +42,7 @@ def shown(evaluation: Evaluation, out: str | Path, study: Study | None = None) -
     if end_to_end:
         agreement, methods = _agreement(evaluation)
         below += ["", agreement, *methods, *_undefined(evaluation)]
+    below += [note.text for note in evaluation.notes if _is_on_measure(note)]
     below += ["", *_of_study(study), *_costs(evaluation, study), *printed.asked_for(evaluation)]
     below += _notes(evaluation, study)
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
@@ -113,7 +115,7 @@ def _leaderboard(evaluation: Evaluation, rows: int) -> Table:
 
 
 def _measures(evaluation: Evaluation) -> list[tuple[str, str]]:
-    """The measures of the leaderboard: of each annotator the one that agrees best, or the first one.
+    """The measures of the leaderboard: of each annotator the primary one.
 
     None where the labels of one run say nothing of another's (``relevant`` is list), unless there is
     nothing else to show.
@@ -121,17 +123,15 @@ def _measures(evaluation: Evaluation) -> list[tuple[str, str]]:
     end_to_end = not evaluation.downstream.is_empty()
     if end_to_end and evaluation.relevant == "list":
         return []
-    choice = evaluation.statistics.choice
-    best = {o.annotator: o.measure for o in choice.opinions} if choice is not None else {}
-    scored = evaluation.means.group_by(ANNOTATOR, maintain_order=True).agg(pl.col(MEASURE).first())
-    order = evaluation.settings.labels.names()
-    first = {name: best.get(name, measure) for name, measure in scored.iter_rows()}
-    named = [(name, first[name]) for name in order if name in first]
+    primary = evaluation.primary_measures
+    named = [
+        (name, primary[name]) for name in evaluation.settings.labels.names() if name in primary
+    ]
     return named[: _MEASURES if end_to_end else _MEASURES_ALONE]
 
 
 def _agreement(evaluation: Evaluation) -> tuple[Table, list[str]]:
-    """How well each annotator's best measure agrees with the end-to-end score of one run.
+    """How well each annotator's primary measure agrees with the end-to-end score of one run.
 
     And, where there are intervals, the line that says what the letters behind them mean.
     """
@@ -151,13 +151,15 @@ def _agreement(evaluation: Evaluation) -> tuple[Table, list[str]]:
     names = settings.labels.names()
     methods = []
     for name in names[:_MOST_ANNOTATORS]:
-        cells = of_run.filter(pl.col(ANNOTATOR) == name, pl.col(tables.N) > 0)
-        best = cells.filter(pl.col(BEST))
-        if best.is_empty():
-            values = ["", "undefined", "undefined", ""] + ([""] if partial else [])
+        primary = evaluation.primary_measures.get(name, "")
+        cells = of_run.filter(
+            pl.col(ANNOTATOR) == name, pl.col(MEASURE) == primary, pl.col(tables.N) > 0
+        )
+        if cells.is_empty():
+            values = [primary, "undefined", "undefined", ""] + ([""] if partial else [])
             layout.add_rows(result, [((name,), values)])
             continue
-        cell = best.row(0, named=True)
+        cell = cells.row(0, named=True)
         methods.append(cell[METHOD])
         values = [cell[MEASURE], layout.interval(cell, "tau"), layout.interval(cell, "rho")]
         reached = cell[tables.TAU_REACHED]
@@ -225,12 +227,19 @@ def _together(of_several: Sequence[ReadingCosts]) -> ReadingCosts:
 
 
 def _notes(evaluation: Evaluation, study: Study | None) -> list[str]:
-    """All notes in a line: how many there are, and what they are about."""
-    shown = [note for note in (*evaluation.notes, *(study.notes if study else ())) if note.is_shown]
-    about = list(dict.fromkeys(note.code.replace("_", " ") for note in shown))
+    """All other notes in a line: how many there are, and what they are about."""
+    noted = [note for note in (*evaluation.notes, *(study.notes if study else ())) if note.is_shown]
+    about = list(
+        dict.fromkeys(note.code.replace("_", " ") for note in noted if not _is_on_measure(note))
+    )
     if others := len(printed.remarks(evaluation)):
         about.append(counted(others, "remark[|s] on cells"))
     return [f"notes: {', '.join(about)}"] if about else []
+
+
+def _is_on_measure(note: Note) -> bool:
+    """Whether a note says that a column has another measure than the rest: that is shown in full."""
+    return note.code == PRIMARY_UNDEFINED and note.is_shown
 
 
 def _value(mean: float | None) -> str:

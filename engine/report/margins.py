@@ -14,7 +14,6 @@ from engine.report import layout
 from engine.tables import (
     ANNOTATOR,
     AUC,
-    BEST,
     MEASURE,
     RUN,
     TAU,
@@ -32,19 +31,20 @@ _LIMIT = (
 
 
 def shown(evaluation: Evaluation) -> Table | None:
-    """Each annotator's best measure: AUC where the metric is binary, tau, its limit, and the share reached.
+    """Each annotator's primary measure: AUC where the metric is binary, tau, its limit, and the share reached.
 
     None where no tau is defined. ``correlations.parquet`` has all measures.
     """
     cells = evaluation.statistics.correlations
-    best = cells.filter(pl.col(BEST))
-    if best.is_empty():
+    primary = pl.col(ANNOTATOR).replace_strict(evaluation.primary_measures, default=None)
+    shown = cells.filter(pl.col(MEASURE) == primary, pl.col(TAU).is_not_nan())
+    if shown.is_empty():
         return None
-    binary = best[AUC].is_not_nan().any()
+    binary = shown[AUC].is_not_nan().any()
     partial = cells.filter(pl.col(N) > 0)[N].ne(evaluation.queries).any()
     several = cells[RUN].n_unique() > 1
     result = layout.table(
-        "How far tau reaches, by each annotator's best measure",
+        "How far tau reaches, by each annotator's primary measure",
         (["run"] if several else []) + ["annotator", "measure"],
         (["AUC"] if binary else [])
         + ["Kendall's tau", "limit", "reached"]
@@ -52,7 +52,7 @@ def shown(evaluation: Evaluation) -> Table | None:
     )
     annotators = evaluation.settings.labels.names()
     rows = []
-    for row in best.sort(
+    for row in shown.sort(
         RUN, pl.col(ANNOTATOR).replace_strict({name: i for i, name in enumerate(annotators)})
     ).iter_rows(named=True):
         names = [row[RUN]] * several + [row[ANNOTATOR], row[MEASURE]]

@@ -21,7 +21,10 @@ from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN,
 from engine.wording import counted
 
 # The line's end sets it apart from what is printed next.
-_BEST = "* the annotator's best measure by tau; the highest of several is a little optimistic\n"
+_BEST = (
+    "* the annotator's highest tau, chosen after the fact, with these data: it is optimistic;\n"
+    "answer, page and verdict take the first measure of each annotator, which was chosen before\n"
+)
 # What the columns about the order of runs hold.
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is. "
 _WINNERS = "One winner: the pairs of runs of which both name the same"

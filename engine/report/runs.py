@@ -16,15 +16,14 @@ from engine.wording import with_interval
 
 
 def shown(evaluation: Evaluation) -> Table:
-    """The first run against every other: its end-to-end score, and of each annotator the best measure.
+    """The first run against every other: its end-to-end score, and of each annotator the primary measure.
 
-    All measures where no list was read whole: then there is no best one.
+    All measures where no list was read whole.
     """
     settings = evaluation.settings
     pairs = evaluation.statistics.run_pairs
     pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
-    choice = evaluation.statistics.choice
-    best = [(o.annotator, o.measure) for o in choice.opinions] if choice else []
+    primary = evaluation.primary_measures.items()
     end_to_end = not evaluation.downstream.is_empty()
     rows: list[tuple[list[str], dict[str, Any], str]] = []
     for (run_b,), of_pair in pairs.group_by([RUN_B], maintain_order=True):
@@ -37,7 +36,7 @@ def shown(evaluation: Evaluation) -> Table:
                 ([str(run_b), "end to end", settings.reader.metric_name], fullest, "end_to_end")
             )
         for row in of_pair.iter_rows(named=True):
-            if not end_to_end or (row[ANNOTATOR], row[MEASURE]) in best:
+            if not end_to_end or (row[ANNOTATOR], row[MEASURE]) in primary:
                 rows.append(([str(run_b), row[ANNOTATOR], row[MEASURE]], row, "difference"))
     partial = any(row[tables.N] != evaluation.queries for _, row, _ in rows)
     headers = ["run", "annotator", "measure"]

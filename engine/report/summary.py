@@ -74,6 +74,7 @@ def summarize(
             "seconds": evaluation.seconds,
             # Where tables of passages are in shards; else the summary is what it always was.
             **({"shards": f"{SHARDS}/{evaluation.shards}"} if evaluation.shards else {}),
+            "primary_measures": evaluation.primary_measures,
             "means": evaluation.means.to_dicts(),
             "end_to_end": evaluation.end_to_end.to_dicts(),
             "undefined": evaluation.undefined.to_dicts(),

@@ -7,7 +7,7 @@ settle what is not certain, and whether the annotators' measures agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -25,7 +25,6 @@ from engine.tables import (
     MEASURE,
     QUERY_ID,
     RUN,
-    TAU,
     VALUE,
 )
 
@@ -62,7 +61,7 @@ class Opinion:
     """Which run one measure of an annotator favours.
 
     Attributes:
-        measure: the one with the highest tau, averaged over runs; the first where none is defined.
+        measure: the annotator's primary one (``primary_measures``).
         best: the run with its highest mean.
         lead: of ``best`` over the chosen run; over the runner-up where ``best`` is the chosen run.
             Its interval and p-value are adjusted for all pairs of runs by this measure.
@@ -106,17 +105,16 @@ class Choice:
 def choose(
     query_scores: pl.DataFrame,
     downstream: pl.DataFrame,
-    correlations: pl.DataFrame,
     run_pairs: pl.DataFrame,
     bootstrap: Bootstrap,
     *,
     largest: Callable[[str, str], float] = unit,
     never_chosen: Sequence[str] = (),
 ) -> Choice | None:
-    """Choose by the end-to-end score; without one, by the first annotator's first measure.
+    """Choose by the end-to-end score; without one, by the first annotator's primary measure.
 
     Args:
-        correlations, run_pairs: of the same scores.
+        run_pairs: of the same scores.
         largest: the largest difference of two runs on a query, by annotator and measure.
         never_chosen: runs that are compared, and counted among the pairs, but cannot be chosen.
 
@@ -141,17 +139,16 @@ def choose(
     means = dict(sorted(means.items(), key=lambda item: -item[1]))  # equal ones stay in order
     best, *others = means
     opinions: list[Opinion] = []
-    for name in run_pairs[ANNOTATOR].unique(maintain_order=True):
+    for name, primary in primary_measures(run_pairs.select(ANNOTATOR, MEASURE).iter_rows()).items():
         if name == annotator:
             continue
-        favourite = best_measure(name, correlations, run_pairs)
-        of_measure = (pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == favourite)
+        of_measure = (pl.col(ANNOTATOR) == name) & (pl.col(MEASURE) == primary)
         scores = query_scores.filter(of_measure).select(RUN, QUERY_ID, VALUE)
         if not downstream.is_empty():
             scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
-        opinion = _opinion(_scores(scores, largest(name, favourite), bootstrap), list(means))
+        opinion = _opinion(_scores(scores, largest(name, primary), bootstrap), list(means))
         if opinion is not None:
-            opinions.append(Opinion(name, favourite, *opinion))
+            opinions.append(Opinion(name, primary, *opinion))
     return Choice(
         annotator=annotator,
         measure=measure,
@@ -164,21 +161,21 @@ def choose(
     )
 
 
-def best_measure(annotator: str, correlations: pl.DataFrame, run_pairs: pl.DataFrame) -> str:
-    """The annotator's measure with the highest tau, averaged over the runs; the first of equal ones.
+def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """By annotator, the measure that answer, page and verdict compare it by: the first that its labels have.
 
-    Where no measure's tau is defined on all runs, the first measure.
+    That is the first of the settings' measures (``Settings.measures``), chosen before any figure is
+    known, and the same for all annotators on whose labels it is defined. On other labels (nDCG on
+    utilities, say) the next one that is defined stands in.
+
+    Args:
+        scored: annotator and measure of every score, mean or pair, in the order of the settings'
+            measures, which all tables of an evaluation keep.
     """
-    averaged = (
-        correlations.filter(pl.col(ANNOTATOR) == annotator)
-        .group_by(MEASURE, maintain_order=True)
-        .agg(pl.col(TAU).mean().round(DECIMALS))
-        .filter(pl.col(TAU).is_not_nan())
-        .sort(TAU, descending=True, maintain_order=True)
-    )
-    compared = run_pairs.filter(pl.col(ANNOTATOR) == annotator)[MEASURE]
-    ranked = [name for name in averaged[MEASURE] if name in compared]
-    return str((ranked or compared)[0])
+    first: dict[str, str] = {}
+    for annotator, measure in scored:
+        first.setdefault(annotator, measure)
+    return first
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,6 @@ def analyse(
         choose(
             query_scores,
             downstream,
-            correlations.filter(~pl.col(RUN).is_in(list(never_chosen))),
             run_pairs,
             bootstrap,
             largest=largest,
@@ -120,7 +119,10 @@ def _empty_cells(undefined: pl.DataFrame | None, downstream: pl.DataFrame) -> pl
 
 
 def _with_best(correlations: pl.DataFrame) -> pl.DataFrame:
-    """Mark the measure of each run and annotator that has the highest tau: the first of equal ones."""
+    """Mark the measure of each run and annotator that has the highest tau: the first of equal ones.
+
+    It is chosen after the fact, so that no headline rests on it: see ``choice.primary_measures``.
+    """
     tau = pl.col(TAU).round(DECIMALS).fill_nan(None)
     highest = (tau == tau.max().over(RUN, ANNOTATOR)).fill_null(False)
     return correlations.with_columns(

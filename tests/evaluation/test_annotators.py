@@ -15,6 +15,7 @@ from engine.evaluation.settings import Settings
 from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled
 from engine.labels.traces import trace_given
+from engine.report import answer
 from engine.report.printed import lines, shown_tables
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
@@ -140,7 +141,7 @@ GRADES = with_qrels(("q1", "d1", 2.0), ("q1", "d2", 0.5), ("q2", "d2", 1.0))
             ("qrels",),
             "",
             "P@3",
-            "P(rel=1)@3 nDCG@3 AP(rel=1)@3 RR(rel=1)@3 R(rel=1)@3 Success(rel=1)@3",
+            "nDCG@3 P(rel=1)@3 AP(rel=1)@3 RR(rel=1)@3 R(rel=1)@3 Success(rel=1)@3",
         ),
         (("erag", "qrels"), "nDCG@3 F1@2 P(rel=1)@3", "F1@2", "nDCG@3 F1(rel=1)@2 P(rel=1)@3"),
         (("qrels", "containment"), "Success RR(rel=2)", "Success", "Success(rel=1) RR(rel=2)"),
@@ -264,7 +265,7 @@ def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
         resamples=100,
         metric="f1",
         annotators=("erag", "containment", half),
-        measures="P@3 AP@3",
+        measures="AP@3 P@3",
     )
     reader = ScriptedReader(say_last)
     result = evaluate(inputs(), settings, store=tmp_path, executor=reader)
@@ -282,11 +283,18 @@ def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
     assert empty["note"].startswith("not defined on eRAG's graded labels under f1")
     said = "\n".join(lines(result))
     assert "note: AP@3 of half: not defined on real-valued labels, which need a threshold" in said
+    # the primary measure, where it is defined; else the next one, and that is said
+    assert result.primary_measures == {"erag": "P@3", "containment": "AP@3", "half": "P@3"}
+    (note,) = [line for line in answer.shown(result, "out") if str(line).startswith("half is")]
+    assert note == (
+        "half is compared by P@3, since AP@3, the primary measure, is not defined on real-valued "
+        "labels, which need a threshold to tell what is relevant, as in AP(rel=0.5)@3"
+    )
     (table, *_) = shown_tables(result)
     rows = list(
         zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     )
-    assert next(row[2:] for row in rows if row[:2] == ("", "AP@3")) == ("", "", "")
+    assert next(row[2:] for row in rows if row[:2] == ("erag", "AP@3")) == ("", "", "")
     # by default each has the measures that its labels have
     everything = Settings.of(k=3, metric="f1", annotators=("erag", "containment"))
     assert "AP@3" in map(str, everything.measures())

@@ -96,7 +96,7 @@ def test_graded_labels_are_the_probabilities(tmp_path):
     assert amount(result, "real_valued_annotators") == 1
     assert any("labels of judge are real-valued" in line for line in lines(result))
     default = Settings.of(annotators=("judge",), judge_labels="graded")
-    assert [str(m) for m in default.measures()] == ["P@10", "nDCG@10", "Success@10"]
+    assert [str(m) for m in default.measures()] == ["nDCG@10", "P@10", "Success@10"]
     with pytest.raises(InputError, match="AP@5 is not defined on the judge's graded labels"):
         Settings.of(annotators=("judge",), judge_labels="graded", measures="AP@5")
 

@@ -122,6 +122,10 @@ def test_the_summary_speaks_of_who_declined(tmp_path):
     assert written["undefined"] == []  # utilities have a measure of their own
     own = {(row["annotator"], row["measure"]) for row in written["means"]}
     assert ("utility", "UDCG@3") in own
+    assert written["primary_measures"] == {"erag": "nDCG@3", "utility": "UDCG@3"}
+    assert "since nDCG@3, the primary measure, is not defined on utilities" in "\n".join(
+        lines(result)
+    )
     assert not own & {("utility", "P@3"), ("erag", "UDCG@3")}
     assert amount(result, "real_valued_annotators") == 0
 

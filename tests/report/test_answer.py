@@ -12,6 +12,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.reading.protocol import ReadOutput
 from engine.report import answer, printed, verdict
+from engine.report.summary import summarize
 from tests.conftest import ScriptedReader, make_run
 from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES, N
 
@@ -108,6 +109,23 @@ def test_several_runs_get_the_verdict_and_a_leaderboard(tmp_path):
     assert " ".join(other[4:]) == f"-0.350 [{-lead.high:+.3f}, {-lead.low:+.3f}]"
     # Of one run all labels are 0: why its figures are undefined is said once.
     assert sum("undefined" in line for line in text) == 1
+
+
+def test_all_annotators_are_compared_by_the_measure_that_was_named_first(tmp_path):
+    asked = {"annotators": ("erag", "containment"), "relevant": "pool", "measures": "P@2 P@1"}
+    result = evaluated(tmp_path, many_runs(2), **asked)
+    # P@1 is the end-to-end score itself, P@2 is not: that is seen afterwards
+    best = result.statistics.correlations.filter(pl.col("best"), pl.col("run") == "run01")
+    assert set(best["measure"]) == {"P@1"}
+    assert summarize(result, {})["primary_measures"] == {"erag": "P@2", "containment": "P@2"}
+    assert [o.measure for o in result.statistics.choice.opinions] == ["P@2", "P@2"]
+    text = "\n".join(shown(result, tmp_path))
+    assert "erag P@2   containment P@2" in text
+    assert "P@1" not in text
+    # in full the best one is marked, as chosen after the fact
+    (table, *_) = printed.shown_tables(result)
+    assert "P@1 *" in [str(cell) for cell in table.columns[2].cells]
+    assert "chosen after the fact" in str(table.caption)
 
 
 def test_labels_that_do_not_compare_runs_are_no_columns(tmp_path):

@@ -85,7 +85,7 @@ def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
     assert any("of sys" in line and "over" not in line for line in said)
 
 
-def test_how_far_tau_reaches_is_shown_of_each_annotators_best_measure(tmp_path):
+def test_how_far_tau_reaches_is_shown_of_each_annotators_primary_measure(tmp_path):
     text, _ = shown(tmp_path, annotators=("erag", "containment"), measures="P@1 P@2")
     table = text.split("How far tau reaches")[1].split("limit: ")[0]
     header, first, second = (

@@ -7,7 +7,6 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.statistics.choice import best_measure
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.leads import paired_intervals
 from engine.statistics.power import queries_needed
@@ -144,7 +143,7 @@ def test_an_annotator_may_agree_or_contradict():
     assert b.lead.queries_needed is None
 
 
-def test_an_annotators_opinion_is_that_of_its_best_measure_over_the_runs():
+def test_an_annotators_opinion_is_that_of_its_first_measure_however_well_others_agree():
     whole = {"s": [1, 1, 0, 0], "t": [1, 0, 0, 1]}
     rows = [
         # tau is undefined on t, 0 and 1 on both, and 1 again
@@ -154,8 +153,7 @@ def test_an_annotators_opinion_is_that_of_its_best_measure_over_the_runs():
         ("a", "P@4", whole),
     ]
     found = analyse(scored(rows), read_whole(whole), Bootstrap(resamples=0))
-    assert best_measure("a", found.correlations, found.run_pairs) == "P@3"
-    assert found.choice.opinions[0].measure == "P@3"
+    assert found.choice.opinions[0].measure == "P@1"
     best = {(r["run"], r["measure"]) for r in found.correlations.to_dicts() if r["best"]}
     assert best == {("s", "P@1"), ("t", "P@3")}  # the first of equal ones
 
@@ -168,7 +166,6 @@ def test_no_measure_is_best_where_none_is_defined():
         Bootstrap(resamples=0),
     )
     assert found.correlations["best"].to_list() == [False] * 4
-    assert found.choice.opinions[0].measure == "P@1"
 
 
 def test_opinions_are_about_the_runs_that_an_annotator_scores():

@@ -44,9 +44,9 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
     if pairs:
         yield _of_annotators(pairs)
     conditions = findings.table("conditions")
-    best = _best_at_each_k(findings, conditions)
-    if best["k"].n_unique() > 1:
-        yield _by_k(findings, best)
+    at_each_k = _at_each_k(findings, conditions)
+    if at_each_k["k"].n_unique() > 1:
+        yield _by_k(findings, at_each_k)
     kinds = findings.summary["reading"].get("kinds") or {}
     if len(kinds) > 1 and all(kind["done"] for kind in kinds.values()):
         yield _costs(kinds, _longest_prompts(findings))
@@ -55,7 +55,7 @@ def drawings(findings: Findings) -> Iterator[Drawing]:
 def _scores(findings: Findings) -> Drawing:
     runs = findings.runs[:_MOST_RUNS]
     series = [(f"end to end ({findings.metric})", [findings.end_to_end(run) for run in runs])]
-    for annotator, measure in list(findings.leading_measures.items())[: _MOST_SERIES - 1]:
+    for annotator, measure in list(findings.primary_measures.items())[: _MOST_SERIES - 1]:
         means = [findings.mean(run, annotator, measure) for run in runs]
         series.append((f"{annotator} {measure}", means))
     series = [(name, means) for name, means in series if any(means)]
@@ -115,7 +115,7 @@ def _correlations(findings: Findings) -> Drawing:
     return Drawing(
         "agreement",
         f"How far each kind of label agrees with the reader, on {findings.best_run}",
-        f"Each annotator's best measure against the end-to-end score, over {cells[0][tables.N]:,} queries; "
+        f"Each annotator's primary measure against the end-to-end score, over {cells[0][tables.N]:,} queries; "
         f"{findings.confidence:.0%} intervals{made}. Bars: the least and the greatest tau that the scores, with "
         "their ties, allow.",
         1.2 + 0.42 * len(cells),
@@ -137,7 +137,7 @@ def _by_measure(findings: Findings) -> Drawing:
                 [one.measure for one in bins],
                 [(one.score.low, one.score.high) for one in bins],
                 place,
-                f"{name} {findings.best_measures[name]}",
+                f"{name} {findings.primary_measures[name]}",
                 upright=True,
             )
         axes.set_xlabel("value of the measure")
@@ -224,23 +224,29 @@ def _of_annotators(pairs: Sequence[shares.Pair]) -> Drawing:
     )
 
 
-def _best_at_each_k(findings: Findings, conditions: pl.DataFrame) -> pl.DataFrame:
-    """The defined correlations of each annotator's best measure on the best run, of the first reader, at each k."""
-    return conditions.filter(
-        pl.col("best"), pl.col("run") == findings.best_run, pl.col("tau").is_not_nan()
-    ).filter(
-        pl.col("reader") == pl.col("reader").first(),
-        pl.col("augmentation") == pl.col("augmentation").first(),
+def _at_each_k(findings: Findings, conditions: pl.DataFrame) -> pl.DataFrame:
+    """The defined correlations of each annotator's primary measure on the best run, of the first reader, at each k.
+
+    The cutoff of the measure follows k, so that it is the first of each k.
+    """
+    return (
+        conditions.filter(pl.col("run") == findings.best_run, pl.col("n") > 0)
+        .filter(
+            pl.col("reader") == pl.col("reader").first(),
+            pl.col("augmentation") == pl.col("augmentation").first(),
+        )
+        .unique(["annotator", "k"], keep="first", maintain_order=True)
+        .filter(pl.col("tau").is_not_nan())
     )
 
 
-def _by_k(findings: Findings, best: pl.DataFrame) -> Drawing:
-    names = [name for name in findings.annotators if name in best["annotator"]][:_MOST_SERIES]
+def _by_k(findings: Findings, primary: pl.DataFrame) -> Drawing:
+    names = [name for name in findings.annotators if name in primary["annotator"]][:_MOST_SERIES]
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, name in enumerate(names):
-            of_one = best.filter(pl.col("annotator") == name).sort("k")
+            of_one = primary.filter(pl.col("annotator") == name).sort("k")
             bounds = list(of_one.select(low_of(TAU), high_of(TAU)).iter_rows())
             draw_intervals(
                 axes,
@@ -253,13 +259,13 @@ def _by_k(findings: Findings, best: pl.DataFrame) -> Drawing:
             )
         axes.axhline(0, color=INK, linewidth=0.8)
         axes.set_xlabel("passages in the list (k)")
-        axes.set_ylabel("Kendall's tau, best measure")
+        axes.set_ylabel("Kendall's tau, primary measure")
         add_legend(figure, axes, len(names))
 
     return Drawing(
         "cutoffs",
         f"Agreement with the reader by the length of the list, on {findings.best_run}",
-        f"Each annotator's best measure at each k, over {_range(best['n'].to_list())} queries; "
+        f"Each annotator's primary measure at each k, over {_range(primary['n'].to_list())} queries; "
         f"{findings.confidence:.0%} intervals.",
         3.4,
         draw,

@@ -18,8 +18,9 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.io.parquet import read_parquet
+from engine.statistics.choice import primary_measures
 from engine.statistics.intervals import binomial_interval
-from engine.tables import ANNOTATOR, BEST, MEASURE, QUERY_ID, RUN, VALUE, N
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
 
 SUMMARY = "summary.json"
 # The least end-to-end score that a page calls a success: of scores between 0 and 1, one half.
@@ -153,23 +154,11 @@ class Findings:
         return self.runs[0] if self.runs else None
 
     @cached_property
-    def best_measures(self) -> dict[str, str]:
-        """Of each annotator the measure that agrees best with the best run's end-to-end score, else the first."""
-        first: dict[str, str] = {}
-        for row in self.summary["means"]:
-            first.setdefault(row[ANNOTATOR], row[MEASURE])
-        best = self.correlations.filter(pl.col(BEST), pl.col(RUN) == self.best_run)
-        found = dict(best.select(ANNOTATOR, MEASURE).iter_rows())
-        return {name: found.get(name, first[name]) for name in self.annotators if name in first}
-
-    @cached_property
-    def leading_measures(self) -> dict[str, str]:
-        """Of each annotator the measure that runs are compared by: over all runs, it agrees best."""
-        verdict = self.summary["verdict"]
-        opinions = {
-            one[ANNOTATOR]: one[MEASURE] for one in (verdict["opinions"] if verdict else ())
-        }
-        return {name: opinions.get(name, own) for name, own in self.best_measures.items()}
+    def primary_measures(self) -> dict[str, str]:
+        """By annotator, the measure that it is compared by (``choice.primary_measures``)."""
+        # Of the means: summaries of earlier versions name no primary measures.
+        found = primary_measures((row[ANNOTATOR], row[MEASURE]) for row in self.summary["means"])
+        return {name: found[name] for name in self.annotators if name in found}
 
     def end_to_end(self, run: str) -> Interval | None:
         """The mean end-to-end score of a run; None where nothing was read end to end."""
@@ -182,11 +171,11 @@ class Findings:
         return mean_interval(values, self.confidence) if len(values) else None
 
     def agreement(self, annotator: str) -> dict[str, Any] | None:
-        """The row of ``correlations`` of an annotator's best measure on the best run; None without one."""
+        """The row of ``correlations`` of an annotator's primary measure on the best run; None without one."""
         rows = self.correlations.filter(
             pl.col(RUN) == self.best_run,
             pl.col(ANNOTATOR) == annotator,
-            pl.col(MEASURE) == self.best_measures.get(annotator, ""),
+            pl.col(MEASURE) == self.primary_measures.get(annotator, ""),
             pl.col(N) > 0,
         )
         if rows.is_empty() or math.isnan(rows[tables.TAU][0]):

@@ -49,7 +49,7 @@ def _of_one_run(findings: Findings) -> tuple[str, list[str]]:
         cell = findings.agreement(name)
         if cell is not None:
             reasons.append(
-                f"{name} agrees best with the reader by {cell[tables.MEASURE]}: Kendall's tau {_of(cell, TAU)}"
+                f"{name} {cell[tables.MEASURE]} agrees with the end-to-end score: Kendall's tau {_of(cell, TAU)}"
             )
     return headline, reasons
 
@@ -112,8 +112,8 @@ def _roles(findings: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def leaderboard(findings: Findings) -> Grid:
-    """The runs, the best one first: end to end, by each annotator's best measure, and what each lacks to the best."""
-    measures = findings.leading_measures
+    """The runs, the best one first: end to end, by each annotator's primary measure, and what each lacks to the best."""
+    measures = findings.primary_measures
     verdict = findings.summary["verdict"]
     leads = {lead["over"]: lead for lead in verdict["leads"]} if verdict else {}
     read = bool(findings.summary["end_to_end"])
@@ -144,7 +144,7 @@ def leaderboard(findings: Findings) -> Grid:
 
 
 def agreement(findings: Findings) -> Grid:
-    """How far the labels of each annotator can be trusted: correlations of its best measure with the end-to-end score."""
+    """How far the labels of each annotator can be trusted: correlations of its primary measure with the end-to-end score."""
     rows = []
     for name in findings.annotators:
         cell = findings.agreement(name)
@@ -152,7 +152,7 @@ def agreement(findings: Findings) -> Grid:
             rows.append(
                 [
                     name,
-                    findings.best_measures.get(name, _NOTHING),
+                    findings.primary_measures.get(name, _NOTHING),
                     "undefined",
                     "undefined",
                     _NOTHING,
@@ -173,7 +173,7 @@ def agreement(findings: Findings) -> Grid:
             ]
         )
     caption = (
-        f"Correlation, over the queries of {findings.best_run}, of each annotator's best measure with the end-to-end "
+        f"Correlation, over the queries of {findings.best_run}, of each annotator's primary measure with the end-to-end "
         f"score; {findings.confidence:.0%} intervals. 1: the measure orders the queries as the reader does; 0: it says "
         "nothing of the reader. \N{LEFT DOUBLE QUOTATION MARK}Of possible\N{RIGHT DOUBLE QUOTATION MARK}: the share of "
         "the highest tau that these scores, with their ties, allow."

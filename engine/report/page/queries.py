@@ -80,7 +80,7 @@ class Row:
     Attributes:
         query_id, text: the query; an empty text where the page has none.
         scores, measures: by run, in the order of ``Findings.runs``: the end-to-end score, and the first
-            annotator's best measure; None where there is none.
+            annotator's primary measure; None where there is none.
         useful, holding: listed passages from which the reader answers, and those that contain the answer;
             None where nobody looked.
         kinds: the keys of the filters that let it through.
@@ -178,7 +178,7 @@ def parts(findings: Findings) -> Iterator[Part]:
 
 def _most_disagreeing(findings: Findings) -> tuple[pl.Series, int]:
     """The queries that the table has room for, by id, and how many others there are; not made row by row."""
-    annotator, measure = next(iter(findings.leading_measures.items()), ("", ""))
+    annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
     scores = findings.scores(annotator, measure).rename({VALUE: "measure"})
     both = scores.join(
         findings.downstream.select(RUN, QUERY_ID, VALUE),
@@ -215,7 +215,7 @@ class _Scores:
 
     def __init__(self, findings: Findings, query_ids: pl.Series) -> None:
         self._runs = findings.runs
-        annotator, measure = next(iter(findings.leading_measures.items()), ("", ""))
+        annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
         self._end_to_end = _by_run_and_query(findings.downstream, query_ids)
         self._measures = _by_run_and_query(findings.scores(annotator, measure), query_ids)
         self.known = {query_id for _, query_id in (*self._end_to_end, *self._measures)}
@@ -353,7 +353,7 @@ def as_json(rows: Sequence[Row], findings: Findings, left_out: int = 0) -> dict[
         left_out: queries of which no row was made.
     """
     ordered = sorted(rows, key=lambda row: -row.disagreement)
-    annotator, measure = next(iter(findings.leading_measures.items()), ("", ""))
+    annotator, measure = next(iter(findings.primary_measures.items()), ("", ""))
     usable = filters(findings)
     keys = [one.key for one in usable]
     kept = ordered[:MOST_QUERIES]

@@ -85,8 +85,8 @@ def of_annotators(findings: Findings) -> list[Pair]:
 
 
 def binned(findings: Findings, annotator: str) -> list[Bin]:
-    """The best run's queries in groups by the annotator's best measure, equal values in one group."""
-    scores = findings.scores(annotator, findings.best_measures[annotator])
+    """The best run's queries in groups by the annotator's primary measure, equal values in one group."""
+    scores = findings.scores(annotator, findings.primary_measures[annotator])
     scores = scores.filter(pl.col(RUN) == findings.best_run).rename({VALUE: "measure"})
     whole = findings.downstream.filter(pl.col(RUN) == findings.best_run)
     paired = scores.drop(RUN).join(whole.select(QUERY_ID, VALUE), on=QUERY_ID).sort("measure")

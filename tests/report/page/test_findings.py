@@ -42,7 +42,8 @@ def test_the_best_run_comes_first(folder):
     findings = read_findings(folder, None)
     assert findings.runs == ["good", "poor <&>"]
     assert findings.best_run == "good"
-    assert list(findings.leading_measures) == ["erag", "containment"]
+    assert findings.primary_measures == findings.summary["primary_measures"]
+    assert list(findings.primary_measures) == ["erag", "containment"]
 
 
 @pytest.mark.parametrize(
