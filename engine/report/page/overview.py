@@ -49,7 +49,7 @@ def _of_one_run(findings: Findings) -> tuple[str, list[str]]:
         cell = findings.agreement(name)
         if cell is not None:
             reasons.append(
-                f"{name} {cell[tables.MEASURE]} agrees with the end-to-end score: Kendall's tau {_of(cell, TAU)}"
+                f"Kendall's tau of {name} {cell[tables.MEASURE]} with the end-to-end score is {_of(cell, TAU)}"
             )
     return headline, reasons
 
