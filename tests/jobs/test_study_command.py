@@ -33,7 +33,7 @@ def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):
     assert runs[0] != runs[1]  # at another cutoff
     assert beside["configuration"]["k"] == 1
     assert beside["configuration"]["measures"] == [
-        "P@1", "nDCG@1", "AP@1", "RR@1", "R@1", "Success@1", "UDCG@1"
+        "nDCG@1", "P@1", "AP@1", "RR@1", "R@1", "Success@1", "UDCG@1"
     ]  # fmt: skip
     found = pl.read_parquet(out / "conditions.parquet")
     assert dict(found.schema) == tables.CONDITIONS
