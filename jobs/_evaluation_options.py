@@ -79,6 +79,7 @@ def parameters() -> list[inspect.Parameter]:
         *_measures(),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
         option("out", str, RUNNING, "Directory for the results, or an address like s3://…."),
+        option("overwrite", bool, RUNNING, "Replace another evaluation in `out`.", False),
         option("full", bool, RUNNING, "Print all tables and notes.", False),
         option(
             "store",

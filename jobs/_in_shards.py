@@ -8,12 +8,16 @@ from typing import Any
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
+from engine.evaluation.sharded.partition import shards_sha256
 from engine.evaluation.sharded.start import partition_beside_ray
 from engine.evaluation.sharded.stream import check_readers, evaluate_shards
-from engine.report.audit import Origin
+from engine.evaluation.study import Sweep, vary
+from engine.report.audit import Origin, input_files
+from engine.report.identity import refuse_another
 from engine.report.summary import SHARDS
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
+from jobs._command import command_line
 from jobs._progress import event, shown_progress
 from jobs._results import print_results, write_results
 
@@ -23,21 +27,26 @@ _INPUTS = "inputs"
 def evaluate_in_shards(
     files: InputFiles,
     settings: Settings,
-    origin: Origin,
     named: dict[str, Any],
     *,
     out: Location,
     store: Location,
     pairs: int,
     full: bool = False,
+    overwrite: bool = False,
 ) -> Evaluation:
     """Cut the inputs into shards, evaluate them, write every table and the summary, and print it.
 
     Args:
-        origin: the command and its files, for the summary; ``named``: where the inputs came from.
+        named: where the inputs came from, for the summary.
         pairs: listed passages of a shard.
         full: whether to print all tables.
+        overwrite: whether to replace another evaluation under ``out``.
+
+    Raises:
+        InputError: another evaluation is there.
     """
+    origin = Origin(command_line(), input_files(named))
     folder = folder_at(out) / SHARDS
     with shown_progress("cutting into shards", "rows") as on_rows:
 
@@ -54,6 +63,9 @@ def evaluate_in_shards(
             on_progress=on_cut,
             check=partial(check_readers, settings, event),
         )
+    if not overwrite:
+        digests = {"shards": shards_sha256(made)}
+        refuse_another(out, vary(settings, Sweep()), digests, runs=len(made.runs))
     with shown_progress() as on_progress:
         result = evaluate_shards(
             made,

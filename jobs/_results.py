@@ -11,7 +11,7 @@ from rich.table import Table
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.study import Study
-from engine.report import answer, printed, results
+from engine.report import answer, header, printed, results
 from engine.report import study as study_report
 from engine.report.audit import Origin
 from engine.report.page.render import where_to_look
@@ -53,7 +53,11 @@ def print_results(
         say_json(content)
         return
     console = standard_output()
-    parts = _all_parts(result, out, study) if full else answer.shown(result, out, study)
+    head = header.lines(content)
+    if full:
+        parts = [*head, "", *_all_parts(result, out, study)]
+    else:
+        parts = answer.shown(result, out, study, head)
     known = _fields()
     for part in parts:
         if isinstance(part, str):

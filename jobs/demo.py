@@ -21,6 +21,7 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import Augmentation
 from engine.reading.reads import Executor
+from engine.report.identity import refuse_another
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, require_for_demo, wikipedia_dump
@@ -88,6 +89,7 @@ def demo(
     out: Path = Path("demo-out"),
     actors: int | None = None,
     full: bool = False,
+    overwrite: bool = False,
     config: ConfigFile = None,
 ) -> None:
     """Evaluate BM25 on 106 Wikipedia articles with a small language model; nothing is downloaded.
@@ -113,6 +115,8 @@ def demo(
         Processes that host the reader; 0 reads in this one.
     full
         Print all tables and notes.
+    overwrite
+        Replace another evaluation in `out`.
     """
     start = time.perf_counter()
     require_for_demo()
@@ -124,7 +128,11 @@ def demo(
     keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
     some = task == "short-answer" and not all
     with sole_writer(out):
-        _retrieve_and_evaluate(questions(task), settings, out, start=start, some=some, full=full)
+        if not overwrite:
+            refuse_another(out, vary(settings, Sweep()))
+        _retrieve_and_evaluate(
+            questions(task), settings, out, start=start, some=some, full=full, overwrite=overwrite
+        )
     say(f"{time.perf_counter() - start:.0f} s in all")
 
 
@@ -147,7 +155,14 @@ def settings_for(task: QuestionSet, augmentation: Augmentation) -> Settings:
 
 
 def _retrieve_and_evaluate(
-    queries_path: Path, settings: Settings, out: Path, *, start: float, some: bool, full: bool
+    queries_path: Path,
+    settings: Settings,
+    out: Path,
+    *,
+    start: float,
+    some: bool,
+    full: bool,
+    overwrite: bool,
 ) -> None:
     """The demo's own work, which began at ``start``; with ``some`` of its questions only."""
     store = out / "store"
@@ -183,7 +198,9 @@ def _retrieve_and_evaluate(
         files = replace(files, queries=chosen_path)
     inputs = read_inputs(files, k=K)
     conditions = vary(settings, Sweep())
-    evaluate_and_report(inputs, conditions, name_files(files), out=out, store=store, full=full)
+    evaluate_and_report(
+        inputs, conditions, name_files(files), out=out, store=store, full=full, overwrite=overwrite
+    )
 
 
 def _outputs(out: Path, settings: Settings) -> Outputs:

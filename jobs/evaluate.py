@@ -7,14 +7,22 @@ from typing import Any
 
 from engine.evaluation import evaluate as evaluating
 from engine.evaluation.assess import Evaluation
+from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.forecast import PlanSettings
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, input_tables, read_inputs
+from engine.evaluation.inputs import (
+    EvaluationInputs,
+    InputFiles,
+    cut_inputs,
+    input_tables,
+    read_inputs,
+)
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.size import choose
 from engine.evaluation.study import Condition, study, vary
 from engine.machine.model_files import cache_directory
 from engine.masking import masked
 from engine.report.audit import Origin, input_files
+from engine.report.identity import refuse_another
 from engine.sources.io.folders import folder_at, require_folder
 from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
@@ -68,22 +76,25 @@ def evaluate_command() -> Callable[..., None]:
             require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
-        named, full = name_files(files), options["full"]
+        named, full, overwrite = name_files(files), options["full"], options["overwrite"]
         size = choose(files, conditions.values())
         with sole_writer(out):
+            if not overwrite:  # before inputs are read, which may take minutes
+                refuse_another(out, conditions)
             if size.pairs:
                 keeps(_KEPT.format(folder_at(store).shown()))
-                origin = Origin(command_line(), input_files(named))
                 evaluate_in_shards(
-                    files, settings, origin, named,
-                    out=out, store=store, pairs=size.pairs, full=full,
+                    files, settings, named,
+                    out=out, store=store, pairs=size.pairs, full=full, overwrite=overwrite,
                 )  # fmt: skip
                 return
             if size.reason:
                 reason = with_options(size.reason)
                 event(f"held as a whole in this process's memory, because of {reason}")
             inputs = read_inputs(files, k=max(condition.k for condition in conditions))
-            evaluate_and_report(inputs, conditions, named, out=out, store=store, full=full)
+            evaluate_and_report(
+                inputs, conditions, named, out=out, store=store, full=full, overwrite=overwrite
+            )
 
     return spoken(with_signature(evaluate, parameters()), as_json=True)
 
@@ -99,6 +110,7 @@ def evaluate_and_report(
     out: Location,
     store: Location,
     full: bool = False,
+    overwrite: bool = False,
 ) -> Evaluation:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
 
@@ -106,8 +118,16 @@ def evaluate_and_report(
         conditions: as ``study.vary`` gives them; several make a study.
         files: where the inputs came from, for the summary.
         full: whether to print all tables.
+        overwrite: whether to replace another evaluation under ``out``.
+
+    Raises:
+        InputError: another evaluation is there; otherwise as ``evaluate``.
     """
     done = None
+    if not overwrite:
+        of_main = cut_inputs(inputs, next(iter(conditions)).k)
+        digests, runs = inputs_sha256(of_main), len(of_main.run_names)
+        refuse_another(out, conditions, digests, runs=runs)
     keeps(_KEPT.format(folder_at(store).shown()))
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(files))

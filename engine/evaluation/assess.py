@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -38,8 +39,11 @@ from engine.tables import (
 )
 from engine.wording import agreeing, counted
 
-# The code of the note that an annotator is compared by another measure than the rest.
+# Codes of notes: that an annotator is compared by another measure than the rest, and that most lists are
+# shorter than the cutoff.
 PRIMARY_UNDEFINED = "primary_measure_undefined"
+SHORT_LISTS = "short_lists"
+_MOST_SHORT = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +215,7 @@ def _notes(
     yield from _real_valued(judged)
     yield _cut_runs(judged.cut_runs, settings)
     yield from tie_notes(judged.query_scores, judged.reordered, digits=3)
+    yield _short_lists(judged, runs, settings)
     for annotator in settings.labels.listed():
         scores = judged.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)
         yield _other_measure(annotator, scores, judged, settings)
@@ -302,6 +307,29 @@ def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:
         names,
         printed=any(measure.cutoff is None for measure in settings.measures()),
     )
+
+
+def _short_lists(judged: Judged, runs: Sequence[str], settings: Settings) -> Note:
+    """The runs that list fewer passages than the cutoff for most queries."""
+    k, total = settings.ranking.k, judged.queries
+    by_run: dict[str, Counter[int]] = defaultdict(Counter)
+    for run, length, lists in judged.lengths:
+        by_run[run][length] += lists
+    short = {}
+    for run in runs:
+        lengths = by_run[run]
+        lengths[0] += total - lengths.total()
+        if 2 * (fewer := total - lengths[k]) > total:
+            median = next(
+                most
+                for most in sorted(lengths)
+                if 2 * sum(lists for length, lists in lengths.items() if length <= most) >= total
+            )
+            short[run] = f"{run} for {fewer} of {total} queries (median {median})"
+    told = list(short.values())[:_MOST_SHORT]
+    told += [f"and {counted(rest, 'more run[|s]')}"] if (rest := len(short) - len(told)) else []
+    text = f"lists of fewer than `k` {counted(k, 'passage[|s]')}: {', '.join(told)}"
+    return Note(SHORT_LISTS, len(short), text, tuple(short))
 
 
 def damaged_files(costs: Iterable[ReadingCosts]) -> Note:

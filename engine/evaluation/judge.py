@@ -37,6 +37,7 @@ from engine.tables import (
     TRUNCATED,
     VALUE,
     K,
+    N,
 )
 
 
@@ -55,6 +56,7 @@ class Judged:
         truncated: reads whose input was cut.
         left_out: queries that failed reads leave out of some figure.
         cut_runs: runs that list more passages than the cutoff keeps.
+        lengths: a run, a length and how many of its lists within the cutoff have it; not of empty lists.
         notes: on inputs and labels.
     """
 
@@ -74,6 +76,7 @@ class Judged:
     truncated: int = 0
     left_out: int = 0
     cut_runs: tuple[str, ...] = ()
+    lengths: tuple[tuple[str, int, int], ...] = ()
     notes: tuple[Note, ...] = ()
 
     @property
@@ -120,6 +123,7 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
         truncated=sum(int(reading.reads[TRUNCATED].sum()) for reading in readings.values()),
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
+        lengths=_lengths(inputs.runs),
         notes=tuple(_notes(prepared, labelled)),
     )
 
@@ -191,6 +195,7 @@ def merge(
         truncated=sum(part.truncated for part in parts),
         left_out=sum(part.left_out for part in parts),
         cut_runs=having("cut_runs", runs),
+        lengths=tuple(row for part in parts for row in part.lengths),
         notes=merge_notes((part.notes for part in parts), passages),
     )
 
@@ -229,6 +234,11 @@ def _label(
             made = annotator.label(replace(material, reads=reads))
             labelled[annotator.name] = checked(annotator, made)
     return labelled, left_out
+
+
+def _lengths(runs: pl.DataFrame) -> tuple[tuple[str, int, int], ...]:
+    lists = runs.group_by(RUN, QUERY_ID).agg(pl.len().alias(N))
+    return tuple(lists.group_by(RUN, N).len("lists").sort(RUN, N).iter_rows())
 
 
 def _no_reads() -> pl.DataFrame:

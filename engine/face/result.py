@@ -15,7 +15,10 @@ import polars as pl
 
 from engine.errors import InputError
 from engine.evaluation.assess import Evaluation
+from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.study import Sweep, vary
 from engine.report import results, summary
+from engine.report.identity import refuse_another
 from engine.report.page import exports, overview
 from engine.report.page.content import Grid
 from engine.report.page.findings import Findings, Interval, read_findings
@@ -25,7 +28,7 @@ from engine.sources.io.files import write_text
 from engine.sources.io.outputs import sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
-from engine.wording import counted, quoted
+from engine.wording import quoted
 
 _IN_MEMORY = ("labels", "query_scores", "downstream", "traces", "reads")
 _STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
@@ -168,21 +171,28 @@ class Result:
             found.setdefault(query_id, {})[doc_id] = int(label) if whole else label
         return found
 
-    def save(self, directory: str | Path) -> None:
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Write tables, ``summary.json`` and the page into a folder, as ``erag evaluate --out`` does.
 
+        Args:
+            directory: a folder; the same evaluation's earlier results there are replaced.
+            overwrite: whether another evaluation's are replaced, too.
+
         Raises:
-            InputError: the result was loaded, and is in a folder already.
+            InputError: the result was loaded, and is in a folder already; or the folder holds another
+                evaluation.
             WriteError: the folder cannot be written.
         """
         if self.evaluation is None:
             raise InputError(
                 self.findings.folder, None, "is where this result is", "copy that folder instead"
             )
+        inputs, settings = self.evaluation.inputs, self.evaluation.settings
         with sole_writer(directory):
-            results.write_results(
-                self.evaluation, self.evaluation.inputs, dict(self.files or {}), directory
-            )
+            if not overwrite:
+                digests, runs = inputs_sha256(inputs), len(inputs.run_names)
+                refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
+            results.write_results(self.evaluation, inputs, dict(self.files or {}), directory)
 
     def report(self, path: str | Path) -> Path:
         """Write a report for people.
@@ -211,7 +221,7 @@ class Result:
 
     def _markdown(self) -> str:
         answer = overview.answer(self.findings)
-        parts = [f"# {answer.headline}", *answer.reasons]
+        parts = [f"# {answer.headline}", *map(exports.escaped, answer.about), *answer.reasons]
         parts += [exports.markdown(grid).strip() for grid in self._grids()]
         notes = overview.notes(self.findings)
         parts += ["\n".join(f"- {exports.escaped(note)}" for note in notes)] if notes else []
@@ -224,7 +234,7 @@ class Result:
         return grids
 
     def __repr__(self) -> str:
-        parts = [f"Result of {self._what()}", "", self.verdict]
+        parts = [*overview.answer(self.findings).about, "", self.verdict]
         for grid in self._grids():
             parts += ["", *_lines(grid)]
         if notes := overview.notes(self.findings):
@@ -233,16 +243,12 @@ class Result:
 
     def _repr_html_(self) -> str:
         answer = overview.answer(self.findings)
-        parts = [f"<h4>{html.escape(answer.headline)}</h4>"]
+        parts = [f"<p>{html.escape(line)}</p>" for line in answer.about]
+        parts += [f"<h4>{html.escape(answer.headline)}</h4>"]
         parts += [f"<p>{html.escape(reason)}</p>" for reason in answer.reasons]
         parts += [_table(grid) for grid in self._grids()]
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in overview.notes(self.findings))
         return "".join(parts) + (f"<ul>{notes}</ul>" if notes else "")
-
-    def _what(self) -> str:
-        counts, settings = self.summary["counts"], self.findings.configuration
-        runs = counted(len(self.findings.runs), "run[|s]")
-        return f"{counted(counts['queries'], '[query|queries]')} and {runs}, k = {settings['k']}"
 
 
 def _lines(grid: Grid) -> list[str]:

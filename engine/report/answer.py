@@ -13,9 +13,8 @@ import polars as pl
 from rich.table import Table
 
 from engine import tables
-from engine.evaluation.assess import PRIMARY_UNDEFINED, Evaluation
+from engine.evaluation.assess import PRIMARY_UNDEFINED, SHORT_LISTS, Evaluation
 from engine.evaluation.study import Study
-from engine.notes import Note
 from engine.reading.costs import ReadingCosts, merge_kinds
 from engine.report import costs, layout, printed, verdict
 from engine.report.page.render import where_to_look
@@ -28,31 +27,41 @@ _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Measures beside the end-to-end score: the first annotator's and a rival's; without that score, more.
 _MEASURES, _MEASURES_ALONE = 2, 4
+# Notes that stand in the answer as they are; of others their codes.
+_IN_FULL = (PRIMARY_UNDEFINED, SHORT_LISTS)
 
 
-def shown(evaluation: Evaluation, out: str | Path, study: Study | None = None) -> list[Table | str]:
+def shown(
+    evaluation: Evaluation,
+    out: str | Path,
+    study: Study | None = None,
+    header: Sequence[str] = (),
+) -> list[Table | str]:
     """What to print, in order: tables and lines, together at most ``MOST_LINES`` lines.
 
     Args:
         out: where the results are, without credentials.
         study: of which ``evaluation`` is the first.
+        header: what was measured (``header.lines``), which comes first.
     """
     end_to_end = not evaluation.downstream.is_empty()
     below: list[Table | str] = []
     if end_to_end:
         agreement, methods = _agreement(evaluation)
         below += ["", agreement, *methods, *_undefined(evaluation)]
-    below += [note.text for note in evaluation.notes if _is_on_measure(note)]
     below += ["", *_of_study(study), *_costs(evaluation, study), *printed.asked_for(evaluation)]
     below += _notes(evaluation, study)
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
-    above = verdict.sentences(evaluation)
     if not _runs(evaluation):
-        return ["no query has a score: failed reads leave all of them out", *below]
+        return [*header, "no query has a score: failed reads leave all of them out", *below]
     if end_to_end and len(_runs(evaluation)) == 1:
-        return [printed.sizes(evaluation), *printed.end_to_end(evaluation), *below]
+        return [*header, *printed.end_to_end(evaluation), *below]
+    above = [*header, *verdict.sentences(evaluation)]
     # A head, and a line for the runs that are left out.
     room = MOST_LINES - len(above) - sum(map(_height, below)) - 3
+    if room < _FEWEST_RUNS:
+        room += below.count("")
+        below = [part for part in below if part != ""]
     rows = max(_FEWEST_RUNS, min(_MOST_RUNS, room))
     return [*above, *([""] if above else []), _leaderboard(evaluation, rows), *below]
 
@@ -227,19 +236,14 @@ def _together(of_several: Sequence[ReadingCosts]) -> ReadingCosts:
 
 
 def _notes(evaluation: Evaluation, study: Study | None) -> list[str]:
-    """All other notes in a line: how many there are, and what they are about."""
+    """Notes on what a reader of the answer must know, in full; then in a line what all others are about."""
     noted = [note for note in (*evaluation.notes, *(study.notes if study else ())) if note.is_shown]
-    about = list(
-        dict.fromkeys(note.code.replace("_", " ") for note in noted if not _is_on_measure(note))
-    )
+    in_full = [f"note: {note.text}" for note in noted if note.code in _IN_FULL]
+    codes = [note.code for note in noted if note.code not in _IN_FULL]
+    about = list(dict.fromkeys(code.replace("_", " ") for code in codes))
     if others := len(printed.remarks(evaluation)):
         about.append(counted(others, "remark[|s] on cells"))
-    return [f"notes: {', '.join(about)}"] if about else []
-
-
-def _is_on_measure(note: Note) -> bool:
-    """Whether a note says that a column has another measure than the rest: that is shown in full."""
-    return note.code == PRIMARY_UNDEFINED and note.is_shown
+    return [*in_full, *([f"notes: {', '.join(about)}"] if about else [])]
 
 
 def _value(mean: float | None) -> str:

@@ -219,7 +219,6 @@ def _systems(evaluation: Evaluation) -> Table:
 def lines(evaluation: Evaluation) -> list[str]:
     """The lines below the tables: scores, reads, everything that deserves a warning, the verdict."""
     return [
-        sizes(evaluation),
         *end_to_end(evaluation),
         *_readers(evaluation),
         *asked_for(evaluation),
@@ -227,13 +226,6 @@ def lines(evaluation: Evaluation) -> list[str]:
         *(f"note: {remark}" for remark in remarks(evaluation)),
         *(f"verdict: {sentence}" for sentence in verdict.sentences(evaluation)),
     ]
-
-
-def sizes(evaluation: Evaluation) -> str:
-    """What was evaluated, and what counted as judged."""
-    queries = counted(evaluation.queries, "[query|queries]")
-    passages = counted(evaluation.passages, "passage[|s]")
-    return f"{queries}, {passages}; judged: {evaluation.relevant}"
 
 
 def remarks(evaluation: Evaluation) -> list[str]:

@@ -14,10 +14,12 @@ from engine import __version__
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.read import Reading
+from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
 from engine.masking import masked
 from engine.notes import Note
+from engine.ranking.scores import Relevant
 from engine.reading.api.spec import ApiSpec
 from engine.reading.costs import ReadingCosts
 from engine.report import audit, certificate, verdict
@@ -65,7 +67,7 @@ def summarize(
     used = versions(_PACKAGES)
     return jsonable(
         {
-            "configuration": _configuration(evaluation, files),
+            "configuration": configuration(settings, evaluation.relevant, files),
             **_roles(evaluation),
             "counts": _counts(evaluation),
             "notes": _notes_by_code(evaluation.notes),
@@ -102,15 +104,15 @@ def summarize(
     )
 
 
-def _configuration(evaluation: Evaluation, files: dict[str, Any]) -> dict[str, Any]:
-    settings = evaluation.settings
+def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any]) -> dict[str, Any]:
+    """What was evaluated and how: files, and settings with what their defaults stood for."""
     names = settings.labels.names()
     return {
         **files,
         **settings.flat(),
         "base_url": settings.api.base_url and masked(settings.api.base_url),
         "measures": [str(measure) for measure in settings.measures()],
-        "relevant": evaluation.relevant,
+        "relevant": relevant,
         "annotators": [name for name in names if name in ANNOTATORS],
         "own_annotators": [name for name in names if name not in ANNOTATORS],
         "end_to_end_k": settings.reader.end_to_end_k or settings.ranking.k,

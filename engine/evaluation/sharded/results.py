@@ -42,6 +42,7 @@ _SMALL = (
     "truncated",
     "left_out",
     "cut_runs",
+    "lengths",
 )
 
 
@@ -124,6 +125,7 @@ def finished(work: Work, shard: int) -> Finished:
         truncated=content["truncated"],
         left_out=content["left_out"],
         cut_runs=tuple(content["cut_runs"]),
+        lengths=tuple((run, length, lists) for run, length, lists in content["lengths"]),
         notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]),
     )
     reads = {role: (wanted, failed) for role, (wanted, failed) in content["reads"].items()}

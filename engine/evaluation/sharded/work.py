@@ -24,7 +24,7 @@ from engine.reading.api.settings import ApiSettings
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, QUERY_ID
 
-# Changed when equal inputs and settings would give other tables.
+# Changed when equal inputs and settings would give other tables, or manifests.
 _VERSION = 3
 # Settings that change neither labels nor scores.
 WITHOUT_EFFECT = (

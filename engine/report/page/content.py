@@ -32,11 +32,13 @@ class Answer:
         headline: the answer itself, or that the data do not say.
         reasons: what that rests on, a sentence each.
         facts: a name and a text each: what was measured, on what, at what cost.
+        about: what was measured, a line each; it stands above the headline.
     """
 
     headline: str
     reasons: Sequence[str]
     facts: Sequence[tuple[str, str]]
+    about: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from engine import tables
+from engine.report import header
 from engine.report.page.content import Answer, Grid, sentence
 from engine.report.page.findings import Findings, Interval
 from engine.tables import RHO, TAU, TAU_REACHED, high_of, low_of
@@ -29,7 +30,8 @@ def answer(findings: Findings) -> Answer:
         reasons = [*([by] if by else []), *reasons]
     else:
         headline, reasons = _of_one_run(findings)
-    return Answer(sentence(headline), [sentence(reason) for reason in reasons], _facts(findings))
+    reasons = [sentence(reason) for reason in reasons]
+    return Answer(sentence(headline), reasons, _facts(findings), header.lines(summary))
 
 
 def _of_one_run(findings: Findings) -> tuple[str, list[str]]:
@@ -55,33 +57,12 @@ def _of_one_run(findings: Findings) -> tuple[str, list[str]]:
 
 
 def _facts(findings: Findings) -> list[tuple[str, str]]:
-    summary, settings = findings.summary, findings.configuration
-    reader = summary.get("reader")
-    counts = summary["counts"]
-    passages = counts.get("passages")
-    evaluated = f"{counts['queries']:,} queries"
-    if passages:
-        evaluated += f", {passages:,} passages listed"
-    facts = [("evaluated", f"{evaluated}; lists cut at {settings['k']}")]
-    if reader:
-        facts.append(("reader", f"{reader['name']} ({_kind(reader)}, prompt {reader['prompt']!r})"))
-        facts.append(("metric", findings.metric))
-    facts.append(("cost", _cost(findings)))
-    date = (summary.get("audit") or {}).get("date")
+    facts = [("cost", _cost(findings))]
+    date = (findings.summary.get("audit") or {}).get("date")
     if date:
         # To the minute: 2026-11-23 08:34, in UTC.
         facts.append(("date", f"{date[:16].replace('T', ' ')} UTC"))
     return facts
-
-
-def _kind(reader: Mapping[str, Any]) -> str:
-    """What a reader is, in a few words: its precision, where it has weights."""
-    if reader["dtype"]:
-        return str(reader["dtype"])
-    if reader.get("api"):
-        return "behind an API, not reproducible"
-    version = reader.get("version")
-    return f"a function, version {version}" if version else "a function without a version"
 
 
 def _cost(findings: Findings) -> str:

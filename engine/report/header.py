@@ -1,0 +1,145 @@
+"""What was measured, in two lines: the first lines of every printed answer and of every page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from engine.evaluation.inputs import input_tables
+from engine.labels.annotator import READER
+from engine.reading.models.weights import BUNDLED, BUNDLED_FID
+from engine.tables import RUN
+from engine.wording import counted
+
+# The bundled readers, by their full names.
+_BUNDLED = {
+    BUNDLED: "SmolLM2-135M-Instruct",
+    BUNDLED_FID: "a Fusion-in-Decoder T5 of 5 million parameters",
+}
+_MOST_NAMES = 5
+_LONGEST = 60
+_BETWEEN = " \N{MIDDLE DOT} "
+
+
+def lines(summary: Mapping[str, Any]) -> list[str]:
+    """The reader, the metric, k and the data of an evaluation; before them, that a bundled reader is none to go by.
+
+    Args:
+        summary: the content of ``summary.json``.
+    """
+    return [
+        *_demonstration(summary),
+        _BETWEEN.join(_how(summary)),
+        _BETWEEN.join(_data(summary)),
+    ]
+
+
+def names_of_runs(summary: Mapping[str, Any]) -> str:
+    """The names of the runs that have a score of any kind; of many the first."""
+    return _some(_runs(summary))
+
+
+def _demonstration(summary: Mapping[str, Any]) -> Iterator[str]:
+    """That figures of a bundled reader are no basis for decisions; not where the demo shows them."""
+    reader = summary[READER.key]
+    words = shlex.split((summary.get("audit") or {}).get("command") or "")
+    is_demo = words[:2] == ["erag", "demo"] or words[:3] == ["python", "-m", "jobs.demo"]
+    if reader is None or reader.get("executor") or is_demo:
+        return
+    for name in filter(_BUNDLED.get, _readers(summary)):
+        yield (
+            f"Demonstration only: the {name} reader ({_BUNDLED[name]}) is no basis for decisions about "
+            "another system; evaluate with the LLM of your system"
+        )
+
+
+def _readers(summary: Mapping[str, Any]) -> list[str]:
+    """The names of the readers, the main one first; several in a study."""
+    conditions = (summary.get("study") or {"conditions": []})["conditions"]
+    names = [one["reader"] for one in conditions]
+    return list(dict.fromkeys([summary[READER.key]["name"], *names]))
+
+
+def _how(summary: Mapping[str, Any]) -> Iterator[str]:
+    settings, reader = summary["configuration"], summary[READER.key]
+    if reader is None:
+        yield "Reader: none, labels only"
+    else:
+        others = [_known(name) for name in _readers(summary)[1:]]
+        yield f"Reader{'s' if others else ''}: {_some([_described(reader), *others])}"
+    for role, other in summary.items():
+        is_reader = isinstance(other, dict) and "fingerprint" in other
+        # The reader that may decline is the reader, asked otherwise.
+        if is_reader and (reader is None or other["name"] != reader["name"]):
+            yield f"{role.replace('_', ' ')}: {_described(other)}"
+    if reader is not None:
+        yield f"prompt {_cut(_file(reader['prompt']))}"
+        yield f"metric {_cut(settings['metric'])}"
+    conditions = (summary.get("study") or {"conditions": [settings]})["conditions"]
+    cutoffs = ", ".join(map(str, sorted({one["k"] for one in conditions})))
+    whole = settings["end_to_end_k"]
+    yield f"k = {cutoffs}" + (
+        f" (end to end {whole})" if summary["end_to_end"] and whole != settings["k"] else ""
+    )
+
+
+def _described(reader: Mapping[str, Any]) -> str:
+    """A reader's name, and what it is: its precision, its server, or its version."""
+    name = _known(reader["name"])
+    if executor := reader.get("executor"):
+        return f"{_cut(executor)} (in place of {name})"
+    if api := reader.get("api"):
+        return f"{_cut(api['model'])} at {api['host']}"
+    if "version" in reader:
+        version = reader["version"]
+        return f"{name} (a function, {f'version {_cut(version)}' if version else 'no version'})"
+    return f"{name} ({'bundled, ' if reader['name'] in _BUNDLED else ''}{reader['dtype']})"
+
+
+def _known(name: str) -> str:
+    """A reader's name: of a model's folder the last two parts, of a file the last."""
+    parts = PurePath(name).parts
+    short = parts[-1:] if name.endswith(".gguf") else parts[-2:]
+    return _BUNDLED.get(name) or _cut("/".join(part for part in short if part != "/"))
+
+
+def _data(summary: Mapping[str, Any]) -> Iterator[str]:
+    settings, counts = summary["configuration"], summary["counts"]
+    passages = counts.get("passages")
+    yield f"Data: {_of_file(counted(counts['queries'], '[query|queries]'), settings.get('queries'))}"
+    if passages is not None:
+        yield _of_file(counted(passages, "passage[|s]"), settings.get("corpus"))
+    names = _runs(summary)
+    files = [_file(path) for path in settings.get("runs") or ()]
+    # Files that are called as their runs say nothing more.
+    more = [file for file in files if file.partition(".")[0] not in names]
+    text = f"run{'' if len(names) == 1 else 's'} {names_of_runs(summary)}"
+    yield text + (f" ({_some(more)})" if more else "")
+    for name in (*input_tables(), "edits", "answers"):
+        if settings.get(name):
+            yield f"{name} {_cut(_file(settings[name]))}"
+    yield f"judged: {settings['relevant']}"
+
+
+def _runs(summary: Mapping[str, Any]) -> list[str]:
+    return sorted({row[RUN] for row in (*summary["means"], *summary["end_to_end"])})
+
+
+def _of_file(text: str, path: str | None) -> str:
+    return f"{text} ({_cut(_file(path))})" if path else text
+
+
+def _file(path: str) -> str:
+    """The last part of a path or address."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - _MOST_NAMES
+    return ", ".join(map(_cut, names[:_MOST_NAMES])) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
