@@ -192,7 +192,7 @@ def test_it_runs_from_its_option_to_the_printed_tables(register, arguments, tmp_
         out / "exported/qrels/popular.txt"
     ).is_file()
     # a later evaluation without it takes its table away
-    assert run([*arguments, "--annotators", "containment", "--no-end-to-end"]) == 0
+    assert run([*arguments, "--annotators", "containment", "--no-end-to-end", "--overwrite"]) == 0
     assert not (out / "click_totals.parquet").exists()
 
 

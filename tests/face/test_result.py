@@ -26,7 +26,10 @@ def saved(result, tmp_path_factory):
 
 def test_what_is_printed_begins_with_the_verdict_and_has_the_runs(result):
     text = repr(result)
-    assert text.startswith("Result of 12 queries and 2 runs, k = 2\n\nChoose good.\n")
+    assert text.startswith(
+        "Reader: Counting (a function, no version) · prompt chat · metric em · k = 2\n"
+        "Data: 12 queries · 24 passages · runs good, poor · judged: pool\n\nChoose good.\n"
+    )
     assert result.verdict.splitlines()[0] == "Choose good."
     assert "End to end (em, 12 queries" in result.verdict
     lines = text.splitlines()
@@ -124,6 +127,22 @@ def test_a_folder_of_the_command_is_loaded(tmp_path, files):
         assert "mine was scored by labels alone" in loaded.verdict
 
 
+def test_another_result_is_not_replaced_unless_that_is_wanted(result, tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)
+    out = tmp_path / "out"
+    result.save(out)
+    result.save(out)
+    fewer = {q: of for q, of in QUERIES.items() if q != "q0"}
+    other = engine.evaluate(
+        fewer, PASSAGES, RUNS, annotators="containment", end_to_end=False, store=tmp_path, **OPTIONS
+    )
+    with pytest.raises(InputError, match=r"`end_to_end` True there, False here; .*`overwrite`"):
+        other.save(out)
+    assert Result.load(out).summary["counts"]["queries"] == 12
+    other.save(out, overwrite=True)
+    assert Result.load(out).summary["counts"]["queries"] == 11
+
+
 def test_what_is_no_result_is_refused(tmp_path, result):
     with pytest.raises(InputError, match="summary.json: cannot be read"):
         Result.load(tmp_path)
@@ -136,7 +155,8 @@ def test_what_is_no_result_is_refused(tmp_path, result):
 def test_a_report_in_markdown_has_the_verdict_and_the_tables(result, tmp_path):
     path = result.report(tmp_path / "report.md")
     text = path.read_text()
-    assert text.startswith("# Choose good.\n\nEnd to end (em, 12 queries")
+    assert text.startswith("# Choose good.\n\nReader: Counting (a function")
+    assert "\n\nEnd to end (em, 12 queries" in text
     assert re.search(r"^\| good \| 0\.750 \[", text, re.M)
     assert re.search(r"^\| erag \| P@[12] \|", text, re.M)
     assert "- the reader Counting is a function" in text

@@ -284,7 +284,7 @@ def test_prompts_come_from_files_that_a_yaml_file_may_name(files, tiny_t5, tmp_p
     assert written["reader"]["prompt"] == str(prompt)
     assert written["reader"]["max_new_tokens"] == 3
     assert written["reader"]["prompt_sha256"] == hashlib.sha256(prompt.read_bytes()).hexdigest()
-    assert evaluate(files, "--config", tmp_path / "c.yaml", "--prompt", "t5") == 0
+    assert evaluate(files, "--config", tmp_path / "c.yaml", "--prompt", "t5", "--overwrite") == 0
     written = json.loads((files["out"] / "summary.json").read_text())
     assert written["reader"]["prompt"] == "t5"  # the command line wins
     capsys.readouterr()

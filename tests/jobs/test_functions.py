@@ -80,9 +80,9 @@ def test_functions_read_score_and_label(mine, evaluate, files, tmp_path):
     # Reads are stored under name and version, whatever is computed from them.
     calls = tmp_path / "calls"
     assert len(calls.read_text()) == 6
-    assert evaluate("--reader", mine("read"), "--metric", "match") == 0
+    assert evaluate("--reader", mine("read"), "--metric", "match", "--overwrite") == 0
     assert len(calls.read_text()) == 6
-    assert evaluate("--reader", mine("unversioned"), "--metric", "match") == 0
+    assert evaluate("--reader", mine("unversioned"), "--metric", "match", "--overwrite") == 0
     assert len(calls.read_text()) == 12
 
 

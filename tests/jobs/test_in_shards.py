@@ -62,12 +62,16 @@ def test_an_evaluation_replaces_the_shards_of_an_earlier_one(evaluate):
     _, _, place = evaluate("--shard-pairs", "2")
     first = figures(place)[1]
     (place / "shards" / "notes.txt").write_text("mine")
-    _, _, place = evaluate("--shard-pairs", "2", "--measures", "RR@2")
+    status, printed, place = evaluate("--shard-pairs", "1")
+    assert status == 2
+    assert f"{place}: holds another evaluation (other inputs); give another folder" in printed.err
+    assert figures(place)[1] == first
+    _, _, place = evaluate("--shard-pairs", "2", "--measures", "RR@2", "--overwrite")
     second = figures(place)[1]
     assert first != second
     assert not (place / first).exists() or not any((place / first).rglob("*.parquet"))
     assert any((place / second).rglob("*.parquet"))
-    _, _, place = evaluate()
+    _, _, place = evaluate("--overwrite")
     assert figures(place)[1] is None
     assert not any((place / second).rglob("*.parquet"))
     assert (place / "shards" / "notes.txt").read_text() == "mine"

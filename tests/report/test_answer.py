@@ -11,7 +11,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.reading.protocol import ReadOutput
-from engine.report import answer, printed, verdict
+from engine.report import answer, header, printed, verdict
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader, make_run
 from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES, N
@@ -27,7 +27,8 @@ def evaluated(tmp_path, runs=GOOD, **options):
 def shown(result, tmp_path):
     console = Console(width=160)
     with console.capture() as captured:
-        for part in answer.shown(result, tmp_path):
+        above = header.lines(summarize(result, {}))
+        for part in answer.shown(result, tmp_path, header=above):
             console.print(part, soft_wrap=isinstance(part, str), markup=False, highlight=False)
     return captured.get().splitlines()
 
@@ -45,8 +46,10 @@ def many_runs(count):
 
 def test_one_run_gets_its_score_and_a_line_for_each_annotator(tmp_path):
     text = shown(evaluated(tmp_path, annotators=("erag", "provenance")), tmp_path)
-    assert text[:2] == [
-        "40 queries, 80 passages; judged: list",
+    assert text[:3] == [
+        "Reader: a function without a name (in place of SmolLM2-135M-Instruct) · prompt completion "
+        "· metric em · k = 2 (end to end 1)",
+        "Data: 40 queries · 80 passages · run sys · judged: list",
         "end-to-end score of sys (em, 1 passage): 0.350",
     ]
     head = next(i for i, line in enumerate(text) if line.startswith("agreement with the reader"))
@@ -89,7 +92,7 @@ def test_an_answer_without_scores_says_so(tmp_path, runs, alone):
         assert any(line.startswith("agreement with the reader") for line in text)
         assert any(line.split()[:2] == ["erag", "undefined"] for line in text)
     else:
-        assert text[0] == "no query has a score: failed reads leave all of them out"
+        assert text[2] == "no query has a score: failed reads leave all of them out"
     assert any("failed reads" in line for line in text if line.startswith("notes"))
 
 
@@ -97,7 +100,7 @@ def test_several_runs_get_the_verdict_and_a_leaderboard(tmp_path):
     runs = pl.concat([POOR, GOOD])
     result = evaluated(tmp_path, runs, annotators=("erag", "containment"), relevant="pool")
     text = shown(result, tmp_path)
-    assert text[: len(verdict.sentences(result))] == verdict.sentences(result)
+    assert text[2 : 2 + len(verdict.sentences(result))] == verdict.sentences(result)
     head = next(i for i, line in enumerate(text) if line.startswith("run "))
     assert "end to end em" in text[head]
     assert "erag P@1" in text[head]
@@ -147,10 +150,10 @@ def test_without_the_end_to_end_score_the_labels_are_all_there_is(tmp_path):
 @pytest.mark.parametrize(
     ("annotators", "whole", "fewest"),
     [
-        (("erag",), 1, 10),
-        (("erag", "containment", "containment-substring", "provenance"), 1, 7),
+        (("erag",), 1, 8),
+        (("erag", "containment", "containment-substring", "provenance"), 1, 5),
         # The costs of two kinds of reads take three lines.
-        (("erag", "containment", "containment-substring", "provenance"), 2, 4),
+        (("erag", "containment", "containment-substring", "provenance"), 2, 3),
     ],
 )
 def test_any_number_of_runs_fits_on_a_screen(tmp_path, annotators, whole, fewest):
@@ -176,6 +179,22 @@ def test_notes_are_one_line_that_names_what_they_are_about(tmp_path):
     (line,) = (line for line in shown(result, tmp_path) if line.startswith("notes: "))
     assert "own executor" in line
     assert sum(text.startswith("note: ") for text in printed.lines(result)) >= 1
+
+
+def test_lists_that_are_mostly_shorter_than_the_cutoff_are_told_in_a_line(tmp_path):
+    # Of 40 lists, 19 are short: less than half. Of poor, 10 have one passage and 11 have none.
+    long = GOOD.filter((pl.col("rank") == 1) | (pl.col("query_id") < "q21"))
+    short = POOR.filter((pl.col("rank") == 1) | (pl.col("query_id") < "q19"))
+    short = short.filter(pl.col("query_id") < "q29")
+    result = evaluated(tmp_path, pl.concat([long, short]), annotators=("erag",), relevant="pool")
+    told = "lists of fewer than `k` 2 passages: poor for 21 of 40 queries (median 1)"
+    (note,) = (note for note in result.notes if note.code == "short_lists")
+    assert (note.amount, note.about, note.text) == (1, ("poor",), told)
+    text = shown(result, tmp_path)
+    assert text.count(f"note: {told}") == 1
+    assert not any("short lists" in line for line in text)
+    (of_whole,) = (n for n in evaluated(tmp_path).notes if n.code == "short_lists")
+    assert not of_whole.is_shown
 
 
 def test_why_figures_are_undefined_is_counted_by_reason(tmp_path):

@@ -1,0 +1,82 @@
+"""A folder of results is only written again by the same evaluation, unless --overwrite says otherwise."""
+
+import json
+
+import pytest
+
+from tests.commands import erag, evaluate
+
+ALONE = ("--no-end-to-end", "--annotators", "containment", "--k", 2, "--resamples", 0)
+
+
+@pytest.fixture(autouse=True)
+def pageless(monkeypatch):
+    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
+
+
+@pytest.fixture
+def other_run(files):
+    other = files["run"].with_name("other.trec")
+    other.write_text("1 Q0 b 1 2 other\n")
+    return other
+
+
+def refused(files, capsys, *options):
+    """What the one line of a refused evaluation says differs; the folder stays as it is."""
+    before = (files["out"] / "summary.json").read_bytes()
+    capsys.readouterr()
+    assert evaluate(files, *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    start, _, rest = line.partition(": holds another evaluation (")
+    assert start == f"erag: {files['out']}"
+    told, _, remedy = rest.partition("); ")
+    assert remedy == "give another folder, or --overwrite to replace it"
+    assert (files["out"] / "summary.json").read_bytes() == before
+    return told
+
+
+def test_the_same_evaluation_is_repeated_and_another_one_is_refused(files, capsys, other_run):
+    assert evaluate(files, *ALONE) == 0
+    # Neither what changes no figure nor another name of the same files makes it another one.
+    renamed = files["queries"].rename(files["queries"].with_name("renamed.jsonl"))
+    files |= {"queries": renamed}
+    assert evaluate(files, *ALONE, "--certify", 0, "--actors", 1) == 0
+    assert refused(files, capsys, *ALONE, "--seed", 7, "--measures", "P@1").startswith(
+        "--measures P@2,nDCG@2,AP@2,RR@2,R@2,Success@2 there, P@1 here; --seed "
+    )
+    assert refused(files, capsys, *ALONE, "--k-sweep", "1,2") == "no study there"
+    more = "other corpus; other runs (mine there)"
+    several = (*ALONE, "--relevant", "list", "--run", other_run)
+    assert refused(files, capsys, *several) == more.replace("other corpus; ", "")
+    assert refused(files, capsys, *ALONE, "--limit", 1).startswith("other corpus; other queries")
+    assert evaluate(files, *several, "--overwrite") == 0
+    assert (
+        len(json.loads((files["out"] / "summary.json").read_text())["configuration"]["runs"]) == 2
+    )
+
+
+def test_inputs_are_compared_before_anything_is_read(files, capsys, tiny_t5, tmp_path, other_run):
+    options = ("--reader", tiny_t5, "--actors", 0, "--k", 2, "--resamples", 0)
+    assert evaluate(files, *options, "--store", tmp_path / "first") == 0
+    second = (*options, "--store", tmp_path / "second")
+    assert "other runs (mine there)" in refused(files | {"run": other_run}, capsys, *second)
+    assert not list((tmp_path / "second").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"configuration": {}}'])
+def test_what_is_not_of_an_evaluation_is_not_replaced(files, capsys, content):
+    files["out"].mkdir()
+    (files["out"] / "summary.json").write_text(content)
+    assert refused(files, capsys, *ALONE) == "summary.json there is not that of an evaluation"
+    assert evaluate(files, *ALONE, "--overwrite") == 0
+
+
+def test_a_demo_of_other_questions_is_refused_before_it_begins(files, capsys):
+    assert evaluate(files, *ALONE) == 0
+    before = sorted(files["out"].iterdir())
+    capsys.readouterr()
+    assert erag("demo", "--out", files["out"]) == 2
+    assert (
+        "holds another evaluation (--end-to-end False there, True here" in capsys.readouterr().err
+    )
+    assert sorted(files["out"].iterdir()) == before
