@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -38,14 +37,14 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
 
 def names_of_runs(summary: Mapping[str, Any]) -> str:
     """The names of the runs that have a score of any kind; of many the first."""
-    return _some(_runs(summary))
+    return _some([_cut(name) for name in _runs(summary)])
 
 
 def _demonstration(summary: Mapping[str, Any]) -> Iterator[str]:
     """That figures of a bundled reader are no basis for decisions; not where the demo shows them."""
     reader = summary[READER.key]
-    words = shlex.split((summary.get("audit") or {}).get("command") or "")
-    is_demo = words[:2] == ["erag", "demo"] or words[:3] == ["python", "-m", "jobs.demo"]
+    command = (summary.get("audit") or {}).get("command") or ""
+    is_demo = command.startswith(("erag demo", "python -m jobs.demo"))
     if reader is None or reader.get("executor") or is_demo:
         return
     for name in filter(_BUNDLED.get, _readers(summary)):
@@ -112,7 +111,7 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     if passages is not None:
         yield _of_file(counted(passages, "passage[|s]"), settings.get("corpus"))
     names = _runs(summary)
-    files = [_file(path) for path in settings.get("runs") or ()]
+    files = [_cut(_file(path)) for path in settings.get("runs") or ()]
     # Files that are called as their runs say nothing more.
     more = [file for file in files if file.partition(".")[0] not in names]
     text = f"run{'' if len(names) == 1 else 's'} {names_of_runs(summary)}"
@@ -138,7 +137,7 @@ def _file(path: str) -> str:
 
 def _some(names: Sequence[str]) -> str:
     rest = len(names) - _MOST_NAMES
-    return ", ".join(map(_cut, names[:_MOST_NAMES])) + (f" and {rest} more" if rest > 0 else "")
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _cut(name: str) -> str:

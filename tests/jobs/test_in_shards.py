@@ -62,7 +62,7 @@ def test_an_evaluation_replaces_the_shards_of_an_earlier_one(evaluate):
     _, _, place = evaluate("--shard-pairs", "2")
     first = figures(place)[1]
     (place / "shards" / "notes.txt").write_text("mine")
-    status, printed, place = evaluate("--shard-pairs", "1")
+    status, printed, place = evaluate("--shard-pairs", "2", "--limit", "1")
     assert status == 2
     assert f"{place}: holds another evaluation (other inputs); give another folder" in printed.err
     assert figures(place)[1] == first
