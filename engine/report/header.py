@@ -42,7 +42,7 @@ def names_of_runs(summary: Mapping[str, Any]) -> str:
 
 def _demonstration(summary: Mapping[str, Any]) -> Iterator[str]:
     """That figures of a bundled reader are no basis for decisions; not where the demo shows them."""
-    reader = summary[READER.key]
+    reader = summary.get(READER.key)
     command = (summary.get("audit") or {}).get("command") or ""
     is_demo = command.startswith(("erag demo", "python -m jobs.demo"))
     if reader is None or reader.get("executor") or is_demo:
@@ -62,7 +62,7 @@ def _readers(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _how(summary: Mapping[str, Any]) -> Iterator[str]:
-    settings, reader = summary["configuration"], summary[READER.key]
+    settings, reader = summary["configuration"], summary.get(READER.key)
     if reader is None:
         yield "Reader: none, labels only"
     else:
