@@ -23,7 +23,7 @@ _BETWEEN = " \N{MIDDLE DOT} "
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
-    """The reader, the metric, k and the data of an evaluation; before them, that a bundled reader is none to go by.
+    """The reader, metric and k of an evaluation, and its data; before them a warning where a bundled reader read.
 
     Args:
         summary: the content of ``summary.json``.
@@ -101,7 +101,7 @@ def _known(name: str) -> str:
     """A reader's name: of a model's folder the last two parts, of a file the last."""
     parts = PurePath(name).parts
     short = parts[-1:] if name.endswith(".gguf") else parts[-2:]
-    return _BUNDLED.get(name) or _cut("/".join(part for part in short if part != "/"))
+    return _BUNDLED.get(name) or _cut("/".join(part for part in short if part != "/") or name)
 
 
 def _data(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -114,8 +114,8 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     files = [_cut(_file(path)) for path in settings.get("runs") or ()]
     # Files that are called as their runs say nothing more.
     more = [file for file in files if file.partition(".")[0] not in names]
-    text = f"run{'' if len(names) == 1 else 's'} {names_of_runs(summary)}"
-    yield text + (f" ({_some(more)})" if more else "")
+    told = ["run" if len(names) == 1 else "runs", *([names_of_runs(summary)] if names else [])]
+    yield " ".join([*told, *([f"({_some(more)})"] if more else [])])
     for name in (*input_tables(), "edits", "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
