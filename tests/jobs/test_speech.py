@@ -98,7 +98,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
     asked = json.loads(out)["configuration"]
     assert (asked["k"], asked["resamples"], asked["measures"]) == (3, 200, ["P@1"])
     monkeypatch.setenv("ERAG_CONFIG", str(tmp_path / "o.yaml"))
-    _, out, _ = printed("--json")
+    _, out, _ = printed("--json", "--overwrite")
     asked = json.loads(out)["configuration"]
     assert (asked["k"], asked["resamples"], asked["measures"]) == (4, 200, ["P@1"])
     # A switch that the command line turns off, against one that the environment turns on.
