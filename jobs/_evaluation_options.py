@@ -63,7 +63,7 @@ def parameters() -> list[inspect.Parameter]:
                 "edits": Path | None,
                 "answers": Path | None,
             },
-            leave_out=["tables", "need_answers"],
+            leave_out=["tables", "need_answers", "cluster"],
         ),
         *(option(t.name, Path | None, INPUTS, t.help, None) for t in input_tables().values()),
         *_of_reader(),
@@ -215,6 +215,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
         run=tuple(options["run"]),
         tables=given,
         need_answers=settings.needs_answers(),
+        cluster=settings.bootstrap.cluster,
     )
 
 

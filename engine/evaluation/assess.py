@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from engine import tables
+from engine.evaluation.clusters import clusters_of
 from engine.evaluation.edited import EditedReads, count_edited_reads
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.judge import Judged, judge
@@ -126,6 +127,7 @@ def assess(
         prepared.relevant,
         runs=inputs.run_names,
         never_chosen=[edited.name for edited in inputs.edited],
+        clusters=clusters_of(inputs.queries),
     )
     return replace(
         evaluation,
@@ -148,6 +150,7 @@ def conclude(
     *,
     runs: Sequence[str],
     never_chosen: Sequence[str] = (),
+    clusters: Mapping[str, int] | None = None,
 ) -> Evaluation:
     """The evaluation that labels and scores of all queries give, without the tables that it was given.
 
@@ -156,6 +159,7 @@ def conclude(
         readings: by role, with what they cost; their tables are not looked at.
         runs: the names of all runs, in order.
         never_chosen: runs that cannot be chosen.
+        clusters: of queries by id, where these are not independent.
 
     Raises:
         InputError: an annotator judged nothing.
@@ -174,6 +178,7 @@ def conclude(
         never_chosen=never_chosen,
         comparable=comparable,
         largest=largest,
+        clusters=clusters,
     )
     return Evaluation(
         settings=settings,

@@ -10,6 +10,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError, require_least
 from engine.evaluation.by_text import keyed_by_id, named_by_id
+from engine.evaluation.clusters import column_of, with_clusters
 from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
 from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, without_titles
@@ -46,6 +47,7 @@ class InputFiles:
         answers: Reference answers by query id, where the queries file has none or others: JSONL, JSON, CSV
             or Parquet with an id and answers, or any layout of queries.
         need_answers: whether a query without answers is an error; ``Settings.needs_answers`` says it.
+        cluster: what queries are clustered by; ``Bootstrap.cluster`` says it.
         tables: files that annotators need, by the name of their input (``labels.annotator.InputTable``).
 
     Raises:
@@ -60,6 +62,7 @@ class InputFiles:
     skip_bad: int = 0
     answers: Location | None = None
     need_answers: bool = True
+    cluster: str | None = None
     tables: Mapping[str, Location] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -73,7 +76,7 @@ class EvaluationInputs:
     """Tables that fit together: every run row has its query and its passage.
 
     Attributes:
-        queries: the queries table.
+        queries: the queries table, with their ``cluster`` where that was asked for.
         corpus: the passages that some run lists within the cutoff.
         runs: the run table, cut at the cutoff, of the queries evaluated.
         names: of all runs, in order, where these are the inputs of some queries of an evaluation, for
@@ -170,8 +173,10 @@ def read_inputs(
     _refuse_twice(files, cut)
     _refuse_lost(files, cut, passages, all_runs[RUN].unique(maintain_order=True).to_list(), edited)
     ignored = all_runs.filter(~pl.col(QUERY_ID).is_in(all_ids))[QUERY_ID].n_unique()
+    matched = match_titles(queries, query_set.titles, passages)
+    matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
     return EvaluationInputs(
-        queries=match_titles(queries, query_set.titles, passages),
+        queries=matched,
         corpus=passages,
         runs=cut,
         k=k,
@@ -183,6 +188,7 @@ def read_inputs(
             unanswerable=query_set.unanswerable,
             empty=_count_empty(passages),
             ignored=ignored,
+            clustered=clustered,
         ),
         queries_file=files.queries,
         unmatchable=without_titles(queries, query_set.titles, passages),
@@ -205,6 +211,7 @@ def read_queries_of(files: InputFiles) -> QuerySet:
         files.queries,
         need_answers=files.need_answers,
         answers=files.answers,
+        column=column_of(files.cluster),
         remedy="add them, or give `answers` FILE; no answers are needed with `no_end_to_end` and the "
         f"annotators {', '.join(without)}",
     )
@@ -292,7 +299,9 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
     )
 
 
-def input_notes(*, skipped: int, unanswerable: int, empty: int, ignored: int) -> tuple[Note, ...]:
+def input_notes(
+    *, skipped: int, unanswerable: int, empty: int, ignored: int, clustered: Note
+) -> tuple[Note, ...]:
     """What was left out or is empty.
 
     Args:
@@ -300,6 +309,7 @@ def input_notes(*, skipped: int, unanswerable: int, empty: int, ignored: int) ->
         unanswerable: questions that the queries file marks so.
         empty: listed passages without text.
         ignored: queries of the runs that are not in the queries file.
+        clustered: which clusters there are (``clusters.with_clusters``).
     """
     return (
         count_note(
@@ -320,6 +330,7 @@ def input_notes(*, skipped: int, unanswerable: int, empty: int, ignored: int) ->
             "[query of the runs is|queries of the runs are] not in the queries file and [was|were] "
             "left out",
         ),
+        clustered,
     )
 
 

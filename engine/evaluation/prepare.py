@@ -25,6 +25,7 @@ from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
 from engine.tables import (
     ANNOTATOR,
+    CLUSTER,
     DOC_ID,
     DOC_IDS,
     LABEL,
@@ -96,6 +97,13 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
     """
     inputs = cut_inputs(inputs, settings.ranking.k)
     refuse_lacking_tables(settings, inputs.tables.keys())
+    if settings.bootstrap.cluster and CLUSTER not in inputs.queries.columns:
+        raise InputError(
+            None,
+            None,
+            "`cluster`, but the inputs were read without",
+            "give it to `read_inputs` too",
+        )
     if not part:
         refuse_lacking_provenance(settings, int(inputs.queries[PROVENANCE].list.len().sum()))
     refuse_unmatchable(inputs, settings)

@@ -198,7 +198,7 @@ class Settings:
 
 
 # Options of the bootstrap; the number of threads changes no figure and is not one.
-BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed")
+BOOTSTRAP_FIELDS = ("resamples", "interval", "confidence", "seed", "cluster")
 # The parts whose fields have names of their own in ``Settings.of``.
 _PARTS = ("reader", "ranking", "bootstrap", "running", "api")
 # The tables that every evaluation leaves.

@@ -17,6 +17,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.api_readers import begin, refuse_unfit
 from engine.evaluation.assess import Evaluation, assess, damaged_files
+from engine.evaluation.clusters import clusters_of
 from engine.evaluation.evaluate import certify_readings
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import Prepared, prepare
@@ -298,7 +299,12 @@ def _across_readers(
         scores = _scores_by_reader(condition, evaluations)
         if scores is None or evaluation.downstream.is_empty():
             continue
-        statistics = analyse(scores, evaluation.downstream, evaluation.settings.bootstrap)
+        statistics = analyse(
+            scores,
+            evaluation.downstream,
+            evaluation.settings.bootstrap,
+            clusters=clusters_of(evaluation.inputs.queries),
+        )
         correlations.append(
             _of(
                 condition,

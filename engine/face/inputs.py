@@ -10,6 +10,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation.by_text import keyed_by_id
+from engine.evaluation.clusters import column_of, with_clusters
 from engine.evaluation.inputs import (
     EvaluationInputs,
     InputFiles,
@@ -22,6 +23,7 @@ from engine.evaluation.titles import match_titles, without_titles
 from engine.face.records import Record, is_path, plain, records
 from engine.face.runs import Texts, runs_of
 from engine.sources.passages.read import passage_table, read_corpus
+from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.layouts import layout_of, rows_of
 from engine.sources.queries.plain import plain_rows
@@ -50,7 +52,7 @@ class Given(NamedTuple):
     tables: Mapping[str, Any] = {}
     limit: int | None = None
 
-    def files(self, *, need_answers: bool = True) -> InputFiles | None:
+    def files(self, *, need_answers: bool = True, cluster: str | None = None) -> InputFiles | None:
         """The files, where all inputs are files; None where some are in memory."""
         runs = self.runs if isinstance(self.runs, list | tuple) else [self.runs]
         given = [self.queries, *runs, *self.tables.values()]
@@ -64,6 +66,7 @@ class Given(NamedTuple):
             limit=self.limit,
             answers=self.answers,
             need_answers=need_answers,
+            cluster=cluster,
             tables=dict(self.tables),
         )
 
@@ -77,9 +80,10 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     """
     k = settings.ranking.k
     need_answers = settings.needs_answers()
-    if (files := given.files(need_answers=need_answers)) is not None:
+    cluster = settings.bootstrap.cluster
+    if (files := given.files(need_answers=need_answers, cluster=cluster)) is not None:
         return read_inputs(files, k=k)
-    query_set = _queries(given, need_answers=need_answers)
+    query_set = _queries(given, need_answers=need_answers, column=column_of(cluster))
     queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
     texts = Texts() if given.passages is None else None
     all_runs = keyed_by_id(runs_of(given.runs, texts=texts), query_set.table)
@@ -89,8 +93,10 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     passages = _passages(given.passages, texts, cut[DOC_ID].unique().to_list())
     _refuse_lost(cut, passages, carried=texts is not None)
     ignored = all_runs.join(query_set.table, on=QUERY_ID, how="anti")[QUERY_ID].n_unique()
+    matched = match_titles(queries, query_set.titles, passages)
+    matched, clustered = with_clusters(matched, query_set.groups, cluster)
     return EvaluationInputs(
-        queries=match_titles(queries, query_set.titles, passages),
+        queries=matched,
         corpus=passages,
         runs=cut,
         k=k,
@@ -101,24 +107,31 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
             unanswerable=query_set.unanswerable,
             empty=int((passages[TEXT].str.strip_chars() == "").sum()),
             ignored=ignored,
+            clustered=clustered,
         ),
         queries_file=given.queries if is_path(given.queries) else None,
         unmatchable=without_titles(queries, query_set.titles, passages),
     )
 
 
-def _queries(given: Given, *, need_answers: bool) -> QuerySet:
+def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySet:
     if is_path(given.queries):
-        found = read_query_set(given.queries, need_answers=need_answers and given.answers is None)
+        found = read_query_set(
+            given.queries, need_answers=need_answers and given.answers is None, column=column
+        )
         if given.answers is None:
             return found
         rows = [
             QueryRow(None, query_id, query, own, gold, tuple(found.titles.get(query_id, ())))
             for query_id, query, own, gold in found.table.iter_rows()
         ]
-        unanswerable = found.unanswerable
+        unanswerable, groups = found.unanswerable, found.groups
     else:
         rows, unanswerable = list(_query_rows(given.queries)), 0
+        grouped = Groups(_QUERIES, column)
+        for row in rows:
+            grouped.add(row)
+        groups = grouped.found()
     if given.answers is not None:
         rows = _with_answers(rows, given.answers)
     unanswerable += sum(row.unanswerable for row in rows)
@@ -126,7 +139,8 @@ def _queries(given: Given, *, need_answers: bool) -> QuerySet:
     _refuse_rows(rows, need_answers=need_answers)
     values = [(row.query_id, row.query, row.answers, row.provenance) for row in rows]
     table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
-    return QuerySet(table, unanswerable, {row.query_id: row.titles for row in rows if row.titles})
+    titles = {row.query_id: row.titles for row in rows if row.titles}
+    return QuerySet(table, unanswerable, titles, groups)
 
 
 def _query_rows(given: Any) -> Iterator[QueryRow]:

@@ -39,6 +39,8 @@ ANSWER_FIELDS = (
     "metadata.answer",
 )
 ARTICLE_FIELDS = ("provenance", "article_ids", "article_id")
+# The passage that questions were written about (SQuAD).
+CONTEXT_FIELD = "context"
 DOC_ID_FIELDS = ("doc_id", "id", "_id", "docid", "passage_id")
 TITLE_FIELDS = ("title", "metadata.title", "meta.title")
 TEXT_FIELDS = ("text", "contents", "content", "page_content")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from engine.statistics.resampling import Replicates, replicate
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+# The cluster of each query, by its id; None where queries are independent.
+Clusters = Mapping[str, int] | None
 _PLACE = "_place"
 
 
@@ -21,7 +24,8 @@ _PLACE = "_place"
 class Cell:
     """A ranking measure and the end-to-end score of the same queries, in the order of their ids.
 
-    Where nothing was read end to end (``label_cells``) ``k`` is None and ``y`` NaN.
+    Where nothing was read end to end (``label_cells``) ``k`` is None and ``y`` NaN. ``clusters`` (n,) numbers the
+    clusters of the queries from 0 without gaps; None where queries are independent.
     """
 
     run: str
@@ -31,9 +35,12 @@ class Cell:
     query_ids: tuple[str, ...]
     x: Floats
     y: Floats
+    clusters: Ints | None = None
 
 
-def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator[Cell]:
+def read_cells(
+    query_scores: pl.DataFrame, downstream: pl.DataFrame, clusters: Clusters = None
+) -> Iterator[Cell]:
     """Every (run, annotator, measure, k) that has an end-to-end score; queries matched by id."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     # A cell at a time: joined all together, the scores would be held several times.
@@ -55,6 +62,7 @@ def read_cells(query_scores: pl.DataFrame, downstream: pl.DataFrame) -> Iterator
                 _once(shared, frame),
                 frame[VALUE].round(DECIMALS).to_numpy(),
                 frame["_end_to_end"].round(DECIMALS).to_numpy(),
+                numbered(frame[QUERY_ID], clusters),
             )
 
 
@@ -67,14 +75,24 @@ def _by_cell(query_scores: pl.DataFrame) -> Iterator[tuple[tuple[str, str, str],
         yield (run, annotator, measure), values[rows]
 
 
-def label_cells(query_scores: pl.DataFrame) -> Iterator[Cell]:
+def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterator[Cell]:
     """Every (run, annotator, measure), where nothing was read end to end."""
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}
     for (run, annotator, measure), frame in _by_cell(query_scores):
         frame = frame.sort(QUERY_ID)
         x = frame[VALUE].round(DECIMALS).to_numpy()
         query_ids = _once(shared, frame)
-        yield Cell(run, annotator, measure, None, query_ids, x, np.full_like(x, np.nan))
+        nothing = np.full_like(x, np.nan)
+        codes = numbered(query_ids, clusters)
+        yield Cell(run, annotator, measure, None, query_ids, x, nothing, codes)
+
+
+def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:
+    """The cluster of each query, numbered from 0 without gaps."""
+    if clusters is None:
+        return None
+    codes = np.array([clusters[query_id] for query_id in query_ids], dtype=np.intp)
+    return np.unique(codes, return_inverse=True)[1].reshape(-1)
 
 
 def _once(known: dict[tuple[str, ...], tuple[str, ...]], frame: pl.DataFrame) -> tuple[str, ...]:
@@ -103,6 +121,7 @@ def replicate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> Replicates:
         seed=bootstrap.seed,
         leave_out=needs_leave_out(bootstrap),
         threads=bootstrap.threads,
+        clusters=cells[0].clusters,
     )
 
 
@@ -116,12 +135,7 @@ def only(cell: Cell, query_ids: Sequence[str]) -> Cell:
     """The cell on some of its queries, given in their order."""
     wanted = set(query_ids)
     keep = np.array([query_id in wanted for query_id in cell.query_ids], dtype=bool)
-    return Cell(
-        cell.run,
-        cell.annotator,
-        cell.measure,
-        cell.k,
-        tuple(query_ids),
-        cell.x[keep],
-        cell.y[keep],
-    )
+    codes = cell.clusters
+    if codes is not None:
+        codes = np.unique(codes[keep], return_inverse=True)[1].reshape(-1)
+    return replace(cell, query_ids=tuple(query_ids), x=cell.x[keep], y=cell.y[keep], clusters=codes)

@@ -16,6 +16,7 @@ import polars as pl
 
 from engine import tables
 from engine.statistics.cells import Cell, only, replicate_cells
+from engine.statistics.clustered import enough_clusters, from_clusters, incomparable
 from engine.statistics.correlation import Bootstrap, Correlation, describe, undefined
 from engine.statistics.difference_tests import (
     DifferenceTest,
@@ -50,9 +51,11 @@ from engine.tables import (
 )
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 # What a difference's interval and p-value come from.
 RESAMPLING = "resampling"
 PERMUTATION = "permutation"
+STUDENTIZED = "studentized"
 # Whether two measures, by name, may be compared.
 Comparable = Callable[[str, str], bool]
 
@@ -86,7 +89,7 @@ def correlate_cells(cells: Sequence[Cell], bootstrap: Bootstrap) -> list[Correla
         replicates = replicate_cells([cells[position] for position in positions], bootstrap)
         for pair, position in enumerate(positions):
             cell = cells[position]
-            correlation = describe(cell.x, cell.y, replicates, pair, bootstrap)
+            correlation = describe(cell.x, cell.y, replicates, pair, bootstrap, cell.clusters)
             results[position] = Correlated(correlation, replicates, pair)
     return [results[position] for position in range(len(cells))]
 
@@ -197,10 +200,13 @@ def _compare(
     tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
     if not reasons and bootstrap.resamples:
         scores = [(cell.x, cell.y) for cell in (cell_a, cell_b)]
-        if enough_to_resample(scores):
+        clusters = cell_a.clusters
+        if enough_to_resample(scores) if clusters is None else enough_clusters(scores, clusters):
             row[METHOD] = RESAMPLING
             for name in tests:
                 tests[name], row[NOTE] = _by_resampling(name, first, second, bootstrap)
+        elif clusters is not None:
+            row[METHOD], row[NOTE], tests = _by_cluster(first, second, scores, clusters, bootstrap)
         elif reason := untestable(scores):
             row[NOTE] = reason
         else:
@@ -221,6 +227,33 @@ def _compare(
         row[difference_of(name)] = _difference(name, first, second)
         row |= {low_of(name): test.low, high_of(name): test.high, p_of(name): test.p}
     return row
+
+
+def _by_cluster(
+    first: Correlated,
+    second: Correlated,
+    scores: Sequence[tuple[Floats, Floats]],
+    clusters: Ints,
+    bootstrap: Bootstrap,
+) -> tuple[str, str, dict[str, DifferenceTest]]:
+    """Method, note and tests of a difference where queries come in clusters."""
+    reason = incomparable(scores, clusters)
+    tests = {TAU: DifferenceTest(math.nan), RHO: DifferenceTest(math.nan)}
+    for name in () if reason else tests:
+        without_a, without_b = first.without(name), second.without(name)
+        assert without_a is not None
+        assert without_b is not None
+        tests[name] = from_clusters(
+            _difference(name, first, second),
+            without_a - without_b,
+            [one for pair in scores for one in pair],
+            clusters,
+            confidence=bootstrap.confidence,
+            scale=2,
+        )
+    if not reason and any(math.isnan(test.p) for test in tests.values()):
+        reason = "no interval: the difference does not vary, or is undefined, without some cluster"
+    return (STUDENTIZED if not reason else ""), reason, tests
 
 
 def _difference(name: str, first: Correlated, second: Correlated) -> float:

@@ -9,17 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.errors import InputError, require_least
+from engine.statistics.clustered import from_clusters, independent_queries, method_by_cluster
 from engine.statistics.intervals import RESAMPLING, IntervalMethod, interval
 from engine.statistics.inversion import inverted
-from engine.statistics.methods import method_for, side
+from engine.statistics.methods import Method, Side, method_for, side
 from engine.statistics.resampling import Replicates, replicate
 from engine.statistics.studentized import studentized
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 
 # Decimals at which scores are compared: sums of the same labels in another order differ in the last
 # bits, and must not rank.
 DECIMALS = 12
+# What queries are clustered by, where that is no column.
+ARTICLE = "article"
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
 # Tables drawn at each step of an inversion: as many as resamples, fewer where tables are large.
@@ -38,6 +42,8 @@ class Bootstrap:
         confidence: Level of the intervals, between 0 and 1.
         seed: Seed of the resamples, and of every other random draw; 0 or more.
         threads: that resample; None for all cores. Changes no figure.
+        cluster: What queries are clustered by, where they are not independent: a column of the queries file,
+            or article for the gold article. By default queries are taken as independent.
 
     Raises:
         InputError: a value out of range.
@@ -48,6 +54,7 @@ class Bootstrap:
     confidence: float = 0.95
     seed: int = 0
     threads: int | None = None
+    cluster: str | None = None
 
     def __post_init__(self) -> None:
         if self.resamples < 0 or 0 < self.resamples < LEAST_RESAMPLES:
@@ -84,16 +91,20 @@ class Correlation:
     note: str = ""
 
 
-def correlate(x: Floats, y: Floats, bootstrap: Bootstrap) -> Correlation:
+def correlate(
+    x: Floats, y: Floats, bootstrap: Bootstrap, clusters: Ints | None = None
+) -> Correlation:
     """Correlate two scores of the same n queries: a measure (x) and the end-to-end score (y).
 
     tau-b (Kendall 1945) and rho equal SciPy's ``kendalltau`` and ``spearmanr``.
 
     Args:
         x, y: shape (n,), finite.
+        clusters: shape (n,), the cluster of each query, from 0 without gaps; None for independent queries.
     """
     defined = not undefined(x, y)
-    resampled = defined and method_for(side(x), side(y), bootstrap.interval)[0] in RESAMPLING
+    method = _method(side(x), side(y), bootstrap, clusters)[0] if defined else None
+    resampled = method in RESAMPLING
     result = replicate(
         np.stack([x, y]),
         [(0, 1)],
@@ -101,8 +112,9 @@ def correlate(x: Floats, y: Floats, bootstrap: Bootstrap) -> Correlation:
         seed=bootstrap.seed,
         leave_out=defined and needs_leave_out(bootstrap),
         threads=bootstrap.threads,
+        clusters=clusters,
     )
-    return describe(x, y, result, 0, bootstrap)
+    return describe(x, y, result, 0, bootstrap, clusters)
 
 
 def needs_leave_out(bootstrap: Bootstrap) -> bool:
@@ -111,9 +123,14 @@ def needs_leave_out(bootstrap: Bootstrap) -> bool:
 
 
 def describe(
-    x: Floats, y: Floats, result: Replicates, pair: int, bootstrap: Bootstrap
+    x: Floats,
+    y: Floats,
+    result: Replicates,
+    pair: int,
+    bootstrap: Bootstrap,
+    clusters: Ints | None = None,
 ) -> Correlation:
-    """The correlation of one pair of columns, from their replicates."""
+    """The correlation of one pair of columns, from their replicates; of queries, or of clusters of these."""
     n = len(x)
     if note := undefined(x, y):
         return Correlation(n=n, note=note)
@@ -122,7 +139,7 @@ def describe(
     if bootstrap.resamples == 0:
         return plain
     sides = side(x), side(y)
-    method, note = method_for(*sides, bootstrap.interval)
+    method, note = _method(*sides, bootstrap, clusters)
     if method is None:
         return replace(plain, note=note)
     assert result.without is not None
@@ -130,7 +147,21 @@ def describe(
     if method == "inverted":
         cells = sides[0].values * sides[1].values
         draws = min(bootstrap.resamples, max(_LEAST_DRAWS, _MOST_DRAWN_CELLS // cells))
-        bounds = inverted(x, y, confidence=bootstrap.confidence, draws=draws, seed=bootstrap.seed)
+        bounds = inverted(
+            x,
+            y,
+            confidence=bootstrap.confidence,
+            draws=draws,
+            seed=bootstrap.seed,
+            size=None if clusters is None else independent_queries(x, y, clusters),
+        )
+    elif method == "studentized" and clusters is not None:
+        tests = (
+            from_clusters(value, left, (x, y), clusters, confidence=bootstrap.confidence)
+            for value, left in zip(values, without, strict=True)
+        )
+        tau_bounds, rho_bounds = ((test.low, test.high) for test in tests)
+        bounds = tau_bounds, rho_bounds
     elif method == "studentized":
         sparser = min(sides, key=lambda one: one.amount).rarer
         tau_bounds, rho_bounds = (
@@ -159,6 +190,14 @@ def describe(
         method=method or "",
         note=note,
     )
+
+
+def _method(
+    x: Side, y: Side, bootstrap: Bootstrap, clusters: Ints | None
+) -> tuple[Method | None, str]:
+    if clusters is None:
+        return method_for(x, y, bootstrap.interval)
+    return method_by_cluster(x, y, clusters, bootstrap.interval)
 
 
 def undefined(x: Floats, y: Floats) -> str:

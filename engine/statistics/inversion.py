@@ -35,7 +35,9 @@ _HELD = 2**20
 _DECIMALS = 10
 
 
-def inverted(x: Floats, y: Floats, *, confidence: float, draws: int, seed: int) -> Bounds:
+def inverted(
+    x: Floats, y: Floats, *, confidence: float, draws: int, seed: int, size: int | None = None
+) -> Bounds:
     """The intervals of tau-b and rho of two scores of the same n queries.
 
     Both come from one path through the tables, on which tau moves away from the sample's in steps of up
@@ -50,9 +52,10 @@ def inverted(x: Floats, y: Floats, *, confidence: float, draws: int, seed: int) 
         draws: tables drawn at each step. 1,000 leave an error of about a tenth of a standard error in
             a bound.
         seed: of the draws.
+        size: how many queries a drawn table has; None for n.
     """
     table = table_of(x, y)
-    return _inverted(table.tobytes(), table.shape, confidence, draws, seed)
+    return _inverted(table.tobytes(), table.shape, confidence, draws, seed, size or len(x))
 
 
 def table_of(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
@@ -68,12 +71,12 @@ def table_of(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
 # Measures that agree on every query (P@1, RR@1, ...) have the same table.
 @lru_cache(maxsize=1024)
 def _inverted(
-    counts: bytes, shape: tuple[int, ...], confidence: float, draws: int, seed: int
+    counts: bytes, shape: tuple[int, ...], confidence: float, draws: int, seed: int, n: int
 ) -> Bounds:
     table = np.frombuffer(counts, dtype=np.int64).reshape(shape)
-    n = int(table.sum())
-    independent = np.outer(table.sum(axis=1), table.sum(axis=0)) / n**2
-    shares = (table + _SPREAD * independent) / (n + _SPREAD)
+    seen = table / table.sum()
+    independent = np.outer(seen.sum(axis=1), seen.sum(axis=0))
+    shares = (n * seen + _SPREAD * independent) / (n + _SPREAD)
     observed = np.round(_tau_and_rho(table[None].astype(np.float64))[:, 0], _DECIMALS)
     level = float(ndtri((1 - confidence) / 2))
     lows, highs = (

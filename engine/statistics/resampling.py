@@ -52,7 +52,7 @@ class Replicates:
     Attributes:
         tau, rho: (pairs,) on the sample; NaN where undefined.
         taus, rhos: (pairs, resamples).
-        without: (pairs, 2, n) tau and rho without each query; only where asked for.
+        without: (pairs, 2, n) tau and rho without each query, or each cluster; only where asked for.
     """
 
     tau: Floats
@@ -70,6 +70,7 @@ def replicate(
     seed: int,
     leave_out: bool = False,
     threads: int | None = None,
+    clusters: Ints | None = None,
 ) -> Replicates:
     """Correlate pairs of columns over the same n queries, and over bootstrap resamples of them.
 
@@ -84,6 +85,8 @@ def replicate(
         pairs: which columns to correlate.
         leave_out: whether to compute the leave-one-out values that BCa intervals need.
         threads: None for all cores, fewer where there are many queries.
+        clusters: (n,) the cluster of each query, numbered from 0 without gaps: these are drawn, and left
+            out, instead of queries.
     """
     rows, row_of = distinct_rows(columns)
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
@@ -93,9 +96,17 @@ def replicate(
     for tables in _tables_that_fit(rows, pairs):
         start = len(sample)
         fill = partial(_fill, tables, taus[start:], rhos[start:])
-        for_each_block(row_of, len(rows), fill, resamples=resamples, seed=seed, threads=threads)
+        for_each_block(
+            row_of,
+            len(rows),
+            fill,
+            clusters,
+            resamples=resamples,
+            seed=seed,
+            threads=threads,
+        )
         sample += [_on_sample(table, counts) for table in tables]
-        without += [_without(table, counts, row_of) for table in tables if leave_out]
+        without += [_without(table, counts, row_of, clusters) for table in tables if leave_out]
         tables.clear()  # before the next ones are made
     return Replicates(
         tau=np.array([tau for tau, _ in sample]),
@@ -134,9 +145,26 @@ def _on_sample(table: PairTable, counts: Counts) -> tuple[float, float]:
     return float(tau[0]), float(rho[0])
 
 
-def _without(table: PairTable, counts: Counts, row_of: Ints) -> Floats:
-    values = leave_one_out(table, pair_weights(table, counts[None, :])[0])
-    return np.stack(values)[:, table.pair_of[row_of]]
+def _without(
+    table: PairTable, counts: Counts, row_of: Ints, clusters: Ints | None = None
+) -> Floats:
+    found = leave_one_out(table, pair_weights(table, counts[None, :])[0])
+    values = np.stack(found)[:, table.pair_of[row_of]]
+    if clusters is None:
+        return values
+    order = np.argsort(clusters, kind="stable")
+    sizes = np.bincount(clusters)
+    starts = np.cumsum(sizes) - sizes
+    without = values[:, order[starts]]  # of clusters of one query
+    several = np.flatnonzero(sizes > 1)
+    for first in range(0, len(several), _BLOCK):
+        block = several[first : first + _BLOCK]
+        left = np.tile(counts, (len(block), 1))
+        for weights, cluster in zip(left, block, strict=True):
+            members = order[starts[cluster] : starts[cluster] + sizes[cluster]]
+            np.subtract.at(weights, row_of[members], 1)
+        without[:, block] = tau_and_rho(table, pair_weights(table, left))
+    return without
 
 
 def distinct_rows(columns: Floats) -> tuple[Floats, Ints]:
@@ -151,6 +179,8 @@ def for_each_block(
     row_of: Ints,
     rows: int,
     use: Callable[[int, Counts], None],
+    clusters: Ints | None = None,
+    /,
     *,
     resamples: int,
     seed: int,
@@ -162,6 +192,7 @@ def for_each_block(
         row_of: (n,) the row that each query counts for.
         use: called with the number of the block's first resample and its multiplicities, from
             several threads at once.
+        clusters: (n,) of each query: as many whole ones are drawn as there are. None to draw queries.
     """
     if len(row_of) == 0:
         return
@@ -170,7 +201,7 @@ def for_each_block(
         stream = np.random.SeedSequence(seed, spawn_key=(first // _BLOCK,))
         size = min(_BLOCK, resamples - first)
         # Always a whole block: the first resamples are the same whatever their number.
-        use(first, _draw(np.random.default_rng(stream), row_of, rows)[:size])
+        use(first, _draw(np.random.default_rng(stream), row_of, rows, clusters)[:size])
 
     _keep_freed_memory()
     _in_blocks(work, _HELD_OF_BLOCK * len(row_of), resamples, threads)
@@ -253,8 +284,15 @@ def _in_blocks(
         _give_back_freed_memory()
 
 
-def _draw(rng: np.random.Generator, row_of: Ints, rows: int) -> Counts:
+def _draw(
+    rng: np.random.Generator, row_of: Ints, rows: int, clusters: Ints | None = None
+) -> Counts:
     n = len(row_of)
+    if clusters is not None:
+        drawn = _draw(rng, np.arange(clusters.max() + 1), int(clusters.max()) + 1)
+        return np.stack(
+            [np.bincount(row_of, one[clusters], minlength=rows) for one in drawn]
+        ).astype(np.int32)
     if rows * _BINOMIAL_COST < n:
         shares = np.bincount(row_of, minlength=rows) / n
         return rng.multinomial(n, shares, size=_BLOCK).astype(np.int32)

@@ -12,6 +12,7 @@ from engine.statistics.intervals import interval
 from engine.statistics.resampling import Counts, for_each_block, weighted_sums
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class SystemAgreement:
     note: str
 
 
-def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -> SystemAgreement:
+def system_agreement(
+    scores: Floats, end_to_end: Floats, bootstrap: Bootstrap, clusters: Ints | None = None
+) -> SystemAgreement:
     """Compare the orders that two scores give the runs.
 
     The runs are fixed and the queries are resampled, so the interval says how far the order of these
@@ -42,6 +45,7 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
 
     Args:
         scores, end_to_end: shape (s, n), the same queries in both, s >= 2.
+        clusters: (n,) the cluster of each query, from 0 without gaps, where clusters are resampled.
     """
     runs, n = scores.shape
     first, second = np.triu_indices(runs, 1)
@@ -51,7 +55,8 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
     def signs(weights: Counts) -> list[Floats]:
         values: list[Floats] = []
         for columns in (scores, end_to_end):
-            means = weighted_sums(weights, columns) / n
+            # Clusters differ in size, and so do resamples of them.
+            means = weighted_sums(weights, columns) / weights.sum(axis=1, keepdims=True)
             values.append(np.sign(np.round(means[:, first] - means[:, second], DECIMALS)))
         return values
 
@@ -77,6 +82,7 @@ def system_agreement(scores: Floats, end_to_end: Floats, bootstrap: Bootstrap) -
             np.arange(n),
             n,
             fill,
+            clusters,
             resamples=bootstrap.resamples,
             seed=bootstrap.seed,
             threads=bootstrap.threads,

@@ -9,7 +9,7 @@ from operator import eq
 import polars as pl
 
 from engine import tables
-from engine.statistics.cells import label_cells, read_cells
+from engine.statistics.cells import Clusters, label_cells, read_cells
 from engine.statistics.choice import Choice, choose
 from engine.statistics.comparison import Comparable, compare_cells, correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
@@ -42,6 +42,7 @@ def analyse(
     never_chosen: Sequence[str] = (),
     comparable: Comparable = eq,
     largest: Callable[[str, str], float] = unit,
+    clusters: Clusters = None,
 ) -> Statistics:
     """Every statistic of an evaluation.
 
@@ -68,8 +69,9 @@ def analyse(
             equal ones.
         largest: the largest difference of two runs on a query, by annotator and measure. End-to-end
             scores lie in [0, 1].
+        clusters: of queries by id, where these are not independent.
     """
-    cells = list(read_cells(query_scores, downstream))
+    cells = list(read_cells(query_scores, downstream, clusters))
     results = correlate_cells(cells, bootstrap)
     rows = [
         {RUN: cell.run, ANNOTATOR: cell.annotator, MEASURE: cell.measure, K: cell.k}
@@ -78,7 +80,7 @@ def analyse(
         for cell, result in zip(cells, results, strict=True)
     ]
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
-    compared = list(label_cells(query_scores)) if downstream.is_empty() else cells
+    compared = list(label_cells(query_scores, clusters)) if downstream.is_empty() else cells
     systems, run_pairs = compare_runs(compared, bootstrap, largest)
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),

@@ -39,6 +39,7 @@ def key_of(
         "queries": identity(files.queries),
         "answers": None if files.answers is None else identity(files.answers),
         "need_answers": files.need_answers,
+        "cluster": files.cluster,
         "corpus": None if files.corpus is None else identity(files.corpus),
         "runs": [identity(path) for path in files.run],
         "edits": None if files.edits is None else identity(files.edits),

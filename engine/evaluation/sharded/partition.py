@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from engine.errors import InputError, require_least
+from engine.evaluation.clusters import with_clusters
 from engine.evaluation.inputs import (
     EvaluationInputs,
     InputFiles,
@@ -46,7 +47,7 @@ from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.queries.read import QuerySet
 from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
 from engine.sources.runs.size import bytes_of
-from engine.tables import CORPUS, DOC_ID, QUERY_ID
+from engine.tables import CLUSTER, CORPUS, DOC_ID, QUERY_ID
 
 PAIRS_PER_SHARD = 20_000
 SHARD = "shard"
@@ -198,12 +199,14 @@ def _read(
     refuse_unknown(files, lists, listed)
     evaluated = query_set.table.head(lists.keys.evaluated)
     queries, unmatchable = listed.match(evaluated, query_set.titles)
+    queries, clustered = with_clusters(queries, query_set.groups, files.cluster)
     return Material(
         lists=lists,
         listed=listed,
         queries=queries,
         tables=read_tables(files, queries, further_tables),
         unmatchable=frozenset(unmatchable),
+        clustered=clustered,
     )
 
 
@@ -240,7 +243,8 @@ def _write(
     starts = [shard.span[0] for shard in shards]
     buckets = lists.keys.buckets[: lists.keys.evaluated]
     numbers = np.searchsorted(starts, buckets, side="right").astype(np.uint32) - 1
-    of_queries = material.queries.select(QUERY_ID).with_columns(pl.Series(SHARD, numbers))
+    known = pl.col(QUERY_ID, f"^{CLUSTER}$")
+    of_queries = material.queries.select(known).with_columns(pl.Series(SHARD, numbers))
     parquet = io.BytesIO()
     of_queries.write_parquet(parquet)
     place.write(_QUERIES, parquet.getvalue())
@@ -254,6 +258,7 @@ def _write(
             unanswerable=query_set.unanswerable,
             empty=material.listed.count_empty(),
             ignored=lists.parts.ignored,
+            clustered=material.clustered,
         ),
         cut_runs=tuple(name for name in lists.names if name in cut_runs),
         edited=lists.edited,
@@ -304,7 +309,7 @@ def shards_sha256(partition: Partition) -> str:
 
 
 def query_shards(partition: Partition) -> pl.DataFrame:
-    """``query_id`` and ``shard`` of every query evaluated, in the order of the queries file."""
+    """``query_id``, ``shard``, and ``cluster`` if any, of every query evaluated, in the order of the queries file."""
     return pl.read_parquet(partition.folder.read(_QUERIES))
 
 

@@ -15,6 +15,7 @@ from engine.evaluation.sharded.files import ShardContent
 from engine.evaluation.sharded.listed import Listed
 from engine.evaluation.sharded.ranges import Range, halved
 from engine.evaluation.sharded.run_parts import BEYOND, NUMBER, part_ranges
+from engine.notes import Note
 from engine.sources.io.ahead import mapped
 from engine.sources.queries.buckets import BUCKETS
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
@@ -33,6 +34,7 @@ class Material:
         queries: the queries table, of those evaluated, with titles matched.
         tables: what annotators need, of these queries, by the name of the input.
         unmatchable: ids of queries whose titles no listed passage has.
+        clustered: the note on clusters.
     """
 
     lists: CutLists
@@ -40,6 +42,7 @@ class Material:
     queries: pl.DataFrame
     tables: Mapping[str, pl.DataFrame]
     unmatchable: frozenset[str]
+    clustered: Note
 
 
 @dataclass(frozen=True, eq=False)

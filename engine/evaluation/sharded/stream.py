@@ -16,11 +16,12 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.assess import Evaluation, conclude
+from engine.evaluation.clusters import clusters_of
 from engine.evaluation.judge import merge
 from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.early import refuse_early
-from engine.evaluation.sharded.partition import Partition, shards_sha256
+from engine.evaluation.sharded.partition import Partition, query_shards, shards_sha256
 from engine.evaluation.sharded.plans import clear_plans, planner_for
 from engine.evaluation.sharded.results import Finished, finished, judge_shard, unfinished
 from engine.evaluation.sharded.work import Work, asked, evaluation_digest
@@ -88,6 +89,7 @@ def evaluate_shards(
         settings,
         settings.judged(len(partition.runs)),
         runs=partition.runs,
+        clusters=clusters_of(query_shards(partition)),
     )
     return replace(
         evaluation,

@@ -63,4 +63,5 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
             else:
                 titles[title.strip()] = None
     row = clean_row(path, line, str(query_id), query, answers, articles)
-    return replace(row, titles=tuple(title for title in titles if title and title not in ids))
+    named = tuple(title for title in titles if title and title not in ids)
+    return replace(row, titles=named, record=record)

@@ -15,6 +15,7 @@ from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import (
     ANSWER_FIELDS,
     ARTICLE_FIELDS,
+    CONTEXT_FIELD,
     QUERY_FIELDS,
     QUERY_ID_FIELDS,
     columns_of,
@@ -37,7 +38,8 @@ WHAT = f"{KILT}, or JSONL, JSON, CSV or Parquet with query and answers, or a SQu
 # A document of TriviaQA's; its keys are in their order.
 _TRIVIAQA = re.compile(rb'\{\s*"Data"\s*:')
 _COLUMNS = columns_of(QUERY_ID_FIELDS, QUERY_FIELDS, ANSWER_FIELDS, ARTICLE_FIELDS) | {
-    "is_impossible"
+    "is_impossible",
+    CONTEXT_FIELD,
 }
 _BATCH = 10_000
 
@@ -72,7 +74,7 @@ def layout_of(path: Location) -> Layout:
 
 
 def rows_of(
-    path: Location, layout: Layout, *, answers_alone: bool = False
+    path: Location, layout: Layout, *, answers_alone: bool = False, column: str | None = None
 ) -> tuple[Iterable[QueryRow], int]:
     """The rows of a file, and how many questions it marks as unanswerable, which are not among them.
 
@@ -80,6 +82,7 @@ def rows_of(
 
     Args:
         answers_alone: whether a row may have an id and answers, and no text.
+        column: a further column that the records of Parquet must hold.
 
     Raises:
         InputError: a row that its layout refuses, now or when its turn comes.
@@ -90,7 +93,7 @@ def rows_of(
     if layout == "kilt":
         return (kilt_row(path, line, record) for line, record in read_json_records(path, WHAT)), 0
     if layout == "parquet":
-        return _parquet_rows(path, need_text=need_text), 0
+        return _parquet_rows(path, need_text=need_text, column=column), 0
     records: Iterable[tuple[int | None, Mapping[str, Any]]]
     if layout == "triviaqa":
         records = _triviaqa_records(path)
@@ -103,7 +106,7 @@ def rows_of(
     return plain_rows(path, records, need_text=need_text), 0
 
 
-def _parquet_rows(path: Location, *, need_text: bool) -> Iterator[QueryRow]:
+def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Iterator[QueryRow]:
     with open_parquet(path) as table:
         if not set(table.names) & set(QUERY_FIELDS if need_text else QUERY_ID_FIELDS):
             fields = QUERY_FIELDS if need_text else QUERY_ID_FIELDS
@@ -113,7 +116,8 @@ def _parquet_rows(path: Location, *, need_text: bool) -> Iterator[QueryRow]:
                 f"lacks a column {', '.join(fields)}",
                 f"a table of this kind has the columns {', '.join(tables.QUERIES)}",
             )
-        if {QUERY_ID, QUERY, ANSWERS} <= set(table.names):
+        columns = _COLUMNS | columns_of([column] if column else [])
+        if not column and {QUERY_ID, QUERY, ANSWERS} <= set(table.names):
             frame = table.read(tables.QUERIES)
             # Any other form of answers, and a table without provenance, is for the names of fields.
             if PROVENANCE in frame.columns and isinstance(frame.schema[ANSWERS], pl.List):
@@ -122,7 +126,7 @@ def _parquet_rows(path: Location, *, need_text: bool) -> Iterator[QueryRow]:
                 return
         records = (
             (None, record)
-            for frame in table.batches(_BATCH, _COLUMNS)
+            for frame in table.batches(_BATCH, columns)
             for record in frame.iter_rows(named=True)
         )
         yield from plain_rows(path, records, need_text=need_text)

@@ -74,7 +74,7 @@ def plain_rows(
             _texts(path, line, name, fields, record) for fields in (ANSWER_FIELDS, ARTICLE_FIELDS)
         )
         row = clean_row(path, line, name, query, answers, articles)
-        yield replace(row, unanswerable=True) if _is_unanswerable(record, row) else row
+        yield replace(row, unanswerable=_is_unanswerable(record, row), record=record)
 
 
 def _is_unanswerable(record: Mapping[str, Any], row: QueryRow) -> bool:

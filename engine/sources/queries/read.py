@@ -19,6 +19,7 @@ from engine.sources.io.locations import (
     name_of,
     require_file,
 )
+from engine.sources.queries.groups import Groups
 from engine.sources.queries.layouts import WHAT, Layout, layout_of, rows_of
 from engine.sources.queries.rows import QueryRow
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
@@ -35,11 +36,14 @@ class QuerySet:
         table: the queries table, in the order of the file.
         unanswerable: questions that the file marks as unanswerable; they are not in the table.
         titles: by query id, those of its ``provenance`` that are titles of articles without ids.
+        groups: by query id, the value of the column that was asked for, or else the digest of the context
+            that the query was written about; without queries that have none.
     """
 
     table: pl.DataFrame
     unanswerable: int = 0
     titles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_queries(
@@ -56,6 +60,7 @@ def read_query_set(
     answers: Location | None = None,
     layout: Layout | None = None,
     remedy: str = _ADD,
+    column: str | None = None,
 ) -> QuerySet:
     """Read queries as the queries table, in the order of the file.
 
@@ -68,24 +73,27 @@ def read_query_set(
             the texts of queries; they take the place of those of ``path``.
         layout: the required layout; by default any.
         remedy: what to do about a query without answers.
+        column: the field of the records that ``QuerySet.groups`` gives.
 
     Raises:
         InputError: a file is unreadable or empty, a query lacks an id, text or answers, an id is
-            duplicated, or ``answers`` has none of the queries.
+            duplicated, ``answers`` has none of the queries, or no query has the field ``column``.
     """
     path = _file(path)
-    rows, unanswerable = rows_of(path, layout or layout_of(path))
+    rows, unanswerable = rows_of(path, layout or layout_of(path), column=column)
     if answers is not None:
         rows = _joined(path, list(rows), answers)
     checked: list[QueryRow] = []
+    groups = Groups(path, column)
     for row in _checked(path, rows):
+        groups.add(row)
         if row.unanswerable:
             unanswerable += 1
         elif need_answers and not row.answers:
             here = "" if answers is None else f", neither here nor in {answers}"
             raise InputError(path, row.line, f"query {row.query_id!r} has no answers{here}", remedy)
         else:
-            checked.append(row)
+            checked.append(replace(row, record={}))
     table = _table(checked)
     if table.is_empty():
         problem = "no queries"
@@ -93,7 +101,7 @@ def read_query_set(
             problem = f"only unanswerable questions ({unanswerable})"
         raise InputError(path, None, problem, f"give {WHAT}")
     titles = {row.query_id: row.titles for row in checked if row.titles}
-    return QuerySet(table, unanswerable, titles)
+    return QuerySet(table, unanswerable, titles, groups.found())
 
 
 def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from engine.errors import InputError
 from engine.sources.io.files import is_text
@@ -18,6 +19,8 @@ class QueryRow:
     Attributes:
         titles: those of ``provenance`` that are titles of articles, whose ids the file does not give.
         unanswerable: whether the file marks the question so.
+        record: the query as the file has it, for fields of other names; empty where it is a row of
+            the queries table.
     """
 
     line: int | None
@@ -27,6 +30,7 @@ class QueryRow:
     provenance: list[str]
     titles: tuple[str, ...] = ()
     unanswerable: bool = False
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 def no_text(

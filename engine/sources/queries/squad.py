@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from engine.errors import InputError
 from engine.sources.articles.squad import read_squad
+from engine.sources.fields import CONTEXT_FIELD
 from engine.sources.io.locations import Location
 from engine.sources.queries.rows import QueryRow, clean_row, no_text
 from engine.wording import quoted
@@ -37,8 +39,10 @@ def squad_rows(path: Location) -> tuple[list[QueryRow], int]:
             if question.get("is_impossible") or not any(answer.strip() for answer in answers):
                 unanswerable += 1
                 continue
-            gold = paragraph.article.name
-            rows.append(clean_row(path, None, str(query_id), text, answers, [gold]))
+            article = paragraph.article
+            row = clean_row(path, None, str(query_id), text, answers, [article.name])
+            beside = {"title": article.title, CONTEXT_FIELD: article.text}
+            rows.append(replace(row, record=beside | question))
     return rows, unanswerable
 
 
