@@ -128,6 +128,8 @@ QUERIES: Schema = {
     ANSWERS: pl.List(pl.String()),
     PROVENANCE: pl.List(pl.String()),  # article ids; may be empty
 }
+# What each query is clustered by, as numbers; where queries are not independent.
+CLUSTERS: Schema = {QUERY_ID: pl.String(), CLUSTER: pl.Int64()}
 RUNS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from engine import tables
-from engine.evaluation.clusters import clusters_of
 from engine.evaluation.edited import EditedReads, count_edited_reads
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.judge import Judged, judge
@@ -26,6 +25,7 @@ from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.reads import UNNAMED
+from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import PERMUTATION
 from engine.statistics.table import Statistics, analyse
@@ -59,6 +59,7 @@ class Evaluation:
         means: of every run, annotator and measure over queries, with their number ``n``.
         end_to_end: the mean end-to-end score of every run, likewise.
         undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
+        clusters: of the queries (``tables.CLUSTERS``); without rows where they are independent.
         reads: the reads of all roles together.
         readings: what was read, by the name of the role that read.
         traces: what is behind every label.
@@ -84,6 +85,7 @@ class Evaluation:
     end_to_end: pl.DataFrame
     statistics: Statistics
     undefined: pl.DataFrame
+    clusters: pl.DataFrame
     reads: pl.DataFrame
     readings: Mapping[str, Reading]
     traces: pl.DataFrame
@@ -150,7 +152,7 @@ def conclude(
     *,
     runs: Sequence[str],
     never_chosen: Sequence[str] = (),
-    clusters: Mapping[str, int] | None = None,
+    clusters: Clusters = None,
 ) -> Evaluation:
     """The evaluation that labels and scores of all queries give, without the tables that it was given.
 
@@ -193,6 +195,7 @@ def conclude(
         end_to_end=_means(downstream, [RUN, K]),
         statistics=statistics,
         undefined=judged.undefined,
+        clusters=pl.DataFrame(list((clusters or {}).items()), tables.CLUSTERS, orient="row"),
         reads=judged.reads,
         readings=readings,
         traces=judged.traces,

@@ -58,13 +58,6 @@ def column_of(cluster: str | None) -> str | None:
     return None if cluster == ARTICLE else cluster
 
 
-def clusters_of(queries: pl.DataFrame) -> dict[str, int] | None:
-    """The cluster of each query, by id; None where the queries have none."""
-    return (
-        dict(queries.select(QUERY_ID, CLUSTER).iter_rows()) if CLUSTER in queries.columns else None
-    )
-
-
 def _shared(queries: pl.DataFrame, groups: Mapping[str, str]) -> Iterator[tuple[str, str] | None]:
     """What each query shares with others; None where it shares nothing."""
     naming = Counter(name for names in queries[PROVENANCE] for name in set(names))

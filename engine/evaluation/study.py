@@ -17,7 +17,6 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.api_readers import begin, refuse_unfit
 from engine.evaluation.assess import Evaluation, assess, damaged_files
-from engine.evaluation.clusters import clusters_of
 from engine.evaluation.evaluate import certify_readings
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import Prepared, prepare
@@ -31,6 +30,7 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.protocol import Augmentation
 from engine.reading.reads import Executor, Progress
 from engine.sources.io.locations import Location
+from engine.statistics.cells import clusters_of
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
 from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, READER, RUN, RUN_B, K

@@ -57,6 +57,8 @@ class Result:
         held = {name: getattr(evaluation, name) for name in _IN_MEMORY}
         held |= {name: getattr(evaluation.statistics, name) for name in _STATISTICS}
         held |= evaluation.further
+        if evaluation.clusters.height:
+            held["clusters"] = evaluation.clusters
         # As a file would hold it: what is shown is the same before and after it was written.
         content = json.loads(json.dumps(summary.summarize(evaluation, dict(files))))
         sources = results.sources(evaluation.inputs, evaluation.settings)

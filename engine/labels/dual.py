@@ -25,6 +25,7 @@ from engine.labels.annotator import (
     Material,
 )
 from engine.labels.traces import complete
+from engine.statistics.cells import clusters_of
 from engine.statistics.dual import PROBABILITIES, dual_table
 from engine.tables import (
     ANSWER,
@@ -103,6 +104,7 @@ def _label(material: Material) -> Labelled:
         sorted({1, settings.ranking.k}),
         settings.bootstrap,
         skip_missing=settings.ranking.missing == "skip",
+        clusters=clusters_of(material.queries),
     )
     # The gold article and the answer, whether or not both are there.
     traces = labels.with_columns(document.traces[ARTICLE_ID], word.traces[ANSWER])

@@ -47,6 +47,8 @@ SUMMARY, _LABELS = "summary.json", "labels.parquet"
 _OF_READS = ("labels", "reads", "traces")
 _OF_QUERIES = ("query_scores", "downstream")
 _OF_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
+# Where queries are clustered.
+_CLUSTERS = "clusters"
 _OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
 
 
@@ -110,7 +112,9 @@ def _names(settings: Settings) -> list[str]:
         for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
         for table in annotator.further_tables
     )
-    tables = dict.fromkeys((*_OF_READS, *_OF_QUERIES, *further, *_OF_STATISTICS, *_OF_A_STUDY))
+    tables = dict.fromkeys(
+        (*_OF_READS, *_OF_QUERIES, _CLUSTERS, *further, *_OF_STATISTICS, *_OF_A_STUDY)
+    )
     names = (f"{name}.parquet" for name in tables)
     return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
 
@@ -153,6 +157,7 @@ def _write(
     """Write an evaluation, and those of its study, into an empty folder."""
     for name in _OF_QUERIES if result.shards else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
+    _write_unless_empty(result.clusters, out / f"{_CLUSTERS}.parquet")
     for annotator in (*ANNOTATORS.values(), *result.settings.labels.listed()):
         for table in annotator.further_tables:
             _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")

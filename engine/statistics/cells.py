@@ -11,7 +11,7 @@ import polars as pl
 
 from engine.statistics.correlation import DECIMALS, Bootstrap, needs_leave_out
 from engine.statistics.resampling import Replicates, replicate
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, K
+from engine.tables import ANNOTATOR, CLUSTER, MEASURE, QUERY_ID, RUN, VALUE, K
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -85,6 +85,13 @@ def label_cells(query_scores: pl.DataFrame, clusters: Clusters = None) -> Iterat
         nothing = np.full_like(x, np.nan)
         codes = numbered(query_ids, clusters)
         yield Cell(run, annotator, measure, None, query_ids, x, nothing, codes)
+
+
+def clusters_of(queries: pl.DataFrame) -> Clusters:
+    """The cluster of each query, by id; None where the queries have none."""
+    return (
+        dict(queries.select(QUERY_ID, CLUSTER).iter_rows()) if CLUSTER in queries.columns else None
+    )
 
 
 def numbered(query_ids: Iterable[str], clusters: Clusters) -> Ints | None:

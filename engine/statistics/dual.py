@@ -10,9 +10,12 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
+from engine.statistics.cells import Clusters, Ints, numbered
+from engine.statistics.clustered import mean_by_cluster
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.intervals import binomial_interval
 from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABEL
+
+Mask = npt.NDArray[np.bool_]
 
 PROBABILITIES = ("P(Doc)", "P(Word)", "P(Doc ∩ Word)", "P(Doc | Word)", "P(Word | Doc)")
 
@@ -33,25 +36,30 @@ class Probability:
 
 
 def dual_probabilities(
-    document: npt.NDArray[np.bool_], word: npt.NDArray[np.bool_], bootstrap: Bootstrap
+    document: Mask, word: Mask, bootstrap: Bootstrap, clusters: Ints | None = None
 ) -> list[Probability]:
     """The probabilities of two events over queries, in the order of ``PROBABILITIES``.
 
     Each is a proportion: ``P(Doc | Word) = P(Doc ∩ Word) / P(Word)`` is that of the queries with Word which
-    have Doc too. Intervals are therefore exact ones of proportions (``binomial_interval``), also where
+    have Doc too. Intervals are therefore exact ones of proportions (``mean_by_cluster``), also where
     an event occurs for every query, which resamples would call certain. Those of conditional
     probabilities are given the number of queries with the condition.
 
     Args:
         document, word: shape (n,), whether the event occurred for a query.
         bootstrap: its level; without resamples there are no intervals.
+        clusters: shape (n,), of each query, where these are not independent.
     """
-    n, both = len(document), int((document & word).sum())
-    documents, words = int(document.sum()), int(word.sum())
-    counts = [(documents, n), (words, n), (both, n), (both, words), (both, documents)]
+    always, both = np.ones_like(document), document & word
+    events = [(document, always), (word, always), (both, always), (both, word), (both, document)]
     return [
-        _proportion(name, successes, of, bootstrap)
-        for name, (successes, of) in zip(PROBABILITIES, counts, strict=True)
+        _proportion(
+            name,
+            event[condition],
+            None if clusters is None else np.unique(clusters[condition], return_inverse=True)[1],
+            bootstrap,
+        )
+        for name, (event, condition) in zip(PROBABILITIES, events, strict=True)
     ]
 
 
@@ -63,6 +71,7 @@ def dual_table(
     bootstrap: Bootstrap,
     *,
     skip_missing: bool = False,
+    clusters: Clusters = None,
 ) -> pl.DataFrame:
     """The dual table: the five probabilities of every run at every cutoff.
 
@@ -78,15 +87,18 @@ def dual_table(
         cutoffs: 1 or more each.
         skip_missing: leave queries that a run lists nothing for out of its figures; else neither event
             occurs for them.
+        clusters: of queries by id, where these are not independent.
     """
     frames = [
         pl.DataFrame(
-            [(run, cutoff, len(document), p.name, p.value, p.low, p.high, p.note) for p in five],
+            [(run, cutoff, len(ids), p.name, p.value, p.low, p.high, p.note) for p in five],
             schema=tables.DUAL,
             orient="row",
         )
-        for run, cutoff, document, word in _events(runs, both, query_ids, cutoffs, skip_missing)
-        for five in [dual_probabilities(document, word, bootstrap)]
+        for run, cutoff, ids, document, word in _events(
+            runs, both, query_ids, cutoffs, skip_missing
+        )
+        for five in [dual_probabilities(document, word, bootstrap, numbered(ids, clusters))]
     ]
     return pl.concat([tables.empty(tables.DUAL), *frames])
 
@@ -97,8 +109,8 @@ def _events(
     query_ids: Sequence[str],
     cutoffs: Sequence[int],
     skip_missing: bool,
-) -> Iterator[tuple[str, int, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]]:
-    """Run, cutoff, and whether each event occurred, by query in the order of their ids."""
+) -> Iterator[tuple[str, int, pl.Series, Mask, Mask]]:
+    """Run, cutoff, ids, and whether each event occurred, by query in the order of their ids."""
     queries = pl.DataFrame({QUERY_ID: sorted(query_ids)}, schema={QUERY_ID: pl.String()})
     labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
     for name in runs[RUN].unique(maintain_order=True):
@@ -115,14 +127,17 @@ def _events(
                 events[column].fill_null(False).to_numpy()
                 for column in (DOCUMENT_LABEL, WORD_LABEL)
             )
-            yield name, cutoff, document, word
+            yield name, cutoff, events[QUERY_ID], document, word
 
 
-def _proportion(name: str, successes: int, of: int, bootstrap: Bootstrap) -> Probability:
+def _proportion(
+    name: str, events: Mask, clusters: Ints | None, bootstrap: Bootstrap
+) -> Probability:
     nan = float("nan")
-    if of == 0:
+    if len(events) == 0:
         return Probability(name, nan, nan, nan, "undefined: the condition never occurs")
+    value = int(events.sum()) / len(events)
     if not bootstrap.resamples:
-        return Probability(name, successes / of, nan, nan, "")
-    low, high = binomial_interval(successes, of, bootstrap.confidence)
-    return Probability(name, successes / of, low, high, "")
+        return Probability(name, value, nan, nan, "")
+    low, high = mean_by_cluster(events.astype(np.float64), clusters, bootstrap.confidence)
+    return Probability(name, value, low, high, "")

@@ -88,12 +88,12 @@ def p_value(replicates: Floats) -> float:
     return float(min(1.0, 2 * (1 + tail) / (1 + len(defined))))
 
 
-def binomial_interval(successes: float, n: int, confidence: float) -> tuple[float, float]:
+def binomial_interval(successes: float, n: float, confidence: float) -> tuple[float, float]:
     """Exact interval of a proportion (Clopper & Pearson 1934), of at least that coverage.
 
     Args:
-        successes: 0 to n; need not be a whole number.
-        n: 1 or more.
+        successes: 0 to n.
+        n: 1 or more. Neither need be a whole number.
         confidence: in (0, 1).
     """
     tail = (1 - confidence) / 2

@@ -87,6 +87,7 @@ def analyse(
         compare_cells(cells, results, bootstrap, comparable=comparable),
         systems,
         run_pairs,
+        # Leads by clusters: ``numbered(query_ids, clusters)`` of the queries that all runs have.
         choose(
             query_scores,
             downstream,

@@ -16,7 +16,6 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.assess import Evaluation, conclude
-from engine.evaluation.clusters import clusters_of
 from engine.evaluation.judge import merge
 from engine.evaluation.read import Job, Reading, reads_failed, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
@@ -35,6 +34,7 @@ from engine.reading.plan import WANTED
 from engine.reading.reads import Progress, by_model
 from engine.reading.stream import TOLD, Failure, Host, UnitDone, read_here
 from engine.sources.io.folders import Folder
+from engine.statistics.cells import clusters_of
 from engine.tables import FAILURE
 
 

@@ -18,8 +18,9 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.io.parquet import read_parquet
+from engine.statistics.cells import Ints, clusters_of, numbered
 from engine.statistics.choice import primary_measures
-from engine.statistics.intervals import binomial_interval
+from engine.statistics.clustered import mean_by_cluster
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
 
 SUMMARY = "summary.json"
@@ -162,13 +163,25 @@ class Findings:
 
     def end_to_end(self, run: str) -> Interval | None:
         """The mean end-to-end score of a run; None where nothing was read end to end."""
-        values = self.downstream.filter(pl.col(RUN) == run)[VALUE]
-        return mean_interval(values, self.confidence) if len(values) else None
+        return self.interval(self.downstream.filter(pl.col(RUN) == run))
 
     def mean(self, run: str, annotator: str, measure: str) -> Interval | None:
         """The mean of a measure on the labels of an annotator; None where it is not defined."""
-        values = self.scores(annotator, measure).filter(pl.col(RUN) == run)[VALUE]
-        return mean_interval(values, self.confidence) if len(values) else None
+        return self.interval(self.scores(annotator, measure).filter(pl.col(RUN) == run))
+
+    def interval(self, scores: pl.DataFrame) -> Interval | None:
+        """The mean of ``value`` over queries (``query_id``), by clusters where there are some; None of no query."""
+        if scores.is_empty():
+            return None
+        codes = numbered(
+            scores[QUERY_ID], clusters_of(self.clusters) if self.clusters.height else None
+        )
+        return mean_interval(scores[VALUE], self.confidence, codes)
+
+    @cached_property
+    def clusters(self) -> pl.DataFrame:
+        """``tables.CLUSTERS``; without rows where queries are independent."""
+        return self.table("clusters")
 
     def agreement(self, annotator: str) -> dict[str, Any] | None:
         """The row of ``correlations`` of an annotator's primary measure on the best run; None without one."""
@@ -183,7 +196,7 @@ class Findings:
         return rows.row(0, named=True)
 
 
-def mean_interval(values: pl.Series, confidence: float) -> Interval:
+def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = None) -> Interval:
     """The mean of scores over queries with its interval.
 
     That of a proportion (Clopper & Pearson 1934), which is exact for scores of 0 and 1. Other scores in
@@ -193,8 +206,7 @@ def mean_interval(values: pl.Series, confidence: float) -> Interval:
     mean, n = float(values.mean()), len(values)  # type: ignore[arg-type]
     if float(values.min()) < 0 or float(values.max()) > 1:  # type: ignore[arg-type]
         return Interval(mean, math.nan, math.nan, n)
-    # Means of numbers such as 0.1 may come to a hair more than 1.
-    low, high = binomial_interval(min(float(n), mean * n), n, confidence)
+    low, high = mean_by_cluster(values.to_numpy(), clusters, confidence)
     return Interval(mean, low, high, n)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from engine.report.page.findings import Findings, Interval, mean_interval
+from engine.report.page.findings import Findings, Interval
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, VALUE
 
 # Groups of queries by the value of a measure.
@@ -94,6 +94,7 @@ def binned(findings: Findings, annotator: str) -> list[Bin]:
     place = (pl.col("measure").rank("average") - 0.5) / pl.len()
     grouped = paired.with_columns((place * BINS).floor().clip(0, BINS - 1).alias("bin"))
     return [
-        Bin(float(group["measure"].mean()), mean_interval(group[VALUE], findings.confidence))  # type: ignore[arg-type]
+        Bin(float(group["measure"].mean()), interval)  # type: ignore[arg-type]
         for _, group in grouped.group_by("bin", maintain_order=True)
+        if (interval := findings.interval(group)) is not None
     ]
