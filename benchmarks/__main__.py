@@ -41,6 +41,7 @@ NAMES = (
     "statistics",
     "agreement",
     "interval_coverage",
+    "cluster_coverage",
     "lead_coverage",
     "difference_size",
     "page",

@@ -128,8 +128,7 @@ QUERIES: Schema = {
     ANSWERS: pl.List(pl.String()),
     PROVENANCE: pl.List(pl.String()),  # article ids; may be empty
 }
-# What each query is clustered by, as numbers; where queries are not independent.
-CLUSTERS: Schema = {QUERY_ID: pl.String(), CLUSTER: pl.Int64()}
+CLUSTERS: Schema = {QUERY_ID: pl.String(), CLUSTER: pl.Int64()}  # numbered from 0
 RUNS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
