@@ -63,7 +63,10 @@ def cells_of(*, quick: bool, samples: int, draws: int) -> list[Cell]:
         return [Cell(40, 5, within, "P@10", "right", 0.3, 100, 100) for within in (0.2, 0.9)]
     kinds = [("P@10", "right", 0.0), ("P@10", "right", 0.3), ("nDCG", "F1", 0.3)]
     shapes = product(((12, 5), (20, 3), (40, 5)), (0.2, 0.5, 0.9), kinds)
-    return [Cell(*shape, within, *kind, samples, draws) for shape, within, kind in shapes]
+    return [
+        Cell(clusters, size, within, measure, outcome, truth, samples, draws)
+        for (clusters, size), within, (measure, outcome, truth) in shapes
+    ]
 
 
 def draw(rng: np.random.Generator, cell: Cell, r: float) -> tuple[Floats, Floats, Floats]:

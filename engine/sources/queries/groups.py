@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from engine.errors import InputError
 from engine.sources.fields import CONTEXT_FIELD, first_of
 from engine.sources.io.locations import Location
 from engine.sources.queries.rows import QueryRow
 from engine.wording import quoted
+
+
+def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
+    """The error for a column that no query has a value in, with the names of those that there are."""
+    return InputError(
+        path,
+        None,
+        f"no query has a value in a column {quoted(column)}",
+        f"name one of its columns: {', '.join(names)}",
+    )
 
 
 class Groups:
@@ -45,10 +56,5 @@ class Groups:
             InputError: a field was asked for, and no query has it.
         """
         if self._column and not self._values:
-            raise InputError(
-                self._path,
-                None,
-                f"no query has a value in a column {quoted(self._column)}",
-                f"name one of its columns: {', '.join(map(str, self._names))}",
-            )
+            raise no_column(self._path, self._column, self._names)
         return self._values

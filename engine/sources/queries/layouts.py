@@ -24,6 +24,7 @@ from engine.sources.io.json_records import read_json_records
 from engine.sources.io.lines import read_json_document, start_of
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.io.parquet import open_parquet
+from engine.sources.queries.groups import no_column
 from engine.sources.queries.kilt import WHAT as KILT
 from engine.sources.queries.kilt import kilt_row
 from engine.sources.queries.plain import plain_rows, table_records
@@ -117,6 +118,8 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
                 f"a table of this kind has the columns {', '.join(tables.QUERIES)}",
             )
         columns = _COLUMNS | columns_of([column] if column else [])
+        if column and not columns_of([column]) & set(table.names):
+            raise no_column(path, column, table.names)
         if not column and {QUERY_ID, QUERY, ANSWERS} <= set(table.names):
             frame = table.read(tables.QUERIES)
             # Any other form of answers, and a table without provenance, is for the names of fields.
