@@ -318,7 +318,9 @@ def test_a_finished_partition_is_taken_up_without_reading_its_files(tmp_path, mo
     assert partition(files, folder, k=4, pairs_per_shard=30) == first
 
 
-@pytest.mark.parametrize("what", ["k", "pairs_per_shard", "limit", "queries", "run", "corpus"])
+@pytest.mark.parametrize(
+    "what", ["k", "pairs_per_shard", "limit", "cluster", "queries", "run", "corpus"]
+)
 def test_other_files_or_settings_make_another_partition_beside_it(tmp_path, what):
     files, _ = write_small(tmp_path / "files")
     folder = folder_at(tmp_path / "w")
@@ -326,8 +328,8 @@ def test_other_files_or_settings_make_another_partition_beside_it(tmp_path, what
     more = {"k": 4, "pairs_per_shard": 30}
     if what in more:
         more[what] -= 1
-    elif what == "limit":
-        files = InputFiles(queries=files.queries, corpus=files.corpus, run=files.run, limit=3)
+    elif what in ("limit", "cluster"):
+        files = replace(files, **{what: {"limit": 3, "cluster": "article"}[what]})
     else:
         path = {"queries": files.queries, "corpus": files.corpus, "run": files.run[0]}[what]
         path.write_text(path.read_text() + "\n")

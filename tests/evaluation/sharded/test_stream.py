@@ -60,7 +60,7 @@ def scripted(monkeypatch):
     monkeypatch.setattr(readers, "load", Scripted)
 
 
-def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1):
+def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1, cluster=None):
     """Files with equal queries, queries without results, judgments of some, and shared passages."""
     chance = random.Random(seed)
     corpus = [(f"d{d}", f"T{d % 9}", f"text {d} a{d % 4}", f"A{d % 9}") for d in range(60)]
@@ -108,6 +108,7 @@ def made(tmp_path, queries=40, runs=("one", "two", "three"), seed=1):
             write(run, [row for row in listed if row[-1] == run], tables.RUNS) for run in runs
         ),
         tables={"qrels": write("qrels", judged, tables.QRELS), "preferences": preferences},
+        cluster=cluster,
     )
 
 
@@ -126,14 +127,16 @@ def settings(**more):
 
 
 def the_whole(tmp_path, asked, store="store", **more):
-    inputs = read_inputs(made(tmp_path, **more), k=asked.ranking.k)
+    files = made(tmp_path, cluster=asked.bootstrap.cluster, **more)
+    inputs = read_inputs(files, k=asked.ranking.k)
     return evaluate(inputs, asked, store=tmp_path / store)
 
 
 def in_shards(tmp_path, asked, pairs=80, files=None, **more):
     inputs = folder_at(tmp_path / "inputs")
+    files = files or made(tmp_path, cluster=asked.bootstrap.cluster)
     return evaluate_shards(
-        partition(files or made(tmp_path), inputs, k=asked.ranking.k, pairs_per_shard=pairs),
+        partition(files, inputs, k=asked.ranking.k, pairs_per_shard=pairs),
         asked,
         place=folder_at(tmp_path / "store-of-shards"),
         folder=folder_at(tmp_path / "shards"),
@@ -209,8 +212,9 @@ def test_shards_give_the_figures_of_the_whole(tmp_path, pairs):
             "end_to_end_k": 1,
             "measures": "RR Judged@2",
         },
+        {"annotators": ("erag",), "measures": "P@3", "cluster": "article"},
     ],
-    ids=["skip", "no reads", "real-valued", "qrels", "cut"],
+    ids=["skip", "no reads", "real-valued", "qrels", "cut", "clusters"],
 )
 def test_shards_give_the_figures_of_the_whole_under(tmp_path, more):
     asked = settings(**more)
