@@ -27,7 +27,7 @@ from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.reads import UNNAMED
 from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.choice import primary_measures
-from engine.statistics.comparison import PERMUTATION
+from engine.statistics.comparison import PERMUTATION, STUDENTIZED
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
     ANNOTATOR,
@@ -398,9 +398,10 @@ def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]
     bootstrap, compared = settings.bootstrap, statistics.comparisons
     of_first = pl.col(ANNOTATOR) == settings.labels.names()[0]
     of_runs = pl.col(RUN) != pl.col(RUN_B)
+    drawn = pl.col(tables.METHOD) != STUDENTIZED
     # As the p-values are corrected: see ``compare_cells``.
     families = (
-        compared.filter(family, pl.col(tables.p_of(tables.TAU)).is_not_nan())
+        compared.filter(drawn, family, pl.col(tables.p_of(tables.TAU)).is_not_nan())
         for family in (of_runs, ~of_runs & of_first, ~of_runs & ~of_first)
     )
     family = max(families, key=lambda found: found.height)
