@@ -31,7 +31,10 @@ def measure_of(name: str, quantiles: Floats) -> Floats:
     - R: 0 for 6%, 0.5 for 6%, else 1.
     - P@10: 0 for 30%, the other ten values up to 1 evenly over the normal variable's range.
     - nDCG: 0 for 6%, 1 for 25%, all different between.
+    - hit 0.2: 1 for a fifth, else 0; any share.
     """
+    if name.startswith("hit "):
+        return (quantiles >= 1 - float(name.removeprefix("hit "))).astype(np.float64)
     if name == "Success":
         return (quantiles >= _MISSES).astype(np.float64)
     if name == "R":

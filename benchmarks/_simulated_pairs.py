@@ -46,6 +46,11 @@ class Case:
     truth: str
 
 
+@dataclass(frozen=True)
+class Exact(Case):
+    """A cell in which every sample has exactly n times ``share`` right answers, the first of its queries."""
+
+
 def true_taus(case: Case) -> tuple[float, float]:
     """The true tau-b of both measures."""
     if case.truth in ("none", "spread none"):
@@ -66,6 +71,8 @@ def draw(rng: np.random.Generator, case: Case, samples: int) -> tuple[Floats, Fl
     taus = true_taus(case)
     if case.truth.startswith("spread"):
         right = rng.random(shape) < case.share
+        if isinstance(case, Exact):
+            right = _exactly(case, samples)
         x_a, x_b = (
             _spread_measure(name, case.share, tau, spread, noise, right)
             for name, tau, spread, noise in zip(
@@ -74,11 +81,18 @@ def draw(rng: np.random.Generator, case: Case, samples: int) -> tuple[Floats, Fl
         )
         return x_a, x_b, right.astype(np.float64)
     outcome = rng.normal(size=shape)
+    if isinstance(case, Exact):
+        ranks = rng.random(shape) * np.where(_exactly(case, samples), case.share, 1 - case.share)
+        outcome = ndtri(np.where(_exactly(case, samples), 1 - case.share, 0) + ranks)
     measures = []
     for name, tau, noise in zip((case.first, case.second), taus, (own, other), strict=True):
         r = correlation_for(name, case.share, tau)
         measures.append(measure_of(name, ndtr(r * outcome + np.sqrt(1 - r**2) * noise)))
     return measures[0], measures[1], (outcome > ndtri(1 - case.share)).astype(np.float64)
+
+
+def _exactly(case: Case, samples: int) -> npt.NDArray[np.bool_]:
+    return np.tile(np.arange(case.n) < round(case.share * case.n), (samples, 1))
 
 
 def _spread_measure(

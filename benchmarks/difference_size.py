@@ -1,6 +1,6 @@
 """Size, power and coverage of the tests of differences between two correlations.
 
-    python -m benchmarks.difference_size [--samples 2000] [--quick] [--saved FILE] [--workers 2] [--json FILE]
+    python -m benchmarks.difference_size [--samples 2000] [--quick] [--thin] [--saved FILE] [--workers 2] [--json FILE]
 
 Two measures are drawn on the same queries with one right-or-wrong outcome (``_simulated_pairs``, which says
 what is true in each kind of cell).
@@ -16,8 +16,8 @@ times ``--samples``, for sizes at 0.002; those of 1,000 queries a fifth. Where t
 bootstrap, it is computed on a quarter of the samples, and on half with 30% right answers, where it may be
 valid. A p-value is from 99 permutations: where that is above 0.2, that of 399 is above 0.05. Where it
 is not, from 399, or resamples; and where these give 0.015 or less, from 1,999.
-Samples of a cell share their draws in groups of 25. At the end: the extremes by number of queries, and
-the power beside the bootstrap's where that cannot be shown to reject too often.
+Samples of a cell share their draws in groups of 25. ``--thin`` draws other cells instead, with exactly 3 to 21
+right answers, and without the bootstrap. At the end: the extremes by number of queries, and the power beside the bootstrap's where that cannot be shown to reject too often.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ import numpy.typing as npt
 
 from benchmarks._cells import beyond, figures_of
 from benchmarks._harness import Line, make_parser, write_report
-from benchmarks._simulated_pairs import Case, draw, true_differences, true_taus
+from benchmarks._simulated_pairs import Case, Exact, draw, true_differences, true_taus
+from engine.statistics.comparison import with_intervals
+from engine.statistics.correlation import Bootstrap
 from engine.statistics.difference_tests import (
     DifferenceTest,
     Pair,
-    degrees_of_freedom,
     enough_to_resample,
-    judge,
+    judged,
     prepare,
     quotients,
     studentized,
     untestable,
-    without_interval,
 )
 from engine.statistics.intervals import p_value
 from engine.statistics.pairs import pair_table, pair_weights, tau_and_rho
@@ -66,6 +66,8 @@ PAIRS = (
 SPREAD_PAIR = ("P@10", "nDCG")
 TRUTHS = ("none", "equal", "apart")
 SPREAD_TRUTHS = ("spread none", "spread")
+# Numbers of queries, and of right answers.
+THIN = ((30, 3), (60, 4), (60, 6), (120, 5), (120, 8), (120, 10))
 # One of 1,000 queries takes 30 times as long as one of 19.
 _FEWER = {1000: 5}
 _MORE_FOR_SIZES = 2.5
@@ -128,6 +130,21 @@ def quick_cells() -> Iterator[Cell]:
         yield Cell(Case(n, share, "P@10", "nDCG", "equal"), QUICK_SAMPLES)
 
 
+def thin_cells(samples: int) -> Iterator[Cell]:
+    """Exactly so many right answers: few ones, and both sides of where intervals begin to be inverted."""
+    unlike = (SPREAD_PAIR, ("hit 0.2", "P@10"), ("hit 0.2", "hit 0.2"))
+    cases = [Exact(n, right / n, *SPREAD_PAIR, "spread") for n, right in THIN]
+    cases += [
+        Exact(120, right / 120, "hit 0.25", "hit 0.25", truth)
+        for right, truth in product((20, 21), TRUTHS)
+    ]
+    cases += [
+        Exact(n, right / n, first, second, truth)
+        for (first, second), (n, right), truth in product(unlike, THIN, TRUTHS)
+    ]
+    return (Cell(case, samples) for case in cases)
+
+
 def examine(
     x_a: Floats, x_b: Floats, y: Floats, orders: Ints, weights: Counts, *, resample: bool
 ) -> Found | None:
@@ -148,9 +165,8 @@ def examine(
         return Found(bootstrap, bootstrap)
     if untestable(scores):
         return Found(None, bootstrap)
-    tau, rho = _by_permutation(x_a, x_b, y, orders)
-    if without_interval(scores):
-        tau, rho = DifferenceTest(tau.p), DifferenceTest(rho.p)
+    found = _by_permutation(x_a, x_b, y, orders)
+    (tau, rho), _, _ = with_intervals(scores, found, Bootstrap(resamples=_DRAWS))
     return Found((tau, rho), bootstrap)
 
 
@@ -178,24 +194,13 @@ def _by_permutation(
 ) -> tuple[DifferenceTest, DifferenceTest]:
     outcome = prepare(y)
     first, second = Pair(prepare(x_a), outcome), Pair(prepare(x_b), outcome)
-    freedom = degrees_of_freedom(outcome)
-    differences, errors = studentized(first, second, np.arange(len(y))[None, :])
 
-    def judged(draws: int) -> list[DifferenceTest]:
+    def tests(draws: int) -> tuple[DifferenceTest, DifferenceTest]:
         permuted = quotients(*studentized(first, second, orders[:draws]))
-        return [
-            judge(
-                float(differences[row, 0]),
-                float(errors[row, 0]),
-                permuted[row],
-                confidence=0.95,
-                freedom=freedom,
-            )
-            for row in range(2)
-        ]
+        return judged(first, second, permuted, 0.95)
 
     for draws, enough in ((_FIRST_DRAWS, _LARGE_P), (_DRAWS, _SMALL_P), (_MORE_DRAWS, 0.0)):
-        tau, rho = judged(draws)
+        tau, rho = tests(draws)
         if min(tau.p, rho.p) > enough:
             break
     return tau, rho
@@ -223,7 +228,7 @@ def study(cell: Cell) -> dict[str, Any]:
             y[sample],
             orders,
             weights,
-            resample=sample < samples // part,
+            resample=sample < samples // part and not isinstance(case, Exact),
         )
         if result is not None:
             found.append(result)
@@ -309,7 +314,7 @@ def extremes(results: Results, n: int) -> str:
             if own["true_difference"] == 0:
                 sizes.append(own["rejected"][0] / figures["tested"])
                 small.append(own["rejected"][1] / figures["tested"])
-                bootstrap.append(own["bootstrap"]["rejected"][0] / figures["resampled"])
+                bootstrap.append(own["bootstrap"]["rejected"][0] / max(1, figures["resampled"]))
             if own["intervals"] >= _ENOUGH_SAMPLES:
                 least.append(own["covered"] / own["intervals"])
     cells = sum(cell.case.n == n for cell, _ in results)
@@ -344,11 +349,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--samples", type=int, default=2000, help="samples of a cell with a difference"
     )
     parser.add_argument("--quick", action="store_true", help="eight cells of 200 samples")
+    parser.add_argument("--thin", action="store_true", help="thin cells instead")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--saved", type=Path, help="file of figures, to go on from")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args(arguments)
     cells = list(quick_cells()) if options.quick else cells_of(options.sizes, options.samples)
+    if options.thin:
+        cells = list(thin_cells(options.samples))
     print(HEADER)
     results: Results = []
     for cell, figures in figures_of(cells, study, options.saved, workers=options.workers):

@@ -1,15 +1,16 @@
 """How often the 95% intervals of tau-b and rho hold the true value, also where data are thin.
 
-    python -m benchmarks.interval_coverage [--quick] [--saved FILE] [--workers 2] [--json FILE]
+    python -m benchmarks.interval_coverage [--quick] [--thin] [--saved FILE] [--workers 2] [--json FILE]
 
 A cell is a number of queries, a share of right answers, a measure and a true correlation
 (``_simulated``). Of every sample the interval is the one that an evaluation would print, by whichever
 method. A cell fails if the coverage of its printed intervals is below 93% by more than chance explains
-(99% binomial intervals), or above 97%, or if a sample without an interval has ten queries or more with
-a rarer value on each side. Two binary sides may be above 97%: with few queries a table has few likely
+(99% binomial intervals), or above 97%, or if a sample has none although neither side is constant.
+Inverted tests may be above 97%: with few queries a table has few likely
 neighbours, and no interval can hold the truth in just 95% of them. ``--extreme`` adds what is harder than any
 evaluation should be: associations at 90% of the greatest possible, right answers at both ends of the
-measure, and an outcome with many values.
+measure, and an outcome with many values. ``--thin`` draws other cells instead: 12 and 20 queries with
+30% right, and F1 that is 0 for 90% or 95% of the queries beside a measure of two values.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ SHARES = (0.03, 0.05, 0.1, 0.3)
 TRUTHS = ("0", "0.3")
 LEAST, MOST = 0.93, 0.97
 STATISTICS = ("tau", "rho")
-# Rarer queries of each side from which on every sample must have an interval.
-_PRINTED_FROM = 10
+THIN_SIZES = (12, 20)
+F1_SIZES = (60, 120, 300, 1000)
+# Measures of two values, by their share of hits.
+HITS = ("hit 0.05", "hit 0.2", "hit 0.5")
 # Samples of each cell whose percentile intervals are computed too, for their width.
 _BESIDE = 100
 
@@ -73,13 +76,25 @@ class Cell:
     draws: int
 
 
-def cells_of(*, quick: bool, extreme: bool, samples: int, draws: int) -> list[Cell]:
+def cells_of(
+    *, quick: bool, extreme: bool, samples: int, draws: int, thin: bool = False
+) -> list[Cell]:
     if quick:
         return [
             Cell(64, 0.05, "Success", "0.3", "right", 300, 400),
             Cell(64, 0.3, "nDCG", "0", "right", 300, 400),
             Cell(100, 0.1, "R", "0", "right", 300, 400),
             Cell(300, 0.03, "P@10", "0.3", "right", 300, 400),
+        ]
+    if thin:
+        return [
+            Cell(n, 0.3, measure, truth, outcome, samples, draws)
+            for n, measure, truth, outcome in product(
+                THIN_SIZES, MEASURES[1:], TRUTHS, ("right", "F1")
+            )
+        ] + [
+            Cell(n, share, measure, truth, "F1", _affordable(n, samples), draws)
+            for n, share, measure, truth in product(F1_SIZES, (0.05, 0.1), HITS, TRUTHS)
         ]
     cells = [
         Cell(n, share, measure, truth, "right", _affordable(n, samples), draws)
@@ -151,7 +166,7 @@ def covered(cell: Cell) -> dict[str, Any]:
     """What became of the samples of a cell."""
     sample, truth = source(cell)
     seeds = [SIZES.index(cell.n) if cell.n in SIZES else cell.n, round(1000 * cell.share)]
-    seeds += [MEASURES.index(cell.measure), *map(ord, cell.truth[:3])]
+    seeds += [(*MEASURES, *HITS).index(cell.measure), *map(ord, cell.truth[:3])]
     start = time.perf_counter()
     methods: Counter[str] = Counter()
     holds: Counter[str] = Counter()
@@ -163,16 +178,15 @@ def covered(cell: Cell) -> dict[str, Any]:
         found = correlate(x, y, Bootstrap(resamples=cell.draws, seed=number % 4, threads=1))
         if not found.method:
             methods["none"] += 1
-            enough = min(side(x).amount, side(y).amount) >= _PRINTED_FROM
-            withheld += int(enough)
+            withheld += int(min(side(x).amount, side(y).amount) > 0)
             continue
         methods[found.method] += 1
-        binary = side(x).values == side(y).values == 2
-        many += int(not binary)
+        discrete = found.method == "inverted"
+        many += int(not discrete)
         for name, value in zip(STATISTICS, truth, strict=True):
             low, high = getattr(found, f"{name}_low"), getattr(found, f"{name}_high")
             holds[name] += int(low <= value <= high)
-            if not binary:
+            if not discrete:
                 holds[f"{name} of many"] += int(low <= value <= high)
             widths[name].append(high - low)
         if len(beside) < _BESIDE:
@@ -207,7 +221,7 @@ def faults(cell: Cell, figures: dict[str, Any]) -> Iterator[str]:
         if beyond(hits, printed, least=LEAST):
             yield f"{name} is held in {hits / printed:.1%}"
         elif beyond(hits_of_many, many, least=LEAST, most=MOST):
-            yield f"{name} is held in {hits_of_many / many:.1%} of samples with more values"
+            yield f"{name} is held in {hits_of_many / many:.1%} of samples not inverted"
     if figures["withheld"]:
         yield f"{figures['withheld']} samples lack an interval"
 
@@ -255,12 +269,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=2000, help="a quarter at 1,000 queries")
     parser.add_argument("--draws", type=int, default=1000, help="resamples, or tables drawn")
     parser.add_argument("--quick", action="store_true", help="four cells of 300 samples")
+    parser.add_argument("--thin", action="store_true", help="thin cells instead")
     parser.add_argument("--extreme", action="store_true", help="harder cells as well")
     parser.add_argument("--saved", type=Path, help="file of figures, to go on from")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args(arguments)
     cells = cells_of(
-        quick=options.quick, extreme=options.extreme, samples=options.samples, draws=options.draws
+        quick=options.quick,
+        extreme=options.extreme,
+        samples=options.samples,
+        draws=options.draws,
+        thin=options.thin,
     )
     print("coverage of 95% intervals for tau and rho among samples with one; median width for tau")
     print("    n right  measure outcome  tau   none     tau   rho  width  perc.  methods")

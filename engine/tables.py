@@ -264,7 +264,8 @@ COMPARISONS: Schema = {
     high_of(RHO): pl.Float64(),
     p_of(RHO): pl.Float64(),
     p_holm_of(RHO): pl.Float64(),
-    # What intervals and p-values come from: "resampling" or "permutation"; empty where there are none.
+    # What the interval comes from: "resampling", "permutation" or "inverted" (the p-value then from
+    # permutations); empty where there is no p-value.
     METHOD: pl.String(),
     NOTE: pl.String(),
 }

@@ -28,7 +28,7 @@ def test_faults_are_what_chance_does_not_explain():
     assert not list(faults(CELL, figures(1900)))
     assert not list(faults(CELL, figures(1840)))  # 92.0%, with an interval that reaches 93%
     assert any("held in 91.0%" in fault for fault in faults(CELL, figures(1820)))
-    assert any("98.5% of samples" in fault for fault in faults(CELL, figures(1970)))
+    assert any("98.5% of samples not inverted" in fault for fault in faults(CELL, figures(1970)))
     # Two binary sides may be held more often, and cells that print nothing have nothing to hold.
     assert not list(faults(CELL, figures(1970, many=0)))
     assert not list(faults(CELL, figures(0, printed=0)))

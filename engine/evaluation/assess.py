@@ -27,7 +27,7 @@ from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.reads import UNNAMED
 from engine.statistics.cells import Clusters, clusters_of
 from engine.statistics.choice import primary_measures
-from engine.statistics.comparison import PERMUTATION, STUDENTIZED
+from engine.statistics.comparison import RESAMPLING, STUDENTIZED
 from engine.statistics.table import Statistics, analyse
 from engine.tables import (
     ANNOTATOR,
@@ -410,7 +410,7 @@ def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]
         return
     # The least p-value that this many resamples can give, after Holm's correction: of resamples twice
     # the smaller tail is taken, of permutations both tails.
-    tails = 1 if (family[tables.METHOD] == PERMUTATION).any() else 2
+    tails = 1 if (family[tables.METHOD] != RESAMPLING).any() else 2
     least = min(1.0, tails * tests / (bootstrap.resamples + 1))
     if least > 1 - bootstrap.confidence:
         needed = math.ceil(tails * tests / (1 - bootstrap.confidence))

@@ -286,9 +286,9 @@ def _empty_cells(undefined: pl.DataFrame) -> Iterator[str]:
 
 
 def _untested(comparisons: pl.DataFrame) -> list[str]:
-    """Why differences have no p-value."""
+    """Why differences have no p-value, or no interval."""
     untested = comparisons.filter(
-        pl.col("tau_difference").is_not_nan(), pl.col("tau_p").is_nan(), pl.col("note") != ""
+        pl.col("tau_difference").is_not_nan(), pl.col("tau_low").is_nan(), pl.col("note") != ""
     )
     of_runs = pl.col(RUN) != pl.col(RUN_B)
     return [

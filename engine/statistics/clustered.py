@@ -16,12 +16,12 @@ from scipy.special import stdtrit
 
 from engine.statistics.difference_tests import DifferenceTest
 from engine.statistics.intervals import IntervalMethod, binomial_interval
+from engine.statistics.inversion import MOST_CELLS
 from engine.statistics.methods import (
     ENOUGH_TO_RESAMPLE,
+    FEW_RARER,
     LEAST_OF_MANY,
     LEAST_QUERIES,
-    LEAST_RARER,
-    MOST_CELLS,
     Mask,
     Method,
     Side,
@@ -64,7 +64,7 @@ def method_by_cluster(
     fewest = min(int(clusters_with_rarer(one, clusters).sum()) for one in (x, y))
     if method is None or method == "inverted":
         return method, note
-    if fewest < LEAST_RARER and x.values * y.values <= MOST_CELLS:
+    if fewest < FEW_RARER and x.values * y.values <= MOST_CELLS:
         return "inverted", ""
     if fewest < LEAST_OF_MANY:
         return None, (
@@ -201,7 +201,7 @@ def mean_by_cluster(
         if variance > _NO_SPREAD**2:
             quantiles = stdtrit(np.array([n - 1, count - 1]), (1 + confidence) / 2)
             size = mean * (1 - mean) / variance * float(quantiles[0] / quantiles[1]) ** 2
-            if _with_rarer(scores, clusters) < LEAST_RARER or np.isin(scores, (0, 1)).all():
+            if _with_rarer(scores, clusters) < FEW_RARER or np.isin(scores, (0, 1)).all():
                 size = min(size, n)
     # Sums of numbers such as 0.1 may come to a hair more than there are.
     return binomial_interval(min(size, float(scores.sum()) * size / n), size, confidence)

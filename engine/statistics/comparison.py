@@ -29,6 +29,7 @@ from engine.statistics.difference_tests import (
     without_interval,
 )
 from engine.statistics.intervals import holm, interval, p_value
+from engine.statistics.inversion import inverted_difference
 from engine.statistics.resampling import Replicates
 from engine.tables import (
     ANNOTATOR,
@@ -56,6 +57,7 @@ Ints = npt.NDArray[np.intp]
 RESAMPLING = "resampling"
 PERMUTATION = "permutation"
 STUDENTIZED = "studentized"
+INVERTED = "inverted"
 # Whether two measures, by name, may be compared.
 Comparable = Callable[[str, str], bool]
 
@@ -104,8 +106,8 @@ def compare_cells(
     """The comparisons table: every two cells that differ only in the annotator or only in the run.
 
     Intervals and p-values are from joint resamples of the queries where these hold, else from permutations
-    of the outcomes; ``method`` says which. Where neither holds there are none, and ``note`` says why
-    (``difference_tests``). ``tau_p_holm`` and ``rho_p_holm`` are corrected within
+    of the outcomes, or the interval from inverting a test; ``method`` says which. Where none holds there
+    is none, and ``note`` says why (``difference_tests``). ``tau_p_holm`` and ``rho_p_holm`` are corrected within
     three families, each statistic separately: the first annotator against every rival, in all runs
     and measures; the rivals among themselves; and the runs. The first is what a comparison is made
     for, and should not lose power to the rest.
@@ -210,19 +212,8 @@ def _compare(
         elif reason := untestable(scores):
             row[NOTE] = reason
         else:
-            row[METHOD] = PERMUTATION
-            tests[TAU], tests[RHO] = permutation_test(
-                *(Pair(prepare(x), prepare(y)) for x, y in scores),
-                permutations=permutations_for(scores, bootstrap.resamples),
-                confidence=bootstrap.confidence,
-                seed=bootstrap.seed,
-                threads=bootstrap.threads,
-            )
-            if reason := without_interval(scores):
-                row[NOTE] = reason
-                tests = {name: DifferenceTest(test.p) for name, test in tests.items()}
-            elif any(math.isnan(test.low) for test in tests.values()):
-                row[NOTE] = "no interval: the standard error of the difference is 0"
+            found, row[METHOD], row[NOTE] = _by_permutation(scores, bootstrap)
+            tests = dict(zip(tests, found, strict=True))
     for name, test in tests.items():
         row[difference_of(name)] = _difference(name, first, second)
         row |= {low_of(name): test.low, high_of(name): test.high, p_of(name): test.p}
@@ -254,6 +245,53 @@ def _by_cluster(
     if not reason and any(math.isnan(test.p) for test in tests.values()):
         reason = "no interval: the difference does not vary, or is undefined, without some cluster"
     return (STUDENTIZED if not reason else ""), reason, tests
+
+
+def _by_permutation(
+    scores: list[tuple[Floats, Floats]], bootstrap: Bootstrap
+) -> tuple[Sequence[DifferenceTest], str, str]:
+    found = permutation_test(
+        *(Pair(prepare(x), prepare(y)) for x, y in scores),
+        permutations=permutations_for(scores, bootstrap.resamples),
+        confidence=bootstrap.confidence,
+        seed=bootstrap.seed,
+        threads=bootstrap.threads,
+    )
+    return with_intervals(scores, found, bootstrap)
+
+
+def with_intervals(
+    scores: list[tuple[Floats, Floats]], found: Sequence[DifferenceTest], bootstrap: Bootstrap
+) -> tuple[Sequence[DifferenceTest], str, str]:
+    """Tests by permutation, with inverted intervals where their own do not hold.
+
+    An inverted interval holds 0 at least where p is above 1 - confidence.
+
+    Args:
+        scores: measure and outcome of both correlations, each of shape (n,).
+        found: what the permutations say of tau and of rho.
+
+    Returns:
+        The tests, what their intervals come from, and why there are none.
+    """
+    if not (reason := without_interval(scores, found)):
+        return found, PERMUTATION, ""
+    first, second = scores
+    bounds = inverted_difference(
+        first,
+        second,
+        confidence=bootstrap.confidence,
+        draws=bootstrap.resamples,
+        seed=bootstrap.seed,
+    )
+    if bounds is None:
+        return [DifferenceTest(test.p) for test in found], PERMUTATION, reason
+    tests = []
+    for test, (low, high) in zip(found, bounds, strict=True):
+        if test.p > 1 - bootstrap.confidence:
+            low, high = min(low, 0.0), max(high, 0.0)
+        tests.append(DifferenceTest(test.p, low, high))
+    return tests, INVERTED, ""
 
 
 def _difference(name: str, first: Correlated, second: Correlated) -> float:

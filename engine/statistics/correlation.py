@@ -26,9 +26,6 @@ DECIMALS = 12
 ARTICLE = "article"
 # Fewer cannot hold the tails of an interval.
 LEAST_RESAMPLES = 100
-# Tables drawn at each step of an inversion: as many as resamples, fewer where tables are large.
-_LEAST_DRAWS = 400
-_MOST_DRAWN_CELLS = 10**6
 
 
 @dataclass(frozen=True)
@@ -145,13 +142,11 @@ def describe(
     assert result.without is not None
     without = result.without[pair]
     if method == "inverted":
-        cells = sides[0].values * sides[1].values
-        draws = min(bootstrap.resamples, max(_LEAST_DRAWS, _MOST_DRAWN_CELLS // cells))
         bounds = inverted(
             x,
             y,
             confidence=bootstrap.confidence,
-            draws=draws,
+            draws=bootstrap.resamples,
             seed=bootstrap.seed,
             size=None if clusters is None else independent_queries(x, y, clusters),
         )

@@ -13,9 +13,10 @@ by its standard error, and what that quotient is by chance is found by permuting
   the test is exact at any number of queries. Where both correlations are equal and not 0, the quotient has
   the same limiting distribution as under permutation, which is what dividing by the standard error is for
   (Janssen 1997; Chung & Romano 2013; for correlations DiCiccio & Romano 2017).
-- With fewer than ten right (or wrong) answers, measure scores that are spread more widely among these few
+- With fewer than 15 right (or wrong) answers, measure scores that are spread more widely among these few
   than among the others would still be taken for a difference. There the p-value is the larger of the
-  permutation's and that of Student's t with one degree of freedom less than there are such answers.
+  permutation's and that of Student's t, as in the test of Brunner & Munzel (2000)
+  (``studentized.standard_error``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 
 from engine.statistics.resampling import for_each_block_of_orders
+from engine.statistics.studentized import standard_error
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -45,8 +47,11 @@ _LEAST_EXPECTED = 50
 _LEAST_FOR_INTERVAL = 5
 # With fewer queries of the rarer outcome than this, a permutation cannot show that they are spread more
 # widely than the others, so Student's t sets a floor; and with fewer than the least, neither can it.
-_FEW_OF_AN_OUTCOME = 10
+_FEW_OF_AN_OUTCOME = 15
 LEAST_OF_AN_OUTCOME = 3
+# Of the others' variance, what is added to that of few queries. Without it right answers that one of the measures
+# spreads twice as widely pass for a difference in 6% to 10% of samples.
+_AS_THE_OTHERS = 0.15
 # Work of a permutation, in steps of about 10 ns: of n queries n times 8, and with more than two values on
 # both sides, n times the values of the side that has fewer beside. Within the first limit (4 s on one thread)
 # as many are drawn as there are resamples; beyond the second not even the least number ends in 40 s.
@@ -233,7 +238,7 @@ def judge(
     permuted: Floats,
     *,
     confidence: float,
-    freedom: int | None = None,
+    floor: tuple[float, float] | None = None,
 ) -> DifferenceTest:
     """The test of one difference, from its quotient and those under permutation.
 
@@ -245,16 +250,19 @@ def judge(
         difference, error: on the sample; the standard error is 0 or more.
         permuted: (B,) quotients.
         confidence: of the interval, in (0, 1).
-        freedom: degrees of freedom, 1 or more, of a t-distribution whose p-value and quantile are used where
-            they are larger; None to use the permutations alone.
+        floor: another standard error and the degrees of freedom of its t-distribution, whose p-value and
+            interval are used where they are larger; None to use the permutations alone.
     """
     observed = abs(float(quotients(np.array(difference), np.array(error))))
     distances = np.sort(np.abs(permuted))
     resamples = len(distances)
     as_far = resamples - int(np.searchsorted(distances, observed * (1 - _ROUNDING)))
     p = (1 + as_far) / (1 + resamples)
-    if freedom is not None:
-        p = max(p, 2 * float(stdtr(freedom, -observed)))
+    least = 0.0
+    if floor is not None:
+        distance = abs(float(quotients(np.array(difference), np.array(floor[0]))))
+        p = max(p, 2 * float(stdtr(floor[1], -distance)))
+        least = floor[0] * float(stdtrit(floor[1], (1 + confidence) / 2))
     # The greatest number of permuted quotients that may be as far as one outside of the interval.
     allowed = math.floor((1 - confidence) * (1 + resamples) + _ROUNDING) - 1
     if allowed < 0:
@@ -262,9 +270,7 @@ def judge(
     level = float(distances[resamples - 1 - allowed])
     if not math.isfinite(level) or (error < _NO_ERROR and abs(difference) > _NO_DIFFERENCE):
         return DifferenceTest(p)
-    if freedom is not None:
-        level = max(level, float(stdtrit(freedom, (1 + confidence) / 2)))
-    margin = level * error
+    margin = max(level * error, least)
     return DifferenceTest(p, max(-2.0, difference - margin), min(2.0, difference + margin))
 
 
@@ -299,12 +305,16 @@ def untestable(pairs: Sequence[tuple[Floats, Floats]]) -> str:
     return ""
 
 
-def without_interval(pairs: Sequence[tuple[Floats, Floats]]) -> str:
-    """Why the permutations give no interval of a difference other than 0; or nothing.
+def without_interval(
+    pairs: Sequence[tuple[Floats, Floats]], tests: Sequence[DifferenceTest]
+) -> str:
+    """Why the permutations give no interval that holds; or nothing.
 
     Where both measures are nearly constant, the difference rests on a handful of queries that differ
     from the rest on both sides. Often the sample has none of them, and then its standard error is far too small.
     """
+    if any(math.isnan(test.low) for test in tests):
+        return "no interval: the standard error of the difference is 0"
     nearly_constant = all(
         2 * _apart_from_most(x) < len(x)
         and _apart_from_most(x) * _apart_from_most(y) < _LEAST_FOR_INTERVAL * len(x)
@@ -328,7 +338,7 @@ def _work(pairs: Sequence[tuple[Floats, Floats]]) -> float:
     return float(sum(n * (_STEPS + (values if values > 2 else 0)) for n, values in fewer))
 
 
-def _apart_from_most(score: Floats | Ints) -> int:
+def _apart_from_most(score: Floats) -> int:
     """How many queries do not have the most frequent value."""
     return len(score) - int(np.unique(score, return_counts=True)[1].max())
 
@@ -358,22 +368,33 @@ def permutation_test(
         permuted[:, start : start + len(orders)] = found
 
     for_each_block_of_orders(n, deal, resamples=permutations, seed=seed, threads=threads)
-    differences, errors = studentized(first, second, np.arange(n)[None, :])
-    freedom = degrees_of_freedom(first.y, second.y)
+    tau, rho = judged(first, second, permuted, confidence)
+    return tau, rho
+
+
+def judged(
+    first: Pair, second: Pair, permuted: Floats, confidence: float
+) -> tuple[DifferenceTest, DifferenceTest]:
+    """The tests of tau and of rho, from their quotients under permutation (2, B)."""
+    (values, influence), (others, of_others) = (
+        influences(pair, np.arange(len(pair.x.codes))[None, :]) for pair in (first, second)
+    )
+    differences, influence = (values - others)[:, 0], (influence - of_others)[:, 0]
+    rarer = min((_rarer(pair.y.codes) for pair in (first, second)), key=np.count_nonzero)
+    few = np.count_nonzero(rarer) < _FEW_OF_AN_OUTCOME
     tau, rho = (
         judge(
-            float(differences[row, 0]),
-            float(errors[row, 0]),
-            permuted[row],
+            float(difference),
+            math.sqrt(own @ own),
+            drawn,
             confidence=confidence,
-            freedom=freedom,
+            floor=standard_error(own, rarer, as_the_others=_AS_THE_OTHERS) if few else None,
         )
-        for row in range(2)
+        for difference, own, drawn in zip(differences, influence, permuted, strict=True)
     )
     return tau, rho
 
 
-def degrees_of_freedom(*outcomes: Side) -> int | None:
-    """Of the t-distribution that bounds a test from below; None where no outcome is that rare."""
-    fewest = min(_apart_from_most(outcome.codes) for outcome in outcomes)
-    return max(1, fewest - 1) if fewest < _FEW_OF_AN_OUTCOME else None
+def _rarer(score: Ints) -> npt.NDArray[np.bool_]:
+    """Which queries do not have the most frequent value."""
+    return score != np.bincount(score).argmax()

@@ -7,12 +7,17 @@ most likely distribution over the table of the two sides' values that has this t
 multinomial likelihood, which gives weight to empty cells as well and lets the margins move. How
 surprising the sample is comes from samples drawn from that distribution (an approximate test whose
 nuisance parameters are estimated under the hypothesis: Lloyd 2008; DiCiccio & Romano 1990,
-section 4).
+section 4). Of two correlations of the same queries the difference is treated in the same way, over the table
+of both measures and the outcome, or the outcomes, together.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import sub
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +26,26 @@ from scipy.special import ndtri
 Floats = npt.NDArray[np.float64]
 # Of tau and of rho: (low, high).
 Bounds = tuple[tuple[float, float], tuple[float, float]]
+# The axes that a table is summed over for each correlation: one, or two whose difference is meant.
+Parts = tuple[tuple[int, ...], ...]
+_ONE: Parts = ((),)
+# Tables of two measures and their outcome, and of two measures and the outcome of each.
+_SAME_OUTCOME: Parts = ((1,), (0,))
+_OWN_OUTCOMES: Parts = ((1, 3), (0, 2))
 
+# Cells beyond which drawing tables takes too long.
+MOST_CELLS = 5_000
+# Tables drawn at each step: as many as asked for, fewer where tables are large.
+_LEAST_DRAWS = 400
+_MOST_DRAWN_CELLS = 250_000
 # Queries' worth of weight spread over the table as under independence, so that no cell is impossible.
 _SPREAD = 0.1
 # Beyond this a table is nearly all on its diagonal, and the bound is 1.
 _EDGE = 0.985
+# What normal quantiles are multiplied by where intervals would hold in 90% to 93% of some samples: those of
+# differences, and where more than half of the sparsest side's rarer queries have a value that no other has (F1
+# that is mostly 0), which says little about where others would lie.
+_WIDER = 1.1
 # Least and greatest step along tau, in standard errors.
 _STEPS = (0.25, 1.0)
 _MOST_STEPS = 100
@@ -33,6 +53,23 @@ _MOST_STEPS = 100
 _HELD = 2**20
 # Decimals at which drawn statistics equal the observed one.
 _DECIMALS = 10
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A table of n queries.
+
+    Attributes:
+        shares: of the cells, with some weight in empty ones.
+        parts: what the statistic is.
+        observed: (2,) it and the same of rho.
+        n: queries.
+    """
+
+    shares: Floats
+    parts: Parts
+    observed: Floats
+    n: int
 
 
 def inverted(
@@ -49,60 +86,93 @@ def inverted(
         x, y: shape (n,), neither constant. Work grows with the number of cells, the product of the
             numbers of distinct values.
         confidence: in (0, 1).
-        draws: tables drawn at each step. 1,000 leave an error of about a tenth of a standard error in
-            a bound.
+        draws: tables drawn at each step, fewer (400 or more) of large ones. 1,000 leave an error of about
+            a tenth of a standard error in a bound.
         seed: of the draws.
         size: how many queries a drawn table has; None for n.
     """
     table = table_of(x, y)
-    return _inverted(table.tobytes(), table.shape, confidence, draws, seed, size or len(x))
+    return _inverted(table.tobytes(), table.shape, _ONE, confidence, draws, seed, size)
 
 
-def table_of(x: Floats, y: Floats) -> npt.NDArray[np.int64]:
-    """How many queries have each two values: shape (distinct x, distinct y), both ascending."""
-    (x_values, x_codes), (y_values, y_codes) = (
-        np.unique(side, return_inverse=True) for side in (x, y)
-    )
-    cells = x_codes.reshape(-1) * len(y_values) + y_codes.reshape(-1)
-    size = len(x_values) * len(y_values)
-    return np.bincount(cells, minlength=size).reshape(len(x_values), len(y_values))
+def inverted_difference(
+    first: tuple[Floats, Floats],
+    second: tuple[Floats, Floats],
+    *,
+    confidence: float,
+    draws: int,
+    seed: int,
+) -> Bounds | None:
+    """The same of the difference of two correlations over the same n queries; bounds in [-2, 2].
+
+    Args:
+        first, second: measure and outcome of each, shape (n,), none constant. An outcome that both share
+            is one dimension of the table.
+
+    Returns:
+        None where the table has more than ``MOST_CELLS``.
+    """
+    sides, parts = [first[0], second[0], first[1]], _SAME_OUTCOME
+    if not np.array_equal(first[1], second[1]):
+        sides, parts = [*sides, second[1]], _OWN_OUTCOMES
+    if math.prod(len(np.unique(side)) for side in sides) > MOST_CELLS:
+        return None
+    table = table_of(*sides)
+    return _inverted(table.tobytes(), table.shape, parts, confidence, draws, seed)
+
+
+def table_of(*sides: Floats) -> npt.NDArray[np.int64]:
+    """How many queries have each combination of values: a dimension a side, its values ascending."""
+    found = [np.unique(side, return_inverse=True) for side in sides]
+    shape = tuple(len(values) for values, _ in found)
+    cells = np.ravel_multi_index(tuple(codes.reshape(-1) for _, codes in found), shape)
+    return np.bincount(cells, minlength=math.prod(shape)).reshape(shape)
 
 
 # Measures that agree on every query (P@1, RR@1, ...) have the same table.
 @lru_cache(maxsize=1024)
 def _inverted(
-    counts: bytes, shape: tuple[int, ...], confidence: float, draws: int, seed: int, n: int
+    counts: bytes,
+    shape: tuple[int, ...],
+    parts: Parts,
+    confidence: float,
+    draws: int,
+    seed: int,
+    size: int | None = None,
 ) -> Bounds:
     table = np.frombuffer(counts, dtype=np.int64).reshape(shape)
-    seen = table / table.sum()
-    independent = np.outer(seen.sum(axis=1), seen.sum(axis=0))
-    shares = (n * seen + _SPREAD * independent) / (n + _SPREAD)
-    observed = np.round(_tau_and_rho(table[None].astype(np.float64))[:, 0], _DECIMALS)
+    n, seen = size or int(table.sum()), table / table.sum()
+    draws = min(draws, max(_LEAST_DRAWS, _MOST_DRAWN_CELLS // table.size))
+    margins = [
+        seen.sum(axis=tuple(other for other in range(table.ndim) if other != axis))
+        for axis in range(table.ndim)
+    ]
+    shares = (n * seen + _SPREAD * reduce(np.multiply.outer, margins)) / (n + _SPREAD)
+    sample = _Sample(shares, parts, np.round(_values(table[None], parts)[:, 0], _DECIMALS), n)
     level = float(ndtri((1 - confidence) / 2))
+    margin = max(margins, key=np.max)
+    if len(parts) > 1 or len(margin) > max(2.0, 1 + n * (1 - margin.max()) / 2):
+        level *= _WIDER
     lows, highs = (
-        _bounds(shares, observed, n, level, side, draws, np.random.default_rng([seed, number]))
+        _bounds(sample, level, side, draws, np.random.default_rng([seed, number]))
         for number, side in enumerate((-1, 1))
     )
     return (lows[0], highs[0]), (lows[1], highs[1])
 
 
 def _bounds(
-    shares: Floats,
-    observed: Floats,
-    n: int,
-    level: float,
-    side: int,
-    draws: int,
-    rng: np.random.Generator,
+    sample: _Sample, level: float, side: int, draws: int, rng: np.random.Generator
 ) -> list[float]:
     """The lower (side -1) or upper (1) bounds of tau and rho."""
-    bounds = [float(side), float(side)]
+    shares, parts, n = sample.shares, sample.parts, sample.n
+    most = len(parts)
+    bounds = [float(side * most)] * 2
     found = [False, False]
     table = shares
     before: tuple[Floats, Floats] | None = None
     for _ in range(_MOST_STEPS):
-        true = _tau_and_rho(table[None])[:, 0]
-        quantiles = _tails(table, observed, n, side, draws, rng)
+        true = _values(table[None], parts)[:, 0]
+        quantiles = _tails(table, sample, side, draws, rng)
         for which in range(2):
             if found[which] or quantiles[which] >= level:
                 continue
@@ -111,29 +181,30 @@ def _bounds(
             if before is not None:
                 weight = (before[1][which] - level) / (before[1][which] - quantiles[which])
                 bounds[which] = float(before[0][which] * (1 - weight) + true[which] * weight)
-        tau, influence = _tau_and_influence(table)
-        if all(found) or side * tau > _EDGE:
+        tau, influence = _slope(table, parts)
+        if all(found) or side * tau > _EDGE * most:
             break
         before = true, quantiles
         # Where all pairs agree, no query has an influence.
         error = max(float(np.sqrt((table * influence**2).sum() / n)), 1 / n)
         step = np.clip(0.6 * (quantiles.max() - level), *_STEPS) * error
-        table = _most_likely(shares, table, float(np.clip(tau + side * step, -0.99, 0.99)))
+        wanted = float(np.clip(tau + side * step, -0.99 * most, 0.99 * most))
+        table = _most_likely(shares, table, wanted, parts)
     return bounds
 
 
 def _tails(
-    table: Floats, observed: Floats, n: int, side: int, draws: int, rng: np.random.Generator
+    table: Floats, sample: _Sample, side: int, draws: int, rng: np.random.Generator
 ) -> Floats:
     """Normal quantiles of the mid-p-values that tau and rho are as far on the other side: (2,)."""
     beyond, counted = np.zeros(2), np.zeros(2)
     block = max(1, _HELD // table.size)
     for start in range(0, draws, block):
         size = (min(block, draws - start), *table.shape)
-        drawn = rng.multinomial(n, table.ravel(), size=size[0]).reshape(size)
-        statistics = np.round(_tau_and_rho(drawn.astype(np.float64)), _DECIMALS)
+        drawn = rng.multinomial(sample.n, table.ravel(), size=size[0]).reshape(size)
+        statistics = np.round(_values(drawn, sample.parts), _DECIMALS)
         defined = np.isfinite(statistics)
-        apart = side * (statistics - observed[:, None])
+        apart = side * (statistics - sample.observed[:, None])
         beyond += (defined & (apart < 0)).sum(axis=1) + (apart == 0).sum(axis=1) / 2
         counted += defined.sum(axis=1)
     # A table nearly all of whose samples leave a side constant says nothing against the sample.
@@ -141,21 +212,23 @@ def _tails(
     return np.asarray(ndtri(np.clip(shares, 0.25 / draws, 1 - 0.25 / draws)))
 
 
-def _most_likely(shares: Floats, table: Floats, wanted: float) -> Floats:
+def _most_likely(shares: Floats, table: Floats, wanted: float, parts: Parts = _ONE) -> Floats:
     """The most likely distribution with a given tau, from one with a tau nearby.
 
     Maximizes sum(shares log p) subject to tau(p) = wanted, by solving the problem with tau linearized
     (an empirical likelihood: Owen 1988) and taking as much of each step as brings tau nearer, until it is met.
     """
     weight = 0.7
-    tau, influence = _tau_and_influence(table)
+    tau, influence = _slope(table, parts)
     for _ in range(40):
-        if abs(tau - wanted) < 1e-4:
+        if abs(tau - wanted) < 1e-4 or influence.max() < 1e-9:
             break
-        gap = influence - np.clip(wanted - tau, -0.1, 0.1)
+        # No further than weights of cells can move tau: beyond, no multiplier keeps them positive.
+        room = np.clip([-0.1, 0.1], 0.9 * influence.min(), 0.9 * influence.max())
+        gap = influence - np.clip(wanted - tau, *room)
         nearest = shares / (1 + _multiplier(shares, gap) * gap)
         tried = (1 - weight) * table + weight * nearest / nearest.sum()
-        reached, influence_there = _tau_and_influence(tried)
+        reached, influence_there = _slope(tried, parts)
         if abs(reached - wanted) < abs(tau - wanted):
             table, tau, influence = tried, reached, influence_there
             weight = min(0.9, 1.5 * weight)
@@ -177,6 +250,23 @@ def _multiplier(shares: Floats, gap: Floats) -> float:
         newton = at + value / float((shares * (gap / below) ** 2).sum())
         at = newton if low < newton < high else (low + high) / 2
     return at
+
+
+def _values(tables: npt.NDArray[Any], parts: Parts) -> Floats:
+    """tau and rho of tables (B, ...), or the first's less the second's: shape (2, B)."""
+    found = [
+        _tau_and_rho(tables.sum(axis=tuple(1 + axis for axis in axes), dtype=np.float64))
+        for axes in parts
+    ]
+    return reduce(np.subtract, found)
+
+
+def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
+    """tau of a table of shares, or the difference; and how it changes with the share of each cell."""
+    found = [(_tau_and_influence(table.sum(axis=axes)), axes) for axes in parts]
+    taus = [tau for (tau, _), _ in found]
+    influences = [np.expand_dims(influence, axes) for (_, influence), axes in found]
+    return reduce(sub, taus), reduce(np.subtract, influences)
 
 
 def _net(tables: Floats) -> Floats:

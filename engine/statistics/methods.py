@@ -14,27 +14,25 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.statistics.intervals import IntervalMethod
+from engine.statistics.inversion import MOST_CELLS
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Method = IntervalMethod | Literal["studentized", "inverted"]
 
 LEAST_QUERIES = 11
-# Queries with a value other than the most frequent one that each side needs, unless both are binary.
-LEAST_RARER = 10
-# The same where there are many queries and the sides are not both mostly one value. Ten would choose samples
-# by chance: tau grows with the share of right answers, so that intervals of samples which happen to have
-# ten where six are expected hold too seldom.
+# With fewer queries that have another value than the most frequent one, a test is inverted.
+FEW_RARER = 10
+# Where the table is too large for that, each side needs so many where both are mostly one value, and fewer
+# elsewhere: ten would choose samples by chance. Tau grows with the share of right answers, so that intervals of
+# samples which happen to have ten where six are expected hold too seldom.
 LEAST_OF_MANY = 3
-MANY_QUERIES = 50
 # From here on resampling holds: a side's rarer queries occur often enough in every resample.
 ENOUGH_TO_RESAMPLE = 50
 # Where both sides are mostly one value: queries that would be rarer on both if the sides were
 # independent, and that are seen in the emptiest corner. Fewer, and a corner is empty too often.
 _EXPECTED_IN_CORNER = 15
 _SEEN_IN_CORNER = 5
-# Cells beyond which drawing tables takes too long.
-MOST_CELLS = 5_000
 # Queries expected to be rarer on both sides below which nothing but tables will do.
 _LEAST_IN_CORNER = 5
 
@@ -68,8 +66,8 @@ def side(scores: Floats) -> Side:
 def method_for(x: Side, y: Side, wanted: IntervalMethod) -> tuple[Method | None, str]:
     """The method for a measure (x) and an end-to-end score (y); or None, and why there is no interval.
 
-    - ``inverted``: both sides are binary, or both are mostly one value and hardly a query is rarer on
-      both.
+    - ``inverted``: both sides are binary; or a side has fewer than 10 queries with a rarer value, or both
+      are mostly one value and hardly a query is rarer on both, and the table of their values is not too large.
     - ``studentized``: a side has fewer than 50 queries with a rarer value.
     - what is wanted (resampling), elsewhere.
     """
@@ -80,28 +78,28 @@ def method_for(x: Side, y: Side, wanted: IntervalMethod) -> tuple[Method | None,
         return "inverted", ""
     expected = x.amount * y.amount / n
     thin = _corner_is_thin(x, y, expected)
-    least = LEAST_RARER if thin or n < MANY_QUERIES else LEAST_OF_MANY
+    few = min(x.amount, y.amount) < FEW_RARER
+    if (thin or few) and x.values * y.values <= MOST_CELLS:
+        return "inverted", ""
+    least = FEW_RARER if thin else LEAST_OF_MANY
     for what, one in (("measure", x), ("end-to-end score", y)):
         if one.amount < least:
             return None, (
                 f"no interval: the {what} is {one.mode:g} for {n - one.amount} of {n} queries, "
                 f"and anything else for fewer than {least}"
             )
-    if thin:
-        if x.values * y.values <= MOST_CELLS:
-            return "inverted", ""
-        if expected < _LEAST_IN_CORNER:
-            return None, (
-                "no interval: measure and end-to-end score are mostly one value, and their other "
-                "values hardly meet"
-            )
+    if thin and expected < _LEAST_IN_CORNER:
+        return None, (
+            "no interval: measure and end-to-end score are mostly one value, and their other "
+            "values hardly meet"
+        )
     if min(x.amount, y.amount) < ENOUGH_TO_RESAMPLE:
         return "studentized", ""
     return wanted, ""
 
 
 def _corner_is_thin(x: Side, y: Side, expected: float) -> bool:
-    if 2 * max(x.amount, y.amount) >= len(x.rarer):
+    if 2 * max(x.amount, y.amount) > len(x.rarer):
         return False
     corners = np.bincount(2 * x.rarer + y.rarer, minlength=4)
     return expected < _EXPECTED_IN_CORNER or int(corners.min()) < _SEEN_IN_CORNER

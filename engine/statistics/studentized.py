@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
@@ -40,7 +42,23 @@ def studentized(
     n = len(without)
     if abs(estimate) > 1 - 1e-9:
         return float("nan"), float("nan")
-    influence = (n - 1) * (without.mean() - without)
+    influence = (n - 1) / n * (without.mean() - without)
+    added = _AS_THE_OTHERS / (np.count_nonzero(rarer) - 1)
+    error, freedom = standard_error(influence, rarer, as_the_others=added)
+    reach = stdtrit(freedom, (1 + confidence) / 2) * error / (1 - estimate**2)
+    low, high = np.tanh(np.arctanh(estimate) + np.array([-reach, reach]))
+    return float(low), float(high)
+
+
+def standard_error(influence: Floats, rarer: Mask, *, as_the_others: float) -> tuple[float, float]:
+    """The standard error of a statistic by kinds of queries, and its degrees of freedom (Satterthwaite 1946).
+
+    Args:
+        influence: shape (n,), how the statistic changes with the weight of each query; sum 0.
+        rarer: shape (n,), two or more. Where they are half of the queries or more, all count as one kind.
+        as_the_others: share of the others' variance that is added to theirs.
+    """
+    n = len(influence)
     kinds = [influence[rarer], influence[~rarer]]
     # Sums of squares by source, and their degrees of freedom.
     sources = [(float(influence.var(ddof=1)) * n, n - 1)]
@@ -48,13 +66,10 @@ def studentized(
         few, many = (len(kind) for kind in kinds)
         own, others = (float(kind.var(ddof=1)) for kind in kinds)
         # Were they spread as the others are, influences of the few would be many / few times as large.
-        own += _AS_THE_OTHERS * others * (many / few) ** 2 / (few - 1)
+        own += as_the_others * others * (many / few) ** 2
         apart = float(kinds[0].mean() - kinds[1].mean())
         sources = [(own * few, few - 1), (others * many, many - 1)]
         sources.append((few * many / n * apart**2, n - 1))
     total = sum(square for square, _ in sources)
-    freedom = total**2 / sum(square**2 / degrees for square, degrees in sources)
-    error = np.sqrt(total) / n
-    reach = stdtrit(freedom, (1 + confidence) / 2) * error / (1 - estimate**2)
-    low, high = np.tanh(np.arctanh(estimate) + np.array([-reach, reach]))
-    return float(low), float(high)
+    squares = sum(square**2 / degrees for square, degrees in sources)
+    return math.sqrt(total), total**2 / squares if squares else float(n - 1)

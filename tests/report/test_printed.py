@@ -1,5 +1,7 @@
 """What a person reads of an evaluation, on queries made so that the figures are known."""
 
+import math
+
 import polars as pl
 import pytest
 from rich.console import Console
@@ -8,6 +10,7 @@ from engine import tables
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.report import printed
 from engine.report.printed import lines, shown_tables
 from tests.conftest import ScriptedReader, make_run
 
@@ -180,3 +183,14 @@ def test_differences_without_a_p_value_have_their_reason(tmp_path):
     assert note.startswith(
         "note: erag less provenance P@2, erag less provenance RR: no p-value and"
     )
+
+
+def test_differences_with_a_p_value_and_no_interval_have_their_reason():
+    row = {
+        "run": "s", "run_b": "s", "annotator": "erag", "annotator_b": "judge",
+        "measure": "RR", "measure_b": "RR", "tau_difference": 0.1,
+        "tau_low": math.nan, "tau_p": 0.3, "note": "no interval: so it is",
+    }  # fmt: skip
+    rows = [row, row | {"measure": "AP", "tau_low": -0.1}, row | {"measure": "R", "note": ""}]
+    found = printed._untested(pl.DataFrame(rows))
+    assert found == ["erag less judge RR: no interval: so it is"]

@@ -23,6 +23,7 @@ from engine.statistics.difference_tests import (
     studentized,
     untestable,
 )
+from engine.statistics.studentized import standard_error
 
 # Values of measure and outcome: two, few or all different, on either side.
 VALUES = [(5, 2), (2, 5), (2, 2), (9, 4), (4, 9), (50, 50)]
@@ -142,13 +143,13 @@ def test_permuting_many_queries_takes_no_more_than_a_few_orders():
     assert peak < 80e6
 
 
-@pytest.mark.parametrize("freedom", [None, 4])
-def test_zero_is_outside_the_interval_just_where_p_is_small(freedom):
+@pytest.mark.parametrize("floor", [None, (0.12, 4.3)])
+def test_zero_is_outside_the_interval_just_where_p_is_small(floor):
     rng = np.random.default_rng(0)
     for draws in (100, 999, 2000):
         permuted = rng.standard_t(5, draws)
         for quotient in rng.normal(0, 2.5, 100):
-            test = judge(0.1 * quotient, 0.1, permuted, confidence=0.95, freedom=freedom)
+            test = judge(0.1 * quotient, 0.1, permuted, confidence=0.95, floor=floor)
             assert (test.p <= 0.05) == (not test.low <= 0 <= test.high)
             assert 0 < test.p <= 1
             assert (test.low + test.high) / 2 == pytest.approx(0.1 * quotient)
@@ -160,9 +161,11 @@ def test_a_test_by_hand():
     # 2 of 9 are as far as 0.4 / 0.2; of 10 with the sample itself a fifth may lie outside: one of 9
     assert test.p == pytest.approx(3 / 10)
     assert (test.low, test.high) == pytest.approx((0.4 - 2 * 0.2, 0.4 + 2 * 0.2))
-    by_t = judge(0.4, 0.2, permuted, confidence=0.8, freedom=2)
-    assert by_t.p == pytest.approx(max(0.3, 2 * scipy.stats.t.sf(2, 2)))
-    assert by_t.high == pytest.approx(0.4 + 0.2 * max(2, scipy.stats.t.ppf(0.9, 2)))
+    by_t = judge(0.4, 0.2, permuted, confidence=0.8, floor=(0.5, 2))
+    assert by_t.p == pytest.approx(2 * scipy.stats.t.sf(0.8, 2))
+    assert by_t.high == pytest.approx(0.4 + 0.5 * scipy.stats.t.ppf(0.9, 2))
+    # Each counts only where it is the larger.
+    assert judge(0.4, 0.2, permuted, confidence=0.8, floor=(0.01, 2)) == test
 
 
 def test_a_difference_without_an_error_has_a_p_value_and_no_interval():
@@ -177,15 +180,35 @@ def test_a_difference_without_an_error_has_a_p_value_and_no_interval():
 
 
 def test_few_right_answers_are_tested_by_the_larger_of_both():
-    # 5 of 40 right, scores of the first measure in the order of the outcome
-    rng = np.random.default_rng(3)
+    # 5 of 40 right, and the second measure spreads them as widely as it can
     y = (np.arange(40) >= 35).astype(float)
-    first, second = pair_of(np.arange(40.0), y), pair_of(rng.random(40), y)
-    difference, error = studentized(first, second, np.arange(40)[None, :])
-    quotient = quotients(difference, error)[0, 0]
+    other = np.random.default_rng(3).permutation(40).astype(float)
+    other[35:] = -1, 41, -2, 42, 43
+    first, second = pair_of(np.arange(40.0), y), pair_of(other, y)
+    (taus, of_tau), (others, of_other) = (
+        (values[0, 0], influence[0, 0])
+        for values, influence in (influences(p, np.arange(40)[None, :]) for p in (first, second))
+    )
+    error, freedom = standard_error(of_tau - of_other, y == 1, as_the_others=0.15)
+    assert 4 < freedom < 6
     tau, _ = permutation_test(first, second, permutations=999, confidence=0.95, seed=0)
-    assert tau.p == pytest.approx(2 * scipy.stats.t.sf(abs(quotient), 4))
-    assert tau.low == pytest.approx(difference[0, 0] - scipy.stats.t.ppf(0.975, 4) * error[0, 0])
+    assert tau.p == pytest.approx(2 * scipy.stats.t.sf((taus - others) / error, freedom))
+    reach = scipy.stats.t.ppf(0.975, freedom) * error
+    assert (tau.low, tau.high) == pytest.approx((taus - others - reach, taus - others + reach))
+
+
+def test_three_right_answers_can_show_a_difference():
+    """Two measures of many values, one of which ranks the right answers first: power at few right answers."""
+    rng = np.random.default_rng(0)
+    y = (np.arange(60) >= 57).astype(float)
+    found = [
+        permutation_test(
+            pair_of(y + rng.random(60), y), pair_of(rng.random(60), y),
+            permutations=399, confidence=0.95, seed=0,
+        )[0].p
+        for _ in range(40)
+    ]  # fmt: skip
+    assert np.mean(np.array(found) <= 0.05) > 0.2
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import scipy.optimize
 import scipy.stats
 
 from engine.statistics import inversion
-from engine.statistics.inversion import inverted, table_of
+from engine.statistics.inversion import inverted, inverted_difference, table_of
 
 
 def written_out(table):
@@ -114,3 +114,47 @@ def test_more_confidence_and_fewer_queries_are_wider():
 def test_perfect_agreement_of_few_queries_is_uncertain(table):
     low, high = bounds(table)[0]
     assert (high == 1 and low < 0.95) or (low == -1 and high > -0.95)
+
+
+@pytest.mark.parametrize("outcomes", [1, 2])
+def test_a_difference_and_its_slope_are_those_of_the_definitions(outcomes):
+    rng = np.random.default_rng(outcomes)
+    x_a, x_b, *y = rng.integers(0, 3, (2 + outcomes, 50)).astype(float)
+    parts = inversion._SAME_OUTCOME if outcomes == 1 else inversion._OWN_OUTCOMES
+    table = table_of(x_a, x_b, *y)
+    for row, peer in enumerate((scipy.stats.kendalltau, scipy.stats.spearmanr)):
+        difference = peer(x_a, y[0]).statistic - peer(x_b, y[-1]).statistic
+        assert inversion._values(table[None], parts)[row, 0] == pytest.approx(difference, abs=1e-12)
+    shares = (table + 0.1) / (table + 0.1).sum()
+    at, slope = inversion._slope(shares, parts)
+    for cell in list(np.ndindex(*table.shape))[::7]:
+        moved = (1 - 1e-6) * shares
+        moved[cell] += 1e-6
+        change = (inversion._slope(moved, parts)[0] - at) / 1e-6
+        assert slope[cell] == pytest.approx(change, abs=1e-4)
+
+
+def test_intervals_of_differences_mirror_and_hold_the_difference():
+    rng = np.random.default_rng(1)
+    y = (np.arange(60) < 9).astype(float)
+    x_a, x_b = (rng.random((2, 60)) < [[0.25], [0.1]]).astype(float)
+    settings = {"confidence": 0.95, "draws": 2000, "seed": 0}
+    (low, high), _ = inverted_difference((x_a, y), (x_b, y), **settings)
+    difference = scipy.stats.kendalltau(x_a, y).statistic - scipy.stats.kendalltau(x_b, y).statistic
+    assert low < difference < high
+    assert 0.3 < high - low < 1.5
+    mirrored, _ = inverted_difference((x_b, y), (x_a, y), **settings)
+    assert mirrored == pytest.approx((-high, -low), abs=0.03)
+    many = np.arange(60.0)
+    assert inverted_difference((many, y), (many[::-1], y), **settings) is None
+
+
+def test_few_values_that_occur_once_are_wider():
+    """F1 that is mostly 0: its rarer values say little about where others would lie."""
+    x = np.tile([0.0, 1.0], 50)
+    alike, unlike = np.zeros((2, 100))
+    alike[:8], unlike[:8] = 1, np.arange(1, 9)
+    settings = {"confidence": 0.95, "draws": 2000, "seed": 0}
+    assert np.ptp(inverted(x, unlike, **settings)[0]) > 1.05 * np.ptp(
+        inverted(x, alike, **settings)[0]
+    )

@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 from engine import tables
+from engine.statistics import inversion
 from engine.statistics.correlation import Bootstrap, correlate
 from engine.statistics.difference_tests import Pair, permutation_test, prepare
 from engine.statistics.intervals import holm
@@ -130,7 +131,8 @@ def test_few_queries_are_compared_by_permuting_the_outcomes_whichever_the_interv
             assert (test.p <= 0.05) == (not test.low <= 0 <= test.high)
 
 
-def test_two_nearly_constant_measures_have_a_p_value_and_no_interval():
+def nearly_constant():
+    """Two measures that miss three and two of 40 queries."""
     query_scores, downstream = random_tables(runs=("s",))
     few = {"a": ("q001", "q002", "q003"), "b": ("q004", "q005")}
     flat = pl.concat(
@@ -139,7 +141,21 @@ def test_two_nearly_constant_measures_have_a_p_value_and_no_interval():
         )
         for name, misses in few.items()
     )
-    (row,) = analyse(flat, downstream, BOOTSTRAP).comparisons.to_dicts()
+    return flat, downstream
+
+
+def test_two_nearly_constant_measures_have_an_inverted_interval():
+    (row,) = analyse(*nearly_constant(), BOOTSTRAP).comparisons.to_dicts()
+    assert (row["method"], row["note"]) == ("inverted", "")
+    assert 0.05 < row["tau_p"] <= 1
+    assert row["tau_low"] <= 0 <= row["tau_high"]
+    assert row["tau_low"] < row["tau_difference"] < row["tau_high"]
+    assert row["tau_high"] - row["tau_low"] > 0.2
+
+
+def test_tables_too_large_to_draw_leave_a_p_value_and_the_reason(monkeypatch):
+    monkeypatch.setattr(inversion, "MOST_CELLS", 7)
+    (row,) = analyse(*nearly_constant(), BOOTSTRAP).comparisons.to_dicts()
     assert row["method"] == "permutation"
     assert 0 < row["tau_p"] <= 1
     assert math.isnan(row["tau_low"])
