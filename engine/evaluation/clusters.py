@@ -41,7 +41,7 @@ def with_clusters(
     counts = Counter(codes)
     text = f"{queries.height} queries are in {len(numbers)} clusters"
     if cluster is not None:
-        by = f"{text} by `cluster` {cluster}: intervals and p-values of correlations take these as independent"
+        by = f"{text} by `cluster` {cluster}: intervals and p-values take these as independent"
         coded = pl.Series(CLUSTER, codes, dtype=pl.Int64)
         return queries.with_columns(coded), Note("clusters", len(numbers), by)
     sharing = sum(count for count in counts.values() if count > 1)

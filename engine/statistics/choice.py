@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from engine.statistics.cells import Clusters, numbered
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.differences import mean_differences
-from engine.statistics.leads import Differences
+from engine.statistics.leads import Differences, Ints
 from engine.statistics.power import queries_needed
 from engine.statistics.runs import unit
 from engine.tables import (
@@ -109,6 +110,7 @@ def choose(
     bootstrap: Bootstrap,
     *,
     largest: Callable[[str, str], float] = unit,
+    clusters: Clusters = None,
     never_chosen: Sequence[str] = (),
 ) -> Choice | None:
     """Choose by the end-to-end score; without one, by the first annotator's primary measure.
@@ -116,6 +118,7 @@ def choose(
     Args:
         run_pairs: of the same scores.
         largest: the largest difference of two runs on a query, by annotator and measure.
+        clusters: of queries by id, where these are not independent.
         never_chosen: runs that are compared, and counted among the pairs, but cannot be chosen.
 
     Returns:
@@ -131,7 +134,7 @@ def choose(
         scored = query_scores.filter(
             (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         )
-    found = _scores(scored, most, bootstrap)
+    found = _scores(scored, most, bootstrap, clusters)
     candidates = [run for run in found.runs if run not in never_chosen] if found else []
     if found is None or len(candidates) < 2:
         return None
@@ -146,7 +149,9 @@ def choose(
         scores = query_scores.filter(of_measure).select(RUN, QUERY_ID, VALUE)
         if not downstream.is_empty():
             scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
-        opinion = _opinion(_scores(scores, largest(name, primary), bootstrap), list(means))
+        opinion = _opinion(
+            _scores(scores, largest(name, primary), bootstrap, clusters), list(means)
+        )
         if opinion is not None:
             opinions.append(Opinion(name, primary, *opinion))
     return Choice(
@@ -186,18 +191,22 @@ class _Scores:
         values: (runs, n).
         largest: the largest difference of two runs on a query.
         differences: of every two runs, in the order of ``combinations``.
+        clusters: (n,) of the queries, or None.
     """
 
     runs: tuple[str, ...]
     values: Floats
     largest: float
     differences: Differences
+    clusters: Ints | None
 
     def mean(self, run: str) -> float:
         return round(float(self.values[self.runs.index(run)].mean()), DECIMALS)
 
 
-def _scores(scored: pl.DataFrame, largest: float, bootstrap: Bootstrap) -> _Scores | None:
+def _scores(
+    scored: pl.DataFrame, largest: float, bootstrap: Bootstrap, clusters: Clusters
+) -> _Scores | None:
     """The scores by run and query; None where there is only one run, or no query that all have."""
     by_run = {
         str(run): of_run.select(QUERY_ID, VALUE)
@@ -216,8 +225,9 @@ def _scores(scored: pl.DataFrame, largest: float, bootstrap: Bootstrap) -> _Scor
             for of_run in by_run.values()
         ]
     ).round(DECIMALS)
-    differences = mean_differences(values, largest, bootstrap)
-    return _Scores(tuple(by_run), values, largest, differences)
+    codes = numbered(shared[QUERY_ID], clusters)
+    differences = mean_differences(values, largest, bootstrap, codes)
+    return _Scores(tuple(by_run), values, largest, differences, codes)
 
 
 def _opinion(found: _Scores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
@@ -250,7 +260,11 @@ def _lead(found: _Scores, run: str, over: str, *, plan: Bootstrap | None = None)
     if plan is not None and plan.resamples and not significant:
         paired = np.round(found.values[places[0]] - found.values[places[1]], DECIMALS)
         needed = queries_needed(
-            paired, found.largest, confidence=plan.confidence, comparisons=len(pairs)
+            paired,
+            found.largest,
+            confidence=plan.confidence,
+            comparisons=len(pairs),
+            clusters=found.clusters,
         )
     # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
     return Lead(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
 from engine.statistics.correlation import DECIMALS
+from engine.statistics.leads import Ints
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,7 +30,12 @@ class _Moments(NamedTuple):
 
 
 def queries_needed(
-    differences: Floats, largest: float, *, confidence: float, comparisons: int = 1
+    differences: Floats,
+    largest: float,
+    *,
+    confidence: float,
+    comparisons: int = 1,
+    clusters: Ints | None = None,
 ) -> int | None:
     """The least number of queries that would show a difference like this one with ``POWER``.
 
@@ -50,6 +56,8 @@ def queries_needed(
         largest: as in ``leads.paired_intervals``.
         confidence: of the intervals, in (0, 1).
         comparisons: that they are adjusted for, 1 or more.
+        clusters: (n,) of each query, from 0 without gaps: then the mean differences of as many clusters, as
+            large as these on average, are counted; the number is that of their queries.
 
     Returns:
         ``MOST_QUERIES`` where that many do not suffice. None where nothing is known: the mean of the
@@ -58,6 +66,10 @@ def queries_needed(
     total = round(float(differences.sum()), DECIMALS)
     if total == 0 or len(differences) < 2:
         return None
+    size = 1.0
+    if clusters is not None:
+        size = len(clusters) / (int(clusters.max()) + 1)
+        differences = np.bincount(clusters, differences) / size
     turned = math.copysign(1, total) * differences
     moments = _Moments(*(float((turned**power).mean()) for power in (1, 2, 3, 4)))
     level = 1 - (1 - confidence) / (2 * comparisons)
@@ -76,13 +88,13 @@ def queries_needed(
     enough = 2
     while not is_enough(enough):
         enough *= 2
-        if enough >= MOST_QUERIES:
+        if enough * size >= MOST_QUERIES:
             return MOST_QUERIES
     too_few = enough // 2
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
-    return enough
+    return math.ceil(enough * size)
 
 
 def _margin(moments: _Moments, n: int, factor: float, added: float, less: float) -> float:

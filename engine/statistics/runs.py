@@ -16,7 +16,7 @@ from engine import tables
 from engine.statistics.cells import Cell, on_shared_queries
 from engine.statistics.correlation import Bootstrap
 from engine.statistics.differences import chances_above, mean_differences
-from engine.statistics.leads import Differences
+from engine.statistics.leads import Differences, Ints
 from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
 from engine.tables import (
     AGREEMENT,
@@ -71,29 +71,31 @@ def compare_runs(
     measures: list[Row] = []
     known: dict[tuple[bytes, float], Compared] = {}  # scores are often those of another measure
 
-    def compared(scores: Floats, most: float) -> Compared:
-        key = scores.tobytes(), most
+    def compared(scores: Floats, most: float, clusters: Ints | None) -> Compared:
+        key = scores.tobytes() + (b"" if clusters is None else clusters.tobytes()), most
         if key not in known:
             known[key] = Compared(
-                mean_differences(scores, most, bootstrap), chances_above(scores, bootstrap)
+                mean_differences(scores, most, bootstrap, clusters),
+                chances_above(scores, bootstrap, clusters),
             )
         return known[key]
 
     for group in _by_measure(cells):
         x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
+        clusters = group[0].clusters
         key = {ANNOTATOR: group[0].annotator, MEASURE: group[0].measure, K: group[0].k}
         size = {N: x.shape[1], PAIRS: math.comb(len(group), 2)}
         rows: list[Row] = [
             key | {RUN: a.run, RUN_B: b.run} | size for a, b in combinations(group, 2)
         ]
-        measured = compared(x, largest(group[0].annotator, group[0].measure))
+        measured = compared(x, largest(group[0].annotator, group[0].measure), clusters)
         _add(rows, DIFFERENCE, DIFFERENCE, measured.differences)
         agreement = np.full(len(rows), np.nan)
         whole = Differences(*[agreement] * 4)
         if group[0].k is not None:
-            outcome = compared(y, 1.0)
+            outcome = compared(y, 1.0, clusters)
             whole = outcome.differences
-            orders = system_agreement(x, y, bootstrap)
+            orders = system_agreement(x, y, bootstrap, clusters)
             agreement = orders.agreement
             tau = {TAU: orders.tau, low_of(TAU): orders.tau_low, high_of(TAU): orders.tau_high}
             soft = {SOFT_ACCURACY: soft_pairwise_accuracy(measured.above, outcome.above)}

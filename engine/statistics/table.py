@@ -87,13 +87,13 @@ def analyse(
         compare_cells(cells, results, bootstrap, comparable=comparable),
         systems,
         run_pairs,
-        # Leads by clusters: ``numbered(query_ids, clusters)`` of the queries that all runs have.
         choose(
             query_scores,
             downstream,
             run_pairs,
             bootstrap,
             largest=largest,
+            clusters=clusters,
             never_chosen=never_chosen,
         ),
     )
