@@ -172,3 +172,25 @@ def weighed(sums: Floats, sizes: Floats) -> Weighed:
     np.add.at(amounts, above - 1, counts * (1 - share))
     kept = amounts > 0
     return Weighed(nodes[kept], np.full(int(kept.sum()), float(sizes[0])), amounts[kept])
+
+
+def mean_interval(
+    scores: Floats, confidence: float, clusters: npt.NDArray[np.intp] | None = None
+) -> tuple[float, float]:
+    """The interval of the mean of scores in [0, 1]; of 0 and 1 alone, that of Clopper & Pearson.
+
+    Args:
+        scores: (n,), n >= 1.
+        confidence: in (0, 1).
+        clusters: (n,) the cluster of each query, from 0; then clusters are weighted in place of queries.
+    """
+    sums, sizes = scores, np.ones(len(scores))
+    if clusters is not None:
+        sizes = np.bincount(clusters).astype(np.float64)
+        sums = np.bincount(clusters, scores).astype(np.float64)
+    size, tail = float(sizes.max()), (1 - confidence) / 2
+    counts = np.append(sizes, size)
+    low = lower_bound(weighed(np.append(sums, 0.0), counts), tail)
+    high = -lower_bound(weighed(np.append(-sums, -size), counts), tail)
+    mean = float(scores.mean())
+    return min(low, mean), max(high, mean)

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 from engine.statistics.difference_tests import DifferenceTest
-from engine.statistics.intervals import IntervalMethod, binomial_interval
+from engine.statistics.intervals import IntervalMethod
 from engine.statistics.inversion import MOST_CELLS
 from engine.statistics.methods import (
     ENOUGH_TO_RESAMPLE,
@@ -172,36 +171,3 @@ def incomparable(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> str:
 
 def _with_rarer(score: Floats, clusters: Ints) -> int:
     return int(clusters_with_rarer(side(score), clusters).sum())
-
-
-def mean_by_cluster(
-    scores: Floats, clusters: Ints | None, confidence: float
-) -> tuple[float, float]:
-    """The interval of the mean of scores in [0, 1], by clusters (Korn & Graubard 1998) where there are some.
-
-    Without clusters that of a proportion (``binomial_interval``). With clusters the same for as many
-    independent queries as would leave the mean its variance, which is that of the clusters' sums about
-    their part of the mean; fewer by the square of Student's quantiles, since so many clusters leave the
-    variance itself uncertain. Where it is 0, as many queries as clusters. Scores between 0 and 1 vary less
-    than 0 and 1 do, and may count as more queries than there are; no more than there are where fewer
-    than ten clusters have a value other than the most frequent one.
-
-    Args:
-        clusters: (n,) of each query, from 0 without gaps; None for independent queries.
-    """
-    n, mean = len(scores), float(scores.mean())
-    size = float(n)
-    if clusters is not None:
-        sizes = np.bincount(clusters)
-        count = len(sizes)
-        apart = np.bincount(clusters, scores) - mean * sizes
-        size = float(count)
-        # A single cluster says nothing of how others would vary.
-        variance = count / (count - 1) * float(apart @ apart) / n**2 if count > 1 else 0.0
-        if variance > _NO_SPREAD**2:
-            quantiles = stdtrit(np.array([n - 1, count - 1]), (1 + confidence) / 2)
-            size = mean * (1 - mean) / variance * float(quantiles[0] / quantiles[1]) ** 2
-            if _with_rarer(scores, clusters) < FEW_RARER or np.isin(scores, (0, 1)).all():
-                size = min(size, n)
-    # Sums of numbers such as 0.1 may come to a hair more than there are.
-    return binomial_interval(min(size, float(scores.sum()) * size / n), size, confidence)

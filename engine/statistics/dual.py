@@ -10,8 +10,8 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
+from engine.statistics.bounded import mean_interval
 from engine.statistics.cells import Clusters, Ints, numbered
-from engine.statistics.clustered import mean_by_cluster
 from engine.statistics.correlation import Bootstrap
 from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABEL
 
@@ -41,7 +41,7 @@ def dual_probabilities(
     """The probabilities of two events over queries, in the order of ``PROBABILITIES``.
 
     Each is a proportion: ``P(Doc | Word) = P(Doc ∩ Word) / P(Word)`` is that of the queries with Word which
-    have Doc too. Intervals are therefore exact ones of proportions (``mean_by_cluster``), also where
+    have Doc too. Intervals are therefore exact ones of proportions (``bounded.mean_interval``), also where
     an event occurs for every query, which resamples would call certain. Those of conditional
     probabilities are given the number of queries with the condition.
 
@@ -139,5 +139,5 @@ def _proportion(
     value = int(events.sum()) / len(events)
     if not bootstrap.resamples:
         return Probability(name, value, nan, nan, "")
-    low, high = mean_by_cluster(events.astype(np.float64), clusters, bootstrap.confidence)
+    low, high = mean_interval(events.astype(np.float64), bootstrap.confidence, clusters)
     return Probability(name, value, low, high, "")

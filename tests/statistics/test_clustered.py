@@ -3,11 +3,11 @@ import pytest
 import scipy.stats
 
 from benchmarks.cluster_coverage import Cell, covered, draw, faults
+from engine.statistics.bounded import mean_interval
 from engine.statistics.clustered import (
     from_clusters,
     independent_queries,
     intraclass,
-    mean_by_cluster,
 )
 from engine.statistics.correlation import Bootstrap, correlate
 from engine.statistics.intervals import binomial_interval
@@ -71,8 +71,8 @@ def test_copies_of_a_query_say_no_more_than_the_query():
     assert wide.method == "studentized"
     assert wide.tau_high - wide.tau_low > 1.5 * (narrow.tau_high - narrow.tau_low)
     right = (y > 0).astype(float)
-    assert mean_by_cluster(right, clusters, 0.95) == pytest.approx(
-        binomial_interval(right[::3].sum() * 39 / 40, 39, 0.95), abs=0.02
+    assert mean_interval(right, 0.95, clusters) == pytest.approx(
+        binomial_interval(right[::3].sum(), 40, 0.95), abs=1e-9
     )
 
 
@@ -102,15 +102,16 @@ def test_what_clusters_cannot_show_has_no_interval(count, note):
 
 
 def test_a_mean_without_any_spread_counts_as_many_queries_as_clusters():
-    assert mean_by_cluster(np.zeros(60), np.repeat(np.arange(12), 5), 0.95) == binomial_interval(
-        0, 12, 0.95
-    )
-    assert mean_by_cluster(np.ones(60), None, 0.95) == binomial_interval(60, 60, 0.95)
+    for value, wins in ((0.0, 0), (1.0, 12)):
+        found = mean_interval(np.full(60, value), 0.95, np.repeat(np.arange(12), 5))
+        assert found == pytest.approx(binomial_interval(wins, 12, 0.95), abs=1e-9)
 
 
 def test_intervals_hold_where_independent_queries_would_not():
     figures = covered(Cell(40, 5, 0.9, "P@10", "right", 0.3, 30, 100))
     holds, printed = figures["holds"], figures["printed"]
-    assert all(holds[kind] >= 0.85 * printed[kind] for kind in ("tau", "difference", "mean"))
+    assert all(
+        holds[kind] >= 0.85 * printed[kind] for kind in ("tau", "difference", "mean", "lead")
+    )
     assert holds["independent"] < 0.85 * printed["independent"]
     assert not list(faults(Cell(40, 5, 0.9, "P@10", "right", 0.3, 30, 100), figures))

@@ -18,9 +18,9 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.io.parquet import read_parquet
+from engine.statistics import bounded
 from engine.statistics.cells import Ints, clusters_of, numbered
 from engine.statistics.choice import primary_measures
-from engine.statistics.clustered import mean_by_cluster
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
 
 SUMMARY = "summary.json"
@@ -199,14 +199,13 @@ class Findings:
 def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = None) -> Interval:
     """The mean of scores over queries with its interval.
 
-    That of a proportion (Clopper & Pearson 1934), which is exact for scores of 0 and 1. Other scores in
-    [0, 1] vary less than those of the same mean, so that it is wider than they need. NaN bounds where
-    some score lies elsewhere.
+    That of Clopper & Pearson for scores of 0 and 1, Gaffke's for others in [0, 1] (``bounded``). NaN bounds
+    where some score lies elsewhere.
     """
     mean, n = float(values.mean()), len(values)  # type: ignore[arg-type]
     if float(values.min()) < 0 or float(values.max()) > 1:  # type: ignore[arg-type]
         return Interval(mean, math.nan, math.nan, n)
-    low, high = mean_by_cluster(values.to_numpy(), clusters, confidence)
+    low, high = bounded.mean_interval(values.to_numpy(), confidence, clusters)
     return Interval(mean, low, high, n)
 
 
