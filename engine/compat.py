@@ -65,12 +65,12 @@ def eval(  # noqa: A001  the package calls it so
         problem = (
             f"`retrieval_results` and `expected_outputs` have other queries (only one has {only})"
         )
-        raise InputError(None, None, problem, "give both for the same queries")
+        raise InputError(problem, "give both for the same queries")
     lists = {query: list(passages) for query, passages in retrieval_results.items()}
     labels = _labels(lists, expected_outputs, text_generator, downstream_metric)
     filled = {query: values for query, values in labels.items() if values}
     if not filled:
-        raise InputError(None, None, "`retrieval_results` has no passages", "give some")
+        raise InputError("`retrieval_results` has no passages", "give some")
     binary = all(value in (0, 1) for values in filled.values() for value in values)
     names = sorted(set(retrieval_metrics))
     per_input: dict[str, dict[str, float]] = {query: {} for query in filled}
@@ -109,8 +109,6 @@ def _complete(function: str, given: dict[str, Any], asked: Mapping[str, object])
         query = next(iter(given.keys() ^ asked.keys()))
         what = "gives nothing for" if query in asked else "gives something for"
         raise InputError(
-            None,
-            None,
             f"`{function}` {what} the query {quoted(query)}",
             "return one value for each query that it is given",
         )
@@ -121,7 +119,7 @@ def _checked(query: str, value: Any) -> float:
     number = float(value)
     if not 0 <= number <= 1:
         problem = f"`downstream_metric` gives {value!r} for the query {quoted(query)}"
-        raise InputError(None, None, problem, "return a number from 0 to 1")
+        raise InputError(problem, "return a number from 0 to 1")
     return number
 
 
@@ -134,7 +132,7 @@ def _binary(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
         measure = _WHOLE[name]
     else:
         problem = f"the measure {name!r} in `retrieval_metrics`"
-        raise InputError(None, None, problem, f"use some of {_NAMES}, with any cutoff")
+        raise InputError(problem, f"use some of {_NAMES}, with any cutoff")
     values = own_values(labels, [measure])[measure]
     return {query: values[query] for query in labels}
 
@@ -144,8 +142,6 @@ def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
     kind, _, cutoff = name.partition("_")
     if kind not in _OF_SHARES or not (cutoff == "" or re.fullmatch(r"[1-9]\d*", cutoff)):
         raise InputError(
-            None,
-            None,
             f"the measure {name!r} in `retrieval_metrics`, and `downstream_metric` gives values between 0 "
             "and 1",
             "use some of P, P_10, success, success_10, with any cutoff",
@@ -153,8 +149,6 @@ def _shares(name: str, labels: Mapping[str, Sequence[float]]) -> dict[str, float
     k = int(cutoff) if cutoff else None
     if short := [query for query, values in labels.items() if k and len(values) < k]:
         raise InputError(
-            None,
-            None,
             f"{name} of the query {quoted(short[0])}, which has {len(labels[short[0]])} passages",
             "use a smaller cutoff",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from engine.masking import masked
@@ -20,14 +21,14 @@ class InputError(Exception):
     line shows them as options.
 
     Args:
-        path: the file, or None if a setting is at fault; of an address, credentials are masked.
-        line: the line in the file, counted from 1, or None if lines have no meaning.
         problem: what is wrong, in one clause.
         remedy: what to do about it, in one clause.
+        path: the file, or None if a setting is at fault; of an address, credentials are masked.
+        line: the line in the file, counted from 1, or None if lines have no meaning.
     """
 
     def __init__(
-        self, path: str | Path | None, line: int | None, problem: str, remedy: str
+        self, problem: str, remedy: str, *, path: str | Path | None = None, line: int | None = None
     ) -> None:
         # Whoever shows an error shows no credentials: of an address, or of one in another library's words.
         without = None if path is None else masked(str(path))
@@ -41,8 +42,8 @@ class InputError(Exception):
         text = f"{where}{_shortened(self.problem)}; {_shortened(self.remedy)}"
         super().__init__(" ".join(text.split()))
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[object, ...]]:
-        return type(self), (self.path, self.line, self.problem, self.remedy)
+    def __reduce__(self) -> tuple[partial[InputError], tuple[str, str]]:
+        return partial(type(self), path=self.path, line=self.line), (self.problem, self.remedy)
 
 
 def _shortened(text: str) -> str:
@@ -68,6 +69,6 @@ def require_least(field: str, value: float | None, least: int) -> None:
         InputError: `` `field` is value; use least or more``; or it is a whole number of more than 64 bits.
     """
     if isinstance(value, int) and value > _MOST:
-        raise InputError(None, None, f"`{field}` is too large a number", f"use {_MOST} or less")
+        raise InputError(f"`{field}` is too large a number", f"use {_MOST} or less")
     if value is not None and value < least:
-        raise InputError(None, None, f"`{field}` is {value}", f"use {least} or more")
+        raise InputError(f"`{field}` is {value}", f"use {least} or more")

@@ -48,4 +48,4 @@ def require(what: str, extra: str, *modules: str) -> None:
     if lacking:
         which = agreeing(len(lacking), "which [is|are] not installed")
         problem = f"{what} needs {listed(lacking)}, {which}"
-        raise InputError(None, None, problem, command(extra))
+        raise InputError(problem, command(extra))

@@ -378,24 +378,23 @@ def conform(
     missing = [name for name in schema if name not in frame.columns]
     if missing:
         raise InputError(
-            path,
-            None,
             f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
             f"a table of this kind has the columns {', '.join(schema)}",
+            path=path,
         )
     # Of ids in floats, 1 would be 1.0, and what is missing the text "NaN".
     if floats := [n for n in schema if schema[n] == pl.String() and frame.schema[n].is_float()]:
-        raise InputError(path, None, f"{floats[0]} holds floating-point numbers", "write texts")
+        raise InputError(f"{floats[0]} holds floating-point numbers", "write texts", path=path)
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in schema.items())
     except pl.exceptions.PolarsError as error:
         raise InputError(
-            path, None, f"a column has the wrong type ({error})", f"use {_types(schema)}"
+            f"a column has the wrong type ({error})", f"use {_types(schema)}", path=path
         ) from None
     for name in schema:
         if name not in _NULLABLE and frame[name].null_count():
             row = first_row + (frame[name].is_null().arg_max() or 0)
-            raise InputError(path, None, f"row {row} has no {name}", "fill it in, or leave it out")
+            raise InputError(f"row {row} has no {name}", "fill it in, or leave it out", path=path)
     return frame
 
 

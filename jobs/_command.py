@@ -86,7 +86,7 @@ def spoken(command: Callable[..., None], *, as_json: bool = False) -> Callable[.
         *given: Any, quiet: bool = False, verbose: bool = False, json: bool = False, **options: Any
     ) -> None:
         if quiet and verbose:
-            raise InputError(None, None, "`quiet` and `verbose`", "use one of them")
+            raise InputError("`quiet` and `verbose`", "use one of them")
         if _SPEAKING.get():  # another command calls this one, and was told how much to say
             command(*given, **options)
             return

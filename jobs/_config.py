@@ -99,7 +99,7 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
                 values = shlex.split(text)
             except ValueError:
                 problem = f"the variable {name} has a quotation that does not end"
-                raise InputError(None, None, problem, "quote values as in a shell") from None
+                raise InputError(problem, "quote values as in a shell") from None
         for place, value in enumerate(values):
             argument.append(Token(keyword=name, value=value, source=name, index=place))
 
@@ -148,7 +148,7 @@ def _check(token: Token, name: str, kinds: set[Any]) -> None:
         path = None if variable_of or token.source in ("", "cli") else Path(token.source)
         where = f", from the variable {token.source}" if variable_of else ""
         problem = f"`{_field(name)}` is {quoted(token.value)}{where}"
-        raise InputError(path, None, problem, f"give {what}, in decimal digits")
+        raise InputError(problem, f"give {what}, in decimal digits", path=path)
 
 
 def _field(name: str) -> str:

@@ -204,8 +204,6 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
                 a.name for a in ANNOTATORS.values() if a.needs_input and a.needs_input.name == name
             )
             raise InputError(
-                None,
-                None,
                 f"`{name}` without the annotator {users}",
                 f"add {users} to `annotators`, or leave `{name}` out",
             )
@@ -241,10 +239,7 @@ def _augmentations(given: str | Sequence[str]) -> tuple[Augmentation, ...]:
     names = items_of(given)
     if not names or any(name not in known for name in names):
         raise InputError(
-            None,
-            None,
-            f"`augmentation` is {','.join(names)!r}",
-            f"use {', '.join(known)}, or several",
+            f"`augmentation` is {','.join(names)!r}", f"use {', '.join(known)}, or several"
         )
     return tuple(known[name] for name in names)
 
@@ -255,8 +250,5 @@ def _cutoffs(given: str | Sequence[str]) -> tuple[int, ...]:
         return tuple(int(part) for part in parts)
     except ValueError:
         raise InputError(
-            None,
-            None,
-            f"`k_sweep` is {','.join(parts)!r}",
-            "give whole numbers, as in `k_sweep` 5,10,20,50",
+            f"`k_sweep` is {','.join(parts)!r}", "give whole numbers, as in `k_sweep` 5,10,20,50"
         ) from None

@@ -22,9 +22,7 @@ def parse_bytes(text: str) -> int:
     parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     size = float(parts[1]) * _UNITS.get(parts[2].lower(), 0) if parts else 0.0
     if not 1 <= size < 2**63:
-        raise InputError(
-            None, None, f"{quoted(text)} is not a size", "write it like 1.5GiB or 800MB"
-        )
+        raise InputError(f"{quoted(text)} is not a size", "write it like 1.5GiB or 800MB")
     return int(size)
 
 

@@ -58,9 +58,7 @@ def conformance(
     """
     comparisons = _comparisons(run, qrels, " ".join(items_of(measures)) or None, kilt, erag)
     if not 0 <= tolerance < 1:
-        raise InputError(
-            None, None, f"--tolerance is {tolerance}", "use a number from 0 to less than 1"
-        )
+        raise InputError(f"--tolerance is {tolerance}", "use a number from 0 to less than 1")
     with standard_error().status("recomputing; ranx compiles itself on first use"):
         results = [compare() for compare in comparisons]
     console = standard_output()
@@ -84,17 +82,15 @@ def _comparisons(
         parsed = parse_measures(DEFAULT_MEASURES if measures is None else measures)
         comparisons.append(lambda: compare_ranking(run, qrels, parsed))
     elif run is not None or qrels is not None:
-        raise InputError(None, None, "--run and --qrels go together", "give both")
+        raise InputError("--run and --qrels go together", "give both")
     elif measures is not None:
-        raise InputError(None, None, "--measures without --run", "give --run and --qrels too")
+        raise InputError("--measures without --run", "give --run and --qrels too")
     if kilt is not None:
         comparisons.append(lambda: compare_kilt(*kilt))
     if erag is not None:
         comparisons.append(lambda: compare_erag(erag))
     if not comparisons:
-        raise InputError(
-            None, None, "nothing to compare", "give --run and --qrels, --kilt or --erag"
-        )
+        raise InputError("nothing to compare", "give --run and --qrels, --kilt or --erag")
     return comparisons
 
 

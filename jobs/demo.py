@@ -146,8 +146,6 @@ def settings_for(task: QuestionSet, augmentation: Augmentation) -> Settings:
         return SETTINGS[task]
     if task != "short-answer":
         raise InputError(
-            None,
-            None,
             f"--augmentation fid with --task {task}: the bundled reader answers short questions only",
             "leave one of them out",
         )

@@ -99,8 +99,6 @@ def _gpu() -> str:
         return f"{len(names)}: {', '.join(sorted(set(names)))}"
     if device.machine_has_gpu():
         raise InputError(
-            None,
-            None,
             f"there is a GPU, but torch {torch.__version__} cannot use it",
             "install a CUDA build of torch",
         )
@@ -147,7 +145,7 @@ def _extra(extra: str) -> str:
     if lacking := missing(extra):
         verb = agreeing(len(lacking), "[is|are] not installed")
         problem = f"for {_USES[extra]}: {listed(lacking)} {verb}"
-        raise InputError(None, None, problem, command(extra))
+        raise InputError(problem, command(extra))
     return f"{_USES[extra]}: {', '.join(map(_version, EXTRAS[extra]))}"
 
 
@@ -179,7 +177,7 @@ def _cache() -> str:
     path = model_files.cache_directory()
     existing = next(p for p in (path, *path.parents) if p.exists())
     if not os.access(existing, os.W_OK):
-        raise InputError(path, None, "cannot be written", "set ERAG_CACHE to another directory")
+        raise InputError("cannot be written", "set ERAG_CACHE to another directory", path=path)
     return f"{Path(path)}, {shutil.disk_usage(existing).free / _GIB:.0f} GiB free"
 
 

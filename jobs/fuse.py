@@ -45,7 +45,7 @@ def fuse(
     require_least("k", k, 1)
     require_least("constant", constant, 0)
     if len(run) < 2:
-        raise InputError(None, None, "only one --run", "give at least two")
+        raise InputError("only one --run", "give at least two")
     require_file_output(out)
     refuse_overlap(Inputs({"run": run, "config": config}, {}), Outputs([out]))
     fused = reciprocal_rank(read_runs(run), k=k, name=name, constant=constant)

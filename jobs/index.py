@@ -208,8 +208,6 @@ def _encoders(given: Sequence[str]) -> dict[str, PassageEncoderOptions]:
         name = PurePosixPath(model).name
         if name in ("", "bm25") or name in encoders:
             raise InputError(
-                None,
-                None,
                 f"`encoder` {model!r} would be the index {name!r}, which is another's",
                 "give encoders with different names, or build them with erag index dense",
             )

@@ -76,9 +76,9 @@ def make_reader(
         The most of each part that the end result is measured with; fewer end sooner.
     """
     if hours <= 0:
-        raise InputError(None, None, f"--hours is {hours:g}", "use more than 0")
+        raise InputError(f"--hours is {hours:g}", "use more than 0")
     if questions < 1:
-        raise InputError(None, None, f"--questions is {questions}", "use at least 1")
+        raise InputError(f"--questions is {questions}", "use at least 1")
     keeps(f"checkpoints are kept in {out}; run the same command again to go on from there")
     begun = time.perf_counter()
     text = in_parts(read_source(wikipedia_dump()))

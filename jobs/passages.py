@@ -57,10 +57,9 @@ def passages(
     require_least("workers", workers, 1)
     if out.suffix in _OTHER_FILES:
         raise InputError(
-            out,
-            None,
             "a corpus is written as Parquet",
             "give a name that ends in .parquet, or a directory",
+            path=out,
         )
     if out.suffix == ".parquet":
         require_file_output(out)

@@ -57,13 +57,12 @@ class Output:
     def check(self, indexes: int) -> None:
         """Refuse an output that does not suit the number of indexes, before searching."""
         if self.fuse and indexes < 2:
-            raise InputError(None, None, "--fuse with one index", "give another --index")
+            raise InputError("--fuse with one index", "give another --index")
         if indexes > 1 and not (self.fuse or self.is_directory(indexes)):
             raise InputError(
-                self.out,
-                None,
                 "is a file, but there are runs of several indexes",
                 "give a directory, or --fuse",
+                path=self.out,
             )
         if self.is_directory(indexes):
             require_output(self.out, directory=True)
@@ -145,7 +144,7 @@ def _refuse_twice(index: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for path in index:
         if path.resolve() in seen:
-            raise InputError(None, None, f"`index` has {path} twice", "fuse each index once")
+            raise InputError(f"`index` has {path} twice", "fuse each index once")
         seen.add(path.resolve())
 
 
@@ -159,19 +158,15 @@ def _names(index: Sequence[Path], manifests: Sequence[Manifest], output: Output)
         ]
     if len(names) != len(index):
         raise InputError(
-            None,
-            None,
             f"{counted(len(names), 'name[|s]')} for {counted(len(index), 'index[|es]')}",
             "give one --name for each index",
         )
     if len(set(names)) < len(names):
-        raise InputError(None, None, "two runs of the same name", "give each a different --name")
+        raise InputError("two runs of the same name", "give each a different --name")
     if unusable := [name for name in names if not _names_a_file(name)]:
-        raise InputError(
-            None, None, f"{quoted(unusable[0])} cannot name a file", "give another --name"
-        )
+        raise InputError(f"{quoted(unusable[0])} cannot name a file", "give another --name")
     if output.fuse and _FUSED in names:
-        raise InputError(None, None, f"a run called {_FUSED!r}", "give it another --name")
+        raise InputError(f"a run called {_FUSED!r}", "give it another --name")
     return list(names)
 
 
@@ -184,9 +179,7 @@ def _names_a_file(name: str) -> bool:
 def _refuse_dense_options(options: SearchOptions) -> None:
     for option, value in (("--encoder", options.encoder), ("--approximate", options.approximate)):
         if value is not None:
-            raise InputError(
-                None, None, f"{option} without a dense index", "leave it out, or give one"
-            )
+            raise InputError(f"{option} without a dense index", "leave it out, or give one")
 
 
 def _require_corpus(

@@ -226,10 +226,9 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
     if _is_in(out, folder) or _is_in(folder, out / MODEL):
         # Checkpoints are removed at the end, and whatever is beside them.
         raise InputError(
-            folder.shown(),
-            None,
             "is given as `checkpoints`, and the trained model will be written there",
             "give another folder with `checkpoints`",
+            path=folder.shown(),
         )
 
 
@@ -248,17 +247,15 @@ def _refuse_trained(out: Folder, folder: Folder) -> None:
     """
     if SUMMARY in out.names() or ((out / MODEL).names() and not checkpoints.are_in(folder)):
         raise InputError(
-            out.shown(),
-            None,
             "holds a trained model",
             "give another folder with `out`, or remove it",
+            path=out.shown(),
         )
     if (folder / MODEL).names() and not checkpoints.are_in(folder):
         raise InputError(
-            (folder / MODEL).shown(),
-            None,
             "holds files that are not of this training",
             "give another folder with `checkpoints`",
+            path=(folder / MODEL).shown(),
         )
 
 

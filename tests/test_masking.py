@@ -35,13 +35,15 @@ def test_credentials_of_addresses_are_masked(text, expected):
 
 def test_an_error_shows_no_credentials_wherever_they_are_in_it():
     signed = "https://host/a.jsonl?X-Amz-Signature=abc"
-    error = InputError(signed, 17, "refused by s3://key:secret@bucket/x", f"check {signed}")
+    error = InputError(
+        "refused by s3://key:secret@bucket/x", f"check {signed}", path=signed, line=17
+    )
     assert str(error) == (
         "https://host/a.jsonl?***:17: refused by s3://***@bucket/x; check https://host/a.jsonl?***"
     )
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.path) == (str(error), "https://host/a.jsonl?***")
-    assert InputError(Path("s3:/key:secret@bucket/x"), None, "a", "b").path == Path(
+    assert InputError("a", "b", path=Path("s3:/key:secret@bucket/x")).path == Path(
         "s3:/***@bucket/x"
     )
 

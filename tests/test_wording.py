@@ -22,7 +22,7 @@ def test_long_values_are_cut():
 
 
 def test_a_message_keeps_its_place_and_remedy_whatever_it_quotes():
-    message = str(InputError("f", 3, "x" * 10**6, "mend it"))
+    message = str(InputError("x" * 10**6, "mend it", path="f", line=3))
     assert message.startswith("f:3: xxx")
     assert message.endswith("xxx; mend it")
     assert len(message) < 1100

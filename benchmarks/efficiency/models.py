@@ -129,8 +129,6 @@ def sample(cell: Cell, subject: Subject, folder: Path, tokenizer: Any, queries: 
     texts = passages(text, cell.length, queries * cell.k, tokenizer)
     if len(texts) < queries * cell.k or len(asked) < queries:
         raise InputError(
-            None,
-            None,
             f"the bundled data has no {queries} lists of {cell.k} passages of {cell.length} tokens",
             "give a smaller `tokens`",
         )

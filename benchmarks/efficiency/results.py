@@ -71,14 +71,13 @@ class Results:
             self.outcomes = {Cell(**row["cell"]): row["outcome"] for row in stored["cells"]}
         except (ValueError, KeyError, TypeError, UnicodeDecodeError):
             raise InputError(
-                self._path, None, "not results of this benchmark", "give another `json`"
+                "not results of this benchmark", "give another `json`", path=self._path
             ) from None
         if other := differences(known, self._circumstances):
             raise InputError(
-                self._path,
-                None,
                 f"measured in other circumstances ({'; '.join(other)})",
                 "give another `json`, or the options of that run",
+                path=self._path,
             )
 
     def settled(self, cell: Cell, *, limit: float) -> bool:

@@ -179,8 +179,6 @@ def require_installed(references: Sequence[Reference], what: str) -> None:
     """
     if all(reference.version is None for reference in references):
         raise InputError(
-            None,
-            None,
             f"no reference implementation of {what} is installed",
             " or ".join(reference.install for reference in references),
         )

@@ -104,30 +104,35 @@ def read_lists(path: str | Path) -> Lists:
     result: dict[str, tuple[float, ...]] = {}
     for number, query, labels in _rows(Path(path)):
         if not isinstance(query, str) or not is_text(query):
-            raise InputError(path, number, f"query {quoted(query)} is not a text", f"give {_WHAT}")
+            raise InputError(
+                f"query {quoted(query)} is not a text", f"give {_WHAT}", path=path, line=number
+            )
         if query in result:
             raise InputError(
-                path,
-                number,
                 f"query {quoted(query)} stands twice",
                 "the erag package keys lists by query",
+                path=path,
+                line=number,
             )
         if not isinstance(labels, list):
             raise InputError(
-                path, number, f"the labels of {quoted(query)} are not a list", f"give {_WHAT}"
+                f"the labels of {quoted(query)} are not a list",
+                f"give {_WHAT}",
+                path=path,
+                line=number,
             )
         for label in labels:
             # Also false for NaN; true and false are 1 and 0 to the package too.
             if not isinstance(label, (int, float)) or not 0 <= label <= 1:
                 raise InputError(
-                    path,
-                    number,
                     f"label {quoted(label)} of query {quoted(query)}",
                     "use numbers from 0 to 1",
+                    path=path,
+                    line=number,
                 )
         result[query] = tuple(float(label) for label in labels)
     if not any(result.values()):
-        raise InputError(path, None, "holds no labels", f"give {_WHAT}")
+        raise InputError("holds no labels", f"give {_WHAT}", path=path)
     return Lists(result, all(label in (0, 1) for labels in result.values() for label in labels))
 
 

@@ -130,7 +130,7 @@ def read_items(gold: str | Path, guess: str | Path) -> dict[str, Item]:
         InputError: as ``compare_kilt`` says, naming the line.
     """
     if suffix_of(require_file(gold, _GOLD)) == ".parquet":
-        raise InputError(gold, None, "is Parquet, which KILT's script cannot read", f"give {_GOLD}")
+        raise InputError("is Parquet, which KILT's script cannot read", f"give {_GOLD}", path=gold)
     answers = dict(
         read_queries(gold, need_answers=False, layout="kilt").select(QUERY_ID, ANSWERS).iter_rows()
     )
@@ -139,13 +139,15 @@ def read_items(gold: str | Path, guess: str | Path) -> dict[str, Item]:
     items = {}
     for key, (number, record) in records.items():
         if not answers[key]:
-            raise InputError(gold, number, f"item {quoted(key)} has no answers", "leave it out")
+            raise InputError(
+                f"item {quoted(key)} has no answers", "leave it out", path=gold, line=number
+            )
         if key not in guesses:
             raise InputError(
-                gold,
-                number,
                 f"no prediction for item {quoted(key)} in {guess}",
                 "predict every item",
+                path=gold,
+                line=number,
             )
         items[key] = Item(record, tuple(answers[key]), guesses[key])
     return items
@@ -157,25 +159,29 @@ def _read_guesses(path: str | Path, known: Mapping[str, Any], gold: str | Path) 
         key = str(record.get("id", "")).strip()
         outputs = record.get("output")
         if key not in known:
-            raise InputError(path, number, f"item {quoted(key)} is not in {gold}", "leave it out")
+            raise InputError(
+                f"item {quoted(key)} is not in {gold}", "leave it out", path=path, line=number
+            )
         if key in guesses:
-            raise InputError(path, number, f"item {quoted(key)} is predicted twice", "keep one")
+            raise InputError(
+                f"item {quoted(key)} is predicted twice", "keep one", path=path, line=number
+            )
         one = outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else None
         answer = one.get("answer") if isinstance(one, dict) else None
         if not isinstance(answer, str) or not answer.strip():
             raise InputError(
-                path,
-                number,
                 f"the prediction of item {quoted(key)} is not exactly one output with an answer, as KILT's "
                 "script wants it",
                 f"give {_GUESS}",
+                path=path,
+                line=number,
             )
         if not is_text(answer):
             raise InputError(
-                path,
-                number,
                 f"item {quoted(key)} holds half a surrogate pair",
                 "write valid Unicode",
+                path=path,
+                line=number,
             )
         guesses[key] = answer.strip()
     return guesses

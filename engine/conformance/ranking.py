@@ -87,7 +87,7 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
     for measure in measures:
         if measure.cutoff is not None and measure.cutoff > LARGEST:
             raise InputError(
-                None, None, f"cutoff of {measure}, which no reference takes", f"use up to {LARGEST}"
+                f"cutoff of {measure}, which no reference takes", f"use up to {LARGEST}"
             )
     files, notes = _read(run, qrels)
     scores = _nested(files.run, SCORE)
@@ -122,8 +122,6 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
     require_installed(references, "ranking measures")
     if not any(reference.rows for reference in references):
         raise InputError(
-            None,
-            None,
             f"no installed reference computes {' '.join(map(str, measures))}",
             "compare other measures",
         )
@@ -135,14 +133,13 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
     listed, judged = read_run(run), read_qrels(qrels)
     if is_real_valued(judged[LABEL].to_numpy()):
         raise InputError(
-            qrels,
-            None,
             "labels that are not whole numbers, which no reference takes",
             "give whole numbers, or the labels of each list with `erag`",
+            path=qrels,
         )
     if (judged[LABEL].abs() >= LARGEST).any():
         raise InputError(
-            qrels, None, f"a label beyond {LARGEST}, which no reference takes", "use smaller labels"
+            f"a label beyond {LARGEST}, which no reference takes", "use smaller labels", path=qrels
         )
     unjudged = frozenset(judged.filter((pl.col(LABEL).max() < 0).over(QUERY_ID))[QUERY_ID])
     query_ids = tuple(judged[QUERY_ID].unique(maintain_order=True))
@@ -150,14 +147,11 @@ def _read(run: str | Path, qrels: str | Path) -> tuple[_Files, tuple[str, ...]]:
     common = [query for query in query_ids if query in in_run]
     if not common:
         raise InputError(
-            run,
-            None,
-            f"no query of the run is in {qrels}",
-            "give the qrels of this run's queries",
+            f"no query of the run is in {qrels}", "give the qrels of this run's queries", path=run
         )
     if len(unjudged) == len(query_ids):
         raise InputError(
-            qrels, None, "all labels are below 0: nothing was judged", "give labels from 0"
+            "all labels are below 0: nothing was judged", "give labels from 0", path=qrels
         )
     lacking, others = len(query_ids) - len(common), len(in_run) - len(common)
     notes = [

@@ -29,8 +29,6 @@ def refuse_finish(conditions: Iterable[Settings], hours: float | None) -> None:
     """
     if hours is not None and any(map(asks_servers, conditions)):
         raise InputError(
-            None,
-            None,
             "`finish_in` asks for a number of actors, and a reader behind an API has none",
             "leave it out, and try other values of `concurrency`",
         )
@@ -48,18 +46,16 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
     asked = [model for model in models if is_api(model)]
     for name in settings[0].api.changed() if settings and not asked else ():
         raise InputError(
-            None,
-            None,
             f"`{name}` without a reader behind an API",
             "name one, as in `reader` openai:MODEL, or leave it out",
         )
     functions = [model for model in models if any(one.reader.own(model) for one in settings)]
     if asked and len(asked) == len(models):
         for name, remedy in (*_of_models(settings[0]), *_of_machines(settings[0])):
-            raise InputError(None, None, f"`{name}` with {asked[0]}, which a server runs", remedy)
+            raise InputError(f"`{name}` with {asked[0]}, which a server runs", remedy)
     if functions and len(asked) + len(functions) == len(models):
         for name, remedy in _of_models(settings[0]):
-            raise InputError(None, None, f"`{name}` with {functions[0]}, a function", remedy)
+            raise InputError(f"`{name}` with {functions[0]}, a function", remedy)
 
 
 def models_of(settings: Settings) -> Iterator[str]:

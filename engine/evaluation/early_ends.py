@@ -30,7 +30,7 @@ def refuse_ignored(conditions: Iterable[Settings]) -> None:
                 return
             hindrances.append(hindrance)
     for reason, remedy in hindrances:
-        raise InputError(None, None, f"`decide` {reason}", remedy)
+        raise InputError(f"`decide` {reason}", remedy)
 
 
 def _hindrance(settings: Settings, ask: Ask) -> tuple[str, str] | None:

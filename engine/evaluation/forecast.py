@@ -49,16 +49,14 @@ class PlanSettings:
     def __post_init__(self) -> None:
         price, hours = self.price_per_hour, self.finish_in
         if price is not None and not 0 <= price < math.inf:
-            raise InputError(None, None, f"`price_per_hour` is {price:g}", "use 0 or more")
+            raise InputError(f"`price_per_hour` is {price:g}", "use 0 or more")
         if hours is not None and not 0 < hours < math.inf:
-            raise InputError(None, None, f"`finish_in` is {hours:g}", "use hours, more than 0")
+            raise InputError(f"`finish_in` is {hours:g}", "use hours, more than 0")
         require_least("probe_reads", self.probe_reads, 0)
         if self.probe_reads == 0:
             for name, value in (("price_per_hour", price), ("finish_in", hours)):
                 if value is not None:
                     raise InputError(
-                        None,
-                        None,
                         f"`{name}` with `probe_reads` 0, which counts reads and times none",
                         "leave one of them out",
                     )
@@ -311,8 +309,6 @@ def actors_to_finish(reading: Span, start: float, hours: float) -> int:
     seconds = hours * _HOUR - start
     if seconds <= 0:
         raise InputError(
-            None,
-            None,
             f"`finish_in` is {hours:g} hours, and the start of the actors alone takes {start:.0f} s",
             f"give more than {start / _HOUR:.2g} hours",
         )

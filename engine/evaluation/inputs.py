@@ -275,8 +275,6 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
         return inputs
     if inputs.k is not None and inputs.k < k:
         raise InputError(
-            None,
-            None,
             f"`k` {k} exceeds the {inputs.k} passages per query that the inputs were read with",
             f"read them with `k` {k}, or evaluate with `k` {inputs.k} or less",
         )
@@ -373,10 +371,9 @@ def _of_queries(
     judged = table.join(query_table, on=QUERY_ID, how="semi", maintain_order="left")
     if judged.is_empty():
         raise InputError(
-            path,
-            None,
             f"judges none of the {query_table.height} queries of {queries} "
             f"(it has {quoted(table[QUERY_ID][0])}, they have {quoted(query_table[QUERY_ID][0])})",
             "give the judgments of these queries",
+            path=path,
         )
     return judged

@@ -127,8 +127,6 @@ def refuse_both(asked: PlanSettings, pool: PoolSettings) -> None:
     """
     if asked.finish_in is not None and pool.actors is not None:
         raise InputError(
-            None,
-            None,
             f"`actors` {pool.actors} beside `finish_in` {asked.finish_in:g}, which asks how many",
             "leave one of them out",
         )

@@ -99,10 +99,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
     refuse_lacking_tables(settings, inputs.tables.keys())
     if settings.bootstrap.cluster and CLUSTER not in inputs.queries.columns:
         raise InputError(
-            None,
-            None,
-            "`cluster`, but the inputs were read without",
-            "give it to `read_inputs` too",
+            "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
         )
     if not part:
         refuse_lacking_provenance(settings, int(inputs.queries[PROVENANCE].list.len().sum()))
@@ -262,8 +259,6 @@ def refuse_unjudged(judged: Mapping[str, int]) -> None:
     for name, queries in judged.items():
         if not queries:
             raise InputError(
-                None,
-                None,
                 f"no query is judged by {name} (a label below 0 means not judged)",
                 "give judgments of the queries that are evaluated",
             )
@@ -293,8 +288,6 @@ def refuse_without_threshold(
     query_id, doc_id, label = between.select(QUERY_ID, DOC_ID, LABEL).row(0)
     thresholds = dict.fromkeys(str(measure.with_threshold()) for measure in measures)
     raise InputError(
-        None,
-        None,
         f"{asked[0]} is not defined on the labels of {annotator}: some exceed 1, and some "
         f"lie between whole numbers ({label:g} for passage {doc_id!r} of query {query_id!r})",
         f"say what is relevant, as in {asked[0].with_threshold()} "
@@ -342,8 +335,6 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
             table = needed.needs_input
             if table is not None and table.name not in given:
                 raise InputError(
-                    None,
-                    None,
                     f"the annotator {needed.name} without `{table.name}`",
                     f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
                 )
@@ -372,7 +363,7 @@ def refuse_lacking_provenance(settings: Settings, gold: int) -> None:
     """
     for remedy in _without_provenance(settings):
         if not gold:
-            raise InputError(None, None, "no query has provenance", remedy)
+            raise InputError("no query has provenance", remedy)
 
 
 def refuse_unmatchable(inputs: EvaluationInputs, settings: Settings) -> None:
@@ -383,11 +374,13 @@ def refuse_unmatchable(inputs: EvaluationInputs, settings: Settings) -> None:
     """
     for remedy in _without_provenance(settings):
         for query_id in inputs.unmatchable:
+            path, line = query_place(inputs, query_id)
             raise InputError(
-                *query_place(inputs, query_id),
                 f"the gold articles of query {query_id!r} have a title and no id, and no listed "
                 "passage has a title",
                 f'add "wikipedia_id" to them, or titles to the corpus, or {remedy}',
+                path=path,
+                line=line,
             )
 
 

@@ -190,7 +190,7 @@ def specify_jobs(
     """
     if executor is not None and settings.running.decide:
         problem = "`decide` with an executor of your own, which reads in full"
-        raise InputError(None, None, problem, "leave one of them out")
+        raise InputError(problem, "leave one of them out")
     jobs: list[Job] = []
     dtype, pool = settings.reader.dtype, settings.running.pool()
     for request in requests:

@@ -37,10 +37,12 @@ def unscorable(
 ) -> InputError:
     """The error for a query whose answers the metric cannot score."""
     metric = get_metric(settings.reader.metric)
+    path, line = query_place(inputs, query_id)
     return InputError(
-        *query_place(inputs, query_id),
         f"the metric {metric.name} cannot score the answers of query {query_id!r} ({answer!r})",
         f"write answers with {metric.needs}, or use another `metric`",
+        path=path,
+        line=line,
     )
 
 

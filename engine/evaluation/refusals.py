@@ -25,32 +25,29 @@ def lists_none(
         queries: the file of the queries, of which ``count`` are evaluated; ``first`` is the first.
     """
     return InputError(
-        path,
-        None,
         f"lists none of the {count} queries of {queries} "
         f"(it has {quoted(query_id)}, they have {quoted(first)})",
         "give the queries that the run was made for",
+        path=path,
     )
 
 
 def comes_twice(edits: Location, query_id: str, doc_id: str) -> InputError:
     """The error for edits that bring a document into a list by its id and by its text."""
     return InputError(
-        edits,
-        None,
         f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice, "
         "by its id and by its text",
         "name documents as the run does",
+        path=edits,
     )
 
 
 def leaves_nothing(edits: Location, run: str, queries: int) -> InputError:
     """The error for edits after which a run lists nothing for any of the queries."""
     return InputError(
-        edits,
-        None,
         f"leaves {quoted(run)} no document for any of the {queries} queries",
         "keep at least one document",
+        path=edits,
     )
 
 
@@ -85,11 +82,11 @@ def not_in_corpus(
         if corpus is None:
             remedy = "give `corpus`, or write the texts of passages into the run"
     return InputError(
-        path,
-        line,
         f"document {quoted(doc_id)} of query {quoted(query_id)}{f' and {more} more' if more else ''} "
         f"{f'not in the corpus {corpus}' if corpus is not None else 'without a text in any run'}",
         remedy,
+        path=path,
+        line=line,
     )
 
 

@@ -231,8 +231,6 @@ def _check_cutoffs(settings: Settings) -> None:
     end_to_end_k, k = settings.reader.end_to_end_k, settings.ranking.k
     if (end_to_end_k or 0) > k:
         raise InputError(
-            None,
-            None,
             f"`end_to_end_k` {end_to_end_k} exceeds `k` {k}",
             "the reader of the whole list gets at most the passages that are labelled",
         )
@@ -245,8 +243,6 @@ def _check_tasks(settings: Settings) -> None:
         for needed in settings.needed_by(annotator):
             if reason := needed.unfit_tasks.get(task):
                 raise InputError(
-                    None,
-                    None,
                     f"{needed.name if annotator.rests_by else annotator.name} has no meaning for the "
                     f"task {task}: {reason}",
                     leave_out(annotator, needed.name),
@@ -275,10 +271,7 @@ def _check_options(settings: Settings) -> None:
         )
         for option, value in changed_options(settings.options(annotator.options)).items():
             raise InputError(
-                None,
-                None,
-                f"`{option}` {value} without the annotator {users}",
-                f"add {users} to `annotators`",
+                f"`{option}` {value} without the annotator {users}", f"add {users} to `annotators`"
             )
 
 
@@ -288,8 +281,6 @@ def _check_reads(settings: Settings) -> None:
     if settings.running.certify and not (reader.end_to_end or asks):
         asking = ", ".join(name for name, known in ANNOTATORS.items() if known.role)
         raise InputError(
-            None,
-            None,
             "`certify` repeats reads, and nothing is read",
             f"use `end_to_end` or one of the annotators {asking}, or leave `certify` out",
         )
@@ -302,8 +293,6 @@ def _check_reads(settings: Settings) -> None:
     ):
         if is_set:
             raise InputError(
-                None,
-                None,
                 f"{option}, but the reader is not asked for anything",
                 f"use `end_to_end` or the annotator {asking}, or leave it out",
             )
@@ -342,7 +331,7 @@ def _check_decide(settings: Settings) -> None:
         remedy = f"use {', '.join(filter(is_decidable, METRICS))}, or leave `decide` out"
     elif not reason:
         reason = "with annotators that ask the same reader for outputs"
-    raise InputError(None, None, f"`decide` {reason}", remedy)
+    raise InputError(f"`decide` {reason}", remedy)
 
 
 def _check_relevant(settings: Settings) -> None:
@@ -351,8 +340,6 @@ def _check_relevant(settings: Settings) -> None:
     if settings.ranking.relevant == EVERYTHING_JUDGED and others:
         fitting = ", ".join(name for name, known in ANNOTATORS.items() if known.judges_everything)
         raise InputError(
-            None,
-            None,
             f"`relevant` {EVERYTHING_JUDGED} does not fit {', '.join(others)}, "
             "who judge listed passages only",
             f"use `annotators` {fitting}, or `relevant` pool",
@@ -371,9 +358,7 @@ def _check_measures(settings: Settings) -> None:
         if all(whys[place] for whys in reasons.values()):
             # That utilities have another measure is not news where other labels lack a threshold.
             named = plain[0] if plain else annotators[0].name
-            raise InputError(
-                None, None, f"{measure} is {reasons[named][place]}", "leave it out, or use others"
-            )
+            raise InputError(f"{measure} is {reasons[named][place]}", "leave it out, or use others")
     for annotator in annotators:
         refuse_without_measure(settings, annotator, reasons[annotator.name])
 
@@ -392,8 +377,6 @@ def refuse_without_measure(
     if all(reasons):
         fitting = UTILITY_KIND if annotator.scale(settings).utilities else "P, nDCG or Success"
         raise InputError(
-            None,
-            None,
             f"every measure is undefined on the labels of {annotator.name} "
             f"(the first is {reasons[0]})",
             f"add {fitting}",

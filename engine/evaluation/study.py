@@ -71,11 +71,9 @@ class Sweep:
             ("k_sweep", self.k_sweep),
         ):
             if len(set(values)) < len(values):
-                raise InputError(None, None, f"`{option}` has a value twice", "give each once")
+                raise InputError(f"`{option}` has a value twice", "give each once")
         if any(k < 1 for k in self.k_sweep):
             raise InputError(
-                None,
-                None,
                 f"`k_sweep` is {','.join(map(str, self.k_sweep))}",
                 "give whole numbers from 1, as in `k_sweep` 5,10,20,50",
             )
@@ -123,22 +121,15 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
     cutoffs = sweep.k_sweep
     if cutoffs and k not in cutoffs:
         listed = ",".join(map(str, cutoffs))
-        raise InputError(
-            None, None, f"`k` {k} is not in `k_sweep` {listed}", "add it, or leave `k` out"
-        )
+        raise InputError(f"`k` {k} is not in `k_sweep` {listed}", "add it, or leave `k` out")
     if cutoffs and reader.end_to_end_k is not None:
         raise InputError(
-            None,
-            None,
-            "`end_to_end_k` beside `k_sweep`, which reads lists of every k",
-            "leave one of them out",
+            "`end_to_end_k` beside `k_sweep`, which reads lists of every k", "leave one of them out"
         )
     measures = settings.measures()
     for measure in measures:
         if cutoffs and measure.cutoff not in (None, k) and measure.cutoff > min(cutoffs):
             raise InputError(
-                None,
-                None,
                 f"{measure} looks further than the smallest k of `k_sweep`, {min(cutoffs)}",
                 f"use @{k}, which follows k, or a smaller cutoff",
             )

@@ -106,8 +106,6 @@ def _refuse_shards(settings: Settings) -> None:
     """Refuse what only the command does."""
     if settings.running.shard_pairs:
         raise InputError(
-            None,
-            None,
             f"`shard_pairs` {settings.running.shard_pairs} from Python, which holds an evaluation whole",
             "use the command erag evaluate, and `Result.load`",
         )
@@ -153,8 +151,6 @@ def _refuse_unused(settings: Settings, given: Given) -> None:
     for name in given.tables:
         if name not in in_use:
             raise InputError(
-                None,
-                None,
                 f"`{name}` without an annotator that needs it",
                 "add one to `annotators`, or leave it out",
             )

@@ -177,10 +177,9 @@ def _with_answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
         answers = {row.query_id: row.answers for row in file}
     if not isinstance(answers, Mapping):
         raise InputError(
-            _ANSWERS,
-            None,
             f"is of the type {type(answers).__name__}",
             "give {query_id: [answer, …]}",
+            path=_ANSWERS,
         )
     found: list[QueryRow] = []
     for row in rows:
@@ -200,7 +199,7 @@ def _with_answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
 
 def _refuse_rows(rows: Sequence[QueryRow], *, need_answers: bool) -> None:
     if not rows:
-        raise InputError(_QUERIES, None, "there is no query", "give one with its answers")
+        raise InputError("there is no query", "give one with its answers", path=_QUERIES)
     seen: set[str] = set()
     for row in rows:
         problem, remedy = "", ""
@@ -211,7 +210,9 @@ def _refuse_rows(rows: Sequence[QueryRow], *, need_answers: bool) -> None:
         elif need_answers and not row.answers:
             problem, remedy = "has no answers", "add at least one, or give `answers`"
         if problem:
-            raise InputError(_QUERIES, row.line, f"query {quoted(row.query_id)} {problem}", remedy)
+            raise InputError(
+                f"query {quoted(row.query_id)} {problem}", remedy, path=_QUERIES, line=row.line
+            )
         seen.add(row.query_id)
 
 
@@ -243,11 +244,10 @@ def _refuse_other_queries(
         if runs.filter(pl.col(RUN) == name).is_empty():
             its = all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0]
             raise InputError(
-                _RUNS,
-                None,
                 f"{quoted(name)} lists none of the {counted(queries.height, '[query|queries]')} (it has "
                 f"{quoted(its)}, they have {quoted(queries[QUERY_ID][0])})",
                 "give the queries that the run was made for",
+                path=_RUNS,
             )
 
 
@@ -259,12 +259,11 @@ def _refuse_lost(runs: pl.DataFrame, passages: pl.DataFrame, *, carried: bool) -
     more = lost[DOC_ID].n_unique() - 1
     where = "without a text" if carried else "not in `passages`"
     raise InputError(
-        _RUNS,
-        None,
         f"document {quoted(doc_id)} of query {quoted(query_id)}{f' and {more} more' if more else ''} {where}",
         "give `passages`, or runs with texts"
         if carried
         else "give the passages that the run was made from",
+        path=_RUNS,
     )
 
 
@@ -286,10 +285,10 @@ def _table(name: str, given: Any, queries: pl.DataFrame) -> pl.DataFrame:
         table = pl.DataFrame(list(records(given, name)), infer_schema_length=None)
     if missing := [column for column in needed.columns if column not in table.columns]:
         listed = ", ".join(needed.columns)
-        raise InputError(name, None, f"lacks {', '.join(missing)}", f"give a table with {listed}")
+        raise InputError(f"lacks {', '.join(missing)}", f"give a table with {listed}", path=name)
     judged = table.join(queries, on=QUERY_ID, how="semi", maintain_order="left")
     if judged.is_empty():
         raise InputError(
-            name, None, "judges none of the queries", "give the judgments of these queries"
+            "judges none of the queries", "give the judgments of these queries", path=name
         )
     return judged

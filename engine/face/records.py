@@ -38,7 +38,10 @@ def records(given: Any, name: str) -> Iterator[Record]:
     for number, row in enumerate(_rows(given, name), 1):
         if not isinstance(row, Mapping):
             raise InputError(
-                name, number, f"is a row of the type {type(row).__name__}", f"give {_FORMS}"
+                f"is a row of the type {type(row).__name__}",
+                f"give {_FORMS}",
+                path=name,
+                line=number,
             )
         yield {str(key): plain(value) for key, value in row.items()}
 
@@ -71,7 +74,7 @@ def _rows(given: Any, name: str) -> Iterable[Any]:
     if _module(given) == "pyarrow":
         return _rows(pl.DataFrame(given), name)
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
-        raise InputError(name, None, f"is of the type {type(given).__name__}", f"give {_FORMS}")
+        raise InputError(f"is of the type {type(given).__name__}", f"give {_FORMS}", path=name)
     return given
 
 

@@ -119,7 +119,7 @@ class Result:
         further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
         if name not in further:
             listed = ", ".join(dict.fromkeys((*_IN_MEMORY, *_STATISTICS, *sorted(further))))
-            raise InputError(None, None, f"no table is called {name!r}", f"use one of {listed}")
+            raise InputError(f"no table is called {name!r}", f"use one of {listed}")
         return held[name] if held else read_parquet(folder / f"{name}.parquet")
 
     def leaderboard(self) -> pl.DataFrame:
@@ -161,10 +161,7 @@ class Result:
         name = names[0] if annotator is None else annotator
         if name not in names:
             raise InputError(
-                None,
-                None,
-                f"no annotator is called {quoted(name)}",
-                f"use one of {', '.join(names)}",
+                f"no annotator is called {quoted(name)}", f"use one of {', '.join(names)}"
             )
         found: dict[str, dict[str, float]] = {}
         labels = self.labels.filter(pl.col(ANNOTATOR) == name).select(QUERY_ID, DOC_ID, LABEL)
@@ -187,7 +184,7 @@ class Result:
         """
         if self.evaluation is None:
             raise InputError(
-                self.findings.folder, None, "is where this result is", "copy that folder instead"
+                "is where this result is", "copy that folder instead", path=self.findings.folder
             )
         inputs, settings = self.evaluation.inputs, self.evaluation.settings
         with sole_writer(directory):

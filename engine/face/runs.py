@@ -63,10 +63,9 @@ class Texts:
         known = self.records.setdefault(doc_id, {**record, DOC_ID: doc_id})
         if known[TEXT] != text:
             raise InputError(
-                _WHAT,
-                None,
                 f"document {quoted(doc_id)} has two texts ({quoted(known[TEXT])}, {quoted(text)})",
                 "give every passage an id of its own",
+                path=_WHAT,
             )
         return doc_id
 
@@ -99,7 +98,7 @@ def runs_of(given: Any, *, texts: Texts | None) -> pl.DataFrame:
             require_new_name(name or _WHAT, frame[RUN][0], sources)
             frames.append(frame)
     if not frames:
-        raise InputError(_WHAT, None, "there is no run", _FORM)
+        raise InputError("there is no run", _FORM, path=_WHAT)
     return pl.concat(frames)
 
 
@@ -166,7 +165,7 @@ def _tables(name: str, given: Any, texts: Texts | None) -> Iterator[pl.DataFrame
             continue
         query_id = first_of(record, (*QUERY_ID_FIELDS, *_QUERY_IDS))
         if query_id is None:
-            raise InputError(name or _WHAT, number, "a list without a query", _FORM)
+            raise InputError("a list without a query", _FORM, path=name or _WHAT, line=number)
         system.extend(_of_mapping({query_id: items}, texts))
     for called, listed in by_system.items():
         yield _ranked(called, listed)
@@ -181,7 +180,7 @@ def _of_mapping(given: Mapping[Any, Any], texts: Texts | None) -> Iterator[Liste
             continue
         if not isinstance(value, list):
             raise InputError(
-                _WHAT, None, f"query {quoted(query_id)} has {quoted(value)} for its list", _FORM
+                f"query {quoted(query_id)} has {quoted(value)} for its list", _FORM, path=_WHAT
             )
         for rank, item in enumerate(value, 1):
             if isinstance(item, dict):
@@ -192,7 +191,7 @@ def _of_mapping(given: Mapping[Any, Any], texts: Texts | None) -> Iterator[Liste
                 listed = Listed(query_id, str(item), rank, None)
             else:
                 problem = f"query {quoted(query_id)} lists {quoted(item)}"
-                raise InputError(_WHAT, None, problem, _FORM)
+                raise InputError(problem, _FORM, path=_WHAT)
             yield listed
 
 
@@ -202,11 +201,11 @@ def _of_record(name: str, number: int, record: Record, texts: Texts | None) -> L
     text, title = first_of(record, TEXT_FIELDS), first_of(record, TITLE_FIELDS)
     if query_id is None or (doc_id is None and (texts is None or text is None)):
         lacks = "query" if query_id is None else "document"
-        raise InputError(name, number, f"a row without the id of a {lacks}", _FORM)
+        raise InputError(f"a row without the id of a {lacks}", _FORM, path=name, line=number)
     for value in (query_id, doc_id):
         if isinstance(value, float | dict | list):
             problem = f"the id {quoted(value)}"
-            raise InputError(name, number, problem, "write ids as texts or whole numbers")
+            raise InputError(problem, "write ids as texts or whole numbers", path=name, line=number)
     known = None if doc_id is None else str(doc_id)
     if texts is not None and isinstance(text, str):
         article = {TITLE: title, ARTICLE_ID: record.get(ARTICLE_ID)}
@@ -226,14 +225,14 @@ def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
     schema = {QUERY_ID: pl.String, DOC_ID: pl.String, RANK: pl.Int64, SCORE: pl.Float64}
     frame = pl.DataFrame(list(rows), schema=schema, orient="row")
     if frame.is_empty():
-        raise InputError(name, None, "the run is empty", _FORM)
+        raise InputError("the run is empty", _FORM, path=name)
     twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
     if not twice.is_empty():
         query_id, doc_id = twice.select(QUERY_ID, DOC_ID).row(0)
         raise twice_in_parquet(name, query_id, doc_id, "document")
     scored, ranked = not frame[SCORE].null_count(), not frame[RANK].null_count()
     if not ranked and not scored and frame[SCORE].null_count() < frame.height:
-        raise InputError(name, None, "some rows have a score and others none", _FORM)
+        raise InputError("some rows have a score and others none", _FORM, path=name)
     if not ranked and not scored:
         ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID)
         frame, ranked = frame.with_columns(ranks.alias(RANK)), True
@@ -248,10 +247,9 @@ def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
 def _number(query_id: str, doc_id: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(
-            _WHAT,
-            None,
             f"the score {quoted(value)} of document {quoted(doc_id)} of query {quoted(query_id)} is not "
             "a number",
             _FORM,
+            path=_WHAT,
         )
     return float(value)

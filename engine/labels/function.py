@@ -34,7 +34,7 @@ def from_function(name: str, function: LabelFunction) -> Annotator:
         function raises an error, or gives a value that is not a number in [0, 1], naming query and passage.
     """
     if not name.strip():
-        raise InputError(None, None, "an annotator without a name", "give it one")
+        raise InputError("an annotator without a name", "give it one")
 
     def label(material: Material) -> Labelled:
         labels = label_by_function(
@@ -74,8 +74,6 @@ def _value(
         value: Any = function(*arguments)
     except Exception as error:
         raise InputError(
-            None,
-            None,
             f"the annotator {name} raises {reason_of(error)} for passage {quoted(doc_id)} of query "
             f"{quoted(query_id)}",
             "correct the function",
@@ -83,8 +81,6 @@ def _value(
     number = number_of(value)
     if math.isnan(number):
         raise InputError(
-            None,
-            None,
             f"{name!r} labels passage {doc_id!r} of query {query_id!r} with {value!r}",
             "give a number from 0 to 1",
         )

@@ -33,24 +33,19 @@ class LabelSettings:
     def __post_init__(self) -> None:
         known = ", ".join(registry.ANNOTATORS)
         if not self.annotators:
-            raise InputError(None, None, "no annotators", f"use some of {known}")
+            raise InputError("no annotators", f"use some of {known}")
         taken: dict[str, str | Annotator] = {}
         for annotator in self.annotators:
             name = annotator if isinstance(annotator, str) else annotator.name
             if isinstance(annotator, str) and name not in registry.ANNOTATORS:
                 raise InputError(
-                    None,
-                    None,
-                    f"unknown annotator {name!r}",
-                    f"{meant(name, registry.ANNOTATORS)}use {known}",
+                    f"unknown annotator {name!r}", f"{meant(name, registry.ANNOTATORS)}use {known}"
                 )
             # Twice the same would count every label and every query twice.
             if name in taken and taken[name] == annotator:
-                raise InputError(
-                    None, None, f"`annotators` has {name!r} twice", "give each annotator once"
-                )
+                raise InputError(f"`annotators` has {name!r} twice", "give each annotator once")
             if name in taken or (isinstance(annotator, Annotator) and name in registry.ANNOTATORS):
-                raise InputError(None, None, f"two annotators are called {name!r}", "rename yours")
+                raise InputError(f"two annotators are called {name!r}", "rename yours")
             taken[name] = annotator
 
     def listed(self) -> tuple[Annotator, ...]:

@@ -64,9 +64,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.helpful not in HELPFUL:
-            raise InputError(
-                None, None, f"`helpful` is {self.helpful!r}", f"use {', '.join(HELPFUL)}"
-            )
+            raise InputError(f"`helpful` is {self.helpful!r}", f"use {', '.join(HELPFUL)}")
         if self.abstain_prompt is not None:
             read_template(self.abstain_prompt, ABSTAIN)
 

@@ -50,17 +50,17 @@ def load_named(text: str) -> Callable[..., Any]:
     """
     named = _NAMED.fullmatch(text)
     if named is None:
-        raise InputError(None, None, f"{text!r} names no function", _FORM)
+        raise InputError(f"{text!r} names no function", _FORM)
     path, name = Path(named["file"]), named["name"]
     if not path.is_file():
-        raise InputError(path, None, "no such file", _FORM)
+        raise InputError("no such file", _FORM, path=path)
     module = _module_of(path)
     found = getattr(module, name, None) if name else None
     if found is None:
         listed = ", ".join(_functions(module)) or "none"
-        raise InputError(path, None, f"has no function {name!r}", f"name one that it has: {listed}")
+        raise InputError(f"has no function {name!r}", f"name one that it has: {listed}", path=path)
     if not callable(found):
-        raise InputError(path, None, f"{name} is not a function", _FORM)
+        raise InputError(f"{name} is not a function", _FORM, path=path)
     return found
 
 
@@ -131,8 +131,6 @@ def _dumped(function: Callable[..., Any]) -> bytes:
             return cloudpickle.dumps(function)
         except Exception as error:
             raise InputError(
-                None,
-                None,
                 f"the function {name_of(function)} cannot be sent to other processes ({reason_of(error)})",
                 "make what it holds when it is first called, or use `actors` 0",
             ) from None
@@ -163,7 +161,7 @@ def _module_of(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None:
-        raise InputError(path, None, "cannot be loaded", "give a file of Python code")
+        raise InputError("cannot be loaded", "give a file of Python code", path=path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # Behind everything else: what is installed is not hidden by a file of the same name.
@@ -175,7 +173,10 @@ def _module_of(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(
-            path, _line_in(place, error), f"cannot be loaded ({reason_of(error)})", "correct it"
+            f"cannot be loaded ({reason_of(error)})",
+            "correct it",
+            path=path,
+            line=_line_in(place, error),
         ) from None
     return module
 

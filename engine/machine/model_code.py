@@ -41,10 +41,9 @@ def agreed_code(path: Path, name: str, *, trusted: bool) -> str:
         return ""
     if foreign := sorted(reference for reference in named if "--" in reference):
         raise InputError(
-            name,
-            None,
             f"names code outside its own files ({foreign[0]})",
             "put that code beside the model, and name it in auto_map without '--'",
+            path=name,
         )
     return code_digest(path)
 
@@ -60,9 +59,7 @@ def code_digest(path: Path) -> str:
 
 def needs_code(name: str) -> InputError:
     """The error for a model that cannot be loaded without its own code."""
-    return InputError(
-        name, None, "cannot be loaded without running Python code of its own", _REMEDY
-    )
+    return InputError("cannot be loaded without running Python code of its own", _REMEDY, path=name)
 
 
 def is_need_of_code(error: BaseException) -> bool:

@@ -128,7 +128,7 @@ def tensors(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def _not_safetensors(file: Path) -> InputError:
-    return InputError(file, None, "is not a safetensors file", "fetch the model again")
+    return InputError("is not a safetensors file", "fetch the model again", path=file)
 
 
 def refuse_missing(loading: dict[str, Any], name: str) -> None:
@@ -144,10 +144,9 @@ def refuse_missing(loading: dict[str, Any], name: str) -> None:
     if wanting:
         first = sorted(map(str, wanting))[0]
         raise InputError(
-            name,
-            None,
             f"lacks {len(wanting)} of its weights, {first} first",
             "give a complete model; missing weights would be random",
+            path=name,
         )
 
 
@@ -164,8 +163,6 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError):
         raise InputError(
-            None,
-            None,
             f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
             f"use 'bundled', a directory{', a .gguf file' * (what == 'reader')}, "
             f"or fetch it first: hf download {name}",
@@ -178,16 +175,14 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
         config = parse_json((path / "config.json").read_bytes())
     except FileNotFoundError:
         raise InputError(
-            name, None, "holds no config.json", "give a directory that transformers can load"
+            "holds no config.json", "give a directory that transformers can load", path=name
         ) from None
     except (ValueError, OSError) as error:
         raise InputError(
-            path / "config.json", None, f"cannot be read ({error})", "fetch the model again"
+            f"cannot be read ({error})", "fetch the model again", path=path / "config.json"
         ) from None
     if not isinstance(config, dict):
-        raise InputError(
-            path / "config.json", None, "is not a JSON object", "fetch the model again"
-        )
+        raise InputError("is not a JSON object", "fetch the model again", path=path / "config.json")
     kind, classes = config.get("model_type"), config.get("architectures")
     for key, fits in (
         ("model_type", kind is None or isinstance(kind, str)),
@@ -199,10 +194,9 @@ def read_config(path: Path, name: str) -> dict[str, Any]:
     ):
         if not fits:
             raise InputError(
-                path / "config.json",
-                None,
                 f"{key} is {quoted(config[key])}",
                 "fetch the model again",
+                path=path / "config.json",
             )
     return config
 

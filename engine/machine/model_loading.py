@@ -97,10 +97,10 @@ def _pickled(file: Path) -> dict[str, torch.Tensor]:
         if isinstance(error, pickle.UnpicklingError):  # of which PyTorch says how to run the code
             reason = "it is damaged, or would run code"
         raise InputError(
-            file, None, f"holds no plain tensors ({reason})", "fetch the model again"
+            f"holds no plain tensors ({reason})", "fetch the model again", path=file
         ) from None
     if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
-        raise InputError(file, None, "is not a table of weights", "fetch the model again")
+        raise InputError("is not a table of weights", "fetch the model again", path=file)
     return state
 
 

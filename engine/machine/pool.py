@@ -56,17 +56,12 @@ class PoolSettings:
         gpus, cpus = self.gpus_per_actor, self.cpus_per_actor
         if gpus is not None and not (0 <= gpus <= 1 or (1 < gpus < math.inf and gpus % 1 == 0)):
             raise InputError(
-                None,
-                None,
-                f"`gpus_per_actor` is {gpus:g}",
-                "use a fraction up to 1, or a whole number",
+                f"`gpus_per_actor` is {gpus:g}", "use a fraction up to 1, or a whole number"
             )
         if cpus is not None and not 0 < cpus < math.inf:
-            raise InputError(None, None, f"`cpus_per_actor` is {cpus:g}", "use more than 0")
+            raise InputError(f"`cpus_per_actor` is {cpus:g}", "use more than 0")
         if self.accelerator_type is not None and gpus == 0:
-            raise InputError(
-                None, None, "`accelerator_type` with `gpus_per_actor` 0", "leave one of them out"
-            )
+            raise InputError("`accelerator_type` with `gpus_per_actor` 0", "leave one of them out")
 
     def bounds(self) -> tuple[int, int | None]:
         """The least and the most actors; (1, None) where the cluster decides, (0, 0) for none.
@@ -79,16 +74,11 @@ class PoolSettings:
         parts = re.fullmatch(r"(\d{1,9})(?::(\d{1,9}))?", str(self.actors).strip(), re.ASCII)
         if parts is None:
             raise InputError(
-                None,
-                None,
-                f"`actors` is {self.actors}",
-                "use a number, 0 or more, or a range like 1:8",
+                f"`actors` is {self.actors}", "use a number, 0 or more, or a range like 1:8"
             )
         least, most = int(parts[1]), int(parts[2] or parts[1])
         if parts[2] is not None and not 1 <= least <= most:
-            raise InputError(
-                None, None, f"`actors` is {self.actors}", "use a range like 1:8, from 1 on"
-            )
+            raise InputError(f"`actors` is {self.actors}", "use a range like 1:8, from 1 on")
         return least, most
 
     @property
@@ -114,8 +104,6 @@ def require_gpus_used(settings: PoolSettings, reader: str, gpus: int) -> None:
     given = settings.gpus_per_actor or 0
     if given > max(1, gpus):
         raise InputError(
-            None,
-            None,
             f"`gpus_per_actor` is {given:g}, and reader {reader!r} runs on {gpus} of them",
             "use `engine` vllm for decoder-only readers larger than a GPU, or 1 or a fraction",
         )
@@ -220,8 +208,6 @@ def _refuse_impossible(needs: Needs, alive: list[Node], promised: list[Node] | N
     if cluster.is_joined() and promised is None and not of_the_sort:
         return
     raise InputError(
-        None,
-        None,
         f"no node can host an actor with {needs}: {nodes.describe_largest(known)}",
         "ask for less with `gpus_per_actor`, `cpus_per_actor` or `accelerator_type`, or add such nodes",
     )
@@ -239,8 +225,6 @@ def _refuse_too_many(
     if needs.gpus and actors > room and not grows:
         gpus = int(ray.cluster_resources().get("GPU", 0))
         raise InputError(
-            None,
-            None,
             f"{actors} actors with {needs} each on {gpus} GPUs",
             f"use at most {room} actors, a smaller `gpus_per_actor`, or `actors` 1:{actors} "
             "if nodes will join",
@@ -266,8 +250,6 @@ def _refuse_more_than_ever(
     ever = nodes.room_ever(needs, alive, promised)
     if least > ever:
         raise InputError(
-            None,
-            None,
             f"`actors` {settings.actors} with {needs} each, on a cluster that can have room for {ever:.0f}",
             f"use at most {ever:.0f}, a range like 1:{least}, or let the autoscaler add more nodes",
         )
@@ -309,7 +291,7 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
         # Ray tells of an exception in its words alone. These are whole: an InputError is one line.
         if why.startswith(_OF_AN_INPUT):
             problem, _, remedy = why.removeprefix(_OF_AN_INPUT).rpartition("; ")
-            raise InputError(None, None, problem, remedy) from None
+            raise InputError(problem, remedy) from None
         raise kind(f"{doing} on Ray failed: {why}") from error
 
 

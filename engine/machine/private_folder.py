@@ -57,10 +57,9 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
     ]
     if not fitting:
         raise InputError(
-            parents[0],
-            None,
             f"is too long a path for temporary files: sockets in it may have {longest} bytes",
             "set TMPDIR (or RAY_TMPDIR) to a shorter one",
+            path=parents[0],
         )
     _remove_abandoned(Path(fitting[0]), prefix)
     try:
@@ -71,7 +70,7 @@ def make_folder(prefix: str, *, longest: int, parent: str | None = None) -> Priv
             # Another process took it for abandoned between two calls of this one.
     except OSError as error:
         raise InputError(
-            fitting[0], None, f"cannot hold temporary files ({error})", "set TMPDIR to another"
+            f"cannot hold temporary files ({error})", "set TMPDIR to another", path=fitting[0]
         ) from None
 
 

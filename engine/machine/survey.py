@@ -151,10 +151,7 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
             for answer, those in sorted(by_answer.items(), key=str)
         )
         raise InputError(
-            None,
-            None,
-            f"{differ}: {said}",
-            f"choose one with `{option}`, or nodes with `accelerator_type`",
+            f"{differ}: {said}", f"choose one with `{option}`, or nodes with `accelerator_type`"
         )
     (answer,) = by_answer
     return answer

@@ -107,8 +107,6 @@ def measure(
     user_texts = users[QUERY].str.strip_chars().n_unique()
     if clusters is not None and clusters > len(texts):
         raise InputError(
-            None,
-            None,
             f"`clusters` is {clusters}, for {len(texts)} distinct queries",
             f"use {len(texts)} or fewer",
         )

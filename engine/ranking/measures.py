@@ -81,8 +81,6 @@ def parse_measure(text: str) -> Measure:
     match = _NAME.fullmatch(usual_name(text.strip()))
     if match is None or match["kind"] not in KINDS:
         raise InputError(
-            None,
-            None,
             f"unknown measure {text!r}",
             f"{_meant(text)}use {', '.join(KINDS)}, with a cutoff (nDCG@10) or a threshold "
             "(AP(rel=0.5)@10)",
@@ -90,10 +88,10 @@ def parse_measure(text: str) -> Measure:
     kind = match["kind"]
     cutoff = int(match["cutoff"]) if match["cutoff"] else None
     if cutoff == 0:
-        raise InputError(None, None, f"cutoff 0 in {text!r}", "use a cutoff of 1 or more")
+        raise InputError(f"cutoff 0 in {text!r}", "use a cutoff of 1 or more")
     if kind == "Rprec" and cutoff is not None:
         raise InputError(
-            None, None, f"Rprec has no cutoff (in {text!r})", "its cutoff is the number of relevant"
+            f"Rprec has no cutoff (in {text!r})", "its cutoff is the number of relevant"
         )
     rel: float | None = None
     dcg: Discounted = "log2"
@@ -102,9 +100,7 @@ def parse_measure(text: str) -> Measure:
         if kind in _GAINS and name == "dcg":
             dcg = _discounted(value.strip("'\""), text)
         elif name != "rel" or kind in _GAINS or kind in ("Judged", UTILITY_KIND):
-            raise InputError(
-                None, None, f"{kind} has no option {name!r} (in {text!r})", _options(kind)
-            )
+            raise InputError(f"{kind} has no option {name!r} (in {text!r})", _options(kind))
         else:
             rel = _threshold(value, text)
     return Measure(kind, cutoff, rel, dcg)
@@ -130,7 +126,7 @@ def _discounted(value: str, text: str) -> Discounted:
     for known in get_args(Discounted):
         if value == known:
             return cast(Discounted, known)
-    raise InputError(None, None, f"unknown dcg {value!r} in {text!r}", "use log2 or exp-log2")
+    raise InputError(f"unknown dcg {value!r} in {text!r}", "use log2 or exp-log2")
 
 
 def _threshold(value: str, text: str) -> float:
@@ -139,9 +135,7 @@ def _threshold(value: str, text: str) -> float:
     except ValueError:
         rel = -1.0
     if not 0 < rel < float("inf"):
-        raise InputError(
-            None, None, f"threshold {value!r} in {text!r}", "use a number above 0, as in rel=0.5"
-        )
+        raise InputError(f"threshold {value!r} in {text!r}", "use a number above 0, as in rel=0.5")
     return rel
 
 
@@ -155,13 +149,11 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     # Spaces inside parentheses do not separate.
     names = re.findall(r"[^\s(]*\([^)]*\)\S*|\S+", text)
     if not names:
-        raise InputError(None, None, "no measures", 'name some, as in `measures` "P@10 nDCG@10"')
+        raise InputError("no measures", 'name some, as in `measures` "P@10 nDCG@10"')
     measures = tuple(parse_measure(name) for name in names)
     for place, measure in enumerate(measures):
         if measure in measures[:place]:
-            raise InputError(
-                None, None, f"`measures` has {measure} twice", "give each measure once"
-            )
+            raise InputError(f"`measures` has {measure} twice", "give each measure once")
     return measures
 
 

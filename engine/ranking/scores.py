@@ -111,21 +111,17 @@ def score_runs(
     """
     if any(measure.kind == UTILITY_KIND for measure in measures):
         raise InputError(
-            None,
-            None,
             f"{UTILITY_KIND} is defined only for utility labels",
             "leave it out, or give labels that are utilities",
         )
     if relevant == "list" and any(measure.kind == "Judged" for measure in measures):
         raise InputError(
-            None,
-            None,
             "Judged is 1 by definition where only the query's own list counts as judged",
             "use `relevant` pool, or leave Judged out",
         )
     if len(set(query_ids)) < len(query_ids):
         twice = pl.Series(query_ids).filter(pl.Series(query_ids).is_duplicated())[0]
-        raise InputError(None, None, f"query {twice!r} is given twice", "give every query once")
+        raise InputError(f"query {twice!r} is given twice", "give every query once")
     ids = pl.Enum(query_ids)
     of_runs = pl.Series(RUN, list(names) or runs[RUN].unique(maintain_order=True), pl.String)
     run_keys = runs.select(
@@ -180,8 +176,6 @@ def without_results(
 def lists_nothing(run: str, queries: int, first: str) -> InputError:
     """The error for a run that lists nothing for so many queries."""
     return InputError(
-        None,
-        None,
         f"{run!r} lists nothing for {counted(queries, '[query|queries]')} ({first!r}, …)",
         "count these as 0 with `missing` zero, or leave them out with `missing` skip",
     )
@@ -214,8 +208,6 @@ def _score_annotator(
         advice = first.with_threshold(1.0 if above_one else 0.5)
         others = "DCG, nDCG, Judged" if above_one else ", ".join(sorted(GRADED_KINDS))
         raise InputError(
-            None,
-            None,
             f"{first} is not defined on the real-valued labels of {annotator!r}"
             + (", some of which exceed 1" if above_one else ""),
             f"give a threshold, as in {advice}, or use {others}",
@@ -253,8 +245,6 @@ def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure
     wrong = labels.filter(~(labels.is_finite() & (labels <= most)).fill_null(False))
     if len(wrong):
         raise InputError(
-            None,
-            None,
             f"a label of {annotator!r} is {wrong[0]}, not a finite number up to {most:g}",
             "correct the label"
             + (", or leave the measures with dcg='exp-log2' out" if exponential else ""),
@@ -299,9 +289,7 @@ def _rank_labels(
         if suspected and frame.select(columns).n_unique() < frame.height:
             twice = frame.filter(pl.struct(columns).is_duplicated()).row(0, named=True)
             query = query_ids[first + twice[_QUERY]]
-            raise InputError(
-                None, None, f"passage {twice[DOC_ID]!r} of query {query!r} {what}", "keep one"
-            )
+            raise InputError(f"passage {twice[DOC_ID]!r} of query {query!r} {what}", "keep one")
     # A negative label is trec_eval's way to say that a passage was not judged.
     judged = labels.filter(pl.col(LABEL) >= 0)
     joined = joined.with_columns(pl.when(pl.col(LABEL) >= 0).then(LABEL).alias(LABEL))

@@ -42,15 +42,11 @@ class RankingSettings:
         for measure in parse_measures(self.measures) if self.measures else ():
             if measure.cutoff is not None and measure.cutoff > self.k:
                 raise InputError(
-                    None,
-                    None,
                     f"{measure} looks further than `k` {self.k}",
                     f"use `k` {measure.cutoff}, or a smaller cutoff",
                 )
             if self.relevant == "list" and measure.kind == "Judged":
                 raise InputError(
-                    None,
-                    None,
                     "Judged is 1 by definition where `relevant` is list",
                     "use `relevant` pool, or leave Judged out",
                 )

@@ -35,26 +35,21 @@ def specify_function(
     """
     if augmentation == "fid":
         raise InputError(
-            None,
-            None,
             f"the reader {reader.name} is a function and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
         )
     template = read_template(prompt or _STYLE, task)
     if template.choices:
         raise InputError(
-            None,
-            None,
             f"the reader {reader.name} is a function and gives no probabilities, which choosing between "
             "answers needs",
             "leave out annotators that judge passages or let the reader decline, or give them a model",
         )
     if template.max_input_tokens:
         raise InputError(
-            template.path,
-            None,
             f"max_input_tokens with {reader.name}, a function: its tokens are not known here, nothing is cut",
             "leave it out",
+            path=template.path,
         )
     made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
     spec = ReaderSpec(
@@ -103,15 +98,11 @@ class FunctionReader:
             found = counted(len(texts), "output[|s]")
             returned = found if is_list else type(outputs).__name__
             raise InputError(
-                None,
-                None,
                 f"the reader {reader.name} returns {returned} for {counted(len(inputs), 'prompt[|s]')}",
                 "return a list with one text for each prompt",
             )
         if wrong := [text for text in texts if not isinstance(text, str)]:
             raise InputError(
-                None,
-                None,
                 f"the reader {reader.name} returns {type(wrong[0]).__name__} for a prompt",
                 "return a text for each prompt",
             )

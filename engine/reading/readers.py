@@ -56,8 +56,6 @@ def specify(
     code = model_code.agreed_code(model.path, name, trusted=trust_remote_code)
     if augmentation == "fid" and model.architecture == "causal":
         raise InputError(
-            None,
-            None,
             f"reader {name!r} is decoder-only and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
         )
@@ -109,12 +107,11 @@ def _refuse_quantised(model: weights.Weights, quantised: dict[str, Any]) -> None
     if quantised:
         method = str(quantised.get("quant_method", "a method of its own"))
         raise InputError(
-            model.name,
-            None,
             f"its weights are quantised ({method}), which `engine` transformers does not read",
             "use `engine` vllm"
             if model.architecture == "causal"
             else "give a checkpoint in full precision",
+            path=model.name,
         )
 
 
@@ -151,8 +148,6 @@ def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
     least = device.least_memory(spec.weight_bytes, gpu=gpu, loading=loading)
     if spec.memory < least:
         raise InputError(
-            None,
-            None,
             f"`memory` of {spec.memory / 2**20:.0f} MiB cannot hold the reader in {spec.dtype}",
             f"give at least {device.as_budget(least)}",
         )
@@ -165,10 +160,9 @@ def _refuse_too_long(path: Path, prompt: Prompt) -> None:
     most, generated = prompt.template.max_input_tokens, prompt.max_new_tokens
     if isinstance(positions, int) and most + generated > positions:
         raise InputError(
-            prompt.template.path,
-            None,
             f"max_input_tokens {most} and max_new_tokens {generated} exceed the reader's {positions}",
             f"use {positions - generated} or fewer, or leave max_input_tokens out",
+            path=prompt.template.path,
         )
 
 
@@ -228,5 +222,5 @@ def load(spec: ReaderSpec) -> Reader:
             raise model_code.needs_code(spec.name) from None
         reason = f"{type(error).__name__}: {error}"[:300]
         raise InputError(
-            spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"
+            f"cannot be loaded ({reason})", "check or fetch the model again", path=spec.name
         ) from error

@@ -79,9 +79,7 @@ class ReaderSettings:
         get_metric(self.metric)
         names = [one.name for one in self.functions]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise InputError(
-                None, None, f"two reader functions are called {twice[0]!r}", "rename one of them"
-            )
+            raise InputError(f"two reader functions are called {twice[0]!r}", "rename one of them")
         require_least("end_to_end_k", self.end_to_end_k, 1)
         if self.prompt is not None:
             read_template(self.prompt, self.task)

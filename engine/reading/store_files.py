@@ -100,7 +100,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
             frame = parse_parquet(content, place)
         except InputError as error:
             problem = f"broken file in the read store ({error.problem})"
-            raise InputError(place, None, problem, remedy) from None
+            raise InputError(problem, remedy, path=place) from None
         return tables.conform(_marked(frame), tables.READS, place)
     if _digest(content) != named["content"]:
         if isinstance(folder.at, Path):
@@ -113,7 +113,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
         frame = pl.read_parquet(io.BytesIO(content))
     except (pl.exceptions.PolarsError, OSError) as error:
         problem = f"broken file in the read store ({error})"
-        raise InputError(place, None, problem, remedy) from None
+        raise InputError(problem, remedy, path=place) from None
     return tables.conform(_marked(frame), tables.READS, place)
 
 

@@ -125,7 +125,7 @@ def _input_file(role: str, path: str) -> InputFile:
         size = Path(path).stat().st_size
         return InputFile(role, path, size, file_sha256(path) if size <= MOST_BYTES else None)
     except OSError as error:
-        raise InputError(path, None, f"cannot be read ({error})", "leave it in place") from None
+        raise InputError(f"cannot be read ({error})", "leave it in place", path=path) from None
 
 
 def content(origin: Origin, tables: Mapping[str, str]) -> dict[str, Any]:

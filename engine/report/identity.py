@@ -51,10 +51,9 @@ def refuse_another(
         content = None
     if other := "; ".join(_differences(content, conditions, sha256, runs)):
         raise InputError(
-            folder.shown(),
-            None,
             f"holds another evaluation ({other})",
             "give another folder, or `overwrite` to replace it",
+            path=folder.shown(),
         )
 
 

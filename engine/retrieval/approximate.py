@@ -66,8 +66,6 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
             faiss_index.train(sample)
         except RuntimeError as error:
             raise InputError(
-                None,
-                None,
                 f"`factory` {factory} cannot learn from {len(sample)} passages ({_reason(error)})",
                 "use fewer cells, or leave `factory` out",
             ) from None
@@ -97,10 +95,7 @@ def search(
     path = _file(directory, index)
     if path is None or not path.exists():
         raise InputError(
-            directory,
-            None,
-            "has no approximate index",
-            "build it with `factory`, or search exactly",
+            "has no approximate index", "build it with `factory`, or search exactly", path=directory
         )
     faiss_index = faiss.read_index(str(path))
     if parameters:
@@ -111,8 +106,6 @@ def search(
             space.set_index_parameters(faiss_index, parameters)
         except RuntimeError as error:
             raise InputError(
-                None,
-                None,
                 f"FAISS refuses the parameters {parameters!r} ({_reason(error)})",
                 "write parameters of this index, like nprobe=16",
             ) from None
@@ -157,8 +150,6 @@ def _empty_index(factory: str, dimensions: int) -> Any:
         return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise InputError(
-            None,
-            None,
             f"FAISS cannot build an index {factory!r} of {dimensions} dimensions ({_reason(error)})",
             "use a factory string like IVF1024,Flat or HNSW32",
         ) from None

@@ -57,9 +57,7 @@ def build_index(
     _restore(directory)
     manifest.require_place(directory, "bm25")
     if language not in LANGUAGES:
-        raise InputError(
-            None, None, f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}"
-        )
+        raise InputError(f"unknown language {language!r}", f"use one of {', '.join(LANGUAGES)}")
     require("an index for BM25", "retrieval", "pyserini")
     kiwi = morphemes.Kiwi() if tokenizer else None
     fingerprint = Fingerprint()
@@ -144,10 +142,9 @@ def search(
         kiwi = morphemes.Kiwi()
         if settings["tokenizer_version"] != (installed := morphemes.version()):
             raise InputError(
-                directory,
-                None,
                 f"was split into morphemes by {settings['tokenizer_version']}; {installed} is installed",
                 "install that version, or build the index again",
+                path=directory,
             )
         texts = kiwi.split(queries[QUERY].to_list())
         queries = queries.with_columns(pl.Series(QUERY, texts, dtype=pl.String))

@@ -138,7 +138,7 @@ def build_index(
             on_progress(len(keys) - len(remaining), len(keys))
         if remaining:
             raise InputError(
-                directory, None, "the corpus changed while it was indexed", "run the command again"
+                "the corpus changed while it was indexed", "run the command again", path=directory
             )
     index = _manifest(fingerprint, spec, options, shard, keys)
     if options.factory:
@@ -319,8 +319,6 @@ def executor_for(
     """What encodes ``count`` shards; ``settings`` as ``IndexOptions.pool`` gives them."""
     if (settings.gpus_per_actor or 0) > 1:
         raise InputError(
-            None,
-            None,
             f"`gpus_per_actor` is {settings.gpus_per_actor:g}, and an encoder runs on one GPU",
             "use 1 or a fraction",
         )

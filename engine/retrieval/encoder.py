@@ -149,7 +149,7 @@ def _load(spec: EncoderSpec, where: torch.device) -> tuple[Any, Any]:
             raise model_code.needs_code(spec.name) from None
         reason = f"{type(error).__name__}: {error}"[:300]
         raise InputError(
-            spec.name, None, f"cannot be loaded ({reason})", "check the model or fetch it again"
+            f"cannot be loaded ({reason})", "check the model or fetch it again", path=spec.name
         ) from error
     # BERT's pooler has no effect on the vectors; many encoders are saved without it.
     missing = {key for key in loading.get("missing_keys", ()) if "pooler." not in str(key)}

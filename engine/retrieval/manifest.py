@@ -79,26 +79,24 @@ def read(directory: str | Path) -> Manifest:
     """
     directory = Path(directory)
     if locate(directory) != directory:
-        raise InputError(directory, None, "is an address", "give an index on a local disk")
+        raise InputError("is an address", "give an index on a local disk", path=directory)
     path = directory / FILE
     if not path.is_file():
         if is_unfinished(directory):
             raise InputError(
-                directory,
-                None,
                 "is an index whose build was interrupted",
                 "run the same 'erag index' again; it resumes where it stopped",
+                path=directory,
             )
         raise InputError(
-            directory,
-            None,
             "is not an index",
             "build one with 'erag index bm25' or 'erag index dense'",
+            path=directory,
         )
     try:
         value = parse_json(path.read_bytes())
     except (ValueError, OSError) as error:
-        raise InputError(path, None, f"cannot be read ({error})", "build the index again") from None
+        raise InputError(f"cannot be read ({error})", "build the index again", path=path) from None
     names = {field.name for field in fields(Manifest)}
     if (
         not isinstance(value, dict)
@@ -108,7 +106,7 @@ def read(directory: str | Path) -> Manifest:
         or not _is_sound(value)
     ):
         raise InputError(
-            path, None, "is not a manifest of this version of the engine", "build the index again"
+            "is not a manifest of this version of the engine", "build the index again", path=path
         )
     return Manifest(**{name: value[name] for name in names})
 
@@ -141,7 +139,7 @@ def require_place(directory: Path, kind: Kind) -> None:
     if not directory.exists():
         return
     if not directory.is_dir():
-        raise InputError(directory, None, "is a file", "give a directory")
+        raise InputError("is a file", "give a directory", path=directory)
     names = sorted(path.name for path in directory.iterdir())
     if not names:
         return
@@ -149,15 +147,14 @@ def require_place(directory: Path, kind: Kind) -> None:
     if (directory / FILE).exists():
         existing = _kind_of(directory)
         if existing not in (kind, None):
-            raise InputError(directory, None, f"holds an index of another kind, {existing}", remedy)
+            raise InputError(f"holds an index of another kind, {existing}", remedy, path=directory)
     elif kind != "dense" or not is_unfinished(directory):
-        raise InputError(directory, None, "exists and is not an index", remedy)
+        raise InputError("exists and is not an index", remedy, path=directory)
     if foreign := [name for name in names if not _OURS[kind].fullmatch(name)]:
         raise InputError(
-            directory,
-            None,
             f"holds {foreign[0]!r} beside an index",
             "move it, or give another directory",
+            path=directory,
         )
 
 
@@ -180,11 +177,10 @@ def require_corpus(
     """
     if manifest.corpus != fingerprint:
         raise InputError(
-            directory,
-            None,
             f"is an index of another corpus than {corpus} (its fingerprint is "
             f"{manifest.corpus[:12]}, that of the corpus {fingerprint[:12]})",
             "build the index again from this corpus, or give the corpus that it was built from",
+            path=directory,
         )
 
 
@@ -196,5 +192,5 @@ def require_kind(manifest: Manifest, kinds: Iterable[Kind], directory: str | Pat
     """
     if manifest.kind not in (allowed := tuple(kinds)):
         raise InputError(
-            directory, None, f"is a {manifest.kind} index", f"give a {' or '.join(allowed)} index"
+            f"is a {manifest.kind} index", f"give a {' or '.join(allowed)} index", path=directory
         )

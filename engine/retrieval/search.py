@@ -46,10 +46,7 @@ class SearchOptions:
         require_least("threads", self.threads, 1)
         if self.k1 < 0 or not 0 <= self.b <= 1:
             raise InputError(
-                None,
-                None,
-                f"`k1` is {self.k1}, `b` is {self.b}",
-                "use `k1` of 0 or more and `b` from 0 to 1",
+                f"`k1` is {self.k1}, `b` is {self.b}", "use `k1` of 0 or more and `b` from 0 to 1"
             )
 
 

@@ -140,7 +140,7 @@ class SearchActor:
     def nearest(self) -> Nearest:
         if not self.has_gpu_code():
             raise InputError(
-                None, None, "FAISS on one of the nodes has no code for GPUs", "run 'make gpu' there"
+                "FAISS on one of the nodes has no code for GPUs", "run 'make gpu' there"
             )
         return flat.nearest_on_gpu()
 

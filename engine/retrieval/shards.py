@@ -136,7 +136,7 @@ def read(directory: Path, key: str, storage: Storage, dimensions: int) -> Block:
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         reason = str(error).split("\n")[0]
         raise InputError(
-            file, None, f"broken shard ({reason})", "delete it, and run the same 'erag index' again"
+            f"broken shard ({reason})", "delete it, and run the same 'erag index' again", path=file
         ) from None
     doc_ids = pl.from_arrow(table.column(DOC_ID))
     assert isinstance(doc_ids, pl.Series)

@@ -116,8 +116,6 @@ def _rouge_kilt(output: str, reference: str) -> float:
         return 0.0
     except RecursionError:
         raise InputError(
-            None,
-            None,
             f"rouge-l-kilt cannot score a text this long ({len(output.split())} and "
             f"{len(reference.split())} words; the package recurses once per word)",
             "use rouge-l",
@@ -239,9 +237,7 @@ def get_metric(metric: str | Metric) -> Metric:
     if metric not in METRICS:
         other = OTHER_NAMES.get(metric.lower().replace("-", "_"))
         near = f"did you mean {other}? " if other else meant(metric, METRICS)
-        raise InputError(
-            None, None, f"unknown metric {metric!r}", f"{near}use one of {', '.join(METRICS)}"
-        )
+        raise InputError(f"unknown metric {metric!r}", f"{near}use one of {', '.join(METRICS)}")
     return METRICS[metric]
 
 
@@ -264,6 +260,6 @@ def score_outputs(
             values.append(score(output, answers[query_id]))
         except UnscoredError as error:
             problem = f"{error.problem} for the output {quoted(output)} of query {quoted(query_id)}"
-            raise InputError(None, None, problem, error.remedy) from error.__cause__
+            raise InputError(problem, error.remedy) from error.__cause__
     scored = distinct.with_columns(pl.Series(VALUE, values, dtype=pl.Float64))
     return outputs.join(scored, on=[QUERY_ID, OUTPUT], how="left", maintain_order="left")

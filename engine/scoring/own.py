@@ -29,9 +29,9 @@ def metric_from_function(
     """
     name = name_of(function) if name is None else name
     if not name.strip():
-        raise InputError(None, None, "a metric without a name", "give it one")
+        raise InputError("a metric without a name", "give it one")
     if name in METRICS:
-        raise InputError(None, None, f"a metric of the engine is called {name!r}", "rename yours")
+        raise InputError(f"a metric of the engine is called {name!r}", "rename yours")
     return Metric(name, _Score(name, function), bool, "text", own=True)
 
 

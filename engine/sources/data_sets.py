@@ -69,7 +69,7 @@ def identity_of(place: str | Path) -> str:
 def _require(library: str, place: str) -> None:
     if missing("datasets", library):
         problem = f"needs {library}, which is not installed"
-        raise InputError(place, None, problem, command("datasets"))
+        raise InputError(problem, command("datasets"), path=place)
 
 
 class _WouldDownload(BaseException):
@@ -98,18 +98,18 @@ def _of_irds(place: str, name: str, kind: Kind) -> Iterator[dict[str, Any]]:
                 patched.enter_context(mock.patch.object(one, "stream", _refuse_download))
             found = ir_datasets.load(name)
             if not getattr(found, f"has_{theirs}")():
-                raise InputError(place, None, f"has no {kind}", "give another data set")
+                raise InputError(f"has no {kind}", "give another data set", path=place)
             for record in getattr(found, f"{theirs}_iter")():
                 yield _named(record, kind)
     except KeyError:
         raise InputError(
-            place, None, "ir_datasets knows no such data set", "see ir_datasets list"
+            "ir_datasets knows no such data set", "see ir_datasets list", path=place
         ) from None
     except _WouldDownload:
-        raise InputError(place, None, "is not on this machine", remedy) from None
+        raise InputError("is not on this machine", remedy, path=place) from None
     except (OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
-        raise InputError(place, None, f"cannot be read ({reason})", remedy) from None
+        raise InputError(f"cannot be read ({reason})", remedy, path=place) from None
 
 
 def _named(record: Any, kind: Kind) -> dict[str, Any]:
@@ -141,11 +141,10 @@ def _of_hugging_face(place: str) -> Any:
     except Exception as error:  # whatever the library raises where something is missing
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
         raise InputError(
-            place,
-            None,
             f"cannot be loaded from the cache ({reason})",
             f"fetch it first, with datasets.load_dataset({name!r}), or name the configuration, as in "
             f"hf:{name}:CONFIG:SPLIT",
+            path=place,
         ) from None
     if not isinstance(found, Mapping):
         return found
@@ -153,10 +152,9 @@ def _of_hugging_face(place: str) -> Any:
         return found[split]
     if split or len(found) > 1:
         raise InputError(
-            place,
-            None,
             f"has no split {split!r}" if split else "has several splits",
             f"give one of them, {', '.join(map(str, found))}, as in hf:{name}:{config}:{next(iter(found))}",
+            path=place,
         )
     return next(iter(found.values()))
 

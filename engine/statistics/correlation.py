@@ -56,15 +56,11 @@ class Bootstrap:
     def __post_init__(self) -> None:
         if self.resamples < 0 or 0 < self.resamples < LEAST_RESAMPLES:
             raise InputError(
-                None,
-                None,
                 f"`resamples` is {self.resamples}",
                 f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
             )
         if not 0 < self.confidence < 1:
-            raise InputError(
-                None, None, f"`confidence` is {self.confidence}", "use a share such as 0.95"
-            )
+            raise InputError(f"`confidence` is {self.confidence}", "use a share such as 0.95")
         require_least("seed", self.seed, 0)
 
 

@@ -117,14 +117,13 @@ def load_progress(folder: Folder, run: str) -> Progress | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise InputError(
-            folder.shown(_STATE), None, "is not a checkpoint of a training", "give another folder"
+            "is not a checkpoint of a training", "give another folder", path=folder.shown(_STATE)
         ) from None
     if progress.run != run:
         raise InputError(
-            folder.shown(),
-            None,
             "holds checkpoints of another training (other data, another start or another recipe)",
             "train in another folder, or remove them",
+            path=folder.shown(),
         )
     return progress
 
@@ -214,11 +213,11 @@ def _load(folder: Folder, name: str) -> dict[str, Any]:
         try:
             folder.download(name, directory / name)
         except FileNotFoundError:
-            raise InputError(folder.shown(name), None, "is missing", remedy) from None
+            raise InputError("is missing", remedy, path=folder.shown(name)) from None
         try:
             return load_file(directory / name)
         except SafetensorError:
-            raise InputError(folder.shown(name), None, "is damaged", remedy) from None
+            raise InputError("is damaged", remedy, path=folder.shown(name)) from None
 
 
 def _weights_of(learner: Learner) -> dict[str, Any]:
@@ -255,5 +254,5 @@ def _set_moments(learner: Learner, tensors: Mapping[str, Any], step: int) -> Non
 def _refuse_other(parameters: Iterable[str], tensors: Mapping[str, Any]) -> None:
     if set(parameters) != tensors.keys():
         raise InputError(
-            None, None, "a checkpoint is of another model", "remove the checkpoints, and train anew"
+            "a checkpoint is of another model", "remove the checkpoints, and train anew"
         )

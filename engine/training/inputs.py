@@ -48,7 +48,7 @@ class TrainingFiles:
         require_least("skip_bad", self.skip_bad, 0)
         if (self.dev_queries is None) != (self.dev_run is None):
             given, lacking = ("dev_queries", "dev_run")[:: 1 if self.dev_run is None else -1]
-            raise InputError(None, None, f"`{given}` without `{lacking}`", "give both, or neither")
+            raise InputError(f"`{given}` without `{lacking}`", "give both, or neither")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
     train, left_out = trainable(_readings(given))
     if train.queries.is_empty():
         problem = "no query has both an answer and a listed passage"
-        raise InputError(files.queries, None, problem, "add answers, or list passages")
+        raise InputError(problem, "add answers, or list passages", path=files.queries)
     notes = [
         *given.notes,
         count_note(
@@ -139,7 +139,7 @@ def _refuse_unscorable(path: Location, queries: pl.DataFrame, metric: str) -> No
                 else f"query {query_id!r} has no answers"
             )
             remedy = f"write answers with {scorer.needs}, or leave the query out"
-            raise InputError(path, line_of(path, query_id), problem, remedy)
+            raise InputError(problem, remedy, path=path, line=line_of(path, query_id))
 
 
 def _of_dev(train: Readings, dev: Readings) -> list[Note]:

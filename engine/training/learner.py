@@ -233,8 +233,6 @@ class Learner:
             self._set_checkpointing(True)
         else:
             raise InputError(
-                None,
-                None,
                 "memory ran out with a single query and its passages",
                 "give more `memory`, fewer passages with `k`, or a smaller reader",
             )
@@ -344,8 +342,6 @@ def _tokens(shapes: Iterable[_Shape]) -> int:
 def diverged(what: str) -> InputError:
     """The error for a training whose numbers have grown out of all bounds."""
     return InputError(
-        None,
-        None,
         f"{what} of the model in training is not a number any more",
         "train with a lower `learning_rate`, or shorter gradients with `clip`",
     )

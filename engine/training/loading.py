@@ -40,7 +40,7 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
     except Exception as error:  # whatever damaged files make the libraries raise
         reason = f"{type(error).__name__}: {error}"[:300]
         raise InputError(
-            spec.name, None, f"cannot be loaded ({reason})", "check or fetch the model again"
+            f"cannot be loaded ({reason})", "check or fetch the model again", path=spec.name
         ) from error
     _refuse_unfit(model, tokenizer, spec)
     parameters = sum(one.numel() for one in model.parameters())
@@ -65,11 +65,10 @@ def load_learner(start: Start, recipe: Recipe, group: Group) -> tuple[Learner, A
         if not is_out_of_memory(error):
             raise
         raise InputError(
-            spec.name,
-            None,
             "memory cannot hold it with its gradients and the optimizer, which take "
             f"{TRAINED_BYTES * parameters / 2**30:.1f} GiB, and learn from 512 tokens",
             "use a smaller reader, or a machine with more memory",
+            path=spec.name,
         ) from None
     return learner, tokenizer
 
@@ -104,25 +103,20 @@ def _refuse_unfit(model: Any, tokenizer: Any, spec: ReaderSpec) -> None:
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise InputError(
-            spec.name,
-            None,
             f"its tokenizer has {len(tokenizer)} tokens, and vocab_size is {known}",
             "set vocab_size in config.json to as many or more",
+            path=spec.name,
         )
     if model.generation_config.eos_token_id is None:
         raise InputError(
-            spec.name,
-            None,
-            "has no eos_token_id",
-            "name the token that ends answers in config.json",
+            "has no eos_token_id", "name the token that ends answers in config.json", path=spec.name
         )
     # T5's configuration has 1 where config.json says nothing: any word, in another's tokenizer.
     if tokenizer.eos_token_id not in (None, end := end_token(model)):
         raise InputError(
-            spec.name,
-            None,
             f"its tokenizer ends texts with token {tokenizer.eos_token_id}, and eos_token_id is {end}",
             "set eos_token_id in config.json to the tokenizer's",
+            path=spec.name,
         )
 
 

@@ -164,8 +164,6 @@ def _gpus(workers: Workers) -> int:
         gpus = int(any(node.gpus for node in known))
     if gpus and workers.workers > has and not cluster.is_joined():
         raise InputError(
-            None,
-            None,
             f"{workers.workers} workers with a GPU each on {has:g} GPUs",
             "use fewer `workers`, or `gpus_per_worker` 0",
         )

@@ -64,9 +64,9 @@ class Recipe:
         for field in ("learning_rate", "weight_decay", "clip"):
             value = getattr(self, field)
             if not 0 <= value < math.inf:
-                raise InputError(None, None, f"`{field}` is {value:g}", "use 0 or more")
+                raise InputError(f"`{field}` is {value:g}", "use 0 or more")
         if not 0 <= self.warmup <= 1:
-            raise InputError(None, None, f"`warmup` is {self.warmup:g}", "use a share from 0 to 1")
+            raise InputError(f"`warmup` is {self.warmup:g}", "use a share from 0 to 1")
 
     def steps_per_epoch(self, examples: int) -> int:
         """Steps of an epoch over so many examples; the last one may have fewer than the others."""
@@ -111,13 +111,9 @@ class Workers:
     def __post_init__(self) -> None:
         require_least("workers", self.workers, 0)
         if self.gpus_per_worker not in (None, 0, 1):
-            raise InputError(
-                None, None, f"`gpus_per_worker` is {self.gpus_per_worker}", "use 0 or 1"
-            )
+            raise InputError(f"`gpus_per_worker` is {self.gpus_per_worker}", "use 0 or 1")
         if not self.workers and self.gpus_per_worker is not None:
             raise InputError(
-                None,
-                None,
                 "`gpus_per_worker` without workers (`workers` 0)",
                 "leave it out, or use 1 of `workers`",
             )

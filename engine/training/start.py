@@ -55,9 +55,7 @@ def specify_start(
     """
     model = resolve(name, required=False)
     if model.architecture == "causal":
-        raise InputError(
-            None, None, f"reader {name!r} is decoder-only", "train a reader of the T5 family"
-        )
+        raise InputError(f"reader {name!r} is decoder-only", "train a reader of the T5 family")
     spec, made = specify(
         model,
         augmentation=augmentation,
@@ -67,10 +65,9 @@ def specify_start(
     )
     if made.template.choices:
         raise InputError(
-            made.template.path,
-            None,
             "a prompt with choices, of which the reader writes none",
             "train with a prompt that has the answer written",
+            path=made.template.path,
         )
     refuse_too_little(memory, spec.parameters)
     from_scratch = not has_weights(Path(spec.path))
@@ -105,18 +102,16 @@ def _refuse_unread(name: str, path: Path) -> None:
     if unread or not Path(name).is_dir():
         has = f" ({unread[0]} is not read)" if unread else ""
         raise InputError(
-            name,
-            None,
             f"holds no *.safetensors{has}",
             "fetch or convert the weights; to start from scratch, give a directory with its config.json and "
             "tokenizer alone",
+            path=name,
         )
     if read_config(path, name).get("model_type") == BIASED:
         raise InputError(
-            name,
-            None,
             "has no weights, and those of a T5 with Fusion-in-Decoder's own position bias are not drawn at random",
             "start from its weights, or from the configuration of a plain T5",
+            path=name,
         )
 
 
@@ -135,8 +130,6 @@ def refuse_too_little(memory: int, parameters: int) -> None:
         least += PROCESS_MEMORY
     if memory and memory < least:
         raise InputError(
-            None,
-            None,
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader, its gradients and the optimizer",
             f"give at least {device.as_budget(least)}",
         )

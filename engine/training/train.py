@@ -52,10 +52,7 @@ class Plan:
     def __post_init__(self) -> None:
         if self.recipe.patience is not None and (self.dev is None or self.dev.queries.is_empty()):
             raise InputError(
-                None,
-                None,
-                "`patience` without `dev_queries`",
-                "give development queries, or leave it out",
+                "`patience` without `dev_queries`", "give development queries, or leave it out"
             )
 
 
@@ -99,7 +96,7 @@ def train(
     learner, tokenizer = load_learner(plan.start, plan.recipe, group)
     examples = _examples(plan, tokenizer, learner)
     if not len(examples):
-        raise InputError(None, None, "there is nothing to train on", "give queries with answers")
+        raise InputError("there is nothing to train on", "give queries with answers")
     measure = None
     if plan.dev is not None and not plan.dev.queries.is_empty():
         measure = Development(plan.dev, plan.start, plan.metric, group)

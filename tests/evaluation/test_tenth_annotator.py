@@ -49,7 +49,7 @@ class Options:
 
     def __post_init__(self):
         if self.least_clicks < 1:
-            raise InputError(None, None, f"`least_clicks` is {self.least_clicks}", "use 1 or more")
+            raise InputError(f"`least_clicks` is {self.least_clicks}", "use 1 or more")
 
 
 INPUT = InputTable(

@@ -59,7 +59,7 @@ def app_that(raises):
 
 @pytest.mark.parametrize("problem", [f"run {EVIL}\nis\x85no\u2028run", "s3://key:secret@bucket/x"])
 def test_an_error_is_one_line_without_control_characters_or_credentials(problem, capsys):
-    for raised in (InputError(problem, 3, problem, "mend it"), KeyError):
+    for raised in (InputError(problem, "mend it", path=problem, line=3), KeyError):
         arguments = [] if raised is not KeyError else ["--k", problem]
         with pytest.raises(SystemExit) as stop:
             run_app(app_that(raised), arguments)

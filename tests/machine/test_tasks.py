@@ -45,7 +45,7 @@ def test_a_call_that_always_kills_its_process_is_given_up(tmp_path):
 def test_what_a_call_gives_is_raised_and_what_it_raises_is_a_failure():
     def give(shared, what):
         if what == "give":
-            return InputError("f", 3, "is bad", "mend it")
+            return InputError("is bad", "mend it", path="f", line=3)
         if what == "raise":
             raise ValueError("no such shard")
         return None

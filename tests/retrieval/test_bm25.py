@@ -170,7 +170,7 @@ def test_an_index_does_not_depend_on_threads_or_batches(
 def test_a_corpus_that_ends_in_an_error_leaves_no_index(bundled_corpus, tmp_path):
     def batches():
         yield bundled_corpus.head(50)
-        raise InputError("c.jsonl", 51, "broken JSON", "mend it")
+        raise InputError("broken JSON", "mend it", path="c.jsonl", line=51)
 
     with pytest.raises(InputError, match="c.jsonl:51"):
         bm25.build_index(batches(), tmp_path / "i")

@@ -458,7 +458,7 @@ def test_one_piece_of_work_starts_no_actors(index, queries, monkeypatch):
 def test_an_error_in_the_second_pass_over_the_corpus_is_reported(
     ray_session, corpus, spec, tmp_path
 ):
-    passes = iter([None, InputError("c.jsonl", 7, "broken JSON", "mend it")])
+    passes = iter([None, InputError("broken JSON", "mend it", path="c.jsonl", line=7)])
 
     def scan():
         problem = next(passes)

@@ -135,4 +135,4 @@ def from_bytes(data: bytes, path: Location) -> ShardContent:
         )
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as error:
         problem = f"a damaged shard ({str(error)[:80]})"
-        raise InputError(path, None, problem, "delete its folder, and run again") from None
+        raise InputError(problem, "delete its folder, and run again", path=path) from None

@@ -178,7 +178,7 @@ def _read(
 ) -> Material:
     """Read and check everything, in the order of ``inputs.read_inputs``, so that errors are its own."""
     if files.corpus is None:
-        raise InputError(None, None, "shards without `corpus`", "give the passages as `corpus`")
+        raise InputError("shards without `corpus`", "give the passages as `corpus`")
     lists = list_runs(
         files,
         query_keys(query_set.table, files.limit),
@@ -282,12 +282,12 @@ def read_shard(partition: Partition, number: int, *, passages: bool = True) -> E
     try:
         content = from_bytes(partition.folder.read(name), path)
     except FileNotFoundError:
-        raise InputError(path, None, "no such file", "run the same command again") from None
+        raise InputError("no such file", "run the same command again", path=path) from None
     listed = content.runs[DOC_ID].unique() if passages else content.runs[DOC_ID].clear()
     corpus = partition.passages.find(listed) if passages else pl.DataFrame(schema=CORPUS)
     if lost := len(listed) - corpus.height:
         problem = f"{lost} listed passages are not in the index of the corpus"
-        raise InputError(path, None, problem, "delete the folder of passages, and run again")
+        raise InputError(problem, "delete the folder of passages, and run again", path=path)
     return EvaluationInputs(
         queries=content.queries,
         corpus=corpus,

@@ -131,4 +131,4 @@ def _read(
         if error.path is None or Path(error.path) not in given:
             raise
         path = given[Path(error.path)]
-        raise InputError(path, None, error.problem, error.remedy) from None
+        raise InputError(error.problem, error.remedy, path=path) from None

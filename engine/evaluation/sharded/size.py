@@ -43,9 +43,7 @@ def choose(files: InputFiles, conditions: Collection[Settings]) -> Choice:
         return Choice(0)
     reason = _reason(files, conditions)
     if reason and wanted:
-        raise InputError(
-            None, None, f"`shard_pairs` {wanted} with {reason}", "leave one of them out"
-        )
+        raise InputError(f"`shard_pairs` {wanted} with {reason}", "leave one of them out")
     return Choice(0 if reason else wanted or PAIRS_PER_SHARD, reason)
 
 

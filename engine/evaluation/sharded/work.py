@@ -135,4 +135,4 @@ def all_there(folder: Folder, shard: int) -> Iterator[None]:
         problem, remedy = f"files of shard {shard} are damaged", "delete this folder, and run again"
     else:
         return
-    raise InputError(folder.shown(), None, problem, remedy)
+    raise InputError(problem, remedy, path=folder.shown())

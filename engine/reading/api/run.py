@@ -75,7 +75,7 @@ def read_by_requests(
     try:
         limits.refuse_beyond(work.prepare(_pieces(units, piece)), rate=_FEWEST_TOKENS)
     except StoppedAskingError as stop:
-        raise InputError(None, None, stop.problem, stop.remedy) from None
+        raise InputError(stop.problem, stop.remedy) from None
     try:
         yield from work.results()
     finally:
@@ -88,8 +88,6 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
     models = sorted({spec.api.model for spec in specs if spec.api})
     if settings.max_cost is not None and len(models) > 1:
         raise InputError(
-            None,
-            None,
             f"`max_cost` with the models {', '.join(models)}, whose prices may differ",
             "bound tokens with `max_tokens`, or ask one model at a time",
         )

@@ -31,9 +31,7 @@ def model_of(name: str) -> str:
     """
     model = name.removeprefix(PREFIX).strip()
     if not model:
-        raise InputError(
-            None, None, f"reader {name!r} names no model", f"write it like {PREFIX}MODEL"
-        )
+        raise InputError(f"reader {name!r} names no model", f"write it like {PREFIX}MODEL")
     return model
 
 
@@ -76,24 +74,22 @@ class ApiSettings:
             require_least(name, getattr(self, name), 1)
         if not 0 < self.request_timeout < math.inf:
             raise InputError(
-                None, None, f"`request_timeout` is {self.request_timeout:g}", "use seconds, above 0"
+                f"`request_timeout` is {self.request_timeout:g}", "use seconds, above 0"
             )
         for name in ("max_cost", "price_in", "price_out"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
-                raise InputError(None, None, f"`{name}` is {value:g}", "use 0 or more")
+                raise InputError(f"`{name}` is {value:g}", "use 0 or more")
         prices = {"price_in": self.price_in, "price_out": self.price_out}
         lacking = [f"`{name}`" for name, price in prices.items() if price is None]
         if self.max_cost is not None and lacking:
             raise InputError(
-                None,
-                None,
                 f"`max_cost` without {' and '.join(lacking)}",
                 "give the prices of a million tokens, or bound tokens with `max_tokens`",
             )
         if len(lacking) == 1:
             given = next(f"`{name}`" for name, price in prices.items() if price is not None)
-            raise InputError(None, None, f"{given} without {lacking[0]}", "give both prices")
+            raise InputError(f"{given} without {lacking[0]}", "give both prices")
         if self.base_url is not None:
             self.require_address()
 
@@ -143,10 +139,6 @@ def _refuse_address(address: str, what: str) -> None:
         fits = False
         parts = urlsplit("")
     if not fits:
-        raise InputError(
-            None, None, f"{what} is {address}", "write it like http://localhost:8000/v1"
-        )
+        raise InputError(f"{what} is {address}", "write it like http://localhost:8000/v1")
     if parts.query or parts.fragment:
-        raise InputError(
-            None, None, f"{what} {address} goes on behind its path", "leave out ? and #"
-        )
+        raise InputError(f"{what} {address} goes on behind its path", "leave out ? and #")

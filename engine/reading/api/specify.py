@@ -87,8 +87,6 @@ def _refuse_before_asking(
 ) -> None:
     if augmentation == "fid":
         raise InputError(
-            None,
-            None,
             f"reader {name!r} is behind an API and cannot do Fusion-in-Decoder",
             "use `augmentation` in-prompt, or a T5 reader",
         )
@@ -98,8 +96,6 @@ def _refuse_before_asking(
     require(f"reader {name!r}", "api")
     if settings.is_default and not os.environ.get(KEY_VARIABLE, "").strip():
         raise InputError(
-            None,
-            None,
             f"{KEY_VARIABLE} is not set, and {settings.host} wants a key",
             "set it in the environment, or give `base_url` for a server of your own",
         )
@@ -108,17 +104,15 @@ def _refuse_before_asking(
 def _refuse_template(template: Template, name: str, settings: ApiSettings) -> None:
     if template.max_input_tokens:
         raise InputError(
-            template.path,
-            None,
             f"max_input_tokens with {name!r}: a server's tokens are not known here, nothing is cut",
             "leave it out",
+            path=template.path,
         )
     if template.chat and settings.endpoint == "completions":
         raise InputError(
-            template.path,
-            None,
             "a chat's prompt, and `endpoint` completions continues a text",
             "use `endpoint` chat, or a prompt without chat: true",
+            path=template.path,
         )
 
 
@@ -160,7 +154,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
             except RefusedError as error:
                 trial = _without_refused(name, trial, error)
     except StoppedAskingError as error:
-        raise InputError(None, None, error.problem, error.remedy) from None
+        raise InputError(error.problem, error.remedy) from None
     except UnansweredError as error:
         raise ReadError(f"{error}; start the server, or check `base_url`") from None
     finally:
@@ -170,8 +164,6 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
     bounds = settings.max_tokens or settings.max_cost or settings.tokens_per_minute
     if bounds and answer.usage is None:
         raise InputError(
-            None,
-            None,
             f"{settings.host} does not report tokens, and nobody else can count them",
             "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
         )
@@ -203,8 +195,6 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
             refused = (*api.refused, parameter)
             return replace(api, parameters=_written(sent), refused=refused)
     raise InputError(
-        None,
-        None,
         f"{api.settings.host} refuses a first request to {api.model!r} ({error})",
         "check the model, `endpoint` and the prompt",
     )
@@ -213,8 +203,6 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
 def _no_log_probabilities(name: str, api: ApiSpec) -> InputError:
     kind: Literal["completions", "chat"] = "completions" if api.endpoint == "chat" else "chat"
     return InputError(
-        None,
-        None,
         f"{api.settings.host} gives no log-probabilities of {name!r}, which choosing between answers needs",
         "leave out annotators that judge passages or let the reader decline, or give them a model of this "
         f"machine, or try `endpoint` {kind}",

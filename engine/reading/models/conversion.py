@@ -93,7 +93,7 @@ def convert_gguf(source: Path, target: Path) -> None:
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            source, None, f"cannot be converted ({reason})", "use a model that transformers reads"
+            f"cannot be converted ({reason})", "use a model that transformers reads", path=source
         ) from None
     finally:
         logging.set_verbosity(verbosity)
@@ -191,10 +191,9 @@ def convert_checkpoint(source: Path, target: Path) -> None:
     _drop_tied(source, state, tied)
     if len(tokenizer) > (rows := len(state["shared.weight"])):
         raise InputError(
-            source,
-            None,
             f"the tokenizer has {len(tokenizer)} tokens and the model {rows}",
             "put the tokenizer that the model was trained with in the directory",
+            path=source,
         )
     with torch.inference_mode():
         contiguous = {name: state[name].contiguous() for name in sorted(state)}
@@ -213,10 +212,9 @@ def convert_checkpoint(source: Path, target: Path) -> None:
 def _refuse_missing_tokenizer(source: Path) -> None:
     if not any((source / name).is_file() for name in ("tokenizer.json", "spiece.model")):
         raise InputError(
-            source,
-            None,
             "holds no tokenizer (Fusion-in-Decoder's own code saves none)",
             "put the files of t5-base's tokenizer, tokenizer.json or spiece.model, in the directory",
+            path=source,
         )
 
 
@@ -237,13 +235,13 @@ def _load(source: Path) -> dict[str, torch.Tensor]:
         except Exception as error:  # whatever a damaged or hostile file makes the libraries raise
             reason = f"{type(error).__name__}: {error}".split("\n")[0][:200]
             raise InputError(
-                file, None, f"holds no plain tensors ({reason})", "fetch the checkpoint again"
+                f"holds no plain tensors ({reason})", "fetch the checkpoint again", path=file
             ) from None
         if not isinstance(part, dict) or not all(
             isinstance(t, torch.Tensor) for t in part.values()
         ):
             raise InputError(
-                file, None, "is not a table of weights", "give what save_pretrained wrote"
+                "is not a table of weights", "give what save_pretrained wrote", path=file
             )
         state |= part
     return state
@@ -258,11 +256,11 @@ def _weight_files(source: Path) -> list[Path]:
         names = sorted(set(parse_json(index.read_bytes())["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            index, None, f"is not an index of weights ({error})", "fetch it again"
+            f"is not an index of weights ({error})", "fetch it again", path=index
         ) from None
     for name in names:
         if Path(name).name != name or not (source / name).is_file():
-            raise InputError(index, None, f"names {name!r}, which is not there", "fetch it again")
+            raise InputError(f"names {name!r}, which is not there", "fetch it again", path=index)
     return [source / name for name in names]
 
 
@@ -293,7 +291,7 @@ def _empty_model(source: Path, config: dict[str, Any]) -> PreTrainedModel:
     except Exception as error:  # a value that the configuration or a layer refuses
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            source / "config.json", None, f"describes no model ({reason})", "fetch it again"
+            f"describes no model ({reason})", "fetch it again", path=source / "config.json"
         ) from None
 
 
@@ -305,7 +303,7 @@ def _tokenizer(source: Path) -> PreTrainedTokenizerBase:
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            source, None, f"its tokenizer cannot be loaded ({reason})", "fetch its files again"
+            f"its tokenizer cannot be loaded ({reason})", "fetch its files again", path=source
         ) from None
 
 
@@ -329,10 +327,9 @@ def _refuse_other_weights(
         if names:
             first = min(names)
             raise InputError(
-                source,
-                None,
                 f"{what} {len(names)} weights, {first} first",
                 "give a complete checkpoint with its own config.json",
+                path=source,
             )
 
 
@@ -346,10 +343,9 @@ def _drop_tied(source: Path, state: dict[str, torch.Tensor], head: bool) -> None
         copy = state.pop(name, shared)
         if copy.data_ptr() != shared.data_ptr() and not torch.equal(copy, shared):
             raise InputError(
-                source,
-                None,
                 f"{name} is not the shared embeddings, which its config.json ties it to",
                 "give the checkpoint that its config.json belongs to",
+                path=source,
             )
 
 

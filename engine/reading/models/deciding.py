@@ -151,10 +151,9 @@ def require_able(spec: ReaderSpec) -> None:
         AutoTokenizer.from_pretrained(spec.path, local_files_only=True, trust_remote_code=False)
     ):
         raise InputError(
-            spec.name,
-            None,
             "`decide` with a tokenizer whose text may change while it grows",
             "leave `decide` out, and reads end by themselves",
+            path=spec.name,
         )
 
 

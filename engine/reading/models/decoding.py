@@ -71,10 +71,9 @@ def first_tokens(tokenizer: Tokenizer, choices: Sequence[str], name: str) -> lis
     first = [next(iter(tokens), -1) for tokens in encoded]
     if len(set(first)) < len(first) or -1 in first:
         raise InputError(
-            name,
-            None,
             f"begins two of the answers {', '.join(choices)} with the same token, or one with none",
             "let the reader write its answers, or take another reader",
+            path=name,
         )
     return first
 

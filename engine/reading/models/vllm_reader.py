@@ -268,10 +268,9 @@ def _start(spec: ReaderSpec, on: torch.device) -> LLMEngine:
             raise
         reason = " ".join(str(error).split())[:300]
         raise InputError(
-            spec.name,
-            None,
             f"vLLM has too little memory ({reason})",
             "change `memory`, or the memory that other processes take",
+            path=spec.name,
         ) from None
     finally:
         torch.set_num_threads = set_threads  # vLLM's CPU worker replaces it

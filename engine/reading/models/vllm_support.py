@@ -33,15 +33,11 @@ def refuse(reader: weights.Weights) -> None:
     """
     if reader.architecture != "causal":
         raise InputError(
-            None,
-            None,
             f"reader {reader.name!r} is encoder-decoder, vLLM runs decoder-only readers",
             "use `engine` transformers",
         )
     if importlib.util.find_spec("vllm") is None:
         raise InputError(
-            None,
-            None,
             "`engine` is vllm, but vLLM is not installed",
             "run 'make gpu' (without a GPU: 'make vllm'), or use `engine` transformers",
         )
@@ -50,10 +46,9 @@ def refuse(reader: weights.Weights) -> None:
         _OF_A_PACKAGE
     ):
         raise InputError(
-            reader.name,
-            None,
             f"its weights are quantised by {_OF_A_PACKAGE}, which is not installed",
             f"run 'pip install {_OF_A_PACKAGE}' wherever it is read",
+            path=reader.name,
         )
 
 
@@ -68,8 +63,6 @@ def refuse_uneven(path: Path, name: str, gpus: int) -> None:
     if heads % gpus:
         fitting = [str(n) for n in range(1, heads + 1) if heads % n == 0]
         raise InputError(
-            None,
-            None,
             f"`gpus_per_actor` is {gpus}, which cannot share the {heads} attention heads of {name!r}",
             f"use one of {', '.join(fitting)}",
         )
@@ -92,8 +85,6 @@ def cache_memory(weight_bytes: int, *, dtype: Dtype, memory: int) -> int:
     if room < LEAST_CACHE:
         least = (VLLM_PROCESS_MEMORY + LEAST_CACHE + weight_bytes) / _USED
         raise InputError(
-            None,
-            None,
             f"`memory` of {memory / 2**20:.0f} MiB cannot hold the reader in {dtype} and vLLM",
             f"give at least {least / 2**20 + 1:.0f}MiB",
         )

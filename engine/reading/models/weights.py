@@ -64,10 +64,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
     """
     if not name.strip() or "\0" in name:
         raise InputError(
-            None,
-            None,
-            "`reader` is empty",
-            "give bundled, bundled-fid, a directory, a .gguf file, or an id",
+            "`reader` is empty", "give bundled, bundled-fid, a directory, a .gguf file, or an id"
         )
     source = name
     if name == BUNDLED:
@@ -76,7 +73,7 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         path = bundled.fid_reader_directory()
     elif name.endswith(".gguf"):
         if not Path(name).is_file():
-            raise InputError(name, None, "no such file", "give a .gguf file")
+            raise InputError("no such file", "give a .gguf file", path=name)
         path, source = _from_gguf(Path(name)), str(Path(name).resolve())
     elif Path(name).is_dir():
         path = Path(name).resolve()
@@ -91,18 +88,16 @@ def resolve(name: str, *, required: bool = True) -> Weights:
         path = _from_checkpoint(path, files)
     if required and not has_weights(path):
         raise InputError(
-            name,
-            None,
             "holds no *.safetensors",
             "convert the weights (of pickles only a T5's pytorch_model.bin is read)",
+            path=name,
         )
     if config.get("is_encoder_decoder"):
         if config.get("model_type") not in {*_ENCODER_DECODERS, BIASED}:
             raise InputError(
-                name,
-                None,
                 f"a {config.get('model_type')!r} model",
                 f"encoder-decoder readers are {', '.join(sorted(_ENCODER_DECODERS))}",
+                path=name,
             )
         return Weights(name, source, path, "encoder-decoder", _digest(path))
     return Weights(name, source, path, "causal", _digest(path))
@@ -122,7 +117,7 @@ def _refuse_other_heads(config: dict[str, Any], name: str) -> None:
         a.endswith(heads) or a.lower().startswith("fid") for a in architectures
     ):
         raise InputError(
-            name, None, f"is a {architectures[0]}, which writes no text", "give a generative model"
+            f"is a {architectures[0]}, which writes no text", "give a generative model", path=name
         )
 
 

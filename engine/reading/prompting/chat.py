@@ -39,10 +39,9 @@ def around_message(
     tokenizer = _tokenizer(path, name, trusted)
     if not tokenizer.chat_template:
         raise InputError(
-            name,
-            None,
             "has no chat template",
             "use a prompt without chat: true, or a model that was trained on conversations",
+            path=name,
         )
     messages = [{"role": "system", "content": system}] if system else []
     try:
@@ -55,18 +54,16 @@ def around_message(
         )
     except Exception as error:  # a template raises what it likes: often, that it takes no system
         raise InputError(
-            name,
-            None,
             f"its chat template cannot be applied ({error})"[:300],
             "leave the system message out" if system else "use a prompt without chat: true",
+            path=name,
         ) from error
     head, *rest = text.split(_MESSAGE)
     if len(rest) != 1:
         raise InputError(
-            name,
-            None,
             f"its chat template writes the user's message {len(rest)} times",
             "use a prompt without chat: true",
+            path=name,
         )
     return head, rest[0]
 
@@ -85,5 +82,5 @@ def _tokenizer(path: Path, name: str, trusted: bool) -> Any:
         if model_code.is_need_of_code(error):
             raise model_code.needs_code(name) from None
         raise InputError(
-            name, None, f"its tokenizer cannot be loaded ({error})"[:300], "fetch the model again"
+            f"its tokenizer cannot be loaded ({error})"[:300], "fetch the model again", path=name
         ) from error

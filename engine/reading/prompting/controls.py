@@ -162,9 +162,9 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(file, None, f"cannot be read ({error})", "fetch the model again") from None
+        raise InputError(f"cannot be read ({error})", "fetch the model again", path=file) from None
     if not isinstance(content, dict):
-        raise InputError(file, None, "is not a JSON object", "fetch the model again")
+        raise InputError("is not a JSON object", "fetch the model again", path=file)
     return content
 
 
@@ -178,7 +178,7 @@ def _by_loading(path: Path, trusted: bool) -> Iterator[tuple[str, bool]]:
     except Exception as error:  # whatever a damaged file makes the libraries raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise InputError(
-            path, None, f"its tokenizer cannot be loaded ({reason})", "fetch its files again"
+            f"its tokenizer cannot be loaded ({reason})", "fetch its files again", path=path
         ) from None
     for token in tokenizer.added_tokens_decoder.values():
         yield token.content, token.special

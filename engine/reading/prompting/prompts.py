@@ -178,11 +178,10 @@ def make_prompt(
     _, after = template.body.around(PASSAGES)
     if causal and after.fields and not prompt.tail_marker.strip():
         raise InputError(
-            template.path,
-            None,
             "only blanks between {passages} and {query}: in a prompt that is too long, where the "
             "question begins would not be known",
             "write something there, as in Question: {query}",
+            path=template.path,
         )
     return prompt
 

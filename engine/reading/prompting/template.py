@@ -135,11 +135,11 @@ def read_template(name: str, task: Purpose) -> Template:
         content = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise InputError(path, line, "not UTF-8 text", "save the file as UTF-8") from None
+        raise InputError("not UTF-8 text", "save the file as UTF-8", path=path, line=line) from None
     settings, lines, body, first = _take_apart(content, path)
 
     def fault(key: str, problem: str, remedy: str) -> InputError:
-        return InputError(path, lines.get(key), problem, remedy)
+        return InputError(problem, remedy, path=path, line=lines.get(key))
 
     for key in settings:
         if key not in _KEYS:
@@ -184,7 +184,9 @@ def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int
         return {}, {}, content, 1
     ends = [i for i, line in enumerate(lines[1:], 1) if line.rstrip() == _FENCE]
     if not ends:
-        raise InputError(path, 1, "settings without an end", f'close them with a line "{_FENCE}"')
+        raise InputError(
+            "settings without an end", f'close them with a line "{_FENCE}"', path=path, line=1
+        )
     end = ends[0]
     front = "\n".join(lines[1:end])
     settings = read_settings(front, path, first_line=2)  # line 1 is the fence
@@ -206,15 +208,18 @@ def _parse(text: str, allowed: tuple[str, ...], path: Path, line_at: Callable[[i
             literals[-1] += found[0][0]
         elif name is None:
             raise InputError(
-                path, here, "a brace without its other half", "write {{ or }} for a brace itself"
+                "a brace without its other half",
+                "write {{ or }} for a brace itself",
+                path=path,
+                line=here,
             )
         elif name not in allowed:
             known = ", ".join(f"{{{field}}}" for field in allowed)
             raise InputError(
-                path,
-                here,
                 f"unknown field {{{name}}}",
                 f"use {known}, and {{{{ and }}}} for braces themselves",
+                path=path,
+                line=here,
             )
         else:
             fields.append(name)
@@ -228,10 +233,10 @@ def _body(text: str, path: Path, line: int) -> Text:
     text = text.strip()
     body = _parse(text, (PASSAGES, QUERY), path, lambda at: line + text.count("\n", 0, at))
     if QUERY not in body.fields:
-        raise InputError(path, None, "no {query} in the prompt", "write where the query goes")
+        raise InputError("no {query} in the prompt", "write where the query goes", path=path)
     if (times := body.fields.count(PASSAGES)) != 1:
         problem = "no {passages}" if not times else f"{{passages}} {times} times"
-        raise InputError(path, None, f"{problem} in the prompt", "write once where the passages go")
+        raise InputError(f"{problem} in the prompt", "write once where the passages go", path=path)
     return body
 
 

@@ -104,9 +104,7 @@ class Findings:
             return pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
             problem = f"cannot be read ({str(error).splitlines()[0]})"
-            raise InputError(
-                path, None, problem, "evaluate again; reads are in the store"
-            ) from None
+            raise InputError(problem, "evaluate again; reads are in the store", path=path) from None
 
     @cached_property
     def downstream(self) -> pl.DataFrame:
@@ -218,7 +216,7 @@ def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     frame = read_parquet(path)
     if missing := [column for column in schema if column not in frame.columns]:
         problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
-        raise InputError(path, None, problem, "evaluate again; reads come from the store")
+        raise InputError(problem, "evaluate again; reads come from the store", path=path)
     return frame.select(list(schema))
 
 
@@ -233,11 +231,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
         summary = json.loads(path.read_bytes())
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
-        raise InputError(path, None, problem, _REMEDY) from None
+        raise InputError(problem, _REMEDY, path=path) from None
     except ValueError as error:
-        raise InputError(path, None, f"is not JSON ({error})", _REMEDY) from None
+        raise InputError(f"is not JSON ({error})", _REMEDY, path=path) from None
     if not isinstance(summary, dict):
-        raise InputError(path, None, "is not the summary of an evaluation", _REMEDY)
+        raise InputError("is not the summary of an evaluation", _REMEDY, path=path)
     return summary
 
 
@@ -250,5 +248,5 @@ def read_findings(folder: Path, sources: Sources | None) -> Findings:
     summary = read_summary(folder)
     needed = {"configuration", "means", "end_to_end", "verdict", "reading", "notes", "counts"}
     if not needed <= summary.keys():
-        raise InputError(folder / SUMMARY, None, "is not the summary of an evaluation", _REMEDY)
+        raise InputError("is not the summary of an evaluation", _REMEDY, path=folder / SUMMARY)
     return Findings(summary, folder, sources)

@@ -87,10 +87,9 @@ def _files(findings: Findings) -> InputFiles:
     settings, counts = findings.configuration, findings.summary["counts"]
     if not settings.get("queries"):
         raise InputError(
-            findings.folder / SUMMARY,
-            None,
             "does not say which files were evaluated, since Python gave tables",
             "make the page without `passages`",
+            path=findings.folder / SUMMARY,
         )
     return InputFiles(
         queries=settings["queries"],
@@ -110,9 +109,8 @@ def _sources(findings: Findings, inputs: EvaluationInputs) -> Sources:
     for name in ("queries", "corpus", "runs"):
         if expected.get(name) != digests[name]:
             raise InputError(
-                findings.folder / SUMMARY,
-                None,
                 f"was made of other {'passages' if name == 'corpus' else name} than {findings.configuration[name]} has now",
                 "evaluate again, or make the page without `passages`",
+                path=findings.folder / SUMMARY,
             )
     return Sources(inputs.queries, inputs.corpus, inputs.runs)

@@ -63,5 +63,5 @@ def _duplicate(page_id: str, place: _Place, first_place: _Place) -> InputError:
     elif first_path != path:
         where = f"already occurs in {first_path}"
     return InputError(
-        path, line, f"article id {quoted(page_id)} {where}", "make article ids unique"
+        f"article id {quoted(page_id)} {where}", "make article ids unique", path=path, line=line
     )

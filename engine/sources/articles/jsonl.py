@@ -36,18 +36,23 @@ def parse_record(path: Location, number: int | None, record: Mapping[str, Any]) 
     if isinstance(text, list) and all(isinstance(part, str) for part in text):
         text = kilt_text(text, title)
     if page_id is None or isinstance(page_id, (bool, dict, list)) or not isinstance(text, str):
-        raise InputError(path, number, "an article without id or text", 'add "id" and "text"')
+        raise InputError(
+            "an article without id or text", 'add "id" and "text"', path=path, line=number
+        )
     if isinstance(page_id, float):
         raise InputError(
-            path, number, f"the id {quoted(page_id)}", "write ids as strings or whole numbers"
+            f"the id {quoted(page_id)}",
+            "write ids as strings or whole numbers",
+            path=path,
+            line=number,
         )
     article = Article(str(page_id), title, text, str(_first(record, NAME_FIELDS) or ""))
     if not is_text(article.page_id, article.title, article.text, article.name):
         raise InputError(
-            path,
-            number,
             f"article {quoted(page_id)} holds half a surrogate pair",
             "write valid Unicode",
+            path=path,
+            line=number,
         )
     return article
 

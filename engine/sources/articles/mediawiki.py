@@ -86,10 +86,10 @@ class _Pages:
             searched = max(0, len(self.buffer) - len(_CLOSE))
             if len(self.buffer) > _LARGEST_PAGE:
                 raise InputError(
-                    self.path,
-                    _first_line(self.line, self.buffer),
                     f"a page of more than {_LARGEST_PAGE >> 20} MiB, or a page without an end tag",
                     f"give {_WHAT}",
+                    path=self.path,
+                    line=_first_line(self.line, self.buffer),
                 )
         self._finish(any_page)
 
@@ -117,18 +117,24 @@ class _Pages:
     def _finish(self, any_page: bool) -> None:
         opened = self.buffer.find(_OPEN)
         if not any_page and opened < 0:
-            raise InputError(self.path, None, "holds no <page>", f"give {_WHAT}")
+            raise InputError("holds no <page>", f"give {_WHAT}", path=self.path)
         if opened >= 0 or not self.buffer.rstrip().endswith(_END):
             line = self.line + self.buffer.count(b"\n")
             where = "within a page" if opened >= 0 else "before </mediawiki>"
             raise InputError(
-                self.path, line, f"not well-formed XML (ends {where})", "download the dump again"
+                f"not well-formed XML (ends {where})",
+                "download the dump again",
+                path=self.path,
+                line=line,
             )
 
     def _bad(self, line: int, problem: str) -> None:
         self.skip.tolerate(
             InputError(
-                self.path, line, f"not well-formed XML ({problem})", "download the dump again"
+                f"not well-formed XML ({problem})",
+                "download the dump again",
+                path=self.path,
+                line=line,
             )
         )
 
@@ -159,10 +165,10 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
         element = ElementTree.fromstring(page)
     except ElementTree.ParseError as error:
         raise InputError(
-            path,
-            line + error.position[0] - 1,
             f"not well-formed XML ({error.msg})",
             "download the dump again",
+            path=path,
+            line=line + error.position[0] - 1,
         ) from None
     if element.findtext("ns") != "0" or element.find("redirect") is not None:
         return None
@@ -171,7 +177,7 @@ def parse_page(path: Location, line: int, page: bytes, *, prose: bool = True) ->
         text = _prose(markup) if prose else ""
     except RecursionError:
         raise InputError(
-            path, line, "a page whose markup is nested too deeply", "leave the page out"
+            "a page whose markup is nested too deeply", "leave the page out", path=path, line=line
         ) from None
     return Article(
         page_id=element.findtext("id") or "", title=element.findtext("title") or "", text=text

@@ -81,7 +81,7 @@ def source_files(sources: Sequence[Location]) -> list[Location]:
         ]
         known = beir[:1] or [f for f in inside if _unpacked(f).endswith(_KNOWN)]
         if not known:
-            raise InputError(source, None, "a directory without articles", f"give {WHAT}")
+            raise InputError("a directory without articles", f"give {WHAT}", path=source)
         files += known
     return files
 
@@ -106,7 +106,7 @@ def layout_of(path: Location) -> Layout:
     if text.startswith(b"<"):
         return "mediawiki"
     if text and text[:1] not in b"{[":
-        raise InputError(path, 1, f"starts with {text[:20]!r}", f"give {WHAT}")
+        raise InputError(f"starts with {text[:20]!r}", f"give {WHAT}", path=path, line=1)
     return "squad" if is_squad(path) else "json-lines"
 
 

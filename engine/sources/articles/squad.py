@@ -66,20 +66,20 @@ def read_squad(path: Location) -> Iterator[Paragraph]:
     document = read_json_document(path, "a SQuAD document")
     entries = document.get("data") if isinstance(document, dict) else None
     if not isinstance(entries, list):
-        raise InputError(path, None, 'JSON without a list "data"', _REMEDY)
+        raise InputError('JSON without a list "data"', _REMEDY, path=path)
     stem = "_".join(name_of(path).split(".json")[0].split())
     for number, entry in enumerate(entries):
         paragraphs = entry.get("paragraphs") if isinstance(entry, dict) else None
         if not isinstance(paragraphs, list):
-            raise InputError(path, None, f"data[{number}] has no paragraphs", _REMEDY)
+            raise InputError(f"data[{number}] has no paragraphs", _REMEDY, path=path)
         title = str(entry.get("title") or "")
         for place, paragraph in enumerate(paragraphs):
             where = f"data[{number}].paragraphs[{place}]"
             context = paragraph.get("context") if isinstance(paragraph, dict) else None
             if not isinstance(context, str):
-                raise InputError(path, None, f"{where} has no context", _REMEDY)
+                raise InputError(f"{where} has no context", _REMEDY, path=path)
             questions = paragraph.get("qas") or []
             if not isinstance(questions, list) or not all(isinstance(q, dict) for q in questions):
-                raise InputError(path, None, f"{where}.qas is not a list of objects", _REMEDY)
+                raise InputError(f"{where}.qas is not a list of objects", _REMEDY, path=path)
             article = Article(f"{stem}-{number}.{place}", title, context, title or str(number))
             yield Paragraph(article, questions)

@@ -50,9 +50,9 @@ def require_file_output(place: Location) -> None:
         require_output(at, directory=False)
         return
     if suffix_of(at) in (".gz", ".bz2"):
-        raise InputError(at, None, "results are written uncompressed", "leave out the last suffix")
+        raise InputError("results are written uncompressed", "leave out the last suffix", path=at)
     if "/" not in at.partition("://")[2] or at.endswith("/"):
-        raise InputError(at, None, "has no name of a file", "give one")
+        raise InputError("has no name of a file", "give one", path=at)
     require_folder(_parent(at).at)
 
 

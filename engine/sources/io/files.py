@@ -45,7 +45,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     if path.exists() and any(path.iterdir()):
-        raise InputError(path, None, "is a directory with content", "give a new directory")
+        raise InputError("is a directory with content", "give a new directory", path=path)
     with reported_writing(path), temporary_directory(path) as temporary:
         yield temporary
         for file in temporary.iterdir():
@@ -157,7 +157,7 @@ def refuse_impossible_name(path: Path) -> None:
         problem = "a name that holds the character U+0000"
     else:
         return
-    raise InputError(shown(path), None, problem, "give another")
+    raise InputError(problem, "give another", path=shown(path))
 
 
 def require_output(path: str | Path, *, directory: bool) -> None:
@@ -167,18 +167,16 @@ def require_output(path: str | Path, *, directory: bool) -> None:
         InputError: something else is in its place or above it, or it cannot be written.
     """
     if locate(path) != Path(path):
-        raise InputError(locate(path), None, "results are written to local files", "give a path")
+        raise InputError("results are written to local files", "give a path", path=locate(path))
     path = Path(path)
     refuse_impossible_name(path)
     if not directory and path.suffix in (".gz", ".bz2"):
-        raise InputError(
-            path, None, "results are written uncompressed", "leave out the last suffix"
-        )
+        raise InputError("results are written uncompressed", "leave out the last suffix", path=path)
     if path.exists() and path.is_dir() != directory:
         existing, wanted = ("a file", "a directory") if directory else ("a directory", "a file")
-        raise InputError(path, None, f"is {existing}", f"give {wanted}")
+        raise InputError(f"is {existing}", f"give {wanted}", path=path)
     existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
     if existing_part != path and not existing_part.is_dir():
-        raise InputError(path, None, f"{existing_part} is a file", "give another path")
+        raise InputError(f"{existing_part} is a file", "give another path", path=path)
     if not os.access(existing_part, os.W_OK) or str(existing_part.absolute()).startswith("/proc"):
-        raise InputError(path, None, f"{existing_part} cannot be written", "give another path")
+        raise InputError(f"{existing_part} cannot be written", "give another path", path=path)

@@ -289,7 +289,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise InputError(
-            shown(path), None, f"cannot be read ({error.strerror or error})", "check the place"
+            f"cannot be read ({error.strerror or error})", "check the place", path=shown(path)
         ) from None
 
 

@@ -39,7 +39,9 @@ def read_json_records(
         else:
             kind = type(value).__name__
             skip.tolerate(
-                InputError(path, line, f"a JSON {kind}, not an object", "write a list of objects")
+                InputError(
+                    f"a JSON {kind}, not an object", "write a list of objects", path=path, line=line
+                )
             )
 
 
@@ -58,9 +60,11 @@ def _items(path: Location, text: str, what: str) -> Iterator[tuple[int, Any]]:
             counted = place
             yield line, value
     except DuplicateKeyError as error:
-        raise InputError(path, line, str(error), "keep one of them") from None
+        raise InputError(str(error), "keep one of them", path=path, line=line) from None
     except json.JSONDecodeError as error:
         problem = f"broken JSON ({error.msg}, column {error.colno})"
-        raise InputError(path, error.lineno, problem, f"give {what}") from None
+        raise InputError(problem, f"give {what}", path=path, line=error.lineno) from None
     except ValueError as error:
-        raise InputError(path, line, f"broken JSON ({str(error)[:60]})", f"give {what}") from None
+        raise InputError(
+            f"broken JSON ({str(error)[:60]})", f"give {what}", path=path, line=line
+        ) from None

@@ -37,10 +37,10 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
             for number, line in enumerate(iter(read, b""), 1):
                 if len(line) > LONGEST_LINE:
                     raise InputError(
-                        path,
-                        number,
                         f"a line of more than {LONGEST_LINE >> 20} MiB",
                         f"give {what}",
+                        path=path,
+                        line=number,
                     )
                 if number == 1:
                     line = line.removeprefix(BOM)
@@ -84,7 +84,7 @@ def read_document(path: Location, what: str) -> bytes:
         raise damaged(path, None, error) from None
     if len(content) > LARGEST_DOCUMENT:
         problem = f"a document of more than {LARGEST_DOCUMENT >> 30} GiB"
-        raise InputError(path, None, problem, f"give {what}, in lines or in parts")
+        raise InputError(problem, f"give {what}, in lines or in parts", path=path)
     return content
 
 
@@ -99,12 +99,14 @@ def read_text(path: Location, what: str) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(path, line, "not UTF-8 text", "save the file as UTF-8") from None
+        raise InputError("not UTF-8 text", "save the file as UTF-8", path=path, line=line) from None
 
 
 def damaged(path: Location, line: int | None, error: Exception) -> InputError:
     """The error for a file that cannot be read from ``line`` on."""
-    return InputError(path, line, f"cannot be read ({error})", "check it, or fetch it again")
+    return InputError(
+        f"cannot be read ({error})", "check it, or fetch it again", path=path, line=line
+    )
 
 
 def decode_line(path: Location, number: int, line: bytes) -> str:
@@ -116,7 +118,9 @@ def decode_line(path: Location, number: int, line: bytes) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError:
-        raise InputError(path, number, "not UTF-8 text", "save the file as UTF-8") from None
+        raise InputError(
+            "not UTF-8 text", "save the file as UTF-8", path=path, line=number
+        ) from None
 
 
 def read_lines(
@@ -176,12 +180,14 @@ def parse_json_object(path: Location, number: int, line: str) -> dict[str, Any]:
     try:
         value = parse_json(line)
     except DuplicateKeyError as error:
-        raise InputError(path, number, str(error), "keep one of them") from None
+        raise InputError(str(error), "keep one of them", path=path, line=number) from None
     except ValueError as error:  # also for overlong integers
         reason = getattr(error, "msg", None) or str(error)[:60]
-        raise InputError(path, number, f"broken JSON ({reason})", remedy) from None
+        raise InputError(f"broken JSON ({reason})", remedy, path=path, line=number) from None
     if not isinstance(value, dict):
-        raise InputError(path, number, f"a JSON {type(value).__name__}, not an object", remedy)
+        raise InputError(
+            f"a JSON {type(value).__name__}, not an object", remedy, path=path, line=number
+        )
     return value
 
 
@@ -195,9 +201,9 @@ def read_json_document(path: Location, what: str) -> Any:
     try:
         return parse_json(content)
     except DuplicateKeyError as error:
-        raise InputError(path, None, str(error), "keep one of them") from None
+        raise InputError(str(error), "keep one of them", path=path) from None
     except json.JSONDecodeError as error:
         problem = f"broken JSON ({error.msg}, column {error.colno})"
-        raise InputError(path, error.lineno, problem, f"give {what}") from None
+        raise InputError(problem, f"give {what}", path=path, line=error.lineno) from None
     except ValueError as error:
-        raise InputError(path, None, f"broken JSON ({str(error)[:60]})", f"give {what}") from None
+        raise InputError(f"broken JSON ({str(error)[:60]})", f"give {what}", path=path) from None

@@ -80,11 +80,11 @@ def require_file(path: Location, what: str) -> Location:
     """
     path = locate(path)
     if is_data_set(path):
-        raise InputError(path, None, "is a data set, which cannot be read here", f"give {what}")
+        raise InputError("is a data set, which cannot be read here", f"give {what}", path=path)
     if is_directory(path):
-        raise InputError(path, None, "is a directory", f"give {what}")
+        raise InputError("is a directory", f"give {what}", path=path)
     if not _exists(path):
-        raise InputError(path, None, "no such file", f"give {what}")
+        raise InputError("no such file", f"give {what}", path=path)
     return path
 
 
@@ -170,7 +170,7 @@ def _path_reported(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            shown(path), None, f"cannot be opened ({reason})", "check the path"
+            f"cannot be opened ({reason})", "check the path", path=shown(path)
         ) from None
 
 
@@ -197,14 +197,13 @@ def file_system(address: str) -> tuple[Any, str]:
     except ImportError as error:  # its message names the package: "Install s3fs to access S3"
         scheme = address.split("://", 1)[0]
         raise InputError(
-            address,
-            None,
             f"the driver for {scheme}:// is not installed ({error})",
             "install that package into the engine's environment",
+            path=address,
         ) from None
     except ValueError as error:
         raise InputError(
-            address, None, f"cannot be opened ({error})", "give an address that fsspec knows"
+            f"cannot be opened ({error})", "give an address that fsspec knows", path=address
         ) from None
     return system, inside
 
@@ -217,13 +216,12 @@ def reported(address: str, *, unless: tuple[type[Exception], ...] = ()) -> Itera
     except unless:
         raise
     except FileNotFoundError:
-        raise InputError(address, None, "no such file", "check the address") from None
+        raise InputError("no such file", "check the address", path=address) from None
     except Exception as error:
         raise InputError(
-            address,
-            None,
             f"cannot be opened ({reason(address, error)})",
             "check the address, the network and the credentials",
+            path=address,
         ) from None
 
 

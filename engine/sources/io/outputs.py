@@ -91,10 +91,9 @@ def sole_writer(folder: Location) -> Iterator[None]:
             is_ours = held.enter_context(held_folder(place))
         if not is_ours:
             raise InputError(
-                place,
-                None,
                 "another command that is under way writes there",
                 "wait until it has ended, or give another folder",
+                path=place,
             )
         yield
 
@@ -182,7 +181,7 @@ def _refuse_folder(field: str, given: Path, outputs: _Local) -> None:
 
 def _refusal(path: Location, field: str, why: str) -> InputError:
     return InputError(
-        path, None, f"is given as `{field}`, and {why}", "write to another place, `out`"
+        f"is given as `{field}`, and {why}", "write to another place, `out`", path=path
     )
 
 

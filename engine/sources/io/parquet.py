@@ -49,7 +49,7 @@ class ParquetTable:
             self.rows: int = file.metadata.num_rows
         if twice := next((name for name in self.names if self.names.count(name) > 1), None):
             raise InputError(
-                path, None, f"the column {quoted(twice)} is given twice", "keep one of them"
+                f"the column {quoted(twice)} is given twice", "keep one of them", path=path
             )
 
     def batches(self, rows: int, columns: Collection[str]) -> Iterator[pl.DataFrame]:
@@ -154,9 +154,9 @@ def _refusing_damage(path: Location) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(path, None, "no such file", "give a Parquet file") from None
+        raise InputError("no such file", "give a Parquet file", path=path) from None
     except _DAMAGE as error:
         reason = str(error).split("\n")[0]
         raise InputError(
-            path, None, f"not a readable Parquet file ({reason})", "check it, or write it again"
+            f"not a readable Parquet file ({reason})", "check it, or write it again", path=path
         ) from None

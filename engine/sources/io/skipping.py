@@ -32,10 +32,10 @@ class SkipBad:
             if not self.limit:
                 raise error from None
             raise InputError(
-                error.path,
-                error.line,
                 f"{error.problem} (bad record {self.count + 1}; at most {self.limit} are skipped)",
                 error.remedy,
+                path=error.path,
+                line=error.line,
             ) from None
         self.count += 1
         if len(self.first) < _SHOWN:

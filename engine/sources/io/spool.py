@@ -82,10 +82,9 @@ class _Pipe:
         self._ended = not block
         if self._length + len(block) > LARGEST_PIPE:
             raise InputError(
-                self._path,
-                None,
                 f"gives more than {LARGEST_PIPE >> 30} GiB",
                 "save it as a file, and give that",
+                path=self._path,
             )
         self._kept.seek(self._length)
         self._length += self._kept.write(block)
@@ -124,11 +123,11 @@ _LOCK = threading.Lock()
 
 def _opened(path: Path, status: os.stat_result) -> _Pipe:
     if not stat.S_ISFIFO(status.st_mode) and not stat.S_ISCHR(status.st_mode):
-        raise InputError(path, None, "is neither a file nor a pipe", "give a file")
+        raise InputError("is neither a file nor a pipe", "give a file", path=path)
     if stat.S_ISCHR(status.st_mode) and status.st_rdev == Path(os.devnull).stat().st_rdev:
         return _Pipe(path, None)
     source = os.open(path, os.O_RDONLY)
     if stat.S_ISCHR(status.st_mode) and not os.isatty(source):
         os.close(source)
-        raise InputError(path, None, "is a device", "give a file or a pipe")
+        raise InputError("is a device", "give a file or a pipe", path=path)
     return _Pipe(path, source)

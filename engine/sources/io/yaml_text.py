@@ -60,10 +60,10 @@ class Setting:
         pattern, number = (_WHOLE, int) if kind == "int" else (_DECIMAL, float)
         if kind == "bool" or not pattern.fullmatch(text) or len(text) > 100:
             raise InputError(
-                self.path,
-                self.line,
                 f"{text[:40]} is not a plain decimal number",
                 "write it in decimal digits, or a text in quotes",
+                path=self.path,
+                line=self.line,
             )
         return number(text)
 
@@ -85,39 +85,37 @@ def read_settings(text: str, path: Location, *, first_line: int = 1) -> dict[str
     except yaml.reader.ReaderError as error:
         line = first_line + text.count("\n", 0, error.position)
         problem = f"broken YAML (the character U+{error.character:04X} is not allowed)"
-        raise InputError(path, line, problem, "remove it") from None
+        raise InputError(problem, "remove it", path=path, line=line) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = None if mark is None else first_line + mark.line
         problem = f"broken YAML ({error.problem or error.context})"
-        raise InputError(path, place, problem, _REMEDY) from None
+        raise InputError(problem, _REMEDY, path=path, line=place) from None
     except RecursionError:
-        raise InputError(
-            path, None, "broken YAML (brackets are nested too deep)", _REMEDY
-        ) from None
+        raise InputError("broken YAML (brackets are nested too deep)", _REMEDY, path=path) from None
     if node is None or (isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}null"):
         return {}
     if not isinstance(node, yaml.MappingNode):
-        raise InputError(path, first_line, "holds no keys", _REMEDY)
+        raise InputError("holds no keys", _REMEDY, path=path, line=first_line)
     settings: dict[str, Setting] = {}
     for key, value in node.value:
         line = first_line + key.start_mark.line
         if not isinstance(key, yaml.ScalarNode) or key.tag == f"{_TAG}null":
-            raise InputError(path, line, "a key that is not a text", _REMEDY)
+            raise InputError("a key that is not a text", _REMEDY, path=path, line=line)
         if key.value in settings:
             problem = (
                 f"the key {key.value[:80]!r} is given twice (see line {settings[key.value].line})"
             )
-            raise InputError(path, line, problem, "give it once")
+            raise InputError(problem, "give it once", path=path, line=line)
         items = value.value if isinstance(value, yaml.SequenceNode) else [value]
         if not all(isinstance(item, yaml.ScalarNode) for item in items):
             problem = f"{key.value[:80]!r} is neither a value nor a list of values"
-            raise InputError(path, line, problem, _REMEDY)
+            raise InputError(problem, _REMEDY, path=path, line=line)
         for item in (value, *items):
             kind = item.tag.removeprefix(_TAG)
             if kind not in (*_SCALARS, "seq"):
                 problem = f"{key.value[:80]!r} has a value with the tag {item.tag[:40]}"
-                raise InputError(path, line, problem, "leave the tag out")
+                raise InputError(problem, "leave the tag out", path=path, line=line)
         settings[key.value] = Setting(value, line, path)
     return settings
 

@@ -51,10 +51,10 @@ def dpr_rows(path: Location, what: str, *, skip: SkipBad) -> Iterator[tuple[int,
             header = False
         elif columns is None:
             remedy = 'double the quotes within "…"'
-            skip.tolerate(InputError(path, number, f"broken quotes ({problem})", remedy))
+            skip.tolerate(InputError(f"broken quotes ({problem})", remedy, path=path, line=number))
         elif len(columns) != 3 or not columns[0]:
             problem = f"{len(columns)} columns, a passage has 3"
-            skip.tolerate(InputError(path, number, problem, "write id, text, title"))
+            skip.tolerate(InputError(problem, "write id, text, title", path=path, line=number))
         else:
             yield number, tuple(columns)
 
@@ -92,5 +92,8 @@ def _parse_over_lines(
 
 def _no_header(path: Location, number: int) -> InputError:
     return InputError(
-        path, number, "not the header of DPR's passages", "start the file with id, text, title"
+        "not the header of DPR's passages",
+        "start the file with id, text, title",
+        path=path,
+        line=number,
     )

@@ -228,10 +228,7 @@ def _opened(index: PassageIndex) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as error:
         raise InputError(
-            path,
-            None,
-            f"the index of passages cannot be read ({error})",
-            "delete it, and run again",
+            f"the index of passages cannot be read ({error})", "delete it, and run again", path=path
         ) from None
 
 
@@ -246,7 +243,7 @@ def _fetched(index: PassageIndex) -> Path:
                     index.folder.download(index.name, temporary)
                 except FileNotFoundError:
                     raise InputError(
-                        f"{index.folder}/{index.name}", None, "no such file", "run again"
+                        "no such file", "run again", path=f"{index.folder}/{index.name}"
                     ) from None
                 os.replace(temporary, path)
     return path
@@ -259,7 +256,7 @@ def _kept_here(name: str) -> Path:
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077 or folder.is_symlink():
         raise InputError(
-            folder, None, "belongs to somebody else, or is open to others", "set TMPDIR to another"
+            "belongs to somebody else, or is open to others", "set TMPDIR to another", path=folder
         )
     return folder / name
 

@@ -83,7 +83,7 @@ def scan_corpus(
             _refuse_duplicates(path, pl.Series(suspects), upto=passages)
         yield batch.frame
     if not passages:
-        raise InputError(path, None, "the corpus is empty", f"give {_WHAT}")
+        raise InputError("the corpus is empty", f"give {_WHAT}", path=path)
 
 
 def read_corpus(
@@ -125,10 +125,9 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     shards = [file for file in files if suffix_of(file) == ".parquet"]
     if not beir and not shards:
         raise InputError(
-            path,
-            None,
             "a directory without *.parquet files or a corpus.jsonl",
             "give a corpus in Parquet shards, a BEIR data set, or a file",
+            path=path,
         )
     for file in beir[:1] or shards:
         yield from _file_batches(file, skip)
@@ -216,29 +215,35 @@ def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
 def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row:
     doc_id = first_of(record, DOC_ID_FIELDS)
     if doc_id is None or isinstance(doc_id, (dict, list, bool)):
-        raise InputError(path, number, "a passage without an id", "add a doc_id")
+        raise InputError("a passage without an id", "add a doc_id", path=path, line=number)
     if isinstance(doc_id, float):
         raise InputError(
-            path, number, f"the id {quoted(doc_id)}", "write ids as strings or whole numbers"
+            f"the id {quoted(doc_id)}",
+            "write ids as strings or whole numbers",
+            path=path,
+            line=number,
         )
     # A text may be empty, but is not missing then.
     text = next((record[name] for name in TEXT_FIELDS if name in record), None)
     if not isinstance(text, str):
         raise InputError(
-            path, number, f"passage {quoted(doc_id)} has no text", 'add a "text" string'
+            f"passage {quoted(doc_id)} has no text", 'add a "text" string', path=path, line=number
         )
     title = record.get(tables.TITLE) or ""
     if not isinstance(title, str):
         raise InputError(
-            path, number, f"passage {quoted(doc_id)} has a title that is not a string", "fix it"
+            f"passage {quoted(doc_id)} has a title that is not a string",
+            "fix it",
+            path=path,
+            line=number,
         )
     article = str(record.get(tables.ARTICLE_ID) or record.get(_WIKIPEDIA_ID) or title or doc_id)
     if not is_text(str(doc_id), title, text, article):
         raise InputError(
-            path,
-            number,
             f"passage {quoted(doc_id)} holds half a surrogate pair",
             "write valid Unicode",
+            path=path,
+            line=number,
         )
     return str(doc_id), title, text, article
 
@@ -261,10 +266,10 @@ def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> Non
                 if first[doc_id] is not None:
                     where = f"already occurs in line {first[doc_id]}"
                 raise InputError(
-                    batch.path,
-                    line,
                     f"document id {quoted(doc_id)} {where}",
                     "make document ids unique",
+                    path=batch.path,
+                    line=line,
                 )
             first[doc_id] = line
         upto -= batch.frame.height
@@ -291,10 +296,10 @@ def passage_table(
         row = _passage(name, number, dict(record))
         if (before := first.setdefault(row[0], number)) != number:
             raise InputError(
-                name,
-                number,
                 f"document id {quoted(row[0])} already occurs in record {before}",
                 "make document ids unique",
+                path=name,
+                line=number,
             )
         if wanted is None or row[0] in wanted:
             rows.append(row)

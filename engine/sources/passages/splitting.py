@@ -29,14 +29,12 @@ class Cutting:
 
     def __post_init__(self) -> None:
         if self.words is not None and self.characters is not None:
-            raise InputError(None, None, "`words` and `characters`", "use one of them")
+            raise InputError("`words` and `characters`", "use one of them")
         if self.overlap is not None and self.characters is None:
-            raise InputError(None, None, "`overlap` without `characters`", "use both")
+            raise InputError("`overlap` without `characters`", "use both")
         require_least("words", self.words, 1)
         if self.characters is not None and not 0 <= self.overlap_or_default < self.characters:
             raise InputError(
-                None,
-                None,
                 f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}",
                 "use 1 character or more, and a smaller overlap of 0 or more",
             )

@@ -87,7 +87,7 @@ def write_passages(
                 empty += piece.empty
                 writer.add(piece.table)
         if not writer.passages:
-            raise InputError(sources[0], None, "has no article with text", "give another source")
+            raise InputError("has no article with text", "give another source", path=sources[0])
     return Written(writer.passages, articles, empty, writer.files)
 
 

@@ -15,10 +15,9 @@ from engine.wording import quoted
 def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:
     """The error for a column that no query has a value in, with the names of those that there are."""
     return InputError(
-        path,
-        None,
         f"no query has a value in a column {quoted(column)}",
         f"name one of its columns: {', '.join(names)}",
+        path=path,
     )
 
 

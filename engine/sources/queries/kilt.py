@@ -24,17 +24,17 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
     """
     query_id = record.get("id")
     if isinstance(query_id, bool) or not isinstance(query_id, (str, int)) or query_id == "":
-        raise InputError(path, line, "a query without an id", 'add "id"')
+        raise InputError("a query without an id", 'add "id"', path=path, line=line)
     query = record.get("input")
     if not isinstance(query, str):
         raise no_text(path, line, query_id, query, "input")
     outputs = record.get("output") or []
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise InputError(
-            path,
-            line,
             f'"output" of query {quoted(query_id)} is not a list of objects',
             f"give {WHAT}",
+            path=path,
+            line=line,
         )
     answers: list[str] = []
     articles: list[str] = []
@@ -44,16 +44,19 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
             raise InputError(
-                path, line, f"an answer of query {quoted(query_id)} is not a string", "quote it"
+                f"an answer of query {quoted(query_id)} is not a string",
+                "quote it",
+                path=path,
+                line=line,
             )
         answers.append(answer or "")
         sources = output.get("provenance") or []
         if not isinstance(sources, list) or not all(isinstance(s, dict) for s in sources):
             raise InputError(
-                path,
-                line,
                 f'"provenance" of query {quoted(query_id)} is not a list of objects',
                 'write [{"wikipedia_id": …}, …]',
+                path=path,
+                line=line,
             )
         for source in sources:
             article, title = str(source.get("wikipedia_id") or ""), str(source.get("title") or "")

@@ -112,10 +112,9 @@ def _parquet_rows(path: Location, *, need_text: bool, column: str | None) -> Ite
         if not set(table.names) & set(QUERY_FIELDS if need_text else QUERY_ID_FIELDS):
             fields = QUERY_FIELDS if need_text else QUERY_ID_FIELDS
             raise InputError(
-                path,
-                None,
                 f"lacks a column {', '.join(fields)}",
                 f"a table of this kind has the columns {', '.join(tables.QUERIES)}",
+                path=path,
             )
         columns = _COLUMNS | columns_of([column] if column else [])
         if column and not columns_of([column]) & set(table.names):
@@ -139,5 +138,5 @@ def _triviaqa_records(path: Location) -> Iterator[tuple[None, dict[str, Any]]]:
     document = read_json_document(path, WHAT)
     entries = document["Data"]
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise InputError(path, None, '"Data" is not a list of objects', "fetch the file again")
+        raise InputError('"Data" is not a list of objects', "fetch the file again", path=path)
     yield from ((None, entry) for entry in entries)

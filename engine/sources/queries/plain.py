@@ -59,10 +59,10 @@ def plain_rows(
         if numbered != (query_id is None) or isinstance(query_id, (bool, float, list, dict)):
             wanting = query_id is None or (numbered and nameless is not None)
             raise InputError(
-                path,
-                nameless if numbered and nameless is not None else line,
                 "a query without an id" if wanting else f"the id {quoted(query_id)}",
                 "give every query an id (a string or a whole number), or none of them",
+                path=path,
+                line=nameless if numbered and nameless is not None else line,
             )
         name = str(count if query_id is None else query_id)
         query = first_of(record, QUERY_FIELDS)
@@ -113,14 +113,17 @@ def table_records(
     names = [name.strip() for name in fields]
     if not set(names) & set(needed):
         raise InputError(
-            path,
-            len(numbers) or 1,
             f"no header with a column {', '.join(needed)}",
             "name the columns in the first line",
+            path=path,
+            line=len(numbers) or 1,
         )
     if twice := next((name for name in names if name and names.count(name) > 1), None):
         raise InputError(
-            path, len(numbers), f"the column {quoted(twice)} is given twice", "keep one of them"
+            f"the column {quoted(twice)} is given twice",
+            "keep one of them",
+            path=path,
+            line=len(numbers),
         )
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
@@ -135,7 +138,10 @@ def table_records(
             line = numbers[start]
             if len(row) != len(names):
                 raise InputError(
-                    path, line, f"{len(row)} columns, the header has {len(names)}", "quote fields"
+                    f"{len(row)} columns, the header has {len(names)}",
+                    "quote fields",
+                    path=path,
+                    line=line,
                 )
             yield (
                 line,
@@ -154,11 +160,11 @@ def _broken(path: Location, line: int, error: csv.Error) -> InputError:
         problem = f"a field of more than {LONGEST_LINE >> 20} MiB, or an open quote"
     elif "new-line character" in str(error):
         return InputError(
-            path, line, "a carriage return within a line", "end lines with line feeds"
+            "a carriage return within a line", "end lines with line feeds", path=path, line=line
         )
     else:
         problem = f"broken quotes from this line on ({error})"
-    return InputError(path, line, problem, 'double the quotes within "…"')
+    return InputError(problem, 'double the quotes within "…"', path=path, line=line)
 
 
 def _parsed(path: Location, line: int, name: str, text: str) -> Any:
@@ -172,10 +178,10 @@ def _parsed(path: Location, line: int, name: str, text: str) -> Any:
         return parse_json(text)
     except ValueError:
         raise InputError(
-            path,
-            line,
             f"{name} {quoted(text)} is not a JSON list",
             f'write ["a", "b"], or a{SEPARATOR}b',
+            path=path,
+            line=line,
         ) from None
 
 
@@ -185,6 +191,9 @@ def _texts(
     texts = texts_of(first_of(record, fields))
     if texts is None:
         raise InputError(
-            path, line, f"{fields[0]} of query {quoted(name)} are not strings", 'write ["a", "b"]'
+            f"{fields[0]} of query {quoted(name)} are not strings",
+            'write ["a", "b"]',
+            path=path,
+            line=line,
         )
     return texts

@@ -91,7 +91,9 @@ def read_query_set(
             unanswerable += 1
         elif need_answers and not row.answers:
             here = "" if answers is None else f", neither here nor in {answers}"
-            raise InputError(path, row.line, f"query {row.query_id!r} has no answers{here}", remedy)
+            raise InputError(
+                f"query {row.query_id!r} has no answers{here}", remedy, path=path, line=row.line
+            )
         else:
             checked.append(replace(row, record={}))
     table = _table(checked)
@@ -99,7 +101,7 @@ def read_query_set(
         problem = "no queries"
         if unanswerable:
             problem = f"only unanswerable questions ({unanswerable})"
-        raise InputError(path, None, problem, f"give {WHAT}")
+        raise InputError(problem, f"give {WHAT}", path=path)
     titles = {row.query_id: row.titles for row in checked if row.titles}
     return QuerySet(table, unanswerable, titles, groups.found())
 
@@ -135,10 +137,9 @@ def _joined(path: Location, rows: list[QueryRow], answers: Location) -> list[Que
         first = quoted(rows[0].query_id) if rows else "none"
         has = quoted(next(iter(found))) if found else "none"
         raise InputError(
-            answers,
-            None,
             f"has answers to none of the {len(rows)} queries of {path} (it has {has}, they have {first})",
             "give the answers of these queries, by the same ids",
+            path=answers,
         )
     return [
         replace(row, answers=found[row.query_id], unanswerable=False)
@@ -163,7 +164,7 @@ def _file(path: Location) -> Location:
             if name_of(file) in ("queries.jsonl", "queries.jsonl.gz", "queries.jsonl.bz2"):
                 return file
         raise InputError(
-            path, None, "is a directory without queries.jsonl", "give BEIR's directory, or a file"
+            "is a directory without queries.jsonl", "give BEIR's directory, or a file", path=path
         )
     return require_file(path, WHAT)
 
@@ -173,7 +174,9 @@ def _checked(path: Location, rows: Iterable[QueryRow]) -> Iterator[QueryRow]:
     for row in rows:
         _refuse_twice(path, row, lines)
         if not row.query.strip():
-            raise InputError(path, row.line, f"query {row.query_id!r} is empty", "write its text")
+            raise InputError(
+                f"query {row.query_id!r} is empty", "write its text", path=path, line=row.line
+            )
         yield row
 
 
@@ -181,9 +184,9 @@ def _refuse_twice(path: Location, row: QueryRow, lines: dict[str, int | None]) -
     if row.query_id in lines:
         first = f" (see line {lines[row.query_id]})" if lines[row.query_id] else ""
         raise InputError(
-            path,
-            row.line,
             f"duplicate query id {row.query_id!r}{first}",
             "make query ids unique",
+            path=path,
+            line=row.line,
         )
     lines[row.query_id] = row.line

@@ -38,9 +38,11 @@ def no_text(
 ) -> InputError:
     """The error for a query whose ``field`` holds ``value``, which is not a text."""
     if value is None:
-        return InputError(path, line, f"query {quoted(query_id)} has no text", f'add "{field}"')
+        return InputError(
+            f"query {quoted(query_id)} has no text", f'add "{field}"', path=path, line=line
+        )
     problem = f"the text of query {quoted(query_id)} is {quoted(value)}"
-    return InputError(path, line, problem, "write it as a string, in quotes")
+    return InputError(problem, "write it as a string, in quotes", path=path, line=line)
 
 
 def clean_row(
@@ -58,17 +60,17 @@ def clean_row(
     """
     if query_id.split() != [query_id]:
         raise InputError(
-            path,
-            line,
             f"query id {quoted(query_id)} is empty or contains white space",
             "use another id, since run and qrels files are split at white space",
+            path=path,
+            line=line,
         )
     if not is_text(query_id, query, *answers, *articles):
         raise InputError(
-            path,
-            line,
             f"query {quoted(query_id)} holds half a surrogate pair",
             "write valid Unicode",
+            path=path,
+            line=line,
         )
     stripped = (answer.strip() for answer in answers if answer)
     return QueryRow(

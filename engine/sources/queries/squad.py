@@ -31,7 +31,7 @@ def squad_rows(path: Location) -> tuple[list[QueryRow], int]:
         for question in paragraph.questions:
             query_id = next((question[f] for f in _ID_FIELDS if question.get(f)), None)
             if not isinstance(query_id, (str, int)):
-                raise InputError(path, None, "a question without an id", 'add "id"')
+                raise InputError("a question without an id", 'add "id"', path=path)
             text = question.get("question")
             if not isinstance(text, str):
                 raise no_text(path, None, query_id, text, "question")
@@ -52,9 +52,8 @@ def _answers(path: Location, query_id: str | int, question: dict[str, Any]) -> l
     texts = [a.get("text") if isinstance(a, dict) else None for a in listed]
     if not all(isinstance(text, str) for text in texts):
         raise InputError(
-            path,
-            None,
             f"answers of query {quoted(query_id)} are not a list of objects with a text",
             'write [{"text": …}, …]',
+            path=path,
         )
     return [text for text in texts if isinstance(text, str)]

@@ -62,7 +62,10 @@ def _inputs(path: Location) -> Iterable[tuple[int, Any]]:
     for line, record in read_json_records(path, _WHAT):
         if record.get("id") is not None:
             raise InputError(
-                path, line, "a query with an id", "give every query an id, or none of them"
+                "a query with an id",
+                "give every query an id, or none of them",
+                path=path,
+                line=line,
             )
         yield line, record.get("input")
 
@@ -72,9 +75,9 @@ def _numbered(path: Location, texts: Iterable[tuple[int, Any]]) -> pl.DataFrame:
     rows: list[tuple[str, str, list[str], list[str]]] = []
     for line, text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise InputError(path, line, "a query without text", "write its text")
+            raise InputError("a query without text", "write its text", path=path, line=line)
         row = clean_row(path, line, str(line), text.strip(), [], [])
         rows.append((row.query_id, row.query, row.answers, row.provenance))
     if not rows:
-        raise InputError(path, None, "no queries", f"give {_WHAT}")
+        raise InputError("no queries", f"give {_WHAT}", path=path)
     return pl.DataFrame(rows, schema=tables.QUERIES, orient="row")

@@ -34,7 +34,7 @@ def read_dictionary(path: Location, what: str) -> dict[str, Ranking]:
     for query, ranking in rankings.items():
         problem = _problem(query, ranking)
         if problem:
-            raise InputError(path, None, problem, f"give {what}")
+            raise InputError(problem, f"give {what}", path=path)
     return rankings
 
 

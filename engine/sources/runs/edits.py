@@ -106,7 +106,7 @@ def read_edits(path: Location) -> list[Edit]:
     """
     edits = [_edit(path, line, text) for line, text in read_lines(path, _WHAT)]
     if not edits:
-        raise InputError(path, None, "holds no edits", f"give {_WHAT}")
+        raise InputError("holds no edits", f"give {_WHAT}", path=path)
     return edits
 
 
@@ -144,10 +144,10 @@ def apply_edits(
     for name, edits_of_run in by_run.items():
         if name + _SUFFIX in names:
             raise InputError(
-                path,
-                edits_of_run[0].line,
                 f"the edited run would be called {name + _SUFFIX!r}, like another run",
                 "rename the other run",
+                path=path,
+                line=edits_of_run[0].line,
             )
         edited.append(_edited_run(name, edits_of_run))
         frames.append(_edited(runs.filter(pl.col(RUN) == name), edited[-1], path))
@@ -179,10 +179,10 @@ def _by_run(
         name = _run_of(edit, names, path)
         if edit.query_id not in known:
             raise InputError(
-                path,
-                edit.line,
                 f"query {quoted(edit.query_id)} is not among the {len(known)} queries",
                 "give an id of the queries file, as a string",
+                path=path,
+                line=edit.line,
             )
         by_run.setdefault(name, []).append(edit)
     return by_run
@@ -199,7 +199,9 @@ def _edited(run: pl.DataFrame, edited: EditedRun, path: Location) -> pl.DataFram
             _apply(edit.operation, lists[edit.query_id])
         except _ImpossibleError as error:
             where = f"query {quoted(edit.query_id)} of {quoted(edited.original)}"
-            raise InputError(path, edit.line, f"{error.problem} ({where})", error.remedy) from None
+            raise InputError(
+                f"{error.problem} ({where})", error.remedy, path=path, line=edit.line
+            ) from None
     rows = [
         (query_id, doc_id, rank, float(len(documents) + 1 - rank), edited.name)
         for query_id, documents in lists.items()
@@ -265,17 +267,17 @@ def _refuse_beyond(rank: int, length: int, *, last: int) -> None:
 def _run_of(edit: Edit, names: Sequence[str], path: Location) -> str:
     if edit.run is None and len(names) > 1:
         raise InputError(
-            path,
-            edit.line,
             f"an edit that does not name one of the {len(names)} runs",
             f'add "run": one of {", ".join(names)}',
+            path=path,
+            line=edit.line,
         )
     if edit.run is not None and edit.run not in names:
         raise InputError(
-            path,
-            edit.line,
             f"no run is called {quoted(edit.run)}",
             f"name one of {', '.join(names)}",
+            path=path,
+            line=edit.line,
         )
     return names[0] if edit.run is None else edit.run
 
@@ -284,23 +286,23 @@ def _edit(path: Location, line: int, text: str) -> Edit:
     record = parse_json_object(path, line, text)
     for key in record:
         if key not in _KEYS:
-            raise InputError(path, line, f"unknown key {quoted(key)}", f"give {_WHAT}")
+            raise InputError(f"unknown key {quoted(key)}", f"give {_WHAT}", path=path, line=line)
     for key in ("query_id", "run"):
         if key in record and not _is_id(record[key]):
             raise InputError(
-                path, line, f'"{key}" is {quoted(record[key])}', "write it as a string"
+                f'"{key}" is {quoted(record[key])}', "write it as a string", path=path, line=line
             )
     if "query_id" not in record:
-        raise InputError(path, line, "an edit without a query id", 'add "query_id"')
+        raise InputError("an edit without a query id", 'add "query_id"', path=path, line=line)
     operations = [name for name in _OPERATIONS if name in record]
     if len(operations) != 1:
         raise InputError(
-            path,
-            line,
             " and ".join(operations) + " in one line"
             if operations
             else "an edit without an operation",
             f"write one of {', '.join(_OPERATIONS)} per line",
+            path=path,
+            line=line,
         )
     return Edit(line, record["query_id"], record.get("run"), _operation(path, line, record))
 
@@ -310,28 +312,36 @@ def _operation(path: Location, line: int, record: dict[str, Any]) -> Operation:
         doc_id, rank = record["insert"], record.get("rank")
         if not _is_id(doc_id):
             raise InputError(
-                path, line, f"inserts {quoted(doc_id)}", "write the document's id, as a string"
+                f"inserts {quoted(doc_id)}",
+                "write the document's id, as a string",
+                path=path,
+                line=line,
             )
         if not _is_rank(rank):
             raise InputError(
-                path,
-                line,
                 f"inserts {quoted(doc_id)} at {'no rank' if rank is None else f'rank {quoted(rank)}'}",
                 'write "rank" as a whole number, 1 for the best',
+                path=path,
+                line=line,
             )
         return Insert(doc_id, rank)
     if "rank" in record:
         raise InputError(
-            path, line, '"rank" without "insert"', "write the places as the operation's value"
+            '"rank" without "insert"',
+            "write the places as the operation's value",
+            path=path,
+            line=line,
         )
     remedy = "name a place by its rank (a whole number from 1) or its document id (a string)"
     if "swap" in record:
         places = record["swap"]
         if not isinstance(places, list) or len(places) != 2 or not all(map(_is_place, places)):
-            raise InputError(path, line, f"swaps {quoted(places)}", f"give two places; {remedy}")
+            raise InputError(
+                f"swaps {quoted(places)}", f"give two places; {remedy}", path=path, line=line
+            )
         return Swap(*places)
     if not _is_place(record["delete"]):
-        raise InputError(path, line, f"deletes {quoted(record['delete'])}", remedy)
+        raise InputError(f"deletes {quoted(record['delete'])}", remedy, path=path, line=line)
     return Delete(record["delete"])
 
 

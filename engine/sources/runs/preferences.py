@@ -26,7 +26,7 @@ def read_preferences(path: Location) -> pl.DataFrame:
     """
     rows = [_row(path, line, record) for line, record in read_json_lines(path, _WHAT)]
     if not rows:
-        raise InputError(path, None, "holds no judgments", f"give {_WHAT}")
+        raise InputError("holds no judgments", f"give {_WHAT}", path=path)
     return pl.DataFrame(rows, schema=tables.PREFERENCES, orient="row")
 
 
@@ -34,31 +34,36 @@ def _row(path: Location, line: int, record: dict[str, Any]) -> tuple[str, list[s
     query_id = _identifier(record.get("query_id"))
     if query_id is None:
         raise InputError(
-            path, line, "a judgment without a query id", 'add "query_id", as valid text'
+            "a judgment without a query id", 'add "query_id", as valid text', path=path, line=line
         )
     shown = record.get("shown")
     ids = [_identifier(value) for value in shown] if isinstance(shown, list) else []
     passages = [doc_id for doc_id in ids if doc_id is not None]
     if not 2 <= len(ids) <= 3 or len(passages) < len(ids):
         raise InputError(
-            path,
-            line,
             f"{quoted(shown)} cannot be the passages shown for query {quoted(query_id)}",
             'write "shown" as a list of two or three document ids',
+            path=path,
+            line=line,
         )
     if len(set(passages)) < len(passages):
-        raise InputError(path, line, f"shows a passage twice ({quoted(shown)})", "list it once")
+        raise InputError(
+            f"shows a passage twice ({quoted(shown)})", "list it once", path=path, line=line
+        )
     if "best" not in record:
         raise InputError(
-            path, line, 'a judgment without "best"', "write the best passage's id, or null for none"
+            'a judgment without "best"',
+            "write the best passage's id, or null for none",
+            path=path,
+            line=line,
         )
     best = _identifier(record["best"])
     if record["best"] is not None and best not in passages:
         raise InputError(
-            path,
-            line,
             f"the best passage {quoted(record['best'])} was not shown",
             f"write one of {', '.join(passages)}, or null for none of them",
+            path=path,
+            line=line,
         )
     return query_id, passages, best
 

@@ -53,7 +53,7 @@ def read_qrels(path: Location) -> pl.DataFrame:
     else:
         frame = _from_lines(path)
     if frame.is_empty():
-        raise InputError(path, None, "holds no judgments", f"give {_WHAT}")
+        raise InputError("holds no judgments", f"give {_WHAT}", path=path)
     return frame
 
 
@@ -86,10 +86,9 @@ def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
             representable = all(part.split() == [part] for part in ids) and label.is_integer()
         if not representable:
             raise InputError(
-                path,
-                None,
                 f"{'BEIR' if beir else 'TREC'} qrels cannot hold {quoted(query_id)}, {quoted(doc_id)}, {quoted(label)}",
                 "write the judgments as .parquet instead",
+                path=path,
             )
         number = int(label) if label.is_integer() else label
         lines.append(
@@ -103,13 +102,12 @@ def _checked(frame: pl.DataFrame, path: Location) -> pl.DataFrame:
     if not duplicates.is_empty():
         query_id, doc_id = duplicates.select(QUERY_ID, DOC_ID).row(0)
         raise InputError(
-            path,
-            None,
             f"query {quoted(query_id)} judges {quoted(doc_id)} twice",
             "keep one judgment",
+            path=path,
         )
     if not frame[LABEL].is_finite().all():
-        raise InputError(path, None, "a label is not a finite number", "write finite numbers")
+        raise InputError("a label is not a finite number", "write finite numbers", path=path)
     return frame
 
 
@@ -123,7 +121,7 @@ def _of_data_set(path: Location) -> pl.DataFrame:
         rows, schema=[QUERY_ID, DOC_ID, LABEL], orient="row", infer_schema_length=None
     )
     if frame.is_empty():
-        raise InputError(path, None, "holds no judgments", f"give {_WHAT}")
+        raise InputError("holds no judgments", f"give {_WHAT}", path=path)
     return tables.conform(frame, tables.QRELS, path)
 
 
@@ -131,14 +129,13 @@ def _from_json(path: Location) -> pl.DataFrame:
     rows: list[tuple[str, str, float]] = []
     for query_id, judged in read_dictionary(path, _WHAT).items():
         if isinstance(judged, list):
-            raise InputError(path, None, f"query {quoted(query_id)} has no labels", f"give {_WHAT}")
+            raise InputError(f"query {quoted(query_id)} has no labels", f"give {_WHAT}", path=path)
         for doc_id, label in judged.items():
             if not math.isfinite(label):
                 raise InputError(
-                    path,
-                    None,
                     f"label {label} of document {quoted(doc_id)}",
                     "write a finite number",
+                    path=path,
                 )
             rows.append((query_id, doc_id, float(label)))
     return pl.DataFrame(rows, schema=tables.QRELS, orient="row")
@@ -155,10 +152,10 @@ def _from_lines(path: Location) -> pl.DataFrame:
             continue
         if len(columns) != (3 if beir else 4):
             raise InputError(
-                path,
-                number,
                 f"{len(columns)} columns, {'BEIR' if beir else 'TREC'} qrels have {3 if beir else 4}",
                 f"give {_WHAT}" if beir else 'write "query 0 document label"',
+                path=path,
+                line=number,
             )
         query_id, doc_id, label_text = columns[0], columns[-2], columns[-1]
         try:
@@ -167,15 +164,18 @@ def _from_lines(path: Location) -> pl.DataFrame:
             label = math.nan
         if not math.isfinite(label):
             raise InputError(
-                path, number, f"label {quoted(label_text)} is not a number", "write a number"
+                f"label {quoted(label_text)} is not a number",
+                "write a number",
+                path=path,
+                line=number,
             )
         if (query_id, doc_id) in first_lines:
             raise InputError(
-                path,
-                number,
                 f"query {quoted(query_id)} judges document {quoted(doc_id)} twice "
                 f"(see line {first_lines[query_id, doc_id]})",
                 "keep one judgment",
+                path=path,
+                line=number,
             )
         first_lines[query_id, doc_id] = number
         rows.append((query_id, doc_id, label))

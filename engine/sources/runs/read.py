@@ -110,13 +110,12 @@ def require_one_name(path: Location, names: Sequence[str]) -> None:
         InputError: the run is empty, or holds several systems.
     """
     if not names:
-        raise InputError(path, None, "the run is empty", f"give {WHAT}")
+        raise InputError("the run is empty", f"give {WHAT}", path=path)
     if len(names) > 1:
         raise InputError(
-            path,
-            None,
             f"holds several systems ({', '.join(sorted(names)[:3])} …)",
             "write one file per run",
+            path=path,
         )
 
 
@@ -128,10 +127,9 @@ def require_new_name(path: Location, name: str, sources: dict[str, Location]) ->
     """
     if name in sources:
         raise InputError(
-            path,
-            None,
             f"the run is called {quoted(name)}, as is {sources[name]}",
             "give each run a different name (last column of a TREC run)",
+            path=path,
         )
     sources[name] = path
 
@@ -157,10 +155,9 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
     for query_id, doc_id, rank, score, run in ordered.iter_rows():
         if any(part.split() != [part] for part in (query_id, doc_id, run)):
             raise InputError(
-                path,
-                None,
                 f"an id with white space ({quoted(query_id)}, {quoted(doc_id)}, {quoted(run)})",
                 "write the run as .parquet instead",
+                path=path,
             )
         single = np.float32(score)
         if previous is not None and previous[0] == query_id and not single < previous[1]:
@@ -169,10 +166,9 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
             score = float(single)
             if not np.isfinite(single):
                 raise InputError(
-                    path,
-                    None,
                     f"query {quoted(query_id)} has equal scores at the end of single precision",
                     "write the run as .parquet instead",
+                    path=path,
                 )
         previous = (query_id, single)
         lines.append(f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n")
@@ -213,10 +209,9 @@ def beyond_single(score: pl.Expr) -> pl.Expr:
 def twice_in_parquet(path: Location, query_id: str, value: object, what: str) -> InputError:
     """The error for a document or rank that a Parquet run lists twice for a query."""
     return InputError(
-        path,
-        None,
         f"query {quoted(query_id)} lists the {what} {quoted(value)} twice",
         f"list every {what} once per query",
+        path=path,
     )
 
 
@@ -225,10 +220,10 @@ def twice_in_trec(
 ) -> InputError:
     """The error for a document that a line of a TREC run lists again."""
     return InputError(
-        path,
-        line,
         f"query {quoted(query_id)} lists document {quoted(doc_id)} twice (see line {first_line})",
         "list every document once per query",
+        path=path,
+        line=line,
     )
 
 
@@ -254,10 +249,10 @@ def trec_row(path: Location, number: int, line: str) -> tuple[str, str, float, s
     columns = line.split()
     if len(columns) != 6:
         raise InputError(
-            path,
-            number,
             f"{len(columns)} columns, a TREC run has 6",
             'write "query Q0 document rank score name"',
+            path=path,
+            line=number,
         )
     query_id, _, doc_id, _, score_text, name = columns
     try:
@@ -291,11 +286,11 @@ def _bad_score(
 ) -> InputError:
     """The error for a score that a run could not be exported with and read back in the same order."""
     return InputError(
-        path,
-        line,
         f"score {quoted(score)} is not a number that single precision holds "
         f"(document {quoted(doc_id)} of query {quoted(query_id)})",
         f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}",
+        path=path,
+        line=line,
     )
 
 

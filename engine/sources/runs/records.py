@@ -146,7 +146,7 @@ def _query_of(
         problem = (
             "a list without a query" if query is None else f"a list for the query {quoted(query)}"
         )
-        raise InputError(path, line, problem, 'add "query_id", or "query" with its text')
+        raise InputError(problem, 'add "query_id", or "query" with its text', path=path, line=line)
     return str(query)
 
 
@@ -187,18 +187,18 @@ def _passage(
     title = first_of(item, TITLE_FIELDS) or ""
     if text is not None and not isinstance(text, str):
         raise InputError(
-            path,
-            line,
             f"a passage of query {quoted(query_id)} has the text {quoted(text)}",
             "quote it",
+            path=path,
+            line=line,
         )
     if isinstance(doc_id, bool | float | list | dict) or not isinstance(title, str):
         wrong = doc_id if isinstance(title, str) else title
         raise InputError(
-            path,
-            line,
             f"a passage of query {quoted(query_id)} has the id or title {quoted(wrong)}",
             "write ids as strings or whole numbers, and titles as strings",
+            path=path,
+            line=line,
         )
     if doc_id is None and not (text or "").strip():
         raise _no_passage(path, line, query_id, item)
@@ -207,10 +207,10 @@ def _passage(
     assert name is not None
     if not is_text(name, title, text or "", article):
         raise InputError(
-            path,
-            line,
             f"a passage of query {quoted(query_id)} holds half a surrogate pair",
             "write valid Unicode",
+            path=path,
+            line=line,
         )
     if text is None:
         return name, []
@@ -219,10 +219,10 @@ def _passage(
 
 def _no_passage(path: Location, line: int | None, query_id: str, item: object) -> InputError:
     return InputError(
-        path,
-        line,
         f"query {quoted(query_id)} lists {quoted(item)}, which has neither an id nor a text",
         'write passages as {"id": …, "text": …}, as texts, or as ids',
+        path=path,
+        line=line,
     )
 
 
@@ -230,10 +230,10 @@ def _rank(path: Location, line: int | None, query_id: str, row: Mapping[str, Any
     rank = row.get(RANK)
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
         raise InputError(
-            path,
-            line,
             f"the rank {quoted(rank)} of query {quoted(query_id)}",
             "write a whole number, 1 for the best",
+            path=path,
+            line=line,
         )
     return rank
 
@@ -249,10 +249,10 @@ def _score(path: Location, line: int | None, query_id: str, row: Mapping[str, An
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
     if not is_number or not abs(number) <= LARGEST_SCORE:
         raise InputError(
-            path,
-            line,
             f"score {quoted(score)} of query {quoted(query_id)} is not a number that single precision holds",
             f"write a number from -{LARGEST_SCORE:.7g} to {LARGEST_SCORE:.7g}",
+            path=path,
+            line=line,
         )
     return float(number)
 
@@ -264,10 +264,10 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
         if any(having) and not all(having):
             row = rows[having.index(False)]
             raise InputError(
-                path,
-                row.line,
                 f"document {quoted(row.doc_id)} of query {quoted(row.query_id)} has no {what}, and others have",
                 f"give every row a {what}, or none",
+                path=path,
+                line=row.line,
             )
     if not rows:
         return []
@@ -291,9 +291,9 @@ def _refuse_twice(path: Location, listed: Sequence[_Listed]) -> None:
             if value is not None and key in lines:
                 first = f" (see line {lines[key]})" if lines[key] is not None else ""
                 raise InputError(
-                    path,
-                    entry.line,
                     f"query {quoted(entry.query_id)} lists the {what} {quoted(value)} twice{first}",
                     f"list every {what} once per query",
+                    path=path,
+                    line=entry.line,
                 )
             lines[key] = entry.line

@@ -95,7 +95,7 @@ def _stored(path: Location) -> int:
         try:
             return path.stat().st_size
         except (OSError, ValueError):
-            raise InputError(path, None, "no such file", "give a run") from None
+            raise InputError("no such file", "give a run", path=path) from None
     system, inside = file_system(path)
     with reported(path):
         return int(system.info(inside).get("size") or 0)

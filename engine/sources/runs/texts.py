@@ -77,11 +77,11 @@ def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]
     second = other.row(0, named=True)
     first = stated.filter(pl.col(DOC_ID) == second[DOC_ID]).row(0, named=True)
     raise InputError(
-        paths[second[_FILE]],
-        second[LINE],
         f"passage {quoted(second[DOC_ID])} of query {quoted(second[QUERY_ID])} has another {column} "
         f"than in {_place(paths[first[_FILE]], first)}",
         "give each passage an id of its own, or the passages as `corpus`",
+        path=paths[second[_FILE]],
+        line=second[LINE],
     )
 
 

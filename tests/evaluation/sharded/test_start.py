@@ -52,7 +52,7 @@ def test_nothing_is_started_for_what_is_cut_already_or_refused_at_once():
     assert beside(lambda on_progress: "there", pytest.fail) == "there"
 
     def refused(on_progress):
-        raise InputError("run.txt", 3, "no score", "add one")
+        raise InputError("no score", "add one", path="run.txt", line=3)
 
     with pytest.raises(InputError, match="no score"):
         beside(refused, pytest.fail)
@@ -61,7 +61,7 @@ def test_nothing_is_started_for_what_is_cut_already_or_refused_at_once():
 def test_inputs_that_are_refused_later_are_told():
     def refused(on_progress):
         time.sleep(0.2)
-        raise InputError("run.txt", 3, "no score", "add one")
+        raise InputError("no score", "add one", path="run.txt", line=3)
 
     with pytest.raises(InputError, match="no score"):
         beside(refused, lambda: None)
@@ -99,7 +99,7 @@ def test_a_reader_that_cannot_be_is_refused_while_inputs_are_cut(actors, monkeyp
 
     def check():
         order.append("check")
-        raise InputError("reader", None, "no such model", "name one")
+        raise InputError("no such model", "name one", path="reader")
 
     monkeypatch.setattr(start, "partition", cut)
     monkeypatch.setattr(start, "_start_ray", lambda: order.append("Ray"))

@@ -35,7 +35,7 @@ def test_outputs_are_checked_in_advance(tmp_path):
 
 
 def test_input_errors_can_be_pickled():
-    error = InputError("f", 3, "broken", "mend it")
+    error = InputError("broken", "mend it", path="f", line=3)
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error) == "f:3: broken; mend it"
     assert (copy.line, copy.remedy) == (3, "mend it")
