@@ -96,7 +96,7 @@ demo: install
 
 # A small Fusion-in-Decoder reader from scratch; again, to go on after an interruption.
 reader: install
-	$(BIN)/python -m jobs.make_reader --out $(READER) --hours $(HOURS) $(if $(PRECISION),--precision $(PRECISION))
+	$(BIN)/python -m jobs.bundled_reader --out $(READER) --hours $(HOURS) $(if $(PRECISION),--precision $(PRECISION))
 
 # Lint and types run beside the tests, in what these leave of two cores.
 test: $(VENV)/.installed-test

@@ -128,7 +128,6 @@ def test_folders_within_a_room_import_one_way():
             {"machine/batching.py", "machine/device.py", "machine/model_loading.py"}
             | {"retrieval/encoder.py"}
             | {f"training/{name}.py" for name in ("checkpoints", "group", "learner", "loading")}
-            | {f"training/bundled/{name}.py" for name in ("initial", "make", "pretrained")}
             | {
                 f"reading/models/{name}.py"
                 for name in (
@@ -142,7 +141,6 @@ def test_folders_within_a_room_import_one_way():
             {"conformance/kilt.py", "reading/prompting/chat.py", "reading/readers.py"}
             | {"machine/model_code.py", "machine/model_loading.py", "retrieval/encoder.py"}
             | {"reading/prompting/controls.py", "training/loading.py", "training/train.py"}
-            | {"training/bundled/initial.py", "training/bundled/make.py"}
             | {
                 f"reading/models/{name}.py"
                 for name in (

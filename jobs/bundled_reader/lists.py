@@ -13,9 +13,9 @@ from engine import tables
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.io.temporary import temporary_directory
 from engine.tables import ANSWERS, ARTICLE_ID, DOC_ID, DOC_IDS, QUERY_ID, RANK, TEXT, TITLE
-from engine.training.bundled.drills import holds
-from engine.training.bundled.questions import ask
-from engine.training.bundled.text import asked_in
+from jobs.bundled_reader.drills import holds
+from jobs.bundled_reader.questions import ask
+from jobs.bundled_reader.text import asked_in
 
 # The passage that a question was made of.
 GOLD = "gold"

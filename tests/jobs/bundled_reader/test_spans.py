@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from engine.training.bundled.spans import sentences, spans
+from jobs.bundled_reader.spans import sentences, spans
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``python -m jobs.make_reader``: train the bundled Fusion-in-Decoder reader again (``make reader``)."""
+"""``python -m jobs.bundled_reader``: train the bundled Fusion-in-Decoder reader again (``make reader``)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ from engine.sources.bundled import wikipedia_dump
 from engine.sources.io.files import write_parquet
 from engine.sources.io.folders import folder_at
 from engine.sources.io.temporary import temporary_directory
-from engine.training.bundled.lists import GOLD, made_queries
-from engine.training.bundled.make import (
+from engine.training.checkpoints import MODEL
+from engine.training.settings import Precision
+from jobs._command import run_app, spoken
+from jobs._progress import shown_training
+from jobs._signals import keeps
+from jobs._terminal import say
+from jobs.bundled_reader.lists import GOLD, made_queries
+from jobs.bundled_reader.make import (
     PHASES,
     SIZES,
     ability,
@@ -27,12 +33,6 @@ from engine.training.bundled.make import (
     make_start,
     run_phase,
 )
-from engine.training.checkpoints import MODEL
-from engine.training.settings import Precision
-from jobs._command import run_app, spoken
-from jobs._progress import shown_training
-from jobs._signals import keeps
-from jobs._terminal import say
 
 # Of the reader that is bundled.
 SEED = 0
@@ -117,6 +117,6 @@ def make_reader(
 
 if __name__ == "__main__":
     # Not one of erag's commands: it makes what is bundled with them.
-    app = App(name="python -m jobs.make_reader")
+    app = App(name="python -m jobs.bundled_reader")
     app.default(make_reader)
     run_app(app)

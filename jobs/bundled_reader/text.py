@@ -10,7 +10,7 @@ from typing import Literal
 
 from engine.sources.articles.article import Article
 from engine.sources.passages.splitting import cut_words
-from engine.training.bundled.spans import Span, sentences, spans
+from jobs.bundled_reader.spans import Span, sentences, spans
 
 Part = Literal["train", "dev", "test"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import InputError
-from engine.training.bundled.make import Size
-from jobs import make_reader as command
-from tests.training.bundled.test_make import ARTICLES
+from jobs.bundled_reader import __main__ as command
+from jobs.bundled_reader.make import Size
+from tests.jobs.bundled_reader.test_make import ARTICLES
 
 
 class InterruptedTrainingError(Exception):
@@ -78,7 +78,7 @@ def test_an_interrupted_reader_goes_on_where_it_was(make, tmp_path, capsys):
     ],
 )
 def test_each_training_has_a_folder_of_its_own(given, folder):
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     made = subprocess.run(
         ["make", "--dry-run", "reader", *given],
         cwd=root,
@@ -86,7 +86,7 @@ def test_each_training_has_a_folder_of_its_own(given, folder):
         text=True,
         check=True,
     )
-    (line,) = [one for one in made.stdout.splitlines() if "jobs.make_reader" in one]
+    (line,) = [one for one in made.stdout.splitlines() if "jobs.bundled_reader" in one]
     words = line.split()
     assert words[words.index("--out") + 1] == folder
     assert ("--precision float32" in line) == ("PRECISION=float32" in given)

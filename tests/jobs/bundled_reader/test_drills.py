@@ -8,9 +8,9 @@ from transformers import AutoTokenizer
 from engine.normalize import normalize_answer
 from engine.reading.prompting.prompts import default_prompt
 from engine.sources.articles.article import Article
-from engine.training.bundled.drills import Drills, gaps, holds, question
-from engine.training.bundled.text import asked
-from engine.training.bundled.tokenizer import train_tokenizer
+from jobs.bundled_reader.drills import Drills, gaps, holds, question
+from jobs.bundled_reader.text import asked
+from jobs.bundled_reader.tokenizer import train_tokenizer
 
 NAMES = ("Ulm", "Bern", "Princeton", "Zürich", "Prague", "Berlin", "Vienna", "Paris")
 TEXT = " ".join(

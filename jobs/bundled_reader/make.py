@@ -17,14 +17,14 @@ from engine.sources.io.folders import Folder
 from engine.sources.passages.cut import passages
 from engine.tables import DOC_IDS, QUERY_ID, TEXT
 from engine.training import dev
-from engine.training.bundled import lists as made
-from engine.training.bundled.drills import Drill, Drills
-from engine.training.bundled.text import Asked, Part, asked, parts
-from engine.training.bundled.tokenizer import train_tokenizer
 from engine.training.examples import Examples, Readings
 from engine.training.settings import Precision, Recipe
 from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model, train
+from jobs.bundled_reader import lists as made
+from jobs.bundled_reader.drills import Drill, Drills
+from jobs.bundled_reader.text import Asked, Part, asked, parts
+from jobs.bundled_reader.tokenizer import train_tokenizer
 
 if TYPE_CHECKING:
     from engine.training.checkpoints import OnProgress
@@ -140,8 +140,8 @@ def make_start(
     import torch
     from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
-    from engine.training.bundled.initial import HEADS, PASSAGE, QUESTION, arrange, describe
-    from engine.training.bundled.pretrained import meanings
+    from jobs.bundled_reader.initial import HEADS, PASSAGE, QUESTION, arrange, describe
+    from jobs.bundled_reader.pretrained import meanings
 
     # The prompt's words, often enough that each becomes a token.
     prompt = ": ".join((QUESTION, *PASSAGE)) * len(text.articles["train"])

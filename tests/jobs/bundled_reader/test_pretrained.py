@@ -5,8 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from engine.sources.bundled import encoder_directory
-from engine.training.bundled.pretrained import meanings
-from engine.training.bundled.tokenizer import train_tokenizer
+from jobs.bundled_reader.pretrained import meanings
+from jobs.bundled_reader.tokenizer import train_tokenizer
 
 WORDS = "river lake king queen seven eight the of Paris London paris music song ocean prince nine"
 

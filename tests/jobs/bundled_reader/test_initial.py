@@ -5,8 +5,8 @@ import torch
 from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
 
 from engine.reading.prompting.prompts import default_prompt
-from engine.training.bundled.initial import HEADS, PASSAGE, QUESTION, arrange, describe
-from engine.training.bundled.tokenizer import train_tokenizer
+from jobs.bundled_reader.initial import HEADS, PASSAGE, QUESTION, arrange, describe
+from jobs.bundled_reader.tokenizer import train_tokenizer
 
 TEXT = (
     "The old observatory above Geneva was finished by Maria Keller in 1847 and burnt down in 1902. "

@@ -2,8 +2,8 @@
 
 import random
 
-from engine.training.bundled.questions import ask
-from engine.training.bundled.spans import spans
+from jobs.bundled_reader.questions import ask
+from jobs.bundled_reader.spans import spans
 
 SENTENCE = "Albert Einstein was born in Ulm in 1879, and he left Germany with 2 suitcases."
 

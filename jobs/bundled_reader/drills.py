@@ -24,10 +24,10 @@ from typing import Any, Literal
 from engine.normalize import normalize_answer
 from engine.reading.models.tokenizing import tokenize
 from engine.reading.prompting.prompts import Prompt
-from engine.training.bundled.questions import ask
-from engine.training.bundled.text import Asked, around, exchanged
-from engine.training.bundled.tokenizer import SENTINELS
 from engine.training.examples import Example
+from jobs.bundled_reader.questions import ask
+from jobs.bundled_reader.text import Asked, around, exchanged
+from jobs.bundled_reader.tokenizer import SENTINELS
 
 Drill = Literal["copy", "restore", "denoise", "short", "passage"]
 

@@ -15,10 +15,10 @@ from engine.sources.bundled import QuestionSet, fid_reader_directory, questions,
 from engine.sources.io.folders import folder_at
 from engine.sources.queries.read import read_queries
 from engine.tables import ANSWERS, DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
-from engine.training.bundled import lists as made
-from engine.training.bundled import make
-from engine.training.bundled.drills import holds, question
-from engine.training.bundled.make import (
+from jobs.bundled_reader import lists as made
+from jobs.bundled_reader import make
+from jobs.bundled_reader.drills import holds, question
+from jobs.bundled_reader.make import (
     PHASES,
     Size,
     ability,
@@ -27,7 +27,7 @@ from engine.training.bundled.make import (
     make_start,
     run_phase,
 )
-from engine.training.bundled.text import asked
+from jobs.bundled_reader.text import asked
 
 PLACES = (
     "Ulm",

@@ -1,8 +1,8 @@
 """The text that the bundled reader learns from."""
 
 from engine.sources.articles.article import Article
-from engine.training.bundled.spans import Span
-from engine.training.bundled.text import Asked, around, asked, exchanged, parts
+from jobs.bundled_reader.spans import Span
+from jobs.bundled_reader.text import Asked, around, asked, exchanged, parts
 
 SENTENCE = "Albert Einstein was born in the city of Ulm."
 
