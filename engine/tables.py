@@ -87,6 +87,7 @@ HIGH = "high"
 P = "p"
 P_HOLM = "p_holm"
 PAIRS = "adjusted_for_pairs"
+END_TO_END_N = "end_to_end_n"
 RUNS_COMPARED = "runs"
 
 
@@ -322,6 +323,8 @@ RUN_PAIRS: Schema = {
     low_of(END_TO_END): pl.Float64(),
     high_of(END_TO_END): pl.Float64(),
     p_of(END_TO_END): pl.Float64(),
+    # Queries of the end-to-end differences: those that all runs have, whichever the measure has.
+    END_TO_END_N: pl.Int64(),
     # Share of the resamples in which both differences name the same winner.
     AGREEMENT: pl.Float64(),
 }

@@ -69,9 +69,10 @@ def level(bootstrap: Bootstrap) -> str:
 
 
 def adjusted(pairs: int, bootstrap: Bootstrap) -> str:
-    """What intervals and p-values of differences between runs hold for."""
-    both = f"{bootstrap.confidence * 100:g}% intervals and p"
-    return f"{both} adjusted for {counted(pairs, 'pair[|s]')} of runs" if pairs > 1 else both
+    """What intervals and p-values of differences between runs are adjusted for; empty for one pair."""
+    if pairs < 2 or not bootstrap.resamples:
+        return ""
+    return f"{bootstrap.confidence * 100:g}% intervals and p adjusted for {counted(pairs, 'pair[|s]')} of runs"
 
 
 def interval(cell: dict[str, Any] | None, name: str) -> str:

@@ -18,7 +18,7 @@ from engine.report import certificate, edits, layout, margins, prices, runs, ver
 from engine.report.costs import labelling
 from engine.report.costs import table as costs_table
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
-from engine.wording import counted
+from engine.wording import counted, with_interval
 
 # The line's end sets it apart from what is printed next.
 _BEST = (
@@ -148,7 +148,7 @@ def _differences(
         f"Kendall's tau of {comparisons[first][0]}, less that of:",
         [{RUN_B: "run", ANNOTATOR_B: "annotator"}.get(key, key) for key in keys],
         [f"difference{layout.level(settings.bootstrap)}"]
-        + ([f"p (Holm, {counted(tests, 'test[|s]')})"] if settings.bootstrap.resamples else [])
+        + ([f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else [])
         + (["n"] if partial else []),
     )
     rows = []
@@ -164,7 +164,7 @@ def _differences(
         if row[MEASURE_B] != row[MEASURE]:
             row[MEASURE] += f" ({row[MEASURE_B]})"
         values = [_difference(row)]
-        values += [layout.p_value(row["tau_p_holm"])] if settings.bootstrap.resamples else []
+        values += [layout.p_value(row["tau_p_holm"])] if tests else []
         values += [str(row[tables.N])] if partial else []
         rows.append(([row[key] for key in keys], values))
     layout.add_methods(result, comparisons[tables.METHOD])
@@ -176,9 +176,8 @@ def _difference(row: dict[str, Any]) -> str:
     value, low, high = (row[f"tau_{x}"] for x in ("difference", "low", "high"))
     if math.isnan(value):
         return "undefined"
-    if math.isnan(low):
-        return f"{value:+.2f}"
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]{layout.letter(row[tables.METHOD])}"
+    text = with_interval(value, low, high, 2, plus="+")
+    return text if math.isnan(low) else text + layout.letter(row[tables.METHOD])
 
 
 def _systems(evaluation: Evaluation) -> Table:

@@ -28,12 +28,10 @@ def shown(evaluation: Evaluation) -> Table:
     rows: list[tuple[list[str], dict[str, Any], str]] = []
     for (run_b,), of_pair in pairs.group_by([RUN_B], maintain_order=True):
         if end_to_end:
-            # Where failed reads were left out, some measure has fewer queries than the score itself.
-            fullest = of_pair.sort(tables.N, descending=True, maintain_order=True).row(
-                0, named=True
-            )
+            row = of_pair.row(0, named=True)
+            row[tables.N] = row[tables.END_TO_END_N]
             rows.append(
-                ([str(run_b), "end to end", settings.reader.metric_name], fullest, "end_to_end")
+                ([str(run_b), "end to end", settings.reader.metric_name], row, "end_to_end")
             )
         for row in of_pair.iter_rows(named=True):
             if not end_to_end or (row[ANNOTATOR], row[MEASURE]) in primary:
@@ -50,9 +48,8 @@ def shown(evaluation: Evaluation) -> Table:
         + (["p"] if settings.bootstrap.resamples else [])
         + (["n"] if partial else []),
     )
-    if settings.bootstrap.resamples:
+    if adjusted := layout.adjusted(pairs[tables.PAIRS][0], settings.bootstrap):
         # The line's end sets it apart from what is printed next.
-        adjusted = layout.adjusted(pairs[tables.PAIRS][0], settings.bootstrap)
         result.caption = Text(f"{adjusted}\n", style="table.caption")
     layout.add_rows(
         result,

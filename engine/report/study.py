@@ -29,6 +29,7 @@ from engine.tables import (
     K,
     N,
 )
+from engine.wording import with_interval
 
 # What the rows of a table of conditions are by, where its columns are by another.
 _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (READER, K)}
@@ -267,13 +268,11 @@ def _stand_in(study: Study) -> list[str]:
         difference = row["tau_difference"]
         if math.isnan(difference):
             continue
-        bounds = (
-            ""
-            if math.isnan(row["tau_low"])
-            else f" [{row['tau_low']:+.2f}, {row['tau_high']:+.2f}], p {p_value(row['tau_p_holm'])} (Holm)"
-        )
+        text = with_interval(difference, row["tau_low"], row["tau_high"], 2, plus="+")
+        if not math.isnan(row["tau_p_holm"]):
+            text += f", p {p_value(row['tau_p_holm'])} (Holm)"
         sentences.append(
             f"end-to-end score of {short[row[READER]]} on {row[RUN]}: its own labels less those of "
-            f"{short[row['labels_by_b']]}, {first}: tau {difference:+.2f}{bounds}"
+            f"{short[row['labels_by_b']]}, {first}: tau {text}"
         )
     return sentences

@@ -71,8 +71,9 @@ def _choice(choice: Choice, evaluation: Evaluation) -> str:
     number = counted(choice.n, "[query|queries]")
     if choice.n < evaluation.queries:
         number = f"{choice.n} of {evaluation.queries} queries, those that all runs have"
-    if bootstrap.resamples:
-        number += f"; {layout.adjusted(choice.pairs, bootstrap)}"
+    if not any(math.isnan(lead.low) for lead in choice.leads):
+        interval = f"{bootstrap.confidence * 100:g}% interval"
+        number += f"; {layout.adjusted(choice.pairs, bootstrap) or interval}"
     score = f"End to end ({evaluation.settings.reader.metric_name}, {number})"
     only = ""
     if choice.annotator is not None:
@@ -135,7 +136,8 @@ def _opinion(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
     if lead.significant:
         side = f"{also}prefers {opinion.best}{instead}"
     else:
-        side = f"{also}has {opinion.best} ahead{', but not significantly' if sure else ''}"
+        tested = sure and not math.isnan(lead.low)
+        side = f"{also}has {opinion.best} ahead{', but not significantly' if tested else ''}"
     return f"{name} {side}: {_lead(lead)}"
 
 

@@ -7,20 +7,15 @@ settle what is not certain, and whether the annotators' measures agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from engine.statistics.cells import Clusters, numbered
 from engine.statistics.correlation import DECIMALS, Bootstrap
-from engine.statistics.differences import mean_differences
-from engine.statistics.leads import Differences, Ints
 from engine.statistics.power import queries_needed
-from engine.statistics.runs import unit
+from engine.statistics.runs import Compare, RunScores
 from engine.tables import (
     ANNOTATOR,
     MEASURE,
@@ -28,8 +23,6 @@ from engine.tables import (
     RUN,
     VALUE,
 )
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,20 +98,20 @@ class Choice:
 
 def choose(
     query_scores: pl.DataFrame,
+    whole: RunScores | None,
     downstream: pl.DataFrame,
     run_pairs: pl.DataFrame,
+    compare: Compare,
     bootstrap: Bootstrap,
     *,
-    largest: Callable[[str, str], float] = unit,
-    clusters: Clusters = None,
     never_chosen: Sequence[str] = (),
 ) -> Choice | None:
     """Choose by the end-to-end score; without one, by the first annotator's primary measure.
 
     Args:
+        whole: the end-to-end scores of the runs; None without any.
         run_pairs: of the same scores.
-        largest: the largest difference of two runs on a query, by annotator and measure.
-        clusters: of queries by id, where these are not independent.
+        compare: gives the scores by a measure, and their differences (``runs.comparer``).
         never_chosen: runs that are compared, and counted among the pairs, but cannot be chosen.
 
     Returns:
@@ -126,15 +119,13 @@ def choose(
     """
     if run_pairs.is_empty():
         return None
-    annotator, measure, most = None, None, 1.0
-    scored = downstream
+    annotator, measure, found = None, None, whole
     if downstream.is_empty():
         annotator, measure = run_pairs.select(ANNOTATOR, MEASURE).row(0)
-        most = largest(annotator, measure)
         scored = query_scores.filter(
             (pl.col(ANNOTATOR) == annotator) & (pl.col(MEASURE) == measure)
         )
-    found = _scores(scored, most, bootstrap, clusters)
+        found = compare(scored, annotator, measure)
     candidates = [run for run in found.runs if run not in never_chosen] if found else []
     if found is None or len(candidates) < 2:
         return None
@@ -149,9 +140,7 @@ def choose(
         scores = query_scores.filter(of_measure).select(RUN, QUERY_ID, VALUE)
         if not downstream.is_empty():
             scores = scores.join(downstream, on=[RUN, QUERY_ID], how="semi", maintain_order="left")
-        opinion = _opinion(
-            _scores(scores, largest(name, primary), bootstrap, clusters), list(means)
-        )
+        opinion = _opinion(compare(scores, name, primary), list(means))
         if opinion is not None:
             opinions.append(Opinion(name, primary, *opinion))
     return Choice(
@@ -183,54 +172,7 @@ def primary_measures(scored: Iterable[tuple[str, str]]) -> dict[str, str]:
     return first
 
 
-@dataclass(frozen=True)
-class _Scores:
-    """Scores of some runs on the queries that all of them have.
-
-    Attributes:
-        values: (runs, n).
-        largest: the largest difference of two runs on a query.
-        differences: of every two runs, in the order of ``combinations``.
-        clusters: (n,) of the queries, or None.
-    """
-
-    runs: tuple[str, ...]
-    values: Floats
-    largest: float
-    differences: Differences
-    clusters: Ints | None
-
-    def mean(self, run: str) -> float:
-        return round(float(self.values[self.runs.index(run)].mean()), DECIMALS)
-
-
-def _scores(
-    scored: pl.DataFrame, largest: float, bootstrap: Bootstrap, clusters: Clusters
-) -> _Scores | None:
-    """The scores by run and query; None where there is only one run, or no query that all have."""
-    by_run = {
-        str(run): of_run.select(QUERY_ID, VALUE)
-        for (run,), of_run in scored.group_by([RUN], maintain_order=True)
-    }
-    if len(by_run) < 2:
-        return None
-    shared = next(iter(by_run.values())).select(QUERY_ID).sort(QUERY_ID)
-    for of_run in by_run.values():
-        shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
-    if shared.is_empty():
-        return None
-    values = np.stack(
-        [
-            shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
-            for of_run in by_run.values()
-        ]
-    ).round(DECIMALS)
-    codes = numbered(shared[QUERY_ID], clusters)
-    differences = mean_differences(values, largest, bootstrap, codes)
-    return _Scores(tuple(by_run), values, largest, differences, codes)
-
-
-def _opinion(found: _Scores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
+def _opinion(found: RunScores | None, ranked: Sequence[str]) -> tuple[str, Lead] | None:
     """The run that a measure favours, and its lead; None where it does not score the chosen run.
 
     Args:
@@ -247,32 +189,25 @@ def _opinion(found: _Scores | None, ranked: Sequence[str]) -> tuple[str, Lead] |
     return best, _lead(found, best, over)
 
 
-def _lead(found: _Scores, run: str, over: str, *, plan: Bootstrap | None = None) -> Lead:
+def _lead(found: RunScores, run: str, over: str, *, plan: Bootstrap | None = None) -> Lead:
     """The lead of a run over another, and with ``plan`` the queries that it needs."""
-    places = found.runs.index(run), found.runs.index(over)
-    pairs = list(combinations(range(len(found.runs)), 2))
-    pair = pairs.index((min(places), max(places)))
-    value, low, high, p = (float(column[pair]) for column in found.differences)
-    if places[0] > places[1]:
-        value, low, high = -value, -high, -low
+    value, low, high, p = found.difference(run, over)
     significant = low > 0
     needed = None
     if plan is not None and plan.resamples and not significant:
-        paired = np.round(found.values[places[0]] - found.values[places[1]], DECIMALS)
         needed = queries_needed(
-            paired,
+            np.round(found.of(run) - found.of(over), DECIMALS),
             found.largest,
             confidence=plan.confidence,
-            comparisons=len(pairs),
+            comparisons=len(found.differences.value),
             clusters=found.clusters,
         )
-    # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
     return Lead(
         run=run,
         over=over,
-        difference=value + 0.0,
-        low=low + 0.0,
-        high=high + 0.0,
+        difference=value,
+        low=low,
+        high=high,
         p=p,
         significant=significant,
         queries_needed=needed,

@@ -31,6 +31,8 @@ Ints = npt.NDArray[np.intp]
 
 # How far differences may exceed their range by rounding.
 _ROUNDING = 1e-9
+# Smaller p-values are no numbers.
+_LEAST_P = float(np.finfo(np.float64).tiny)
 
 
 class Differences(NamedTuple):
@@ -72,22 +74,24 @@ def paired_intervals(
         ValueError: a difference is larger than ``largest``.
     """
     level = (1 - confidence) / comparisons
-    samples = list(_samples(paired, largest, clusters))
+    # In units of the largest difference: squares of large numbers overflow.
+    samples = list(_samples(paired / largest, clusters))
     value = paired.mean(axis=1)
-    low, high = np.array([_bounds(sample, level) for sample in samples]).T
+    low, high = np.array([_bounds(sample, level) for sample in samples]).T * largest
     p = np.array([_p_value(sample, 0.0) for sample in samples])
     return Differences(
         value,
         np.clip(low, -largest, value),
         np.clip(high, value, largest),
-        np.minimum(1, comparisons * p),
+        np.clip(comparisons * p, _LEAST_P, 1),
     )
 
 
 def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int) -> Floats:
     """Of each pair (p,), 1 less the confidence at which its interval just reaches a mean (p,)."""
-    samples = zip(_samples(paired, largest, None), means.tolist(), strict=True)
-    return np.minimum(1, [comparisons * _p_value(sample, mean) for sample, mean in samples])
+    samples = zip(_samples(paired / largest, None), (means / largest).tolist(), strict=True)
+    found = [comparisons * _p_value(sample, mean) for sample, mean in samples]
+    return np.clip(found, _LEAST_P, 1)
 
 
 @dataclass(frozen=True)
@@ -96,19 +100,18 @@ class _Sample:
 
     Attributes:
         sums, sizes: (r,) of the differences of each row, and how many these are.
-        reach: the greatest sum of a row.
         sides: the rows from either run's side, with one more that favours the other as far as can be.
     """
 
     sums: Floats
     sizes: Floats
-    reach: float
     sides: tuple[Weighed, Weighed]
 
 
-def _samples(paired: Floats, largest: float, clusters: Ints | None) -> Iterator[_Sample]:
-    if np.abs(paired).max(initial=0) > largest * (1 + _ROUNDING):
-        raise ValueError(f"a difference exceeds {largest}")
+def _samples(paired: Floats, clusters: Ints | None) -> Iterator[_Sample]:
+    """Of differences of 1 at most."""
+    if np.abs(paired).max(initial=0) > 1 + _ROUNDING:
+        raise ValueError("a difference exceeds the largest that is possible")
     sizes = np.ones(paired.shape[1])
     if clusters is not None:
         sizes = np.bincount(clusters).astype(np.float64)
@@ -118,19 +121,22 @@ def _samples(paired: Floats, largest: float, clusters: Ints | None) -> Iterator[
         if clusters is not None:
             sums = np.bincount(clusters, differences)
         more, less = (
-            weighed(np.append(sign * sums, -largest * size), np.append(sizes, size))
-            for sign in (1, -1)
+            weighed(np.append(sign * sums, -size), np.append(sizes, size)) for sign in (1, -1)
         )
-        yield _Sample(sums, sizes, largest * size, (more, less))
+        yield _Sample(sums, sizes, (more, less))
 
 
 def _bounds(sample: _Sample, level: float) -> tuple[float, float]:
     mean, error, freedom = _with_one_for_each(sample)
     half = float(stdtrit(freedom, 1 - level / 2)) * error
+    low, high = mean - half, mean + half
+    # A bound is sought only where it is the wider one.
     more, less = sample.sides
-    return min(mean - half, lower_bound(more, level / 2)), max(
-        mean + half, -lower_bound(less, level / 2)
-    )
+    if lower_tail(more, low) > level / 2:
+        low = lower_bound(more, level / 2)
+    if lower_tail(less, -high) > level / 2:
+        high = -lower_bound(less, level / 2)
+    return low, high
 
 
 def _p_value(sample: _Sample, value: float) -> float:
@@ -143,8 +149,8 @@ def _p_value(sample: _Sample, value: float) -> float:
 
 def _with_one_for_each(sample: _Sample) -> tuple[float, float, int]:
     """Bonett & Price's mean and standard error, and Student's degrees of freedom; of clusters by residuals."""
-    sums = np.append(sample.sums, [sample.reach, -sample.reach])
-    sizes = np.append(sample.sizes, [sample.sizes.max()] * 2)
+    size = float(sample.sizes.max())
+    sums, sizes = np.append(sample.sums, [size, -size]), np.append(sample.sizes, [size, size])
     total = float(sizes.sum())
     mean = float(sums.sum()) / total
     error = math.sqrt(float(((sums - mean * sizes) ** 2).sum())) / total

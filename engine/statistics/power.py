@@ -70,7 +70,8 @@ def queries_needed(
     if clusters is not None:
         size = len(clusters) / (int(clusters.max()) + 1)
         differences = np.bincount(clusters, differences) / size
-    turned = math.copysign(1, total) * differences
+    # In units of the largest difference: powers of large numbers overflow.
+    turned = math.copysign(1, total) * differences / largest
     moments = _Moments(*(float((turned**power).mean()) for power in (1, 2, 3, 4)))
     level = 1 - (1 - confidence) / (2 * comparisons)
 
@@ -78,10 +79,9 @@ def queries_needed(
         t = float(stdtrit(n - 1, level))
         t /= math.sqrt(1 + t**2 / (n + 2))
         z = float(ndtri(level))
-        skew = (n * moments.third - largest**3) / (n * moments.second + largest**2)
-        less = largest - (z**2 - 1) / 3 * skew
+        less = 1 - (z**2 - 1) / 3 * (n * moments.third - 1) / (n * moments.second + 1)
         return all(
-            _margin(moments, n, factor, added * largest**2, less) >= float(ndtri(POWER))
+            _margin(moments, n, factor, added, less) >= float(ndtri(POWER))
             for factor, added, less in ((z, 1, less), (t, 2, 0.0))
         )
 

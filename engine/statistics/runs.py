@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.statistics.cells import Cell, on_shared_queries
-from engine.statistics.correlation import Bootstrap
+from engine.statistics.cells import Cell, Clusters, numbered, on_shared_queries
+from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.differences import chances_above, mean_differences
 from engine.statistics.leads import Differences, Ints
 from engine.statistics.systems import soft_pairwise_accuracy, system_agreement
@@ -23,14 +25,17 @@ from engine.tables import (
     ANNOTATOR,
     DIFFERENCE,
     END_TO_END,
+    END_TO_END_N,
     MEASURE,
     NOTE,
     PAIRS,
+    QUERY_ID,
     RUN,
     RUN_B,
     RUNS_COMPARED,
     SOFT_ACCURACY,
     TAU,
+    VALUE,
     K,
     N,
     difference_of,
@@ -41,13 +46,91 @@ from engine.tables import (
 
 Floats = npt.NDArray[np.float64]
 Row = dict[str, Any]
+_NO_FIGURES = dict.fromkeys(
+    (difference_of(END_TO_END), low_of(END_TO_END), high_of(END_TO_END), p_of(END_TO_END)), math.nan
+)
 
 
-class Compared(NamedTuple):
-    """Scores of runs compared pairwise: their differences, and one-sided p-values (``chances_above``)."""
+@dataclass(frozen=True)
+class RunScores:
+    """Scores of some runs on the queries that all of them have.
 
+    Attributes:
+        values: (runs, n).
+        largest: the largest difference of two runs on a query.
+        differences: of every two runs, in the order of ``combinations``.
+        clusters: (n,) of the queries, or None.
+    """
+
+    runs: tuple[str, ...]
+    values: Floats
+    largest: float
     differences: Differences
-    above: Floats
+    clusters: Ints | None
+
+    def of(self, run: str) -> Floats:
+        return np.asarray(self.values[self.runs.index(run)])
+
+    def mean(self, run: str) -> float:
+        return round(float(self.of(run).mean()), DECIMALS)
+
+    def difference(self, run: str, over: str) -> tuple[float, float, float, float]:
+        """The first run's mean less the second's, the bounds of its interval, and p."""
+        first, second = self.runs.index(run), self.runs.index(over)
+        pairs = list(combinations(range(len(self.runs)), 2))
+        pair = pairs.index((min(first, second), max(first, second)))
+        value, low, high, p = (float(column[pair]) for column in self.differences)
+        if first > second:
+            value, low, high = -value, -high, -low
+        # Adding 0.0 turns -0.0 into 0.0, which is printed without its sign.
+        return value + 0.0, low + 0.0, high + 0.0, p
+
+
+# The scores of a table by a measure of an annotator (None: end to end); None of one run, or of no query.
+Compare = Callable[[pl.DataFrame, str | None, str | None], RunScores | None]
+
+
+def comparer(
+    bootstrap: Bootstrap, largest: Callable[[str, str], float], clusters: Clusters
+) -> Compare:
+    """What compares the runs of a table with columns ``run``, ``query_id`` and ``value``.
+
+    The same scores are compared once, however often they come.
+
+    Args:
+        largest: the largest difference of two runs on a query, by annotator and measure; 1 end to end.
+        clusters: of queries by id, where these are not independent.
+    """
+    known: dict[tuple[bytes, float], Differences] = {}
+
+    def compare(
+        scored: pl.DataFrame, annotator: str | None, measure: str | None
+    ) -> RunScores | None:
+        by_run = {
+            str(run): of_run.select(QUERY_ID, VALUE)
+            for (run,), of_run in scored.group_by([RUN], maintain_order=True)
+        }
+        if len(by_run) < 2:
+            return None
+        shared = next(iter(by_run.values())).select(QUERY_ID).sort(QUERY_ID)
+        for of_run in by_run.values():
+            shared = shared.join(of_run, on=QUERY_ID, how="semi", maintain_order="left")
+        if shared.is_empty():
+            return None
+        columns = [
+            shared.join(of_run, on=QUERY_ID, how="left", maintain_order="left")[VALUE].to_numpy()
+            for of_run in by_run.values()
+        ]
+        values = np.stack(columns).round(DECIMALS)
+        most = 1.0 if annotator is None or measure is None else largest(annotator, measure)
+        codes = numbered(shared[QUERY_ID], clusters)
+        content = values.tobytes() + (b"" if codes is None else codes.tobytes())
+        key = hashlib.sha256(content).digest(), most
+        if key not in known:
+            known[key] = mean_differences(values, most, bootstrap, codes)
+        return RunScores(tuple(by_run), values, most, known[key], codes)
+
+    return compare
 
 
 def unit(annotator: str, measure: str) -> float:
@@ -56,7 +139,7 @@ def unit(annotator: str, measure: str) -> float:
 
 
 def compare_runs(
-    cells: Sequence[Cell], bootstrap: Bootstrap, largest: Callable[[str, str], float] = unit
+    cells: Sequence[Cell], whole: RunScores | None, compare: Compare, bootstrap: Bootstrap
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The tables ``systems`` and ``run_pairs``; empty where there is only one run.
 
@@ -65,50 +148,64 @@ def compare_runs(
 
     Args:
         cells: all with end-to-end scores, or all without (``cells.label_cells``).
-        largest: the largest difference of two runs on a query, by annotator and measure.
+        whole: the end-to-end scores. Their differences stand beside those of each measure, on all
+            queries that they have, whichever of these the measure has.
+        compare: gives the scores by a measure, and their differences.
     """
     systems: list[Row] = []
     measures: list[Row] = []
-    known: dict[tuple[bytes, float], Compared] = {}  # scores are often those of another measure
+    chances: dict[bytes, Floats] = {}  # scores are often those of another measure
 
-    def compared(scores: Floats, most: float, clusters: Ints | None) -> Compared:
-        key = scores.tobytes() + (b"" if clusters is None else clusters.tobytes()), most
-        if key not in known:
-            known[key] = Compared(
-                mean_differences(scores, most, bootstrap, clusters),
-                chances_above(scores, bootstrap, clusters),
-            )
-        return known[key]
+    def above(scores: Floats, clusters: Ints | None) -> Floats:
+        key = hashlib.sha256(scores.tobytes()).digest()
+        if key not in chances:
+            chances[key] = chances_above(scores, bootstrap, clusters)
+        return chances[key]
 
     for group in _by_measure(cells):
         x, y = np.stack([cell.x for cell in group]), np.stack([cell.y for cell in group])
         clusters = group[0].clusters
         key = {ANNOTATOR: group[0].annotator, MEASURE: group[0].measure, K: group[0].k}
-        size = {N: x.shape[1], PAIRS: math.comb(len(group), 2)}
-        rows: list[Row] = [
-            key | {RUN: a.run, RUN_B: b.run} | size for a, b in combinations(group, 2)
-        ]
-        measured = compared(x, largest(group[0].annotator, group[0].measure), clusters)
-        _add(rows, DIFFERENCE, DIFFERENCE, measured.differences)
-        agreement = np.full(len(rows), np.nan)
-        whole = Differences(*[agreement] * 4)
+        agreement = np.full(math.comb(len(group), 2), np.nan)
         if group[0].k is not None:
-            outcome = compared(y, 1.0, clusters)
-            whole = outcome.differences
             orders = system_agreement(x, y, bootstrap, clusters)
             agreement = orders.agreement
             tau = {TAU: orders.tau, low_of(TAU): orders.tau_low, high_of(TAU): orders.tau_high}
-            soft = {SOFT_ACCURACY: soft_pairwise_accuracy(measured.above, outcome.above)}
+            sides = (above(scores, clusters) for scores in (x, y))
+            soft = {SOFT_ACCURACY: soft_pairwise_accuracy(*sides)}
             counts = {RUNS_COMPARED: len(group), N: x.shape[1]}
             systems.append(key | counts | tau | soft | {NOTE: orders.note})
-        _add(rows, difference_of(END_TO_END), END_TO_END, whole)
-        for row, share in zip(rows, agreement.tolist(), strict=True):
-            row[AGREEMENT] = share
-        measures += rows
+        scored = compare(_table(group), group[0].annotator, group[0].measure)
+        assert scored is not None
+        for (a, b), share in zip(combinations(group, 2), agreement.tolist(), strict=True):
+            counts = {N: x.shape[1], PAIRS: len(agreement)}
+            outcome = {} if whole is None else _figures(whole, a.run, b.run, END_TO_END)
+            measures.append(
+                key
+                | {RUN: a.run, RUN_B: b.run, AGREEMENT: share}
+                | counts
+                | {END_TO_END_N: 0 if whole is None else whole.values.shape[1]}
+                | _figures(scored, a.run, b.run, DIFFERENCE)
+                | (outcome or _NO_FIGURES)
+            )
     return (
         pl.DataFrame(systems, schema=tables.SYSTEMS),
         pl.DataFrame(measures, schema=tables.RUN_PAIRS),
     )
+
+
+def _table(group: Sequence[Cell]) -> pl.DataFrame:
+    """The scores of a measure, as ``Compare`` takes them."""
+    frames = (
+        pl.DataFrame({RUN: cell.run, QUERY_ID: cell.query_ids, VALUE: cell.x}) for cell in group
+    )
+    return pl.concat(frames)
+
+
+def _figures(scores: RunScores, run: str, run_b: str, name: str) -> Row:
+    value, low, high, p = scores.difference(run, run_b)
+    column = DIFFERENCE if name == DIFFERENCE else difference_of(name)
+    return {column: value, low_of(name): low, high_of(name): high, p_of(name): p}
 
 
 def _by_measure(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
@@ -119,16 +216,3 @@ def _by_measure(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     for group in groups.values():
         if len(group) > 1 and (shared := on_shared_queries(group)):
             yield shared
-
-
-def _add(rows: Sequence[Row], value: str, name: str, differences: Differences) -> None:
-    """Add the differences of every two runs as columns: their values, and others called by ``name``."""
-    columns = {
-        value: differences.value,
-        low_of(name): differences.low,
-        high_of(name): differences.high,
-        p_of(name): differences.p,
-    }
-    for column, values in columns.items():
-        for row, number in zip(rows, values.tolist(), strict=True):
-            row[column] = number

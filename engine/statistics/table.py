@@ -14,7 +14,7 @@ from engine.statistics.choice import Choice, choose
 from engine.statistics.comparison import Comparable, compare_cells, correlate_cells
 from engine.statistics.correlation import DECIMALS, Bootstrap
 from engine.statistics.margins import margins
-from engine.statistics.runs import compare_runs, unit
+from engine.statistics.runs import compare_runs, comparer, unit
 from engine.tables import ANNOTATOR, BEST, MEASURE, RUN, TAU, K
 
 
@@ -81,7 +81,9 @@ def analyse(
     ]
     correlations = _with_best(pl.DataFrame(rows, schema=tables.CORRELATIONS))
     compared = list(label_cells(query_scores, clusters)) if downstream.is_empty() else cells
-    systems, run_pairs = compare_runs(compared, bootstrap, largest)
+    compare = comparer(bootstrap, largest, clusters)
+    whole = compare(downstream, None, None)
+    systems, run_pairs = compare_runs(compared, whole, compare, bootstrap)
     return Statistics(
         pl.concat([correlations, _empty_cells(undefined, downstream)]),
         compare_cells(cells, results, bootstrap, comparable=comparable),
@@ -89,11 +91,11 @@ def analyse(
         run_pairs,
         choose(
             query_scores,
+            whole,
             downstream,
             run_pairs,
+            compare,
             bootstrap,
-            largest=largest,
-            clusters=clusters,
             never_chosen=never_chosen,
         ),
     )

@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from engine import tables
 from engine.evaluation.settings import Settings
-from engine.report import runs, verdict
+from engine.report import printed, verdict
 from engine.report.page.findings import mean_interval
 from engine.statistics.dual import dual_probabilities
 from engine.statistics.table import analyse
@@ -50,9 +51,16 @@ def test_intervals_lie_in_their_ranges_and_hold_their_estimates(seed):
     )  # fmt: skip
     if seed % 3 == 0:
         whole["t"] = whole["s"]
-    options = Settings.of(resamples=100, interval=("percentile", "bca")[seed % 2])
+    options = Settings.of(
+        annotators=("erag", "containment"),
+        resamples=100,
+        measures="P@3",
+        k=3,
+        interval=("percentile", "bca")[seed % 2],
+    )
     query_scores = scored([("erag", "P@3", labels), ("containment", "P@3", others)])
-    found = analyse(query_scores, read_whole(whole), options.bootstrap)
+    clusters = {f"q{i:03}": i // 3 for i in range(n)} if seed % 4 == 3 else None
+    found = analyse(query_scores, read_whole(whole), options.bootstrap, clusters=clusters)
     for name, statistics in WRITTEN.items():
         for row in getattr(found, name).iter_rows(named=True):
             for value, bounds, most in statistics:
@@ -73,10 +81,16 @@ def test_intervals_lie_in_their_ranges_and_hold_their_estimates(seed):
         queries=n,
         settings=options,
         primary_measures={"erag": "P@3", "containment": "P@3"},
+        means=query_scores.group_by("run", "annotator", "measure", maintain_order=True).agg(
+            pl.col("value").mean(), pl.len().alias("n")
+        ),
+        undefined=pl.DataFrame(schema=tables.UNDEFINED),
+        further_table=lambda name: pl.DataFrame(),
+        readings={},
     )
     console = Console(width=200, record=True, file=None)
     with console.capture() as captured:
-        console.print(runs.shown(evaluation), *verdict.sentences(evaluation))
+        console.print(*printed.shown_tables(evaluation), *verdict.sentences(evaluation))
     text = captured.get()
     # "value [low, high]": a bound that is out of order, or 0 with a sign, would mislead
     for value, low, high in re.findall(r"([+-]?[\d.]+) \[([+-]?[\d.]+), ([+-]?[\d.]+)\]", text):
