@@ -42,7 +42,7 @@ def start_ray(plan_bytes: int = 0) -> None:
     dashboard, no usage reports. Ray listens on all of the machine's addresses; the one started here
     answers only those who know a random token, which it and its actors have from the environment. Its
     temporary files are in a private folder, removed by ``stop_ray`` or when the process exits. A
-    cluster of the user's own keeps its own settings.
+    cluster of the user's own keeps its own settings. Actors and tasks without a GPU of their own see none.
 
     Args:
         plan_bytes: size of what will be put into the object store.
@@ -57,23 +57,27 @@ def start_ray(plan_bytes: int = 0) -> None:
     # Else every pool prints a warning about its actors' arguments (ray issue 53727); they are held here.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     address = os.environ.get("RAY_ADDRESS") or "local"
-    local: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if address == "local":
         folder = _make_private()
         # Ray keeps 30% of the memory for its object store by default; the plan is all that is in it.
-        local = {
+        settings = {
             "include_dashboard": False,
             # Ray opens the folder that it is given to everybody: it is one inside ours.
             "_temp_dir": str(folder / "r"),
             "object_store_memory": max(256 * 2**20, machine_memory() // 20, 2 * plan_bytes),
         }
+    elif (
+        _HIDES not in os.environ
+    ):  # where it is, a submitted job has it already, and Ray refuses it twice
+        settings = {"runtime_env": {"env_vars": {_HIDES: "1"}}}
     with _replayed_on_failure(), _own_handler():
         ray.init(
             address=address,
             job_config=_job_config(),
             log_to_driver=False,
             logging_level=logging.ERROR,
-            **local,
+            **settings,
         )
     if address == "local" and os.environ.get(_MODE) != "token":
         stop_ray()
@@ -99,6 +103,8 @@ def _job_config() -> JobConfig | None:
 
 
 _MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+# Without it, Ray 2.60 leaves a node's GPUs visible to actors and tasks with `num_gpus=0` (ray issue 54868).
+_HIDES = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 
 
 def _make_private() -> Path:
@@ -107,11 +113,12 @@ def _make_private() -> Path:
     if _folder is None:
         parent = os.environ.get("RAY_TMPDIR")
         _folder = make_folder("erag-ray-", longest=_LONGEST_FOLDER, parent=parent)
-        _environment_before.update({name: os.environ.get(name) for name in (_MODE, _TOKEN)})
+        _environment_before.update({name: os.environ.get(name) for name in (_MODE, _TOKEN, _HIDES)})
         # Ray's own handler, registered when it was imported, comes after this one.
         atexit.register(stop_ray)
     _token = _token or secrets.token_hex(32)
     os.environ[_TOKEN] = _token
+    os.environ[_HIDES] = "1"
     # Where no mode is set, Ray turns tokens on for a cluster that it starts, and says so here. Set by hand
     # after it was imported, the mode would not reach its native code.
     os.environ.pop(_MODE, None)

@@ -51,7 +51,7 @@ def machine_has_gpu() -> bool:
     An NVIDIA GPU shows as a file of its own. Under Windows' Linux and on AMD's GPUs other files show that
     there may be one: there, torch is asked, once and in another process.
     """
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in _NO_DEVICES:
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in _NO_DEVICES or not _assigned_share():
         return False
     if any(Path("/dev").glob("nvidia[0-9]*")):
         return True
@@ -61,10 +61,8 @@ def machine_has_gpu() -> bool:
 @functools.cache
 def _torch_has_gpu() -> bool:
     asked = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return (
-        subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False).returncode
-        == 0
-    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def best_dtype() -> Dtype:
@@ -223,6 +221,8 @@ def prepare(spec: Share) -> torch.device:
 
     if spec.threads:
         torch.set_num_threads(spec.threads)
+    if not _assigned_share():
+        return torch.device("cpu")
     if not torch.cuda.is_available():
         if os.environ.get("CUDA_VISIBLE_DEVICES", "") not in _NO_DEVICES:
             raise ReadError(
@@ -253,14 +253,16 @@ def _gpu_memory(spec: Share) -> float:
 
 
 def _assigned_share() -> float:
-    """The part of a GPU that Ray assigned to this process; 1 where it did not assign any."""
+    """The part of a GPU that Ray assigned to this process, 0 for an actor or a task without any; 1 outside
+    of Ray's workers.
+    """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return 1.0
     context = ray.get_runtime_context()
-    if context.get_actor_id() is None:  # a driver is assigned nothing
+    if context.worker.mode != ray.WORKER_MODE:  # a driver is assigned nothing
         return 1.0
-    return min(1.0, float(context.get_assigned_resources().get("GPU", 1.0)))
+    return min(1.0, float(context.get_assigned_resources().get("GPU", 0.0)))
 
 
 def default_actor_memory(weights: int) -> int:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,6 +61,39 @@ def test_a_stranger_who_knows_the_port_runs_nothing(mode, tmp_path):
     assert done.returncode != 0
     assert not marker.exists()
     assert "authenti" in done.stderr.lower() or "token" in done.stderr.lower(), done.stderr
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_task_without_a_gpu_sees_none_and_its_models_stay_on_the_cpu():
+    import ray
+
+    from engine.machine import device
+    from tests.pretended_cuda import pretended_cuda
+
+    def look():
+        with pretended_cuda():
+            where = str(device.prepare(SimpleNamespace(threads=0, memory=0)))
+        return os.environ.get("CUDA_VISIBLE_DEVICES"), device.machine_has_gpu(), where
+
+    assert ray.get(ray.remote(num_gpus=0)(look).remote()) == ("", False, "cpu")
+    with pretended_cuda():  # a driver, to which Ray assigns nothing, may use what there is
+        assert str(device.prepare(SimpleNamespace(threads=0, memory=0))) == "cuda:0"
+
+
+def test_workers_of_a_joined_cluster_are_asked_to_hide_gpus_and_a_submitted_job_is_not_asked_twice(
+    monkeypatch,
+):
+    asked = []
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "init", lambda **settings: asked.append(settings))
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    for variable in (None, "1"):
+        monkeypatch.delenv(cluster._HIDES, raising=False)
+        if variable:
+            monkeypatch.setenv(cluster._HIDES, variable)
+        cluster.start_ray()
+    assert asked[0]["runtime_env"] == {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}}
+    assert "runtime_env" not in asked[1]
 
 
 @pytest.mark.usefixtures("ray_session")
