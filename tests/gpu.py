@@ -150,15 +150,20 @@ def searched(where: Literal["CPU", "GPU", "actors"], vectors: int = 60_000) -> p
     ids = pl.Series([f"d{i}" for i in range(len(made))])
     blocks = [Block(ids.slice(at, 8000), made[at : at + 8000]) for at in range(0, len(made), 8000)]
     queries = draw.standard_normal((200, 384)).astype(np.float32)
+
+    def refuse(line: str) -> None:
+        raise AssertionError(line)  # the CPU did the work of the GPU
+
     if where != "actors":
-        return flat.search(blocks, queries, k=50, searcher=flat.on_gpu if where == "GPU" else None)
+        searcher = flat.on_gpu if where == "GPU" else None
+        return flat.search(blocks, queries, k=50, searcher=searcher, on_event=refuse)
     from engine.retrieval import search_on_ray
 
     spec = locate(specify_encoder(EncoderOptions()))
     pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
     assert pool is not None, "Ray has fewer than two GPUs"
     with search_on_ray.crew(pool, spec) as actors:
-        return flat.search(blocks, queries, k=50, searcher=actors)
+        return flat.search(blocks, queries, k=50, searcher=actors, on_event=refuse)
 
 
 def query_vectors(texts: list[str], on_actors: bool) -> Any:

@@ -241,7 +241,8 @@ def search(
         elif actors and searcher is None:
             on_event("FAISS has no code for GPUs: vectors are searched on the CPUs of this machine")
         blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
-        return _as_run(flat.search(blocks, vectors, k=k, searcher=searcher), queries, name)
+        best = flat.search(blocks, vectors, k=k, searcher=searcher, on_event=on_event)
+        return _as_run(best, queries, name)
 
 
 @contextlib.contextmanager

@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from engine.errors import EncodeError
+from engine.machine.watch import OnEvent, silent
 from engine.retrieval.shards import Block
 from engine.tables import DOC_ID, SCORE
+from engine.wording import counted
 
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -35,18 +39,43 @@ _BEYOND = 16
 _STEP = 2**22
 # The most neighbours that FAISS returns on GPUs.
 _GPU_MOST = 2048
-# Unit roundoff of a matrix product: fp32 on a CPU; a GPU may round to TF32 first.
-CPU_ROUNDOFF = 2.0**-24
-GPU_ROUNDOFF = 2.0**-11
+
+
+class Rounding(NamedTuple):
+    """Unit roundoffs of a matrix product: of its inputs, before they are multiplied, and of a sum."""
+
+    inputs: float
+    sums: float
+
+
+# A CPU multiplies and adds in fp32, and rounds to nearest.
+CPU_ROUNDING = Rounding(0.0, 2.0**-24)
+# A GPU may first round or cut inputs to TF32, whose significand has 11 bits. Assumed of its sums: that each loses
+# less than two units of fp32's last place, since tensor cores add several products at a time, each cut to the
+# exponent of the largest (Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ CS 7:e330). `candidates` checks that its
+# errors are within the bound.
+GPU_ROUNDING = Rounding(2.0**-10, 2.0**-22)
+
+
+class Found(NamedTuple):
+    """The candidates of a block, and how many queries the CPU searched in the place of the GPU."""
+
+    candidates: pl.DataFrame
+    on_cpu: int
 
 
 # From blocks, queries, k and each query's floor, which may rise meanwhile, to the candidates of each block, in any
 # order: ``candidates`` wherever it runs.
-Searcher = Callable[[Iterable[Block], Singles, int, Doubles], Iterator[pl.DataFrame]]
+Searcher = Callable[[Iterable[Block], Singles, int, Doubles], Iterator[Found]]
 
 
 def search(
-    blocks: Iterable[Block], queries: Singles, *, k: int, searcher: Searcher | None = None
+    blocks: Iterable[Block],
+    queries: Singles,
+    *,
+    k: int,
+    searcher: Searcher | None = None,
+    on_event: OnEvent = silent,
 ) -> pl.DataFrame:
     """The ``k`` passages of highest inner product for each query; all passages if there are fewer.
 
@@ -55,40 +84,49 @@ def search(
         queries: (queries, dimensions).
         k: passages per query, 1 or more.
         searcher: finds the candidates of blocks; None for this process's CPUs.
+        on_event: told when the CPU first does the work of a GPU, and at the end for how much of it.
 
     Returns:
         ``query_row`` (position in ``queries``), ``doc_id`` and ``score``, by query, descending
         score, and ascending document id where scores are equal.
+
+    Raises:
+        EncodeError: as ``candidates``.
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
     best = pl.DataFrame(schema=_CANDIDATES)
     if not len(queries):
         return best
     floor = np.full(len(queries), -np.inf)
-    for of_block in (searcher or on_cpu)(blocks, queries, k, floor):
-        best = _best(pl.concat([best, of_block]), k)
+    on_cpus = 0
+    for found in (searcher or on_cpu)(blocks, queries, k, floor):
+        best = _best(pl.concat([best, found.candidates]), k)
         _raise_floor(floor, best, k)
+        if found.on_cpu and not on_cpus:
+            on_event(
+                f"queries that need more than the {_GPU_MOST:,} neighbours that FAISS returns on a GPU "
+                "are searched on the CPU, which is slower"
+            )
+        on_cpus += found.on_cpu
+    if on_cpus:
+        on_event(f"{counted(on_cpus, '[search|searches]')} of a block went to the CPU")
     return best
 
 
-def on_cpu(
-    blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
-) -> Iterator[pl.DataFrame]:
+def on_cpu(blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles) -> Iterator[Found]:
     """A ``Searcher`` of this process's CPUs."""
     for block in blocks:
-        yield candidates(block, queries, k, floor, nearest_on_cpu, CPU_ROUNDOFF)
+        yield candidates(block, queries, k, floor, nearest_on_cpu, CPU_ROUNDING)
 
 
-def on_gpu(
-    blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
-) -> Iterator[pl.DataFrame]:
+def on_gpu(blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles) -> Iterator[Found]:
     """A ``Searcher`` of this process's GPU; the next block is read while it searches."""
     nearest = nearest_on_gpu()
     with ThreadPoolExecutor(1) as gpu:
-        searched: Future[pl.DataFrame] | None = None
+        searched: Future[Found] | None = None
         for block in blocks:
             before = searched
-            searched = gpu.submit(candidates, block, queries, k, floor, nearest, GPU_ROUNDOFF)
+            searched = gpu.submit(candidates, block, queries, k, floor, nearest, GPU_ROUNDING)
             if before is not None:
                 yield before.result()
         if searched is not None:
@@ -96,12 +134,12 @@ def on_gpu(
 
 
 def candidates(
-    block: Block, queries: Singles, k: int, floor: Doubles, nearest: Nearest, roundoff: float
-) -> pl.DataFrame:
+    block: Block, queries: Singles, k: int, floor: Doubles, nearest: Nearest, rounding: Rounding
+) -> Found:
     """Every passage of a block that can be among the ``k`` best of a query, with its exact score.
 
-    A sum of d rounded products errs by at most d·u/(1-d·u) of the product of the vectors' lengths
-    (Higham 2002, section 3.1), where u is the unit roundoff; inputs that are rounded first add 2u.
+    A sum of d rounded products errs by at most s/(1-s) of the product of the vectors' lengths, where
+    s = d·u + 2v (Higham 2002, section 3.1), u is the unit roundoff of sums and v that of inputs.
     Let e be that bound. The k-th best exact score of the block is at least the k-th approximate
     score minus e, so any passage among the k best has an approximate score of at least the k-th
     minus 2e. Likewise, any passage that exceeds ``floor``, the k-th exact score so far, has an
@@ -113,20 +151,30 @@ def candidates(
         k: passages per query.
         floor: (queries,), -inf where fewer than k passages are known.
         nearest: returns the best passages by approximate score.
-        roundoff: of ``nearest``.
+        rounding: of ``nearest``; where it is a GPU's, the CPU searches what a GPU cannot return.
+
+    Raises:
+        EncodeError: an approximate score errs by more than e, or a query lacks candidates: neither can
+            be unless ``rounding`` is wrong or vectors are not finite.
     """
     count = len(block.vectors)
-    share = (queries.shape[1] + 2) * roundoff
+    share = queries.shape[1] * rounding.sums + 2 * rounding.inputs
+    if not 0 < share < 1:
+        raise EncodeError(f"vectors of {queries.shape[1]:,} dimensions cannot be searched exactly")
     lengths = np.linalg.norm(queries.astype(np.float64), axis=1)
     longest = float(np.sqrt(np.einsum("ij,ij->i", block.vectors, block.vectors).max(initial=0.0)))
     # A thousandth more, for the rounding of the bound itself.
     error = 1.001 * share / (1 - share) * lengths * longest + np.finfo(np.float32).tiny
     rows: list[Places] = []
     places: list[Places] = []
+    approximate: list[Singles] = []
+    on_cpu = 0
     pending = np.arange(len(queries))
     fetch = min(count, k + _BEYOND)
     while len(pending):
         incomplete: list[Places] = []
+        if rounding == GPU_ROUNDING and fetch > _GPU_MOST:
+            nearest, on_cpu = nearest_on_cpu, on_cpu or len(pending)
         step = max(1, _STEP // fetch)
         for start in range(0, len(pending), step):
             part = pending[start : start + step]
@@ -139,17 +187,20 @@ def candidates(
             keep = complete[:, None] & (scores >= least[:, None])
             rows.append(np.repeat(part, keep.sum(axis=1)))
             places.append(positions[keep])
+            approximate.append(scores[keep])
         pending = np.concatenate(incomplete)
         fetch = min(count, 4 * fetch)
     row, place = np.concatenate(rows), np.concatenate(places)
-    return pl.DataFrame(
-        {
-            QUERY_ROW: row,
-            DOC_ID: block.doc_ids.gather(place),
-            SCORE: exact(queries, block.vectors, row, place),
-        },
-        schema=_CANDIDATES,
-    )
+    exactly = exact(queries, block.vectors, row, place)
+    within = np.abs(np.concatenate(approximate) - exactly) <= error[row]
+    lacking = (np.bincount(row, minlength=len(queries)) < min(k, count)) & (floor == -np.inf)
+    if lacking.any() or not within.all():
+        raise EncodeError(
+            f"exact search found no certain results in the block of document {block.doc_ids[0]!r}: "
+            "vectors are not finite, or FAISS rounds more than is assumed of it"
+        )
+    found = {QUERY_ROW: row, DOC_ID: block.doc_ids.gather(place), SCORE: exactly}
+    return Found(pl.DataFrame(found, schema=_CANDIDATES), on_cpu)
 
 
 def exact(queries: Singles, vectors: Singles, row: Places, place: Places) -> Doubles:
@@ -172,14 +223,12 @@ def nearest_on_cpu(queries: Singles, vectors: Singles, k: int) -> tuple[Singles,
 
 
 def nearest_on_gpu() -> Nearest:
-    """Search on this process's first GPU, which takes the vectors in pieces if they do not fit its memory."""
+    """Search for at most 2,048 neighbours on this process's first GPU, which takes the vectors in pieces if they do not fit its memory."""
     import faiss
 
     resources = faiss.StandardGpuResources()
 
     def nearest(queries: Singles, vectors: Singles, k: int) -> tuple[Singles, Places]:
-        if k > _GPU_MOST:
-            return nearest_on_cpu(queries, vectors, k)
         best: tuple[Singles, Places] = faiss.knn_gpu(
             resources, queries, vectors, k, metric=faiss.METRIC_INNER_PRODUCT, device=0
         )

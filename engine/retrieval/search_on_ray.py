@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 import ray
 import ray.exceptions
 
@@ -38,7 +37,7 @@ from engine.machine.watch import (
 )
 from engine.retrieval import flat
 from engine.retrieval.encoders import EncoderSpec
-from engine.retrieval.flat import Doubles, Nearest, Singles
+from engine.retrieval.flat import Doubles, Found, Nearest, Singles
 from engine.retrieval.shards import SHARD, Block
 
 _ATTEMPTS = 3  # at a piece of work, before it counts as the cause of its actors' deaths
@@ -127,12 +126,12 @@ class SearchActor:
             vectors: Singles = self._encoder.queries(texts)
             return vectors
 
-    def candidates(self, block: Block, queries: Singles, k: int, floor: Doubles) -> pl.DataFrame:
+    def candidates(self, block: Block, queries: Singles, k: int, floor: Doubles) -> Found:
         """See ``flat.candidates``."""
         with _ending_if_fatal():
             if self._nearest is None:
                 self._nearest = self.nearest()
-            return flat.candidates(block, queries, k, floor, self._nearest, flat.GPU_ROUNDOFF)
+            return flat.candidates(block, queries, k, floor, self._nearest, flat.GPU_ROUNDING)
 
     def has_gpu_code(self) -> bool:
         return flat.gpu_count() > 0
@@ -210,7 +209,7 @@ class Crew:
 
     def __call__(
         self, blocks: Iterable[Block], queries: Singles, k: int, floor: Doubles
-    ) -> Iterator[pl.DataFrame]:
+    ) -> Iterator[Found]:
         """The candidates of blocks, in the order in which they are found."""
         asked = ray.put(queries)
 

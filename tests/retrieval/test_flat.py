@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from engine.errors import EncodeError
 from engine.retrieval import flat
 from engine.retrieval.shards import Block
 
@@ -64,21 +65,73 @@ def test_the_result_does_not_depend_on_the_order_of_blocks(ids, vectors, queries
     assert flat.search(blocks[::-1], queries, k=20).equals(flat.search(blocks, queries, k=20))
 
 
-def test_a_gpu_that_rounds_to_tf32_gives_the_same_result(ids, vectors, queries, monkeypatch):
-    """Its thread and its coarser arithmetic, played by the CPU: ten bits of a number are kept."""
+def cut_to(mask):
+    """The search of a GPU that keeps these bits of a number, played by the CPU."""
 
     def rounded(numbers):
-        bits = np.ascontiguousarray(numbers).view(np.uint32) & np.uint32(0xFFFFE000)
-        return bits.view(np.float32)
+        return (np.ascontiguousarray(numbers).view(np.uint32) & np.uint32(mask)).view(np.float32)
 
-    def coarse():
-        return lambda q, v, k: flat.nearest_on_cpu(rounded(q), rounded(v), k)
+    return lambda q, v, k: flat.nearest_on_cpu(rounded(q), rounded(v), k)
 
-    monkeypatch.setattr(flat, "nearest_on_gpu", coarse)
+
+TF32 = cut_to(0xFFFFE000)  # ten bits of the significand
+
+
+def test_a_gpu_that_rounds_to_tf32_gives_the_same_result(ids, vectors, queries, monkeypatch):
+    """Its thread and its coarser arithmetic, played by the CPU."""
+    monkeypatch.setattr(flat, "nearest_on_gpu", lambda: TF32)
     expected = flat.search(cut(ids, vectors, 500), queries, k=20)
     for size in (500, 60):
         found = flat.search(cut(ids, vectors, size), queries, k=20, searcher=flat.on_gpu)
         assert found.equals(expected)
+
+
+@pytest.mark.parametrize("dimensions", [384, 1024, 2046, 2560, 4096])
+def test_a_gpu_searches_vectors_of_any_width_itself(dimensions):
+    draw = np.random.default_rng(0)
+    made = draw.standard_normal((2508, dimensions), dtype=np.float32)
+    made /= np.linalg.norm(made, axis=1, keepdims=True)
+    asked = []
+
+    def nearest(queries, vectors, k):
+        asked.append(k)
+        return TF32(queries, vectors, k)
+
+    block = Block(pl.Series([f"d{i}" for i in range(2500)]), made[8:])
+    floor = np.full(8, -np.inf)
+    found = flat.candidates(block, made[:8], 10, floor, nearest, flat.GPU_ROUNDING)
+    best = flat._best(found.candidates, 10)
+    assert best.equals(flat.search([block], made[:8], k=10))
+    assert max(asked) <= 416
+    assert found.on_cpu == 0
+
+
+def test_what_a_gpu_cannot_return_is_searched_on_the_cpu_which_is_said(monkeypatch):
+    monkeypatch.setattr(flat, "_GPU_MOST", 30)
+    monkeypatch.setattr(flat, "nearest_on_gpu", lambda: TF32)
+    vectors = np.ones((200, 8), np.float32)  # every passage ties: all of them are asked for
+    blocks = cut(pl.Series([f"d{i:03}" for i in range(200)]), vectors, 100)
+    told = []
+    found = flat.search(blocks, vectors[:2], k=3, searcher=flat.on_gpu, on_event=told.append)
+    assert found["doc_id"].to_list() == ["d000", "d001", "d002"] * 2
+    assert told == [
+        "queries that need more than the 30 neighbours that FAISS returns on a GPU are searched on the CPU, "
+        "which is slower",
+        "4 searches of a block went to the CPU",
+    ]
+
+
+def test_a_search_whose_errors_exceed_their_bound_is_no_result(ids, vectors, queries):
+    block, floor = Block(ids, vectors), np.full(len(queries), -np.inf)
+    coarser = cut_to(0xFFFF0000)  # seven bits, as bf16
+    with pytest.raises(EncodeError, match="FAISS rounds more than is assumed"):
+        flat.candidates(block, queries, 20, floor, coarser, flat.GPU_ROUNDING)
+    broken = vectors.copy()
+    broken[0] = np.nan
+    with pytest.raises(EncodeError, match="vectors are not finite"):
+        flat.search([Block(ids, broken)], queries, k=20)
+    with pytest.raises(EncodeError, match="cannot be searched exactly"):
+        flat.candidates(block, queries, 20, floor, coarser, flat.Rounding(0.5, 0.1))
 
 
 def test_scores_do_not_depend_on_which_pairs_are_computed_together(vectors, queries):
