@@ -17,7 +17,7 @@ from rich.text import Text
 
 from engine.errors import InputError
 from engine.extras import EXTRAS, command, missing
-from engine.machine import device, model_files
+from engine.machine import compiler, device, model_files
 from engine.machine.batching import machine_memory
 from engine.masking import masked
 from engine.retrieval.flat import gpu_count
@@ -110,6 +110,7 @@ def _engine() -> str:
     found = importlib.util.find_spec("vllm")
     version = f"vLLM {_version_of_vllm()}".strip() if found else "vLLM is not installed"
     if device.reads_on_vllm():
+        compiler.require()
         return f"{version}: decoder-only readers run on it; T5 readers on the engine's own loops"
     return f"the engine's own loops; {version}"
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from engine.errors import InputError, ReadError
-from engine.machine import device, nodes
+from engine.machine import compiler, device, nodes
 from engine.machine.device import Dtype
 from engine.machine.nodes import Needs, Node
 from engine.machine.pool import PoolSettings, decide
@@ -25,10 +25,13 @@ Answer = TypeVar("Answer")
 
 
 class Ability(NamedTuple):
-    """What a machine that reads can do: the precision it is fastest in, and whether it reads on vLLM."""
+    """What a machine that reads can do: the precision it is fastest in, and whether it reads on vLLM; and
+    what vLLM would lack there (``compiler.lacking``).
+    """
 
     dtype: Dtype
     vllm: bool
+    lacks: str = ""
 
 
 # Seconds for an answer, which may have to wait for a GPU that another job holds; the first node gets as
@@ -57,17 +60,29 @@ def reading_dtype(settings: PoolSettings, on_event: OnEvent = silent) -> Dtype:
 
 
 def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
-    """Whether the nodes that will read have GPUs that are used, and vLLM; else as ``reading_dtype``."""
+    """Whether the nodes that will read have GPUs that are used, and vLLM; else as ``reading_dtype``.
+
+    Raises:
+        InputError, ReadError: as ``reading_dtype``; or vLLM has no C compiler where it would read.
+    """
     if settings.gpus_per_actor == 0:
         return False
     if _is_own(settings):
-        return device.reads_on_vllm()
+        on_vllm = device.reads_on_vllm()
+        if on_vllm:
+            compiler.require()
+        return on_vllm
     answers = _of_cluster(settings, on_event)
     engine = agreed(
         [("vllm" if ability.vllm else "transformers", node) for ability, node in answers],
         differ="vLLM is installed on some of the nodes that read, beside a GPU, and not on others",
         option="engine",
     )
+    lacking = [(ability.lacks, node) for ability, node in answers if ability.lacks]
+    if engine == "vllm" and lacking:
+        where = f"{counted(len(lacking), '[node|nodes]')} ({_kinds([node for _, node in lacking])})"
+        problem = f"vLLM cannot start on {where}: there is {lacking[0][0]}"
+        raise InputError(None, None, problem, compiler.REMEDY)
     return engine == "vllm"
 
 
@@ -159,7 +174,8 @@ def agreed(answers: Sequence[tuple[Answer, Node]], *, differ: str, option: str) 
 
 def ability() -> Ability:
     """What this machine can do."""
-    return Ability(device.best_dtype(), device.reads_on_vllm())
+    on_vllm = device.reads_on_vllm()
+    return Ability(device.best_dtype(), on_vllm, compiler.lacking() if on_vllm else "")
 
 
 def _kinds(those: list[Node]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError, ReadError
-from engine.machine import device, model_code, model_files
+from engine.machine import compiler, device, model_code, model_files
 from engine.machine.device import Dtype
 from engine.reading.models import vllm_support, weights
 from engine.reading.prompting import chat, controls
@@ -188,6 +188,8 @@ def load(spec: ReaderSpec) -> Reader:
     # without it, and with it were not done after 100 s.
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     if spec.engine == "vllm":
+        if device.machine_has_gpu():
+            compiler.require()  # before weights are read
         vllm_support.set_environment()
     # On another node of a cluster the path, or what it was made from, must lead to the same weights.
     here = Path(spec.path).is_dir()

@@ -169,6 +169,12 @@ def test_setup_names_files_and_extras_that_exist(cluster):
     assert set(extras.split(",")) <= PYPROJECT["optional-dependencies"].keys()
 
 
+def test_nodes_that_read_have_the_compiler_that_vllm_needs(cluster):
+    for text in ("\n".join(cluster["setup_commands"]), (HERE / "Dockerfile").read_text()):
+        (packages,) = re.findall(r"apt-get install (.+)", text)
+        assert packages.endswith(" gcc libc6-dev") or " gcc libc6-dev " in packages
+
+
 def test_commands_of_nodes_are_a_shells(cluster):
     lists = [value for key, value in cluster.items() if key.endswith("_commands")]
     commands = [command for commands in lists for command in commands]

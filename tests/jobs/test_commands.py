@@ -14,7 +14,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.machine import device
+from engine.errors import InputError
+from engine.machine import compiler, device
 from engine.scoring.metrics import METRICS
 from engine.sources.bundled import questions
 from engine.sources.io.temporary import held_folder
@@ -406,9 +407,13 @@ def test_doctor_tells_which_engine_auto_comes_to_whatever_vllms_build_is_called(
 
     monkeypatch.setattr(importlib.metadata, "version", version_of)
     monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
+    monkeypatch.setattr(compiler, "lacking", lambda: "")
     told = doctor._engine()
     if gpu:
         assert told.startswith("vLLM 0.32.0: decoder-only readers run on it")
+        monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
+        with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
+            doctor._engine()
     else:
         assert told == "the engine's own loops; vLLM 0.32.0"
 

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from engine.errors import InputError, ReadError
-from engine.machine import cluster, device, nodes, survey
+from engine.machine import cluster, compiler, device, nodes, survey
 from engine.machine.nodes import Node
 from engine.machine.pool import PoolSettings
 
@@ -43,6 +43,7 @@ def test_vllm_reads_where_it_is_installed_beside_a_gpu_that_is_used(gpu, install
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(device, "machine_has_gpu", lambda: gpu)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed or None)
+    monkeypatch.setattr(compiler, "lacking", lambda: "")
     assert survey.reading_on_vllm(PoolSettings()) == (gpu and installed)
     assert not survey.reading_on_vllm(PoolSettings(gpus_per_actor=0))
 
@@ -76,3 +77,22 @@ def test_nodes_that_differ_in_vllm_are_named_only_where_the_engine_is_theirs_to_
     answers.pop()
     assert survey.reading_on_vllm(PoolSettings())
     assert not survey.reading_on_vllm(PoolSettings(gpus_per_actor=0))
+
+
+def test_a_missing_compiler_is_one_line_where_vllm_would_read_and_none_elsewhere(monkeypatch):
+    monkeypatch.setattr(device, "reads_on_vllm", lambda: True)
+    monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
+        survey.reading_on_vllm(PoolSettings())
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    here = survey.ability()
+    answers = [(here, H100), (here._replace(lacks=""), H100)]
+    monkeypatch.setattr(survey, "_of_cluster", lambda settings, on_event: answers)
+    with pytest.raises(
+        InputError, match=r"on 1 node \(H100\): there is no C compiler; install gcc"
+    ):
+        survey.reading_on_vllm(PoolSettings())
+    assert survey.reading_dtype(PoolSettings()) == here.dtype
+    monkeypatch.setattr(device, "reads_on_vllm", lambda: False)
+    assert survey.ability().lacks == ""

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from engine.errors import InputError
-from engine.machine import device, model_files
+from engine.machine import compiler, device, model_files
 from engine.reading import readers
 from engine.reading.models import vllm_support, weights
 from tests.conftest import SPEC
@@ -84,6 +84,13 @@ def test_a_cache_takes_the_memory_that_weights_and_process_leave():
     # the default of a reader of 7e9 parameters: 0.9 * (1.2 * 14e9 + 2 GiB) - 1280 MiB - 14e9
     room = vllm_support.cache_memory(14 * 10**9, dtype="bfloat16", memory=0)
     assert room == pytest.approx(0.9 * (1.2 * 14e9 + 2**31) - 1280 * MIB - 14e9, abs=1)
+
+
+def test_on_a_gpu_without_a_compiler_nothing_is_loaded(monkeypatch):
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
+    monkeypatch.setattr(compiler, "lacking", lambda: "no C compiler")
+    with pytest.raises(InputError, match="vLLM cannot start: this machine has no C compiler"):
+        readers.load(replace(SPEC, engine="vllm", path="/nowhere"))
 
 
 def test_what_comes_before_vllm_loads_nothing_heavy():
