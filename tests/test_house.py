@@ -118,8 +118,9 @@ def test_folders_within_a_room_import_one_way():
             "ray",
             {
                 f"machine/{name}.py"
-                for name in ("attempts", "cluster", "functions", "nodes", "pool", "survey", "tasks", "watch")
+                for name in ("attempts", "autoscaler", "cluster", "functions", "nodes", "pool", "survey")
             }
+            | {"machine/tasks.py", "machine/watch.py"}
             | {"reading/ledger.py", "reading/pipeline.py", "reading/stream_on_ray.py"}
             | {"retrieval/distribute.py", "retrieval/search_on_ray.py", "training/on_ray.py"},
         ),

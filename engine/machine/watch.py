@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.machine import nodes
+from engine.machine import autoscaler, nodes
 from engine.machine.nodes import Needs, Node
 from engine.wording import counted
 
@@ -23,6 +23,8 @@ OnEvent = Callable[[str], None]
 _SECONDS_BETWEEN_LOOKS = 2.0
 # Seconds after which the same wait is told again; it doubles each time.
 _SECONDS_BETWEEN_LINES = 60.0
+# Seconds of waiting in which `ray status` may stay as it is; then it is told, with what the autoscaler said last.
+_SECONDS_UNCHANGED = 180.0
 # Seconds for an actor to load its model; then it is told that none is ready.
 _SECONDS_TO_START = 180.0
 
@@ -94,11 +96,17 @@ class Observer:
         needs: of one actor.
         tell: takes each line.
         totals: what is added up.
+        status: what ``ray status`` says now; empty where nothing does.
+        last_lines: of the autoscaler; empty where they are not here.
     """
 
     needs: Needs
     tell: OnEvent
     totals: PoolTotals
+    status: Callable[[], str] = str
+    last_lines: Callable[[], str] = str
+    _status: str = ""
+    _status_since: float = 0.0
     _nodes: dict[str, Node] | None = None
     _counter: str = ""
     _restarts: int = 0
@@ -159,11 +167,26 @@ class Observer:
         self._fitting_since = None
         if self._waiting_since is None:
             self._waiting_since, self._told_at, self._gap = now, now, _SECONDS_BETWEEN_LINES
+            self._status, self._status_since = self.status(), now
             self.tell(f"waiting for a node with {self.needs}: none is there")
         elif now - self._told_at >= self._gap:
             self._told_at, self._gap = now, 2 * self._gap
             minutes = counted(int((now - self._waiting_since) / 60), "[minute|minutes]")
             self.tell(f"still waiting for a node with {self.needs}, for {minutes}")
+            self._see_status(now)
+
+    def _see_status(self, now: float) -> None:
+        """Tell if the autoscaler does nothing: it may be dead, of which Ray says nothing."""
+        before, self._status = self._status, self.status()
+        if self._status != before:
+            self._status_since = now
+        elif self._status and now - self._status_since >= _SECONDS_UNCHANGED:
+            minutes = counted(int((now - self._status_since) / 60), "[minute|minutes]")
+            said = self.last_lines() or "its log is monitor.log on the head"
+            self.tell(
+                f"`ray status` has not changed for {minutes}: if nodes are to be added, see whether the "
+                f"autoscaler works ({said})"
+            )
 
     def _see_start(self, now: float) -> None:
         """Tell once if nodes are there and yet no actor has started: others may hold what it needs."""
@@ -200,7 +223,7 @@ def watched(
     """
     from ray.exceptions import RayError
 
-    observer = Observer(needs, tell, totals)
+    observer = Observer(needs, tell, totals, autoscaler.status, autoscaler.last_lines)
     ended = threading.Event()
 
     def look() -> None:

@@ -359,6 +359,7 @@ def test_the_job_brings_its_cluster_and_takes_it_away(job):
     ray = spec["rayClusterSpec"]
     assert ray["authOptions"] == {"mode": "token"}
     assert ray["enableInTreeAutoscaling"] is True
+    assert ray["autoscalerOptions"]["version"] == "v2"
     head, (readers,) = ray["headGroupSpec"], ray["workerGroupSpecs"]
     assert head["rayStartParams"]["num-cpus"] == "0"
     assert (readers["replicas"], readers["minReplicas"]) == (0, 0)

@@ -1,5 +1,6 @@
 """What happens to a pool becomes one line each, and totals."""
 
+from engine.machine import autoscaler
 from engine.machine.nodes import Needs, Node
 from engine.machine.watch import Observer, PoolTotals, Start, Tally
 
@@ -41,6 +42,25 @@ def test_waiting_is_told_at_once_and_then_ever_more_rarely():
         "still waiting for a node with 1 GPU, for 7 minutes",
     ]
     assert totals.waited_seconds == 420
+
+
+def test_an_autoscaler_that_does_nothing_is_told_with_its_last_lines(tmp_path):
+    (tmp_path / "monitor.log").write_text("started\n")
+    (tmp_path / "monitor.err").write_text("Traceback\n\nFileNotFoundError: example.yaml\n")
+    lines = []
+    observer = Observer(
+        Needs(0, 1, 0, None), lines.append, PoolTotals(),
+        lambda: "2 pending" if seconds < 200 else "1 pending", lambda: autoscaler._tail(tmp_path),
+    )  # fmt: skip
+    for seconds in range(0, 1000, 2):
+        observer.see([HEAD], None, seconds)
+    said = "if nodes are to be added, see whether the autoscaler works (monitor.err: Traceback / FileNotFoundError: example.yaml)"
+    assert [line for line in lines if "status" in line] == [
+        f"`ray status` has not changed for 3 minutes: {said}",
+        f"`ray status` has not changed for 8 minutes: {said}",
+    ]
+    (tmp_path / "monitor.err").write_text("\n")
+    assert autoscaler._tail(tmp_path) == "monitor.log: started"
 
 
 def test_waiting_ends_when_a_node_fits():
