@@ -37,4 +37,4 @@ def require() -> None:
         InputError: there is no C compiler, or it lacks headers.
     """
     if lacks := lacking():
-        raise InputError(None, None, f"vLLM cannot start: this machine has {lacks}", REMEDY)
+        raise InputError(f"vLLM cannot start: this machine has {lacks}", REMEDY)

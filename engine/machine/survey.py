@@ -82,7 +82,7 @@ def reading_on_vllm(settings: PoolSettings, on_event: OnEvent = silent) -> bool:
     if engine == "vllm" and lacking:
         where = f"{counted(len(lacking), '[node|nodes]')} ({_kinds([node for _, node in lacking])})"
         problem = f"vLLM cannot start on {where}: there is {lacking[0][0]}"
-        raise InputError(None, None, problem, compiler.REMEDY)
+        raise InputError(problem, compiler.REMEDY)
     return engine == "vllm"
 
 

@@ -22,6 +22,7 @@ from engine.tables import (
     TAU_REACHED,
     N,
 )
+from engine.wording import number
 
 # The line's end sets it apart from what is printed next.
 _LIMIT = (
@@ -69,4 +70,4 @@ def _reached(row: dict[str, Any]) -> list[str]:
 
 
 def _two(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.2f}"
+    return "" if math.isnan(value) else number(value, 2)
