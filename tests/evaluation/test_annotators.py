@@ -221,9 +221,9 @@ def test_the_command_writes_dual_preferences_traces_and_exports(files, tmp_path,
         "exported.json",
     }  # fmt: skip
     # nothing of it is left to be taken for a later evaluation's
-    assert evaluate_files(files, *more, "containment") == 0
+    assert evaluate_files(files, *more, "containment", "--overwrite") == 0
     assert not (out / "dual.parquet").exists()
-    assert evaluate_files(files, *more, "preference") == 2
+    assert evaluate_files(files, *more, "preference", "--overwrite") == 2
     assert "the annotator preference without --preferences" in capsys.readouterr().err
 
 
@@ -285,9 +285,11 @@ def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
     assert "note: AP@3 of half: not defined on real-valued labels, which need a threshold" in said
     # the primary measure, where it is defined; else the next one, and that is said
     assert result.primary_measures == {"erag": "P@3", "containment": "AP@3", "half": "P@3"}
-    (note,) = [line for line in answer.shown(result, "out") if str(line).startswith("half is")]
+    (note,) = [
+        line for line in answer.shown(result, "out") if str(line).startswith("note: half is")
+    ]
     assert note == (
-        "half is compared by P@3, since AP@3, the primary measure, is not defined on real-valued "
+        "note: half is compared by P@3, since AP@3, the primary measure, is not defined on real-valued "
         "labels, which need a threshold to tell what is relevant, as in AP(rel=0.5)@3"
     )
     (table, *_) = shown_tables(result)

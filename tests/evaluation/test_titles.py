@@ -98,5 +98,5 @@ def test_titles_do_not_matter_where_provenance_does_not(files, capsys):
     )
     options = ["--no-end-to-end", "--resamples", 0, "--annotators"]
     assert run_command(files, *options, "containment") == 0
-    assert run_command(files, *options, "containment,provenance") != 0
+    assert run_command(files, *options, "containment,provenance", "--overwrite") != 0
     assert "leave provenance out of --annotators" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_an_earlier_evaluation_at_an_address_is_replaced_and_nothing_else(files,
     assert "conditions/k1/summary.json" in everything(out)
     out.write("notes.txt", b"a user's")
     out.write("conditions/notes.txt", b"a user's")
-    assert run(there, answering()) == 0
+    assert run(there, answering(), "--overwrite") == 0
     found = everything(out)
     assert {name for name in found if name.startswith("conditions")} == {"conditions/notes.txt"}
     assert "conditions.parquet" not in found

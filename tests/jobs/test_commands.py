@@ -36,7 +36,7 @@ def test_evaluate_writes_every_file_and_prints_the_table(files, tmp_path, capsys
         assert dict(frame.schema) == getattr(tables, name.upper())
         assert bool(frame.height) == (name in tables_with_rows)  # one run has no order
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["configuration"]["measures"][0] == "P@2"
+    assert summary["configuration"]["measures"][0] == "nDCG@2"
     assert summary["reader"]["dtype"] == "float32"
     assert summary["reading"]["done"] == 6
     assert summary["reading"]["prompt_tokens"] > 0

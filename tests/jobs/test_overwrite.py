@@ -42,7 +42,7 @@ def test_the_same_evaluation_is_repeated_and_another_one_is_refused(files, capsy
     files |= {"queries": renamed}
     assert evaluate(files, *ALONE, "--certify", 0, "--actors", 1) == 0
     assert refused(files, capsys, *ALONE, "--seed", 7, "--measures", "P@1").startswith(
-        "--measures P@2,nDCG@2,AP@2,RR@2,R@2,Success@2 there, P@1 here; --seed "
+        "--measures nDCG@2,P@2,AP@2,RR@2,R@2,Success@2 there, P@1 here; --seed "
     )
     assert refused(files, capsys, *ALONE, "--k-sweep", "1,2") == "no study there"
     more = "other corpus; other runs (mine there)"

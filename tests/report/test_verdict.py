@@ -37,7 +37,7 @@ def said(rows, whole=None, *, relevant="pool", **options):
 def test_a_run_that_is_clearly_better_is_to_be_chosen():
     choice, labels = said([("erag", "P@3", CLEAR)], CLEAR)
     assert re.fullmatch(
-        r"Choose t\. End to end \(em, 60 queries; 95% intervals and p\): "
+        r"Choose t\. End to end \(em, 60 queries; 95% interval\): "
         r"t leads s by 0\.417 \[0\.\d+, 0\.\d+\], p <0\.001\.",
         choice,
     )
@@ -119,7 +119,7 @@ def test_few_queries_are_called_too_few_and_equal_runs_equal():
         [("erag", "P@3", {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3}
     )
     assert choice.startswith("The data do not decide between t and s. ")
-    assert "(em, 3 of 60 queries, those that all runs have; 95% intervals and p)" in choice
+    assert "(em, 3 of 60 queries, those that all runs have; 95% interval)" in choice
     assert re.match(
         r"3 queries are too few: plan for about [67] to separate t from s \(80% power", few
     )

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from engine.scoring.decided import goal_of, is_decidable
@@ -80,7 +80,7 @@ def test_metrics_that_value_parts_of_an_output_decide_nothing():
 
 
 @pytest.mark.parametrize("metric", DECIDABLE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     output=st.text(LETTERS, max_size=12),
     others=st.lists(st.text(LETTERS, max_size=8), max_size=2),
