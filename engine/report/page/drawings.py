@@ -85,8 +85,8 @@ def _scores(findings: Findings) -> Drawing:
     return Drawing(
         "scores",
         "End-to-end score and labels' scores, by run",
-        f"Means over {n:,} queries with {findings.confidence:.0%} intervals of each mean by itself (Clopper and "
-        f"Pearson). Runs that were read on the same queries differ by less than these suggest.{more}",
+        f"Means over {n:,} queries with {findings.confidence:.0%} intervals. Because the runs share queries, "
+        f"their differences are more precise than these intervals suggest.{more}",
         1.1 + 0.14 * len(series) + len(runs) * (0.22 + 0.11 * len(series)),
         draw,
     )
@@ -149,7 +149,7 @@ def _by_measure(findings: Findings) -> Drawing:
         "measures",
         f"What a measure's value says of the end-to-end score, on {run}",
         f"Queries of {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
-        f"and its {findings.confidence:.0%} interval (Clopper and Pearson). A line that rises: the measure tells queries that "
+        f"and its {findings.confidence:.0%} interval . A line that rises: the measure tells queries that "
         "the reader answers from those that it does not. Groups have "
         f"{_range([one.score.n for _, bins in binned for one in bins])} queries.",
         3.4,

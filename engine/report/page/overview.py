@@ -113,8 +113,8 @@ def leaderboard(findings: Findings) -> Grid:
         rows.append([*row, f"{number:,}"])
     percent = f"{findings.confidence:.0%}"
     caption = (
-        f"Means over queries with {percent} intervals of each mean by itself (Clopper and Pearson's, wider than "
-        "needed where scores are not only 0 and 1)."
+        f"Means over queries with {percent} intervals of each mean by itself (Clopper and Pearson's for scores of "
+        "0 and 1, Gaffke's for others)."
     )
     if leads:
         caption += (
