@@ -157,7 +157,8 @@ def compare_runs(
     chances: dict[bytes, Floats] = {}  # scores are often those of another measure
 
     def above(scores: Floats, clusters: Ints | None) -> Floats:
-        key = hashlib.sha256(scores.tobytes()).digest()
+        content = scores.tobytes() + (b"" if clusters is None else clusters.tobytes())
+        key = hashlib.sha256(content).digest()
         if key not in chances:
             chances[key] = chances_above(scores, bootstrap, clusters)
         return chances[key]
