@@ -1,6 +1,6 @@
 """How often 95% intervals hold the true value where questions come in clusters, which share an article.
 
-    python -m benchmarks.cluster_coverage [--quick] [--saved FILE] [--workers 2] [--json FILE]
+    python -m benchmarks.cluster_coverage [--quick] [--clusters 12 20] [--saved FILE] [--workers 2] [--json FILE]
 
 A cell is a number of clusters of a size, an intraclass correlation (of the normal variables that measure and
 outcome are functions of), a measure, an outcome and a true tau. Of every sample there are the intervals
@@ -50,7 +50,7 @@ _COMMON = 0.6
 
 @dataclass(frozen=True)
 class Cell:
-    """What is drawn, and how often."""
+    """What is drawn, and how often; ``first`` is the number of the first sample."""
 
     clusters: int
     size: int
@@ -60,15 +60,16 @@ class Cell:
     truth: float
     samples: int
     draws: int
+    first: int = 0
 
 
-def cells_of(*, quick: bool, samples: int, draws: int) -> list[Cell]:
+def cells_of(*, quick: bool, samples: int, draws: int, first: int = 0) -> list[Cell]:
     if quick:
         return [Cell(40, 5, within, "P@10", "right", 0.3, 100, 100) for within in (0.2, 0.9)]
     kinds = [("P@10", "right", 0.0), ("P@10", "right", 0.3), ("nDCG", "F1", 0.3)]
     shapes = product(((12, 5), (20, 3), (40, 5)), (0.2, 0.5, 0.9), kinds)
     return [
-        Cell(clusters, size, within, measure, outcome, truth, samples, draws)
+        Cell(clusters, size, within, measure, outcome, truth, samples, draws, first)
         for (clusters, size), within, (measure, outcome, truth) in shapes
     ]
 
@@ -107,7 +108,7 @@ def covered(cell: Cell) -> dict[str, Any]:
     ids = tuple(map(str, range(len(clusters))))
     printed: Counter[str] = Counter()
     holds: Counter[str] = Counter()
-    for number in range(cell.samples):
+    for number in range(cell.first, cell.first + cell.samples):
         seeds = [cell.clusters, cell.size, round(10 * cell.within), number]
         first, second, y = draw(np.random.default_rng(seeds), cell, r)
         bootstrap = Bootstrap(resamples=cell.draws, seed=number % 4, threads=1)
@@ -166,11 +167,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--samples", type=int, default=400)
     parser.add_argument("--draws", type=int, default=400, help="resamples, or tables drawn")
+    parser.add_argument("--first", type=int, default=0, help="number of the first sample")
+    parser.add_argument("--clusters", type=int, nargs="+", default=[12, 20, 40])
     parser.add_argument("--quick", action="store_true", help="two cells of 100 samples")
     parser.add_argument("--saved", type=Path, help="file of figures, to go on from")
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args(arguments)
-    cells = cells_of(quick=options.quick, samples=options.samples, draws=options.draws)
+    cells = [
+        cell
+        for cell in cells_of(
+            quick=options.quick, samples=options.samples, draws=options.draws, first=options.first
+        )
+        if cell.clusters in options.clusters
+    ]
     print("share of the intervals that hold / share of the samples that have one")
     columns = " ".join(f"{kind:>14}" for kind in (*KINDS, "independent"))
     print(f"clusters within measure outcome tau{columns}")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class Cell:
         truth: "0"; "0.3", or 60% of the greatest possible tau where that is less; "0.9 of most"; or
             a kind of ``_uneven``.
         outcome: "right" (0 or 1) or "F1" (0, or evenly between 0 and 1).
+        first: the number of the first sample.
     """
 
     n: int
@@ -74,6 +75,7 @@ class Cell:
     outcome: str
     samples: int
     draws: int
+    first: int = 0
 
 
 def cells_of(
@@ -173,7 +175,7 @@ def covered(cell: Cell) -> dict[str, Any]:
     widths: dict[str, list[float]] = {"tau": [], "rho": []}
     beside: list[float] = []
     withheld, many = 0, 0
-    for number in range(cell.samples):
+    for number in range(cell.first, cell.first + cell.samples):
         x, y = sample(np.random.default_rng([*seeds, number]))
         found = correlate(x, y, Bootstrap(resamples=cell.draws, seed=number % 4, threads=1))
         if not found.method:
@@ -268,6 +270,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--samples", type=int, default=2000, help="a quarter at 1,000 queries")
     parser.add_argument("--draws", type=int, default=1000, help="resamples, or tables drawn")
+    parser.add_argument("--first", type=int, default=0, help="number of the first sample")
+    parser.add_argument("--sizes", type=int, nargs="+", help="numbers of queries; all by default")
     parser.add_argument("--quick", action="store_true", help="four cells of 300 samples")
     parser.add_argument("--thin", action="store_true", help="thin cells instead")
     parser.add_argument("--extreme", action="store_true", help="harder cells as well")
@@ -281,6 +285,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draws=options.draws,
         thin=options.thin,
     )
+    cells = [
+        replace(cell, first=options.first)
+        for cell in cells
+        if not options.sizes or cell.n in options.sizes
+    ]
     print("coverage of 95% intervals for tau and rho among samples with one; median width for tau")
     print("    n right  measure outcome  tau   none     tau   rho  width  perc.  methods")
     results, failed = [], 0

@@ -7,7 +7,8 @@ nDCG with a continuous one. The peer is ``scipy.stats.bootstrap`` with a statist
 ``kendalltau`` and ``spearmanr`` once each. It is timed on fewer resamples and scaled: its loop takes
 the same time for each. First every replicate of a few resamples is compared with SciPy's values on the
 queries written out. Then the whole of a job like the paper's Table 1: 240 cells of 3,000 queries
-(4 annotators, 10 measures, 6 runs) with their comparisons and orders of runs.
+(4 annotators, 10 measures, 6 runs) with their comparisons and orders of runs; and the leads of every two of 30 runs
+with graded scores, in CPU time.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import scipy.stats
 from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine import tables
 from engine.statistics.correlation import Bootstrap, correlate
+from engine.statistics.leads import paired_intervals
 from engine.statistics.pairs import pair_table, pair_weights, tau_and_rho
 from engine.statistics.table import analyse
 
@@ -118,6 +120,16 @@ def _columns(queries: pl.Series, values: Floats, **constants: str | int) -> pl.D
     )
 
 
+def lead_seconds(n: int) -> float:
+    """CPU time of the intervals and p-values of every two of 30 runs with graded scores of n queries."""
+    rng = np.random.default_rng(1)
+    scores = np.clip(rng.random(n) + rng.normal(0, 0.2, (30, n)), 0, 1)
+    first, second = np.triu_indices(len(scores), 1)
+    start = time.process_time()
+    paired_intervals(scores[first] - scores[second], 1.0, confidence=0.95, comparisons=len(first))
+    return time.process_time() - start
+
+
 def main(options: Sequence[str] | None = None) -> None:
     quick = {"resamples": 500, "rounds": 2, "sample": 10}
     parser = make_parser(__doc__, rounds=5, quick=quick)
@@ -156,6 +168,8 @@ def main(options: Sequence[str] | None = None) -> None:
         f"{statistics.comparisons.height} comparisons, {statistics.systems.height} orders of runs: {job:.1f} s "
         f"on {cores} cores (goal 180)"
     )
+    leads = lead_seconds(1_000)
+    print(f"leads of every two of 30 runs, 1,000 queries: {leads:.1f} s of CPU")
     page = [
         Line(
             f"{row['cell']}, {row['n']:,} queries: SciPy to one thread",
@@ -164,7 +178,8 @@ def main(options: Sequence[str] | None = None) -> None:
         for row in rows
     ]
     page.append(Line(f"240 cells, {arguments.resamples:,} resamples", f"{job:.1f} s"))
-    figures = {"cells": rows, "job_seconds": job}
+    page.append(Line("435 leads, 1,000 queries", f"{leads:.1f} s"))
+    figures = {"cells": rows, "job_seconds": job, "leads_seconds": leads}
     write_report(arguments, ("numpy", "scipy", "polars"), figures, page)
 
 

@@ -19,11 +19,11 @@ Lugannani & Rice 1980): a tail of 1e-12 has as many right digits as one of 0.1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import ndtri
 
 Floats = npt.NDArray[np.float64]
@@ -37,8 +37,10 @@ _AT_ONCE = 36
 _NOTHING_LEFT = 36.0
 # Tails are compared as quantiles of the normal distribution, which have ends.
 _LEAST_TAIL, _LEAST_UPPER_TAIL = 1e-300, 1e-16
-# Values that are weighted apart. More are shared out among these, each between its two neighbours.
+# Values that are weighted apart, and the least number of each size. More are shared out among these, each between
+# its two neighbours.
 _MOST_VALUES = 256
+_LEAST_VALUES = 32
 
 
 class Weighed(NamedTuple):
@@ -91,6 +93,15 @@ def _tail(apart: Floats, amounts: Floats) -> float:
     return min(1.0, height * total * unit / -saddle / math.pi)
 
 
+def _root(
+    function: Callable[[float], float], low: float, high: float, *, xtol: float, rtol: float
+) -> float:
+    # Imported here: it takes as long as all else of the statistics, which an evaluation of one run does without.
+    from scipy.optimize import brentq
+
+    return float(brentq(function, low, high, xtol=xtol, rtol=rtol))
+
+
 def _saddle(apart: Floats, amounts: Floats) -> float:
     """Where ``K(s) - log(-s)`` is least, between its poles at 1 / min(apart) and 0."""
     pole = 1 / float(apart.min())
@@ -99,7 +110,7 @@ def _saddle(apart: Floats, amounts: Floats) -> float:
         return float((amounts * apart / (1 - s * apart)).sum()) - 1 / s
 
     # Any path between the poles has the same integral; one nearby is as good as the saddle point itself.
-    return float(brentq(slope, pole * (1 - 1e-12), pole * 1e-12, xtol=1e-6 * -pole, rtol=1e-3))
+    return _root(slope, pole * (1 - 1e-12), pole * 1e-12, xtol=1e-6 * -pole, rtol=1e-3)
 
 
 def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
@@ -108,14 +119,17 @@ def _along(turned: Floats, powers: Floats, bend: float) -> float | None:
     for first in range(0, _STEPS, _AT_ONCE):
         at = (np.arange(first, first + _AT_ONCE) + 0.5) * (_STEP * _PACE)
         u, step = np.sinh(at) / _PACE, np.cosh(at) * _STEP
-        factors = (np.log(1 - np.multiply.outer(1j * u + bend * u**2, turned)) * powers).sum(axis=1)
+        # The logarithm of the product; that of complex numbers takes several times as long.
+        ahead, aside = 1 - np.multiply.outer(bend * u**2, turned), np.multiply.outer(-u, turned)
+        size = np.log(ahead**2 + aside**2) @ powers / 2
         # What is farther out than the first of these does not count, whether or not it grows.
-        ended = np.flatnonzero(factors.real - np.log(step) > _NOTHING_LEFT)
+        ended = np.flatnonzero(size - np.log(step) > _NOTHING_LEFT)
         kept = slice(ended[0] if len(ended) else None)
-        if bend and (np.diff(factors.real[kept]) < 0).any():
+        if bend and (np.diff(size[kept]) < 0).any():
             return None
-        parts = np.exp(-factors[kept]) * ((1 - 2j * bend * u) * step)[kept]
-        total += float(parts.real.sum())
+        angle = (np.arctan2(aside, ahead) @ powers)[kept]
+        parts = np.exp(-size[kept]) * (np.cos(angle) - 2 * bend * u[kept] * np.sin(angle))
+        total += float(parts @ step[kept])
         if len(ended):
             break
     return total
@@ -144,35 +158,44 @@ def lower_bound(rows: Weighed, tail: float) -> float:
     while high < most and excess(high) < 0:
         step *= 2
         high = min(most, high + step)
-    return float(brentq(excess, low, high, xtol=1e-13, rtol=1e-12))
+    return _root(excess, low, high, xtol=1e-13, rtol=1e-12)
 
 
 def weighed(sums: Floats, sizes: Floats) -> Weighed:
-    """Rows put together that are alike. Of rows of one size beyond 256 kinds, about that many are left.
+    """Rows put together that are alike. Of more than 256 kinds about that many are left, and 32 of each size.
 
-    A row between two that are left is shared out among these, so that the mean stays as it is and the spread
-    grows by next to nothing.
+    A row between two of its size that are left is shared out among these, so that the mean stays as it is and the
+    spread grows by next to nothing.
 
     Args:
         sums, sizes: (r,) of the values of each row, and how many these are.
     """
-    if (sizes != sizes[0]).any():
-        rows, counts = np.unique(np.stack([sums, sizes]), axis=1, return_counts=True)
-        return Weighed(rows[0], rows[1], counts.astype(np.float64))
-    found, counts = np.unique(sums, return_counts=True)
-    if len(found) <= _MOST_VALUES:
-        return Weighed(found, np.full(len(found), float(sizes[0])), counts.astype(np.float64))
-    # Half of them by rank, half by size.
-    half = _MOST_VALUES // 2
+    by_size = [
+        (float(size), *np.unique(sums[sizes == size], return_counts=True))
+        for size in np.unique(sizes)
+    ]
+    kinds = sum(len(found) for _, found, _ in by_size)
+    rows = []
+    for size, found, counts in by_size:
+        nodes, amounts = found, counts.astype(np.float64)
+        most = max(_LEAST_VALUES, _MOST_VALUES * len(found) // kinds)
+        if kinds > _MOST_VALUES and len(found) > most:
+            nodes, amounts = _shared_out(found, amounts, most // 2)
+        rows.append(Weighed(nodes, np.full(len(nodes), size), amounts))
+    return Weighed(*map(np.concatenate, zip(*rows, strict=True)))
+
+
+def _shared_out(found: Floats, counts: Floats, half: int) -> tuple[Floats, Floats]:
+    """Twice as many of the values found as ``half``, half of them by rank and half by size, and their amounts."""
     by_rank = found[np.linspace(0, len(found) - 1, half).round().astype(np.intp)]
     nodes = np.union1d(by_rank, np.linspace(found[0], found[-1], half))
     above = np.clip(np.searchsorted(nodes, found, side="right"), 1, len(nodes) - 1)
     share = (found - nodes[above - 1]) / (nodes[above] - nodes[above - 1])
     amounts = np.zeros(len(nodes))
-    np.add.at(amounts, above, counts * share)
-    np.add.at(amounts, above - 1, counts * (1 - share))
+    amounts += np.bincount(above, counts * share, len(nodes))
+    amounts += np.bincount(above - 1, counts * (1 - share), len(nodes))
     kept = amounts > 0
-    return Weighed(nodes[kept], np.full(int(kept.sum()), float(sizes[0])), amounts[kept])
+    return nodes[kept], amounts[kept]
 
 
 def mean_interval(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from engine.statistics.difference_tests import DifferenceTest
 from engine.statistics.intervals import IntervalMethod
@@ -34,8 +35,6 @@ Ints = npt.NDArray[np.intp]
 
 # Values without each cluster that differ by less are equal but for rounding.
 _NO_SPREAD = 1e-12
-# Steps in which a p-value is found: it is exact to a millionth of a millionth.
-_HALVINGS = 40
 
 
 def clusters_with_rarer(one: Side, clusters: Ints) -> Mask:
@@ -73,18 +72,23 @@ def method_by_cluster(
     return ("studentized" if fewest < ENOUGH_TO_RESAMPLE else wanted), ""
 
 
-def independent_queries(x: Floats, y: Floats, clusters: Ints) -> int:
-    """How many independent queries vary the correlation of x and y as much as these do.
+def independent_queries(x: Floats, y: Floats, clusters: Ints, *, confidence: float) -> int:
+    """How many independent queries vary the correlation of x and y as much as these do, and are known as well.
 
     n / (1 + (m - 1) r_x r_y), where m is the mean size of the cluster that a query is in, and r_x and r_y are
     the intraclass correlations of the ranks (from the analysis of variance, 0 or more): the
-    design effect (Kish 1965) of the mean of products of two independent scores.
+    design effect (Kish 1965) of the mean of products of two independent scores. Few clusters tell little about
+    that effect, so that the number is multiplied by the square of Student's quantile with n - 1 degrees of
+    freedom over that with a degree less than there are clusters (Korn & Graubard 1998, "Confidence intervals for
+    proportions with small expected number of positive counts estimated from survey data").
     """
     sizes = np.bincount(clusters)
     n = len(clusters)
     beyond = float((sizes.astype(np.float64) ** 2).sum()) / n - 1
     effect = 1 + beyond * intraclass(_ranks(x), clusters) * intraclass(_ranks(y), clusters)
-    return max(2, round(n / effect))
+    level = (1 + confidence) / 2
+    known = float(stdtrit(n - 1, level) / stdtrit(len(sizes) - 1, level)) ** 2
+    return max(2, round(known * n / effect))
 
 
 def intraclass(score: Floats, clusters: Ints) -> float:
@@ -136,17 +140,8 @@ def from_clusters(
         key=lambda mask: int(mask.sum()),
     )
 
-    def bounds(level: float) -> tuple[float, float]:
-        return studentized(estimate / scale, without / scale, sparser, confidence=level)
-
-    low, high = bounds(confidence)
-    # p is 1 - the level at which the interval just reaches 0.
-    reaching, beyond = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        level = (reaching + beyond) / 2
-        near = bounds(level)
-        reaching, beyond = (reaching, level) if near[0] <= 0 <= near[1] else (level, beyond)
-    return DifferenceTest(1 - reaching, scale * low, scale * high)
+    low, high, p = studentized(estimate / scale, without / scale, sparser, confidence=confidence)
+    return DifferenceTest(p, scale * low, scale * high)
 
 
 def enough_clusters(pairs: Sequence[tuple[Floats, Floats]], clusters: Ints) -> bool:

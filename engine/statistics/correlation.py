@@ -91,6 +91,11 @@ def correlate(
 
     tau-b (Kendall 1945) and rho equal SciPy's ``kendalltau`` and ``spearmanr``.
 
+    >>> import numpy as np
+    >>> found = correlate(np.array([0.0, 0.5, 1.0]), np.array([0.0, 1.0, 1.0]), Bootstrap(resamples=0))
+    >>> found.n, round(found.tau, 4), round(found.rho, 4)
+    (3, 0.8165, 0.866)
+
     Args:
         x, y: shape (n,), finite.
         clusters: shape (n,), the cluster of each query, from 0 without gaps; None for independent queries.
@@ -138,13 +143,16 @@ def describe(
     assert result.without is not None
     without = result.without[pair]
     if method == "inverted":
+        size = None
+        if clusters is not None:
+            size = independent_queries(x, y, clusters, confidence=bootstrap.confidence)
         bounds = inverted(
             x,
             y,
             confidence=bootstrap.confidence,
             draws=bootstrap.resamples,
             seed=bootstrap.seed,
-            size=None if clusters is None else independent_queries(x, y, clusters),
+            size=size,
         )
     elif method == "studentized" and clusters is not None:
         tests = (
@@ -156,7 +164,7 @@ def describe(
     elif method == "studentized":
         sparser = min(sides, key=lambda one: one.amount).rarer
         tau_bounds, rho_bounds = (
-            studentized(value, left, sparser, confidence=bootstrap.confidence)
+            studentized(value, left, sparser, confidence=bootstrap.confidence)[:2]
             for value, left in zip(values, without, strict=True)
         )
         bounds = tau_bounds, rho_bounds

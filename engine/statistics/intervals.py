@@ -91,6 +91,9 @@ def p_value(replicates: Floats) -> float:
 def binomial_interval(successes: float, n: float, confidence: float) -> tuple[float, float]:
     """Exact interval of a proportion (Clopper & Pearson 1934), of at least that coverage.
 
+    >>> [round(bound, 3) for bound in binomial_interval(7, 20, 0.95)]
+    [0.154, 0.592]
+
     Args:
         successes: 0 to n.
         n: 1 or more. Neither need be a whole number.
@@ -107,6 +110,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     The i-th smallest of m is multiplied by m - i + 1, kept from falling below a smaller one's, and cut
     at 1. NaN stays NaN and does not count as a comparison.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
     """
     values = np.asarray(p_values, dtype=np.float64)
     corrected = np.full(len(values), np.nan)

@@ -78,20 +78,19 @@ def paired_intervals(
     samples = list(_samples(paired / largest, clusters))
     value = paired.mean(axis=1)
     low, high = np.array([_bounds(sample, level) for sample in samples]).T * largest
-    p = np.array([_p_value(sample, 0.0) for sample in samples])
+    p = np.array([_p_value(sample, 0.0, comparisons) for sample in samples])
     return Differences(
         value,
         np.clip(low, -largest, value),
         np.clip(high, value, largest),
-        np.clip(comparisons * p, _LEAST_P, 1),
+        p,
     )
 
 
 def p_values(paired: Floats, largest: float, means: Floats, *, comparisons: int) -> Floats:
     """Of each pair (p,), 1 less the confidence at which its interval just reaches a mean (p,)."""
     samples = zip(_samples(paired / largest, None), (means / largest).tolist(), strict=True)
-    found = [comparisons * _p_value(sample, mean) for sample, mean in samples]
-    return np.clip(found, _LEAST_P, 1)
+    return np.array([_p_value(sample, mean, comparisons) for sample, mean in samples])
 
 
 @dataclass(frozen=True)
@@ -139,12 +138,14 @@ def _bounds(sample: _Sample, level: float) -> tuple[float, float]:
     return low, high
 
 
-def _p_value(sample: _Sample, value: float) -> float:
-    """Of the hypothesis that the mean is ``value``, not adjusted."""
+def _p_value(sample: _Sample, value: float, comparisons: int) -> float:
+    """Of the hypothesis that the mean is ``value``, adjusted for the number of comparisons."""
     mean, error, freedom = _with_one_for_each(sample)
-    more, less = sample.sides
-    tail = min(lower_tail(more, value), lower_tail(less, -value))
-    return max(2 * tail, 2 * float(stdtr(freedom, -abs(mean - value) / error)))
+    p = 2 * comparisons * float(stdtr(freedom, -abs(mean - value) / error))
+    if p < 1:  # else the tails, which take longer, cannot change it
+        more, less = sample.sides
+        p = max(p, 2 * comparisons * min(lower_tail(more, value), lower_tail(less, -value)))
+    return min(max(p, _LEAST_P), 1.0)
 
 
 def _with_one_for_each(sample: _Sample) -> tuple[float, float, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,9 @@ Floats = npt.NDArray[np.float64]
 POWER = 0.8
 # Beyond this many, a number says no more than that there are too few.
 MOST_QUERIES = 1_000_000
-
-
-class _Moments(NamedTuple):
-    """Means of the first four powers of the differences."""
-
-    first: float
-    second: float
-    third: float
-    fourth: float
+# Powers of the differences that bounds depend on, and the step in which their slopes are taken, by query.
+_POWERS = 4
+_STEP = 1e-5
 
 
 def queries_needed(
@@ -40,16 +34,10 @@ def queries_needed(
     """The least number of queries that would show a difference like this one with ``POWER``.
 
     Other queries are taken to differ as these do, in mean and spread. A lead is significant if both intervals
-    of ``leads.paired_intervals`` leave 0 out. With S, Q and T the sums of the differences, of their squares and of
-    their cubes, and D the largest difference, these are nearly
-
-    - ``S - D + (z² - 1) (T - D³) / (3 (Q + D²)) > z sqrt(Q + D²)``: weighted by exponential variables,
-      the differences and -D have the mean S - D, the variance Q + D² and the third cumulant 2 (T - D³), and
-      the quantile is Cornish & Fisher's (1938);
-    - ``S > t sqrt((Q + 2 D²) / (1 + t² / (n + 2)))``.
-
-    Both sides are taken as normal, with the variance of their difference by the delta method: where all
-    differing queries favour one run, S and Q rise together, and treating Q as known would overstate n.
+    of ``leads.paired_intervals`` leave 0 out, which nearly means that ``_beyond_gaffke`` and
+    ``_beyond_bonett_price`` are above 0. These are taken as normal, with the variance by the delta method: where
+    all differing queries favour one run, sums of powers rise together, and treating all but the first as
+    known would misstate n.
 
     Args:
         differences: (n,) query by query.
@@ -72,17 +60,15 @@ def queries_needed(
         differences = np.bincount(clusters, differences) / size
     # In units of the largest difference: powers of large numbers overflow.
     turned = math.copysign(1, total) * differences / largest
-    moments = _Moments(*(float((turned**power).mean()) for power in (1, 2, 3, 4)))
+    moments = np.array([float((turned**power).mean()) for power in range(2 * _POWERS + 1)])
     level = 1 - (1 - confidence) / (2 * comparisons)
 
     def is_enough(n: int) -> bool:
-        t = float(stdtrit(n - 1, level))
+        z, t = float(ndtri(level)), float(stdtrit(n - 1, level))
         t /= math.sqrt(1 + t**2 / (n + 2))
-        z = float(ndtri(level))
-        less = 1 - (z**2 - 1) / 3 * (n * moments.third - 1) / (n * moments.second + 1)
         return all(
-            _margin(moments, n, factor, added, less) >= float(ndtri(POWER))
-            for factor, added, less in ((z, 1, less), (t, 2, 0.0))
+            _in_deviations(beyond, quantile, moments, n) >= float(ndtri(POWER))
+            for beyond, quantile in ((_beyond_gaffke, z), (_beyond_bonett_price, t))
         )
 
     enough = 2
@@ -97,15 +83,50 @@ def queries_needed(
     return math.ceil(enough * size)
 
 
-def _margin(moments: _Moments, n: int, factor: float, added: float, less: float) -> float:
-    """Mean of ``S - less - factor sqrt(Q + added)`` of n differences, in standard deviations."""
-    first, second, third, fourth = moments
-    root = math.sqrt(n * second + added)
-    slope = factor / (2 * root)
-    variance = n * (
-        second - first**2 - 2 * slope * (third - first * second) + slope**2 * (fourth - second**2)
+def _beyond_gaffke(sums: Floats, z: float) -> Floats:
+    """How far Gaffke's lower bound is above 0.
+
+    Weighted by exponential variables, the differences and -1 have cumulants of order r of (r - 1)! times the sum of
+    their powers r. The quantile is Cornish & Fisher's (1938), with skewness and kurtosis.
+
+    Args:
+        sums: (4, ...) of the powers 1 to 4 of the differences, in units of the largest.
+        z: the normal quantile.
+    """
+    first, second, third, fourth = sums + np.array([-1, 1, -1, 1]).reshape(
+        4, *[1] * (sums.ndim - 1)
     )
-    middle = n * first - less - factor * root
-    if variance <= 0:
-        return math.copysign(math.inf, middle)
-    return middle / math.sqrt(variance)
+    skewness, kurtosis = 2 * third / second**1.5, 6 * fourth / second**2
+    quantile = (
+        z
+        - (z**2 - 1) / 6 * skewness
+        + (z**3 - 3 * z) / 24 * kurtosis
+        - (2 * z**3 - 5 * z) / 36 * skewness**2
+    )
+    return np.asarray(first - quantile * np.sqrt(second))
+
+
+def _beyond_bonett_price(sums: Floats, t: float) -> Floats:
+    """The same of Bonett & Price's, with 1 and -1 added; ``t`` is ``t / sqrt(1 + t² / (n + 2))`` of Student's t."""
+    return np.asarray(sums[0] - t * np.sqrt(sums[1] + 2))
+
+
+def _in_deviations(
+    beyond: Callable[[Floats, float], Floats], quantile: float, moments: Floats, n: int
+) -> float:
+    """The mean of what a bound of n differences is beyond 0, in standard deviations.
+
+    Args:
+        moments: means of the powers of the differences, from the power 0 on.
+    """
+    powers = np.arange(1, _POWERS + 1)
+    sums = n * moments[powers]
+    steps = _STEP * n * np.identity(_POWERS)
+    # Slopes by sums; derived by hand they would take more lines than the rest.
+    slopes = (beyond(sums[:, None] + steps, quantile) - beyond(sums[:, None] - steps, quantile)) / (
+        2 * _STEP * n
+    )
+    spread = moments[powers[:, None] + powers] - np.outer(moments[powers], moments[powers])
+    variance = n * float(slopes @ spread @ slopes)
+    middle = float(beyond(sums, quantile))
+    return middle / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, middle)

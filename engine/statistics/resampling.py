@@ -21,10 +21,10 @@ Counts = npt.NDArray[np.int32]
 Signs = npt.NDArray[np.int8]
 
 # Resamples drawn from one random stream. Fixed: the draws must not depend on threads or memory. More
-# than this gains nothing (measured at 3,000 and 10,000 queries) and takes memory.
+# than this gains nothing and takes memory.
 _BLOCK = 32
 # Orders drawn from one random stream. What is done with them has more and shorter steps than a resample
-# has: at 64 queries, blocks of 64 take two thirds of the time of blocks of 32.
+# has, so that few queries gain from larger blocks.
 _ORDER_BLOCK = 64
 # Keep the streams of signs and of orders apart from those of resamples.
 _SIGNS = 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -17,10 +18,16 @@ Mask = npt.NDArray[np.bool_]
 _AS_THE_OTHERS = 0.1
 
 
-def studentized(
-    estimate: float, without: Floats, rarer: Mask, *, confidence: float
-) -> tuple[float, float]:
-    """The interval's bounds, from the leave-one-out values of a correlation.
+class Studentized(NamedTuple):
+    """An interval, and the p-value of the hypothesis of 0: 1 less the confidence at which it just reaches 0."""
+
+    low: float
+    high: float
+    p: float
+
+
+def studentized(estimate: float, without: Floats, rarer: Mask, *, confidence: float) -> Studentized:
+    """The interval and the test, from the leave-one-out values of a correlation.
 
     The standard error is the jackknife's, summed over three sources: the queries of the rarer kind
     (and a tenth of a query that is spread as the others are), the others, and how many there are of
@@ -37,17 +44,18 @@ def studentized(
         confidence: in (0, 1).
 
     Returns:
-        NaN bounds where the estimate is -1 or 1: no query tells how far it would vary.
+        NaN where the estimate is -1 or 1: no query tells how far it would vary.
     """
     n = len(without)
     if abs(estimate) > 1 - 1e-9:
-        return float("nan"), float("nan")
+        return Studentized(math.nan, math.nan, math.nan)
     influence = (n - 1) / n * (without.mean() - without)
     added = _AS_THE_OTHERS / (np.count_nonzero(rarer) - 1)
     error, freedom = standard_error(influence, rarer, as_the_others=added)
-    reach = stdtrit(freedom, (1 + confidence) / 2) * error / (1 - estimate**2)
-    low, high = np.tanh(np.arctanh(estimate) + np.array([-reach, reach]))
-    return float(low), float(high)
+    error /= 1 - estimate**2
+    middle, reach = math.atanh(estimate), float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    p = 2 * float(stdtr(freedom, -abs(middle) / error)) if error else float(middle == 0)
+    return Studentized(math.tanh(middle - reach), math.tanh(middle + reach), p)
 
 
 def standard_error(influence: Floats, rarer: Mask, *, as_the_others: float) -> tuple[float, float]:

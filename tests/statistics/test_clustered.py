@@ -54,7 +54,7 @@ def test_whole_clusters_are_left_out_and_resampled():
 def test_clusters_of_one_query_are_queries():
     x, y = sample()
     alone = np.arange(120)
-    assert independent_queries(x, y, alone) == 120
+    assert independent_queries(x, y, alone, confidence=0.95) == 120
     settings = {"resamples": 40, "seed": 1, "leave_out": True}
     by_query = replicate(np.stack([x, y]), [(0, 1)], **settings)
     by_cluster = replicate(np.stack([x, y]), [(0, 1)], **settings, clusters=alone)
@@ -66,7 +66,8 @@ def test_copies_of_a_query_say_no_more_than_the_query():
     clusters = np.repeat(np.arange(40), 3)
     x, y = np.repeat(x[:40], 3), np.repeat(y[:40], 3)
     assert intraclass(x, clusters) == pytest.approx(1)
-    assert independent_queries(x, y, clusters) == 40
+    # 40 times the square of t's quantile of 119 degrees of freedom over that of 39: (1.980 / 2.023)²
+    assert independent_queries(x, y, clusters, confidence=0.95) == 38
     bootstrap = Bootstrap(resamples=200)
     wide, narrow = correlate(x, y, bootstrap, clusters), correlate(x, y, bootstrap)
     assert wide.method == "studentized"
