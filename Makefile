@@ -13,7 +13,7 @@ PRECISION ?=
 # Each has a folder of its own: a training goes on from its own checkpoints alone.
 READER := build/reader$(if $(filter-out 1,$(HOURS)),-$(HOURS)h)$(if $(PRECISION),-$(PRECISION))
 
-.PHONY: install vllm gpu gpu-python demo reader test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
+.PHONY: install vllm gpu gpu-python demo reader check pure test pytest test-slow test-faults test-gpu gpu-constraints docs lint format audit clean
 
 # What carries the bundled model and articles.
 CARRIERS := engine/demo/carriers.txt
@@ -108,6 +108,17 @@ demo: install
 # A small Fusion-in-Decoder reader from scratch; again, to go on after an interruption.
 reader: install
 	$(BIN)/python -m jobs.bundled_reader --out $(READER) --hours $(HOURS) $(if $(PRECISION),--precision $(PRECISION))
+
+# Before every commit: lint and types beside the tests that start neither Ray nor Java, load no model and draw no
+# page in a browser.
+PURE := $(addprefix tests/,statistics ranking scoring sources labels report) \
+  $(addprefix tests/test_,commit_msg doctests house masking normalize wording).py
+check: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --jobs 2 lint pure
+
+pure: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "not slow and not faults and not pages" --ignore tests/report/page/test_browser.py \
+	  --numprocesses 2 --dist loadscope --no-loadscope-reorder $(PURE)
 
 # Lint and types run beside the tests, in what these leave of two cores.
 test: $(VENV)/.installed-test

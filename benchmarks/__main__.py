@@ -34,7 +34,6 @@ NAMES = (
     "throughput",
     "whole_evaluation",
     "fid",
-    "decided",
     "scaling",
     "retrieval",
     "ranking",

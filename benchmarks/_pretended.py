@@ -44,11 +44,7 @@ class Pretended:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text("")
 
-    def read(
-        self,
-        inputs: Sequence[Sequence[str]],
-        references: Sequence[Sequence[str] | None] | None = None,
-    ) -> list[ReadOutput]:
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         start, began = time.perf_counter(), time.time()
         tokens = [max(1, (sum(map(len, texts)) - self._shared) // 4) for texts in inputs]
         self.stats.prompt_tokens += sum(tokens)
@@ -82,7 +78,7 @@ class SlowHost(Host):
     TOKENS_PER_SECOND = 7000.0
 
     def load(self, spec: ReaderSpec) -> Pretended:
-        log = Path(str(self.place)).parent / "log" / str(os.getpid())
+        log = Path(str(self.places[0])).parent / "log" / str(os.getpid())
         return Pretended(self.TOKENS_PER_SECOND, shared=len(spec.shared_prefix), log=log)
 
 

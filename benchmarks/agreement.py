@@ -44,6 +44,7 @@ from typing import Any
 import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
+from benchmarks._reads import get_reads
 from engine import tables
 from engine.conformance.references import trec_eval_name
 from engine.evaluation.assess import Evaluation
@@ -57,7 +58,7 @@ from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Executor, get_reads
+from engine.reading.reads import Executor
 from engine.retrieval import bm25
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run

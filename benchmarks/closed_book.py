@@ -28,10 +28,10 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
+from engine.reading.execute import output_columns
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.reading.protocol import Augmentation
 from engine.reading.readers import load, specify
-from engine.reading.reads import output_columns
 from engine.scoring.metrics import score_outputs
 from engine.sources.queries.read import read_queries
 from engine.statistics.cells import Cell, read_cells

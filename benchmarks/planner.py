@@ -215,8 +215,9 @@ def _evaluate(place: str, case: str, store: str, actors: int, pairs: int) -> dic
 
 
 def _in_shards(files: Any, settings: Any, store: Path, pairs: int) -> Any:
+    from engine.evaluation.context import Context
+    from engine.evaluation.evaluate import evaluate_shards
     from engine.evaluation.sharded.start import partition_beside_ray
-    from engine.evaluation.sharded.stream import evaluate_shards
     from engine.sources.io.folders import folder_at
 
     out = store.with_name(f"{store.name}-out")
@@ -227,7 +228,8 @@ def _in_shards(files: Any, settings: Any, store: Path, pairs: int) -> Any:
         k=settings.ranking.k,
         pairs_per_shard=pairs,
     )
-    return evaluate_shards(made, settings, place=folder_at(store), folder=folder_at(out))
+    (result,) = evaluate_shards(made, [settings], Context(store=store), folder_at(out)).evaluations
+    return result
 
 
 def _row(case: str, plan: dict[str, Any], real: dict[str, Any]) -> dict[str, Any]:

@@ -161,10 +161,12 @@ def _run(
     told: list[tuple[float, float]],
     k: int = K,
 ) -> tuple[Any, float]:
+    from engine.evaluation.context import Context
+    from engine.evaluation.evaluate import evaluate_shards
     from engine.evaluation.inputs import InputFiles
+    from engine.evaluation.passes import check_readers
     from engine.evaluation.settings import Settings
     from engine.evaluation.sharded.start import partition_beside_ray
-    from engine.evaluation.sharded.stream import check_readers, evaluate_shards
     from engine.sources.io.folders import folder_at
 
     files = InputFiles(
@@ -191,17 +193,15 @@ def _run(
         folder_at(place / "out" / "inputs"),
         settings.running.pool(),
         k=k,
-        check=partial(check_readers, settings),
+        check=partial(check_readers, [settings]),
     )
     partitioned = time.perf_counter() - start
-    result = evaluate_shards(
+    (result,) = evaluate_shards(
         made,
-        settings,
-        place=folder_at(place / "store"),
-        folder=folder_at(place / "out"),
-        on_progress=on_progress,
-        host=host,
-    )
+        [settings],
+        Context(store=place / "store", on_progress=on_progress, host=host),
+        folder_at(place / "out"),
+    ).evaluations
     return result, partitioned
 
 

@@ -47,7 +47,7 @@ from benchmarks._harness import Line, Timing, in_fresh_process, in_turn, make_pa
 from engine.machine import cluster, pool
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
-from engine.reading import pipeline, readers
+from engine.reading import readers, stream_on_ray
 from engine.reading.execute import UnitResult, read_in_process
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
@@ -225,7 +225,7 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     one = pool.decide(PoolSettings(actors=1), 2**30)
     for name, results in (
         ("loop", lambda: read_in_process(plan, units, [spec])),
-        ("pipeline", lambda: pipeline.read_on_ray(plan, units, [spec], pool=one)),
+        ("pipeline", lambda: stream_on_ray.run_on_ray(plan, units, [spec], pool=one)),
     ):
         start_up, seconds, done = timed(results())
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}

@@ -1,16 +1,15 @@
 """Every read of an evaluation, by the engine as an evaluation reads and by vLLM: reads a second.
 
-    python -m benchmarks.whole_evaluation [--data DIR] [--queries 454] [--k 10] [--vllm PYTHON] [--full]
+    python -m benchmarks.whole_evaluation [--data DIR] [--queries 454] [--k 10] [--vllm PYTHON]
         [--rounds 1] [--dtype float32] [--json FILE]
 
 What ``benchmarks.throughput`` leaves out: several queries list the same passage, whole lists are read beside
-single passages, and eRAG's single reads end when exact match is decided. BM25 lists ``k`` passages for each of
-the first queries; the bundled reader reads each alone and each list at once. The sides:
+single passages. BM25 lists ``k`` passages for each of the first queries; the bundled reader reads each alone and
+each list at once. The sides:
 
-- the engine as ``erag evaluate`` runs it: a pool on Ray, units of reads that begin alike, reads that end early;
-- with ``--full``, the same with every read in full, as an evaluation reads that wants outputs;
+- the engine as ``erag evaluate`` runs it: a pool on Ray, units of reads that begin alike;
 - vLLM, where ``--vllm`` names an interpreter that has it: all prompts in one call, in the order of the engine's
-  plan, with prefix caching, in full. It cannot end a read by its references.
+  plan, with prefix caching.
 
 Starting and loading are not part of the time. The sides read in turn, as often as asked, each time in new processes.
 """
@@ -20,7 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,6 @@ from benchmarks._harness import Line, Timing, make_parser, write_report
 from benchmarks.throughput import apart, timed, vllm
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
-from engine.reading.decided import with_references
 from engine.reading.plan import INPUTS, SIZE, cut_units, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
@@ -46,7 +44,7 @@ from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
 from engine.tables import DOC_ID, DOC_IDS, QUERY_ID
 
-EARLY, FULL, VLLM = "engine", "engine, every read in full", "vLLM"
+ENGINE, VLLM = "engine", "vLLM"
 
 
 class Evaluation(NamedTuple):
@@ -74,13 +72,11 @@ def evaluation(data: Path | None, count: int, k: int) -> Evaluation:
     return Evaluation(queries, corpus, pl.concat([single, whole]))
 
 
-def planned(what: Evaluation, spec: ReaderSpec, prompt: Any, *, early: bool) -> pl.DataFrame:
-    """The plan of the reads; those of single passages end when they are decided, if asked."""
+def planned(what: Evaluation, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
+    """The plan of the reads."""
     wanted = wanted_reads(
         what.lists, what.queries, what.corpus, prompt=prompt, fingerprint=spec.fingerprint
     )
-    if early:
-        wanted = with_references(wanted, what.lists[DOC_IDS].list.len() > 1, what.queries, "em")
     missing = missing_reads(wanted, NOTHING.reads)
     sizes = input_sizes(spec, missing[INPUTS].to_list())
     return longest_first(missing, sizes, lead=len(spec.shared_prefix))
@@ -93,7 +89,6 @@ class Reading(NamedTuple):
     outputs: list[str]
     prompt_tokens: int
     computed_tokens: int
-    early: int
 
 
 def read(plan: pl.DataFrame, spec: ReaderSpec) -> Reading:
@@ -124,7 +119,6 @@ def read(plan: pl.DataFrame, spec: ReaderSpec) -> Reading:
         outputs,
         sum(one.prompt_tokens for one in found),
         sum(result.computed_tokens for result in results),
-        sum(one.decided for one in found),
     )
 
 
@@ -133,7 +127,7 @@ def read_on_vllm(python: str, prompts: list[str], spec: ReaderSpec) -> Reading:
     spec = replace(spec, threads=spec.threads or len(os.sched_getaffinity(0)))
     peer = vllm(python, spec, prompts, 1)
     computed = peer["prompt_tokens"] - peer["cached_tokens"]
-    return Reading(peer["seconds"][0], peer["outputs"], peer["prompt_tokens"], computed, 0)
+    return Reading(peer["seconds"][0], peer["outputs"], peer["prompt_tokens"], computed)
 
 
 def main(options: Sequence[str] | None = None) -> None:
@@ -142,31 +136,25 @@ def main(options: Sequence[str] | None = None) -> None:
     parser.add_argument("--queries", type=int, default=454)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"])
-    parser.add_argument("--full", action="store_true", help="the engine reads in full, too")
     parser.add_argument("--vllm", help="an interpreter that has vLLM")
     arguments = parser.parse_args(options)
     logging.disable_progress_bar()
     spec, prompt = specify(
         "bundled", augmentation="in-prompt", task="short-answer", dtype=arguments.dtype
     )
-    spec = replace(spec, metric="em")
     what = evaluation(arguments.data, arguments.queries, arguments.k)
-    plans = {EARLY: planned(what, spec, prompt, early=True)}
-    if arguments.full:
-        plans[FULL] = planned(what, spec, prompt, early=False)
-    timings, readings = time_sides(plans, spec, arguments)
-    show(plans[EARLY], timings, readings, spec, arguments)
+    plan = planned(what, spec, prompt)
+    timings, readings = time_sides(plan, spec, arguments)
+    show(plan, timings, readings, spec, arguments)
 
 
 def time_sides(
-    plans: Mapping[str, pl.DataFrame], spec: ReaderSpec, arguments: argparse.Namespace
+    plan: pl.DataFrame, spec: ReaderSpec, arguments: argparse.Namespace
 ) -> tuple[dict[str, Timing], dict[str, Reading]]:
     """Seconds of each side, and what it read in the last round."""
-    sides: dict[str, Callable[[], Reading]] = {
-        name: partial(read, plan, spec) for name, plan in plans.items()
-    }
+    sides: dict[str, Callable[[], Reading]] = {ENGINE: partial(read, plan, spec)}
     if arguments.vllm:
-        prompts = ["".join(pieces) for pieces in plans[EARLY][INPUTS].to_list()]
+        prompts = ["".join(pieces) for pieces in plan[INPUTS].to_list()]
         sides[VLLM] = partial(read_on_vllm, arguments.vllm, prompts, spec)
     timings = {name: Timing([], None) for name in sides}
     readings: dict[str, Reading] = {}
@@ -189,23 +177,20 @@ def show(
     reads = plan.height
     single = int((plan[DOC_IDS].list.len() == 1).sum())
     print(f"{single} reads of single passages and {reads - single} of whole lists, in {spec.dtype}")
-    print(f"{'':28}{'reads/s':>8}{'tokens of prompts':>19}{'computed':>12}{'early':>8}")
+    print(f"{'':28}{'reads/s':>8}{'tokens of prompts':>19}{'computed':>12}")
     for name, reading in readings.items():
         print(
             f"{name:28}{reads / timings[name].best:8.2f}{reading.prompt_tokens:19,}"
-            f"{reading.computed_tokens:12,}{reading.early:8,}"
+            f"{reading.computed_tokens:12,}"
         )
     page = []
-    for name in (name for name in readings if name != VLLM):
-        if VLLM in readings:
-            ratio = timings[VLLM].over(timings[name])
-            page.append(Line(f"reads/s: {name} to {VLLM}", str(ratio), "1.2"))
-    for line in page:
-        print(f"{line.what}: {line.figure}")
-    if {FULL, VLLM} <= readings.keys():
-        differ = apart(readings[FULL].outputs, readings[VLLM].outputs)
-        print(f"outputs in full that differ between the engine and vLLM: {differ:.1%}")
-    page.append(Line(f"reads/s: {EARLY}", f"{reads / timings[EARLY].best:.2f}"))
+    if VLLM in readings:
+        ratio = timings[VLLM].over(timings[ENGINE])
+        page.append(Line(f"reads/s: {ENGINE} to {VLLM}", str(ratio), "1.2"))
+        print(f"{page[0].what}: {page[0].figure}")
+        differ = apart(readings[ENGINE].outputs, readings[VLLM].outputs)
+        print(f"outputs that differ between the engine and vLLM: {differ:.1%}")
+    page.append(Line(f"reads/s: {ENGINE}", f"{reads / timings[ENGINE].best:.2f}"))
     figures = {
         "dtype": spec.dtype,
         "single": single,

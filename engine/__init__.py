@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from engine.face.result import Result
     from engine.labels import Annotator, from_function
     from engine.reading.function import ReaderFunction as Reader
-
-__version__ = "0.1.0"
+    from engine.version import __version__
 
 __all__ = [
     "Annotator",
@@ -40,6 +39,7 @@ _PLACES = {
     "Reader": ("engine.reading.function", "ReaderFunction"),
     "Result": ("engine.face.result", "Result"),
     "WriteError": ("engine.errors", "WriteError"),
+    "__version__": ("engine.version", "__version__"),
     "compat": ("engine.compat", ""),
     "evaluate": ("engine.face.evaluate", "evaluate"),
     "from_function": ("engine.labels", "from_function"),

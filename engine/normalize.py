@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import string
 
-PUNCTUATION = str.maketrans("", "", string.punctuation)
-ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 # Marks around titles and quotations, which KorQuAD's script turns into spaces; the ASCII ones too.
-KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+_KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize_answer(text: str) -> str:
@@ -19,9 +19,12 @@ def normalize_answer(text: str) -> str:
     The steps are applied in this order, and punctuation is deleted without a replacement:
     "twenty-one" becomes "twentyone". Accents and non-ASCII punctuation stay. The result may be
     empty ("The!" becomes "").
+
+    >>> normalize_answer("The twenty-one  Pilots, an Élan")
+    'twentyone pilots élan'
     """
-    without_punctuation = text.lower().translate(PUNCTUATION)
-    return " ".join(ARTICLES.sub(" ", without_punctuation).split())
+    without_punctuation = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", without_punctuation).split())
 
 
 def normalize_korquad(text: str) -> str:
@@ -30,6 +33,9 @@ def normalize_korquad(text: str) -> str:
     Blank out ' " 《 》 < > 〈 〉 ( ) ‘ ’, lower-case, delete other ASCII punctuation, collapse white
     space. There are no articles to leave out, and other marks (“ ” 「 」 ·) stay, as in the script. The
     result may be empty.
+
+    >>> normalize_korquad("《춘향전》, The play")
+    '춘향전 the play'
     """
-    without_marks = text.translate(KORQUAD_SPACES)
-    return " ".join(without_marks.lower().translate(PUNCTUATION).split())
+    without_marks = text.translate(_KORQUAD_SPACES)
+    return " ".join(without_marks.lower().translate(_PUNCTUATION).split())

@@ -33,7 +33,6 @@ PROMPT_TOKENS = "prompt_tokens"
 OUTPUT_TOKENS = "output_tokens"
 TRUNCATED = "truncated"
 CONFIDENCE = "confidence"
-DECIDED = "decided"
 FAILURE = "failure"
 ANNOTATOR = "annotator"
 LABEL = "label"
@@ -146,7 +145,6 @@ READS: Schema = {
     OUTPUT_TOKENS: pl.Int64(),
     TRUNCATED: pl.Boolean(),
     CONFIDENCE: pl.Float64(),  # where the reader chose between given answers: of the first; else null
-    DECIDED: pl.Boolean(),  # ended early, since its output scored 0 whatever followed
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -169,11 +167,18 @@ TRACES: Schema = {
     ARTICLE_ID: pl.String(),  # the gold article that the passage is of
     # The probability that a judge gave to relevance; of utilities: that the reader declines.
     CONFIDENCE: pl.Float64(),
-    DECIDED: pl.Boolean(),  # whether the read ended early, with what the output had come to by then
 }
 DUAL_LABELS: Schema = {
     QUERY_ID: pl.String(),
     DOC_ID: pl.String(),
+    DOCUMENT_LABEL: pl.Boolean(),
+    WORD_LABEL: pl.Boolean(),
+}
+DUAL_EVENTS: Schema = {
+    RUN: pl.String(),
+    K: pl.Int64(),
+    QUERY_ID: pl.String(),
+    # Whether some passage within the cutoff has the label; null where the run lists nothing for the query.
     DOCUMENT_LABEL: pl.Boolean(),
     WORD_LABEL: pl.Boolean(),
 }

@@ -1,4 +1,4 @@
-"""Words of messages: forms that depend on a count, and values of users' files as they are shown."""
+"""Words of messages: forms that depend on a count, and what users' files and functions hold, as it is shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 
@@ -14,7 +15,8 @@ _FORMS = re.compile(r"\[([^\[\]|]*)\|([^\[\]|]*)\]")
 def counted(amount: int, what: str) -> str:
     """An amount and what it counts.
 
-    ``counted(1, "[query has|queries have] no answer")`` gives "1 query has no answer".
+    >>> counted(1, "[query has|queries have] no answer")
+    '1 query has no answer'
 
     Args:
         amount: 0 or more.
@@ -29,7 +31,11 @@ def agreeing(amount: int, what: str) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them: ``a, b and c``."""
+    """Names as a sentence has them: ``a, b and c``.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
@@ -64,7 +70,11 @@ def quoted(value: object) -> str:
 
 
 def number(value: float, digits: int = 3, *, plus: str = "", minus: str = "-") -> str:
-    """A number with so many decimals; what rounds to 0 has no sign."""
+    """A number with so many decimals; what rounds to 0 has no sign.
+
+    >>> number(-0.0004), number(0.25, 2, plus="+")
+    ('0.000', '+0.25')
+    """
     text = f"{abs(value):.{digits}f}"
     if float(text) == 0:
         return text
@@ -76,3 +86,23 @@ def with_interval(value: float, low: float, high: float, digits: int = 3, *, plu
     if math.isnan(low):
         return number(value, digits, plus=plus)
     return "{} [{}, {}]".format(*(number(one, digits, plus=plus) for one in (value, low, high)))
+
+
+def number_of(value: Any) -> float:
+    """What a function gave as a number from 0 to 1; NaN where it is not one."""
+    try:
+        # A text that reads as a number is a mistake in the function, not a number.
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError):
+        return math.nan
+    return number if 0 <= number <= 1 else math.nan
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function, or an object that can be called, is called."""
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def reason_of(error: BaseException) -> str:
+    """What a user's function raised, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -7,6 +7,7 @@ import inspect
 import os
 import shlex
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -15,13 +16,11 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from engine.errors import EncodeError, InputError, ReadError, WriteError
-from engine.masking import masked
+from engine.errors import EncodeError, InputError, ReadError, WriteError, masked
 from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
 from jobs._examples import epilogue
-from jobs._net import unforeseen
 from jobs._options import with_options_of
 from jobs._signals import StoppedError, stoppable, without_output
 from jobs._terminal import Speech, speak, speech, tell
@@ -198,3 +197,21 @@ def _fail(error: object, status: int) -> None:
     # Words of the command line, and of other libraries, may be addresses too.
     tell(f"erag: {masked(' '.join(str(error).split()))}")
     sys.exit(status)
+
+
+def unforeseen(error: Exception) -> str:
+    """One line about an error that nothing caught, with the place of a log that has the traceback.
+
+    The log is a file of its own in the folder of temporary files, which only the user can read: a
+    traceback may quote data. Where it cannot be written, the traceback goes to standard error.
+    """
+    trace = masked("".join(traceback.format_exception(error)))
+    what = f"{type(error).__name__}: {error}"[:300]
+    try:
+        number, path = tempfile.mkstemp(prefix="erag-error-", suffix=".log")
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(trace)
+    except OSError:
+        sys.stderr.write(trace)
+        return f"an unforeseen error ({what}); the traceback is above: please report it"
+    return f"an unforeseen error ({what}); please report it with the traceback in {path}"

@@ -11,8 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 from cyclopts import App, ArgumentCollection, Token
 from cyclopts.config import Dict
 
-from engine.errors import InputError
-from engine.masking import masked
+from engine.errors import InputError, masked
 from engine.sources.io.lines import read_text
 from engine.sources.io.locations import require_file
 from engine.sources.io.yaml_text import read_settings

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.labels import Annotator, from_function
-from engine.machine.functions import is_named, load_named, name_of
+from engine.machine.functions import is_named, load_named
 from engine.reading.function import ReaderFunction, reader_function
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
+from engine.wording import name_of
 
 # Options that name one model each, beside the readers that are compared.
 OTHER_MODELS = ("erag_reader", "judge")

@@ -9,7 +9,7 @@ from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.planner import plan_evaluation, refuse_both
 from engine.evaluation.settings import Settings
 from engine.evaluation.sharded.sample import take_sample
-from engine.evaluation.sharded.size import choose
+from engine.evaluation.sharded.size import shard_pairs
 from engine.evaluation.study import Condition
 from engine.report import forecast as report
 from engine.sources.io.folders import folder_at
@@ -44,8 +44,10 @@ def plan_and_print(
         f"reads of the probe are kept in {folder_at(store).shown()}, and nothing else was written"
     )
     k = max(condition.k for condition in conditions)
-    pairs = choose(files, settings).pairs
-    sample = take_sample(files, k=k, pairs=pairs) if pairs else None
+    pairs = shard_pairs(files, settings[0])
+    # A sample is taken of plain runs alone.
+    plain = files.edits is None and files.corpus is not None
+    sample = take_sample(files, k=k, pairs=pairs) if pairs and plain else None
     inputs = read_inputs(files, k=k) if sample is None else sample.inputs
     with shown_progress("probing") as on_progress:
         made = plan_evaluation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from engine import __version__
+from engine.version import __version__
 from jobs._command import run_app
 from jobs._examples import epilogue
 

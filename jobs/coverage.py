@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from engine.errors import require_least
+from engine.errors import masked, require_least
 from engine.extras import missing
-from engine.masking import masked
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import polars as pl
 
 from engine.errors import InputError
+from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.prepare import prepare
-from engine.evaluation.read import read, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, vary
+from engine.labels.annotator import READER
 from engine.machine.device import best_dtype
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
@@ -37,7 +37,7 @@ from jobs._progress import event, shown_progress
 from jobs._results import outputs
 from jobs._signals import keeps
 from jobs._terminal import say
-from jobs.evaluate import evaluate_and_report, name_files
+from jobs.evaluate import evaluate_and_report
 
 K = 10
 # Ten passages drown a model of this size; of 2 to 5 passages, 3 give its score the most variance.
@@ -194,10 +194,8 @@ def _retrieve_and_evaluate(
                 write_run(run.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list())), run_path)
         write_parquet(queries, chosen_path)
         files = replace(files, queries=chosen_path)
-    inputs = read_inputs(files, k=K)
-    conditions = vary(settings, Sweep())
     evaluate_and_report(
-        inputs, conditions, name_files(files), out=out, store=store, full=full, overwrite=overwrite
+        files, vary(settings, Sweep()), out=out, store=store, full=full, overwrite=overwrite
     )
 
 
@@ -222,18 +220,15 @@ def time_reads(
     limit = TIMED
     while True:
         inputs = read_inputs(replace(files, limit=limit), k=K)
-        jobs = specify_jobs(prepare(inputs, settings).requests, settings, executor)
         with shown_progress() as on_progress:
-            (reading,) = read(
-                jobs,
-                inputs.queries,
-                inputs.corpus,
-                settings.running,
+            reading = evaluate(
+                inputs,
+                settings.but(resamples=0),
                 store=store,
                 on_progress=on_progress,
                 on_event=event,
                 executor=executor,
-            )
+            ).readings[READER.name]
         if reading.costs.done or limit >= SHORT_ANSWERS:
             return reading.costs
         limit = min(2 * limit, SHORT_ANSWERS)

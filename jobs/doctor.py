@@ -15,11 +15,10 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from engine.errors import InputError
+from engine.errors import InputError, masked
 from engine.extras import EXTRAS, command, missing
 from engine.machine import compiler, device, model_files
 from engine.machine.batching import machine_memory
-from engine.masking import masked
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
 from engine.sources import bundled
@@ -112,6 +111,10 @@ def _engine() -> str:
     if device.reads_on_vllm():
         compiler.require()
         return f"{version}: decoder-only readers run on it; T5 readers on the engine's own loops"
+    if device.machine_has_gpu():
+        return (
+            f"the engine's own loops, padded; {version}, which a GPU is meant for: run 'make gpu'"
+        )
     return f"the engine's own loops; {version}"
 
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from engine.evaluation import evaluate as evaluating
 from engine.evaluation.assess import Evaluation
+from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.forecast import PlanSettings
-from engine.evaluation.inputs import (
-    EvaluationInputs,
-    InputFiles,
-    cut_inputs,
-    input_tables,
-    read_inputs,
-)
+from engine.evaluation.inputs import InputFiles, cut_inputs, read_inputs
+from engine.evaluation.passes import check_readers
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.size import choose
-from engine.evaluation.study import Condition, study, vary
+from engine.evaluation.sharded.partition import Partition
+from engine.evaluation.sharded.size import shard_pairs
+from engine.evaluation.sharded.start import partition_beside_ray
+from engine.evaluation.shards import Held, InputShards
+from engine.evaluation.study import Condition, study_shards, vary
+from engine.evaluation.work import digest_of_shards
 from engine.machine.model_files import cache_directory
-from engine.masking import masked
-from engine.report.audit import Origin, input_files
+from engine.report.audit import Origin, input_files, name_files
 from engine.report.identity import refuse_another
-from engine.sources.io.folders import folder_at, require_folder
-from engine.sources.io.locations import Location, locate
+from engine.report.summary import SHARDS
+from engine.sources.io.folders import Folder, folder_at, require_folder
+from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
 from jobs._command import command_line, run_command, spoken
 from jobs._evaluation_options import (
@@ -36,14 +36,14 @@ from jobs._evaluation_options import (
     settings_of,
     sweep_of,
 )
-from jobs._in_shards import evaluate_in_shards
-from jobs._options import with_options, with_signature
+from jobs._options import with_signature
 from jobs._planning import plan_and_print
 from jobs._progress import event, shown_progress
 from jobs._results import outputs, print_results, write_results
 from jobs._signals import keeps
 from jobs._terminal import warn_of_code
 
+_INPUTS = "inputs"
 _KEPT = "finished reads are kept in {}; run the same command again to go on from there"
 
 
@@ -55,7 +55,7 @@ def evaluate_command() -> Callable[..., None]:
 
         Labels every listed passage, scores the runs with ranking measures, and correlates these, query
         by query, with the score of the same reader given the whole list. Every read is stored and is
-        reused by any later run or measure, and by any metric unless it ended early (--no-decide).
+        reused by any later run or measure, and by any metric.
         """
         sweep = sweep_of(options)
         settings = settings_of(options, sweep)
@@ -76,24 +76,16 @@ def evaluate_command() -> Callable[..., None]:
             require_folder(place)
         models = {name: options[name] for name in MODEL_FIELDS}
         refuse_overlap(Inputs(given_files(options), models), outputs(out, settings))
-        named, full, overwrite = name_files(files), options["full"], options["overwrite"]
-        size = choose(files, conditions.values())
         with sole_writer(out):
-            if not overwrite:  # before inputs are read, which may take minutes
+            if not options["overwrite"]:  # before inputs are read, which may take minutes
                 refuse_another(out, conditions)
-            if size.pairs:
-                keeps(_KEPT.format(folder_at(store).shown()))
-                evaluate_in_shards(
-                    files, settings, named,
-                    out=out, store=store, pairs=size.pairs, full=full, overwrite=overwrite,
-                )  # fmt: skip
-                return
-            if size.reason:
-                reason = with_options(size.reason)
-                event(f"held as a whole in this process's memory, because of {reason}")
-            inputs = read_inputs(files, k=max(condition.k for condition in conditions))
             evaluate_and_report(
-                inputs, conditions, named, out=out, store=store, full=full, overwrite=overwrite
+                files,
+                conditions,
+                out=out,
+                store=store,
+                full=options["full"],
+                overwrite=options["overwrite"],
             )
 
     return spoken(with_signature(evaluate, parameters()), as_json=True)
@@ -103,9 +95,8 @@ evaluate = evaluate_command()
 
 
 def evaluate_and_report(
-    inputs: EvaluationInputs,
+    files: InputFiles,
     conditions: Mapping[Condition, Settings],
-    files: dict[str, Any],
     *,
     out: Location,
     store: Location,
@@ -114,54 +105,67 @@ def evaluate_and_report(
 ) -> Evaluation:
     """Evaluate, write every table and ``summary.json`` under ``out``, and print the summary.
 
+    Inputs that are too large to be held are cut into shards, in the folder of the results.
+
     Args:
         conditions: as ``study.vary`` gives them; several make a study.
-        files: where the inputs came from, for the summary.
         full: whether to print all tables.
         overwrite: whether to replace another evaluation under ``out``.
 
     Raises:
         InputError: another evaluation is there; otherwise as ``evaluate``.
     """
-    done = None
-    if not overwrite:
-        of_main = cut_inputs(inputs, next(iter(conditions)).k)
-        digests, runs = inputs_sha256(of_main), len(of_main.run_names)
-        refuse_another(out, conditions, digests, runs=runs)
-    keeps(_KEPT.format(folder_at(store).shown()))
+    settings = list(conditions.values())
+    keeps(_kept(settings[0], store))
     # Before the work: it may take hours, in which files may change.
-    origin = Origin(command_line(), input_files(files))
+    origin = Origin(command_line(), input_files(name_files(files)))
+    inputs, folder = None, None
+    if pairs := shard_pairs(files, settings[0]):
+        folder = folder_at(out) / SHARDS
+        shards: InputShards = _cut(files, settings, folder / _INPUTS, pairs)
+        digests = {"shards": digest_of_shards(shards)}
+    else:
+        inputs = read_inputs(files, k=max(condition.k for condition in conditions))
+        shards = Held(inputs)
+        digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
+    if not overwrite:
+        refuse_another(out, conditions, digests, runs=len(shards.runs))
     with shown_progress() as on_progress:
-        if len(conditions) == 1:
-            (settings,) = conditions.values()
-            result = evaluating.evaluate(
-                inputs, settings, store=store, on_progress=on_progress, on_event=event
-            )
-        else:
-            done = study(inputs, conditions, store=store, on_progress=on_progress, on_event=event)
-            result = done.evaluations[done.main]
-    content = write_results(result, inputs, files, out, done, origin)
-    print_results(result, folder_at(out).shown(), content, done, full=full)
+        context = Context(store=store, on_progress=on_progress, on_event=event)
+        done = study_shards(shards, conditions, context, folder)
+    result = done.evaluations[done.main]
+    study = done if len(conditions) > 1 else None
+    content = write_results(result, inputs, name_files(files), out, study, origin)
+    print_results(result, folder_at(out).shown(), content, study, full=full)
     return result
 
 
-def name_files(files: InputFiles) -> dict[str, Any]:
-    """Where inputs come from, as ``summary.json`` has it; None for files that were not given.
+def _cut(files: InputFiles, settings: Sequence[Settings], folder: Folder, pairs: int) -> Partition:
+    """The inputs in shards of so many listed passages, with progress."""
+    with shown_progress("cutting into shards", "rows") as on_rows:
 
-    Addresses are without the credentials that they may hold.
-    """
+        def on_cut(what: str, done: int) -> None:
+            if what == "runs":
+                on_rows(done, done)
 
-    def place(path: Location | None) -> str | None:
-        return None if path is None else masked(str(locate(path)))
+        return partition_beside_ray(
+            files,
+            folder,
+            settings[0].running.pool(),
+            k=max(one.ranking.k for one in settings),
+            pairs_per_shard=pairs,
+            on_progress=on_cut,
+            check=partial(check_readers, settings, event),
+        )
 
-    return {
-        "queries": place(files.queries),
-        "corpus": place(files.corpus),
-        "runs": [place(path) for path in files.run],
-        **{name: place(files.tables.get(name)) for name in input_tables()},
-        "edits": place(files.edits),
-        "answers": place(files.answers),
-    }
+
+def _kept(settings: Settings, store: Location) -> str:
+    """What is kept of an evaluation that is stopped."""
+    kept = _KEPT.format(folder_at(store).shown())
+    lost = [own.name for own in settings.reader.functions if not own.is_kept]
+    return (
+        f"outputs of {', '.join(lost)}, without a version, are lost; other {kept}" if lost else kept
+    )
 
 
 if __name__ == "__main__":

@@ -12,26 +12,24 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from engine.errors import InputError
+from engine.errors import InputError, masked
 from engine.extras import missing
 from engine.machine import model_files
-from engine.masking import masked
 from engine.reading.prompting.template import Task
 from engine.reading.protocol import Augmentation
-from engine.report import training as report
 from engine.report.audit import Origin, input_files
 from engine.report.page.render import sparing
-from engine.report.page.training import PAGE, write_training_page
-from engine.report.training import Trained
 from engine.scoring.metrics import METRICS, get_metric
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location, locate
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, sole_writer
 from engine.sources.io.replacing import replaced_together
-from engine.training import checkpoints
+from engine.training import checkpoints, report
 from engine.training.checkpoints import MODEL, Progress
 from engine.training.inputs import TrainingFiles, TrainingInputs, read_training
+from engine.training.page import PAGE, write_training_page
+from engine.training.report import Trained
 from engine.training.settings import Recipe, Workers
 from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests import kept_reader
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "50000")  # as readers.load does; tests share machines
 # ranx is compiled for more than a minute in a new environment; interpreted, it computes the same.
@@ -23,8 +25,11 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what their controller made
     # Converted models and the default store of this session; never the developer's own.
-    os.environ["ERAG_CACHE"] = tempfile.mkdtemp(prefix="erag-test-cache-")
-    atexit.register(shutil.rmtree, os.environ["ERAG_CACHE"], ignore_errors=True)
+    cache = Path(tempfile.mkdtemp(prefix="erag-test-cache-"))
+    os.environ["ERAG_CACHE"] = str(cache)
+    atexit.register(shutil.rmtree, cache, ignore_errors=True)
+    kept_reader.lend(cache)
+    atexit.register(kept_reader.keep, cache)  # before the cache is removed: the last one goes first
 
 import polars as pl
 import pytest
@@ -35,11 +40,13 @@ from engine.machine import device
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
+from tests.retrieval.lucene_double import without_java  # noqa: F401 (a fixture)
 from tests.s3_server import s3  # noqa: F401 (a fixture)
 
-# An example that takes more than 0.2 s is a sign of a busy machine, not of a fault.
-settings.register_profile("without deadlines", parent=settings(), deadline=None)
-settings.load_profile("without deadlines")
+# An example that takes more than 0.2 s is a sign of a busy machine, not of a fault. Each session draws
+# examples of its own: what thirty of them miss, the next sessions find.
+settings.register_profile("tests", parent=settings(), deadline=None, max_examples=30)
+settings.load_profile("tests")
 
 # A reader that is nowhere, for what does not read.
 SPEC = ReaderSpec(
@@ -59,13 +66,12 @@ SPEC = ReaderSpec(
 # fits is taken, and groups come before the rest, which takes less time.
 GROUPS = {
     "ray": (
-        "tests/evaluation/sharded/test_decided.py::test_reads_end_early_on_ray_too",
         "tests/evaluation/sharded/test_stream.py::test_shards_on_ray",
         "tests/machine/test_cluster.py",
         "tests/machine/test_nodes.py",
         "tests/machine/test_tasks.py",
         "tests/reading/test_ledger.py",
-        "tests/reading/test_pipeline.py",
+        "tests/reading/test_stream_on_ray.py",
         "tests/retrieval/test_dense.py",
         "tests/retrieval/test_search_on_ray.py",
         "tests/faults/test_kills.py",
@@ -137,6 +143,20 @@ def make_run(rows: Sequence[tuple[str, str, int]], name: str = "sys") -> pl.Data
     """A run table from (query, document, rank)."""
     return pl.DataFrame(
         [(q, d, r, float(100 - r), name) for q, d, r in rows], schema=tables.RUNS, orient="row"
+    )
+
+
+def planned(texts: Sequence[str]) -> pl.DataFrame:
+    """A plan of reads, each of one text and a group of its own."""
+    return pl.DataFrame(
+        {
+            "read_key": texts,
+            "query_id": texts,
+            "doc_ids": [[text] for text in texts],
+            "inputs": [[text] for text in texts],
+            "size": 1,
+            "group": range(len(texts)),
+        }
     )
 
 

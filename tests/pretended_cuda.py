@@ -77,7 +77,6 @@ class Device:
         others: bytes of these that other processes hold.
         launches, copies, synchronisations: counts; copies are those from the host.
         sites: where in the engine copies and synchronisations come from: (kind, file and line) to a count.
-        attention: calls of the fused kernel: (precision, "mask" or "causal" or "") to a count.
         allocated, peak: bytes of live tensors, now and at most.
     """
 
@@ -87,7 +86,6 @@ class Device:
     copies: int = 0
     synchronisations: int = 0
     sites: Counter[tuple[str, str]] = field(default_factory=Counter)
-    attention: Counter[tuple[str, str]] = field(default_factory=Counter)
     allocated: int = 0
     peak: int = 0
     share: float = 1.0
@@ -97,7 +95,6 @@ class Device:
         """Begin to count anew; the peak begins at what is live."""
         self.launches = self.copies = self.synchronisations = 0
         self.sites.clear()
-        self.attention.clear()
         self.peak = self.allocated
 
     def copied(self) -> None:
@@ -323,11 +320,8 @@ class _Functions(TorchFunctionMode):
 
 
 def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Count a call; its result has the strides of CUDA's kernels, which write (texts, tokens, heads, width)."""
+    """A result with the strides of CUDA's kernels, which write (texts, tokens, heads, width)."""
     device = _current()
-    hidden = "mask" if kwargs.get("attn_mask") is not None else ""
-    hidden = "causal" if kwargs.get("is_causal") else hidden
-    device.attention[str(args[0].dtype).removeprefix("torch."), hidden] += 1
     made = func(*args, **kwargs)
     launches = device.launches
     made = made.transpose(1, 2).contiguous().transpose(1, 2)

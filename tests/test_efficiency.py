@@ -258,7 +258,7 @@ def test_results_of_other_circumstances_are_refused(tmp_path):
 
 
 def side(seconds, *, reads, tokens):
-    return {"seconds": seconds, "reads": reads, "early": 3, "tokens": tokens, "written": 55}
+    return {"seconds": seconds, "reads": reads, "tokens": tokens, "written": 55}
 
 
 def filled(tmp_path):
@@ -290,7 +290,7 @@ def test_the_table_has_ratios_beside_the_papers(tmp_path):
     assert row + "| 300 | 100 | 3.0 | 10 | 30.0 |" in text
     # Of the list of 20 passages no peak is known.
     assert "**4.00** (4.00 to 4.00; 2) | 4.00 | · | · | · | 10 | · |" in text
-    saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 3 | 600 | 55 |"
+    saved = "| t5-small | in-prompt | first retriever | sharing | 3.00 | 25% | 11 | 600 | 55 |"
     assert saved in text
     assert "- time t5-small in-prompt engine, 100 tokens, k = 50: needs 9.9 GiB" in text
     assert "k = 100: stopped after 60 s" in text
@@ -357,19 +357,11 @@ def test_lists_of_a_change_differ_from_the_first_as_it_says():
 
 
 def test_an_evaluation_is_done_in_every_way_that_differs():
-    plain, shared = Way(False, False, False), Way(True, False, False)
-    assert ways(FIRST, early=False) == [plain, shared]
-    assert len(ways(SECOND, early=False)) == 4
-    assert len(ways(FIRST, early=True)) == 4  # nothing is stored before it
-    assert len(set(ways(SECOND, early=True))) == 8
-    # No read ends early by the second metric: what the store has may have.
-    assert {way for way in ways(METRIC, early=True) if way.early} == {
-        Way(False, True, True),
-        Way(True, True, True),
-    }
-    names = [way.name for way in ways(SECOND, early=True)]
-    assert (names[0], names[-1]) == ("none", "sharing, store and early ends")
-    assert Way(False, True, True).name == "store and early ends"
+    assert ways(FIRST) == [Way(False, False), Way(True, False)]  # nothing is stored before it
+    assert len(set(ways(SECOND))) == 4
+    names = [way.name for way in ways(SECOND)]
+    assert (names[0], names[-1]) == ("none", "sharing and store")
+    assert Way(False, True).name == "store"
 
 
 @pytest.mark.parametrize(
@@ -474,9 +466,7 @@ def test_a_cell_that_fails_or_takes_too_long_says_so_and_ends(tmp_path):
 
 
 @pytest.mark.slow
-def test_savings_of_a_reader_that_reads_are_measured_with_early_ends_and_without(
-    tmp_path, monkeypatch
-):
+def test_savings_of_a_reader_that_reads_are_measured(tmp_path, monkeypatch):
     monkeypatch.setitem(predict._QUERIES_OF_READERS, "bundled-fid", 2)
     cell = Cell(kind="saving", model="bundled-fid", augmentation="fid", k=4, length=100)
     subject = models.make_subject("bundled-fid", "fid", tmp_path, HERE)
@@ -487,20 +477,14 @@ def test_savings_of_a_reader_that_reads_are_measured_with_early_ends_and_without
     # Two queries of four passages, and their lists.
     first = sides[FIRST]
     assert {side["reads"] for side in first.values()} == {10}
-    early = first["early ends"]["early"]
-    assert 0 < early <= 8
-    assert first["sharing and early ends"]["early"] == early
-    assert first["early ends"]["written"] < first["none"]["written"]
     assert first["sharing"]["tokens"] < first["none"]["tokens"]
     # Half of the passages are the first retriever's, and no list.
     second = sides[SECOND]
-    assert second["none"]["reads"] == second["sharing and early ends"]["reads"] == 10
-    assert second["store"]["reads"] == second["sharing, store and early ends"]["reads"] == 6
-    # Reads in full answer for any metric; those that ended early are repeated.
+    assert second["none"]["reads"] == second["sharing"]["reads"] == 10
+    assert second["store"]["reads"] == second["sharing and store"]["reads"] == 6
+    # Stored reads answer for any metric.
     metric = sides[METRIC]
     assert metric["store"]["reads"] == metric["sharing and store"]["reads"] == 0
-    assert metric["store and early ends"]["reads"] == early
-    assert metric["store and early ends"]["early"] == 0
 
 
 def test_predictions_know_how_many_scores_an_encoder_computes_at_once():

@@ -51,11 +51,11 @@ def foreign(tmp_path):
 
 def test_erag_engine_is_another_name_of_engine(tmp_path):
     code = (
-        "import erag_engine, erag_engine.errors, engine, engine.errors\n"
-        "from erag_engine import __version__, masking\n"
+        "import erag_engine, erag_engine.errors, engine, engine.errors, engine.wording\n"
+        "from erag_engine import __version__, wording\n"
         "from erag_engine.labels import registry\n"
         "import engine.labels.registry\n"
-        "assert erag_engine.errors is engine.errors and masking is engine.masking\n"
+        "assert erag_engine.errors is engine.errors and wording is engine.wording\n"
         "assert registry is engine.labels.registry and engine.errors.__name__ == 'engine.errors'\n"
         "assert __version__ == engine.__version__\n"
         "assert set(dir(engine)) == set(dir(erag_engine))\n"
@@ -88,7 +88,7 @@ def test_a_program_that_has_an_engine_of_its_own_is_told_so_in_one_line(foreign)
     path = f".:{ROOT}:{ALIAS}"
     shutil.rmtree(foreign / "jobs")
     for code in (
-        "from erag_engine import masking",
+        "from erag_engine import wording",
         "import erag_engine.errors",
         "import sys; sys.modules['engine'] = type(sys)('engine'); "
         "from importlib.machinery import PathFinder; "

@@ -20,36 +20,27 @@ class Way(NamedTuple):
     Attributes:
         shares: what reads have in common is computed once.
         keeps: a store has the reads of the first retriever.
-        early: reads of single passages end as soon as they are decided.
     """
 
     shares: bool
     keeps: bool
-    early: bool
 
     @property
     def name(self) -> str:
         """What is switched on, in words."""
-        names = ("sharing", "store", "early ends")
-        on = [name for name, value in zip(names, self, strict=True) if value]
-        return " and ".join(filter(None, [", ".join(on[:-1]), *on[-1:]])) or "none"
+        on = [name for name, value in zip(("sharing", "store"), self, strict=True) if value]
+        return " and ".join(on) or "none"
 
 
-def ways(change: str, *, early: bool) -> list[Way]:
+def ways(change: str) -> list[Way]:
     """All ways to do an evaluation, the one with nothing switched on first.
 
-    Nothing is stored before the first retriever. The second metric is one by which no read may end early: early
-    ends matter there only for what the store has.
-
-    Args:
-        early: whether reads may end early at all.
+    Nothing is stored before the first retriever.
     """
     found = [
-        Way(shares, keeps, ends)
+        Way(shares, keeps)
         for shares in (False, True)
         for keeps in ((False, True) if change != FIRST else (False,))
-        for ends in ((False, True) if early else (False,))
-        if keeps or not (ends and change == METRIC)
     ]
     return sorted(found, key=sum)
 

@@ -6,9 +6,9 @@ Pure: nothing here knows of torch or of files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 from engine.machine.device import Dtype
 from engine.reading.protocol import Augmentation
@@ -127,7 +127,7 @@ SHAPES: dict[str, Shape] = {
         ),
     )
 }
-# Whose times and memory are measured; the last is there for what early ends save.
+# Whose times and memory are measured.
 TIMED = ("t5-small", "t5-base", "bundled")
 
 
@@ -285,8 +285,3 @@ def quick_grid(changes: Sequence[str]) -> list[Cell]:
             ]
         )
     )
-
-
-def as_key(cell: Cell) -> tuple[Any, ...]:
-    """What tells cells apart, in an order that tables can be sorted by."""
-    return tuple(asdict(cell).values())

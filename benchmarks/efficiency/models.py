@@ -31,7 +31,6 @@ _CHARACTERS = 800_000
 _TRAINED_ON, _VOCABULARY = 400_000, 8000
 # Encoder-decoder readers cut inputs at 512 tokens, and at 250 in Fusion-in-Decoder. Here nothing is cut.
 _UNCUT = 10**6
-DECIDES = "em"  # the metric that ends reads early
 _PER_TOKEN = 12  # characters of the text that tokens are taken from: more than they have
 
 
@@ -88,11 +87,11 @@ def make_subject(
 
 
 def as_evaluated(name: str, augmentation: Augmentation, conditions: Conditions) -> Subject:
-    """A reader that reads, with answers as long as an evaluation lets them be, which may end early by ``DECIDES``."""
+    """A reader that reads, with answers as long as an evaluation lets them be."""
     spec, prompt = specify(
         name, augmentation=augmentation, task="short-answer", dtype=conditions.dtype
     )
-    spec = replace(spec, metric=DECIDES, threads=conditions.threads, memory=conditions.memory)
+    spec = replace(spec, threads=conditions.threads, memory=conditions.memory)
     return Subject(spec, prompt)
 
 

@@ -63,7 +63,7 @@ def reads_of(cell: Cell, method: Method) -> Reads:
 def queries_of(cell: Cell, conditions: Conditions) -> int:
     """Queries whose lists are read in a round: 1 to 32, for so many tokens of passages.
 
-    Savings have fewer of a reader that reads, since the ways to do its evaluations are up to eight.
+    Savings have fewer of a reader that reads.
     """
     if cell.kind == "saving" and SHAPES[cell.model].reads:
         return _QUERIES_OF_READERS[cell.model]
@@ -174,7 +174,7 @@ def work(cell: Cell, conditions: Conditions) -> float:
     if cell.kind == "memory":
         return _START + seconds * min(conditions.rounds, 1 + int(ENOUGH_PEAKS // seconds))
     if cell.kind == "saving":
-        sides = len(ways(cell.change, early=shape.reads))
+        sides = len(ways(cell.change))
         further = further_rounds(sides * seconds, conditions.rounds, enough=enough(cell))
         return _START + sides * seconds * (1 + further)
     return _START + seconds * (conditions.rounds + 1)

@@ -1,13 +1,11 @@
-"""What the engine saves, apart and together: sharing within a reader, the read store, and reads that end early.
+"""What the engine saves, apart and together: sharing within a reader, and the read store.
 
 An evaluation reads the lists of some queries, each passage alone and each list whole: of a first
 retriever; of a second one that lists half of the first's passages; of the first with one passage of every
 list swapped; and of the first once more, for a second metric. Each is done in several ways
 (``changes.ways``): with and without sharing (Fusion-in-Decoder: one encoder pass for both kinds of read;
-decoder-only readers: what prompts begin with is computed once), with and without a read store that has the
-first retriever's reads, and, by readers that read, with and without single reads that end when exact match
-is decided. What such a reader is given are the demo's questions with BM25's passages; random models are never
-right, so that early ends would look as good as they can be.
+decoder-only readers: what prompts begin with is computed once), and with and without a read store that has the
+first retriever's reads. Readers that read are given the demo's questions with BM25's passages.
 """
 
 from __future__ import annotations
@@ -28,18 +26,17 @@ from transformers import AutoTokenizer
 
 from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import in_turn
+from benchmarks._reads import get_reads
 from benchmarks.efficiency import predict
-from benchmarks.efficiency.changes import FIRST, METRIC, Way, listed, passages_of, ways
+from benchmarks.efficiency.changes import FIRST, Way, listed, passages_of, ways
 from benchmarks.efficiency.grid import SHAPES, Cell, Conditions
 from benchmarks.efficiency.models import ARTICLES, Subject, as_evaluated, load, passages
 from engine.errors import ReadError
 from engine.machine.device import machine_has_gpu
 from engine.machine.pool import PoolSettings
-from engine.reading.decided import with_references
 from engine.reading.models import sharing
 from engine.reading.plan import wanted_reads
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import get_reads
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
@@ -59,12 +56,11 @@ class Data(NamedTuple):
 
 class Spent(NamedTuple):
     """What reads took: the reader's seconds (of all its threads on a CPU, which other work on the machine changes
-    less than those by the clock), reads done, those that ended early, tokens computed of prompts, and written.
+    less than those by the clock), reads done, tokens computed of prompts, and written.
     """
 
     seconds: float
     reads: int
-    early: int
     tokens: int
     written: int
 
@@ -85,15 +81,14 @@ def _measured(cell: Cell, conditions: Conditions, subject: Subject, folder: Path
     sides: dict[str, dict[str, Any]] = {}
     calls: dict[str, Callable[[], None]] = {}
     with tempfile.TemporaryDirectory() as name:
-        for way in ways(cell.change, early=reads):
-            now = way._replace(early=False) if cell.change == METRIC else way
-            store = Path(name, f"{way.shares} {way.early}") if way.keeps else None
+        for way in ways(cell.change):
+            store = Path(name, str(way.shares)) if way.keeps else None
             if store is not None:
                 first = _wanted(FIRST, cell, data, subject, way)
                 _do([pl.concat(first)], _spec(subject, way), store)
-            wanted = _wanted(cell.change, cell, data, subject, now)
+            wanted = _wanted(cell.change, cell, data, subject, way)
             sides[way.name] = {}
-            calls[way.name] = partial(_once, sides[way.name], wanted, subject, store, now)
+            calls[way.name] = partial(_once, sides[way.name], wanted, subject, store, way)
         first_round = in_turn(calls, 1, clock=time.perf_counter)
         took = sum(timing.seconds[0] for timing in first_round.values())
         further = predict.further_rounds(took, conditions.rounds, enough=predict.enough(cell))
@@ -136,7 +131,7 @@ def _listed_by_bm25(cell: Cell, count: int) -> Data:
 def _wanted(
     change: str, cell: Cell, data: Data, subject: Subject, way: Way
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The reads of single passages, which may end early in such a way, and those of whole lists."""
+    """The reads of single passages, and those of whole lists."""
     numbers = listed(change, cell.k)
     lists = [(q, [own[number] for number in numbers]) for q, own in data.ids.items()]
     single = [(q, [doc_id]) for q, doc_ids in lists for doc_id in doc_ids]
@@ -150,9 +145,6 @@ def _wanted(
         )
         for rows in (single, lists)
     )
-    if way.early:
-        in_full = pl.repeat(False, alone.height, eager=True)
-        alone = with_references(alone, in_full, data.queries, subject.spec.metric)
     return alone, whole
 
 
@@ -174,7 +166,7 @@ def _once(
             shutil.copytree(stored, directory)
         spent = _get(wanted, subject, directory, way)
     side.setdefault("seconds", []).append(spent.seconds)
-    side.update(reads=spent.reads, early=spent.early, tokens=spent.tokens, written=spent.written)
+    side.update(reads=spent.reads, tokens=spent.tokens, written=spent.written)
 
 
 def _get(wanted: Sequence[pl.DataFrame], subject: Subject, store: Path, way: Way) -> Spent:
@@ -196,7 +188,6 @@ def _do(parts: Sequence[pl.DataFrame], spec: ReaderSpec, store: Path) -> Spent:
     return Spent(
         sum(costs.reader_seconds for costs in done),
         sum(costs.done for costs in done),
-        sum(costs.decided for costs in done),
         sum(costs.computed_tokens for costs in done),
         sum(costs.output_tokens for costs in done),
     )

@@ -20,8 +20,7 @@ from engine.conformance.comparison import (
     version_of,
 )
 from engine.conformance.references import trec_eval_name
-from engine.errors import InputError
-from engine.masking import masked
+from engine.errors import InputError, masked
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
 from engine.sources.io.files import is_text

@@ -18,8 +18,7 @@ from engine.conformance.comparison import (
     require_installed,
     version_of,
 )
-from engine.errors import InputError
-from engine.masking import masked
+from engine.errors import InputError, masked
 from engine.normalize import normalize_answer
 from engine.scoring.metrics import get_metric
 from engine.sources.io.files import is_text

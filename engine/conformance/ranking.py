@@ -29,15 +29,15 @@ from engine.conformance.references import (
     Order,
     RankingReference,
 )
-from engine.errors import InputError
-from engine.masking import masked
+from engine.errors import InputError, masked
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
 from engine.ranking.settings import EVERYTHING_JUDGED
 from engine.ranking.ties import score_reordered, tie_notes
+from engine.sources.runs.checks import by_score
 from engine.sources.runs.qrels import read_qrels
-from engine.sources.runs.read import by_score, read_run
+from engine.sources.runs.read import read_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
 from engine.wording import counted
 

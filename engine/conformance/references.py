@@ -16,7 +16,7 @@ from engine.ranking.measures import Measure
 
 Scores = Mapping[str, Mapping[str, float]]
 Judged = Mapping[str, Mapping[str, int]]
-# How a reference orders equal scores: as ``sources.runs.read.by_score``; by score in double precision,
+# How a reference orders equal scores: as ``sources.runs.checks.by_score``; by score in double precision,
 # then by document id ascending; as only its own sort can tell; or, where a list has none, not at all.
 Order = Literal["trec_eval's", "ascending", "its own", ""]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from engine.errors import InputError
-from engine.evaluation.early_ends import refuse_ignored
 from engine.evaluation.settings import Settings
 from engine.reading.api.limits import forget
 from engine.reading.api.settings import is_api
@@ -38,10 +37,9 @@ def refuse_unfit(conditions: Iterable[Settings]) -> None:
     """Refuse settings of servers where none is asked, and of models and machines where servers or functions read.
 
     Raises:
-        InputError: naming the setting; or as ``early_ends.refuse_ignored``.
+        InputError: naming the setting.
     """
     settings = list(conditions)
-    refuse_ignored(settings)
     models = dict.fromkeys(model for one in settings for model in models_of(one))
     asked = [model for model in models if is_api(model)]
     for name in settings[0].api.changed() if settings and not asked else ():

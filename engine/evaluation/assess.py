@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from engine import tables
-from engine.evaluation.edited import EditedReads, count_edited_reads
+from engine.evaluation.edited import EditedReads
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
-from engine.evaluation.judge import Judged, judge
-from engine.evaluation.prepare import Prepared, refuse_unjudged
+from engine.evaluation.judge import Judged
+from engine.evaluation.prepare import refuse_unjudged
 from engine.evaluation.read import Reading, failures
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import Annotator
@@ -24,8 +24,8 @@ from engine.ranking.ties import tie_notes
 from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
-from engine.reading.reads import UNNAMED
-from engine.statistics.cells import Clusters, clusters_of
+from engine.reading.protocol import UNNAMED
+from engine.statistics.cells import Clusters
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import RESAMPLING, STUDENTIZED
 from engine.statistics.table import Statistics, analyse
@@ -59,6 +59,7 @@ class Evaluation:
         means: of every run, annotator and measure over queries, with their number ``n``.
         end_to_end: the mean end-to-end score of every run, likewise.
         undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
+        longest: passages of the longest list within the cutoff.
         clusters: of the queries (``tables.CLUSTERS``); without rows where they are independent.
         reads: the reads of all roles together.
         readings: what was read, by the name of the role that read.
@@ -85,6 +86,7 @@ class Evaluation:
     end_to_end: pl.DataFrame
     statistics: Statistics
     undefined: pl.DataFrame
+    longest: int
     clusters: pl.DataFrame
     reads: pl.DataFrame
     readings: Mapping[str, Reading]
@@ -105,43 +107,6 @@ class Evaluation:
     def further_table(self, name: str) -> pl.DataFrame:
         """A further table of an annotator; empty where the annotator was not asked for."""
         return self.further.get(name, pl.DataFrame())
-
-
-def assess(
-    prepared: Prepared,
-    readings: Mapping[str, Reading],
-    certificates: Mapping[str, Certificate] | None = None,
-) -> Evaluation:
-    """The evaluation that inputs and reads give.
-
-    Args:
-        readings: by role, of everything that ``prepared.requests`` ask; of more, if it was read too.
-        certificates: by role.
-
-    Raises:
-        InputError: labels that reads gave have none of the measures.
-    """
-    inputs, settings = prepared.inputs, prepared.settings
-    evaluation = conclude(
-        judge(prepared, readings),
-        readings,
-        settings,
-        prepared.relevant,
-        runs=inputs.run_names,
-        never_chosen=[edited.name for edited in inputs.edited],
-        clusters=clusters_of(inputs.queries),
-    )
-    return replace(
-        evaluation,
-        inputs=inputs,
-        certificates=certificates or {},
-        edited=count_edited_reads(
-            inputs,
-            prepared.lists,
-            alone=bool(settings.asks()),
-            whole=settings.reader.end_to_end,
-        ),
-    )
 
 
 def conclude(
@@ -195,11 +160,17 @@ def conclude(
         end_to_end=_means(downstream, [RUN, K]),
         statistics=statistics,
         undefined=judged.undefined,
+        longest=max((length for _, length, _ in judged.lengths), default=0),
         clusters=pl.DataFrame(list((clusters or {}).items()), tables.CLUSTERS, orient="row"),
         reads=judged.reads,
         readings=readings,
         traces=judged.traces,
-        further=judged.further,
+        further={
+            table.name: table.concluded(judged.further[table.name], settings, clusters)
+            for annotator in settings.labels.listed()
+            for table in annotator.further_tables
+            if table.name in judged.further
+        },
         notes=(
             *_notes(judged, readings, settings, relevant, runs),
             *_unreachable_p(statistics, settings),

@@ -10,15 +10,14 @@ import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
-from engine.evaluation.read import Job, merge_jobs, requests_for, specify_jobs, wanted_of
+from engine.evaluation.read import Job, requests_for, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.watch import OnEvent, silent
 from engine.reading import store
-from engine.reading.decided import as_asked, kept_keys
 from engine.reading.plan import INPUTS, longest_first, missing_reads
 from engine.reading.probe import WHOLE
-from engine.reading.reads import Executor, input_sizes, is_kept
+from engine.reading.reads import Executor, input_sizes
 from engine.reading.store_files import Span
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
@@ -61,9 +60,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a condition asks of a job: single reads and whole lists, as often as runs list them."""
+    """What a condition asks of a job: its reads, and single reads and whole lists, as often as runs list them."""
 
     job: Job
+    reads: pl.DataFrame
     singles: int
     lists: int
 
@@ -97,19 +97,20 @@ def count_reads(
         for one in _asked(inputs, settings, executor, on_event, part=sample is not None)
     ]
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
-    for job in merge_jobs(one.job for one in asked):
+    for job in {one.job.identity: one.job for one in asked}.values():
         same = [one for one in asked if one.job.identity == job.identity]
-        wanted = wanted_of(job, job.lists, inputs.queries, inputs.corpus)
+        reads = pl.concat([one.reads for one in same]).unique(maintain_order=True)
+        wanted = job.wanted(reads, inputs.queries, inputs.corpus)
         # A list of one passage that is read alone too is the same read.
         alone = (pl.col(DOC_IDS).list.len() == 1) & pl.lit(any(one.singles for one in same))
         wanted = wanted.with_columns((~alone).alias(WHOLE))
         none = wanted[[READ_KEY]].clear()
         distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
-        stored = _stored(place, job, distinct, sample) if is_kept(executor, job.spec) else none
+        stored = _stored(place, job, distinct, sample) if job.spec.is_kept else none
         missing = missing_reads(distinct, stored)
         found = distinct.join(missing, on=READ_KEY, how="anti")
         sizes = input_sizes(job.spec, missing[INPUTS].to_list())
-        seen[job.spec.fingerprint].append(as_asked(distinct))
+        seen[job.spec.fingerprint].append(distinct[[READ_KEY]])
         yield Counted(
             job=job,
             left=longest_first(missing, sizes, lead=len(job.spec.shared_prefix)),
@@ -137,11 +138,13 @@ def _asked(
         prepared = prepare(cut, settings)
         lists, requests = prepared.lists, list(prepared.requests)
     of_singles = {ask.role.name for ask in settings.asks().values()}
-    for job in specify_jobs(requests, settings, executor, on_event):
+    jobs = specify_jobs((request.ask for request in requests), settings, executor, on_event)
+    for job, request in zip(jobs, requests, strict=True):
         role = job.ask.role.name
         whole = role == READER.name and settings.reader.end_to_end
         yield _Asked(
             job,
+            request.lists,
             singles=cut.runs.height if role in of_singles else 0,
             lists=lists.height if whole else 0,
         )
@@ -151,11 +154,11 @@ def _stored(place: Folder, job: Job, distinct: pl.DataFrame, sample: Sample | No
     """The keys that the store has, in one column. Nothing is merged there."""
     listing = store.listing(place, job.spec.fingerprint)
     if sample is None:
-        return store.find(listing, kept_keys(distinct)).reads[[READ_KEY]]
+        return store.find(listing, distinct[READ_KEY]).reads[[READ_KEY]]
     found = [
         store.find(
             listing,
-            kept_keys(distinct.filter(pl.col(QUERY_ID).is_in(list(ids)))),
+            distinct.filter(pl.col(QUERY_ID).is_in(list(ids)))[READ_KEY],
             span=span,
         ).reads[[READ_KEY]]
         for span, ids in sample.spans

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -53,6 +55,27 @@ def count_edited_reads(
             lists if whole else None,
         )
         for edited in inputs.edited
+    )
+
+
+def merge_edited(parts: Sequence[tuple[EditedReads, ...]]) -> tuple[EditedReads, ...]:
+    """The reads of every edited run over parts of the queries."""
+    return tuple(functools.reduce(_both, of_run) for of_run in zip(*parts, strict=True))
+
+
+def _both(one: EditedReads, other: EditedReads) -> EditedReads:
+    def both(a: int | None, b: int | None) -> int | None:
+        return None if a is None or b is None else a + b
+
+    return EditedReads(
+        run=one.run,
+        original=one.original,
+        edits=one.edits + other.edits,
+        queries=one.queries + other.queries,
+        passages=both(one.passages, other.passages),
+        new_passages=both(one.new_passages, other.new_passages),
+        lists=both(one.lists, other.lists),
+        new_lists=both(one.new_lists, other.new_lists),
     )
 
 

@@ -1,23 +1,37 @@
-"""The evaluation: prepare, read, assess. Everything costly happens in ``read``, once for every read."""
+"""The evaluation: every shard is planned, read, prepared and judged; then all of them together are concluded.
+
+Inputs that fit are a single shard, held in this process. Of others the driver holds counts, and in the end the
+scores by query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through
+files. A shard that is done stays done: an evaluation that was stopped goes on where it was. A study is the same
+with several settings a shard, so that each read is done once.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
-from dataclasses import replace
-
-import polars as pl
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from engine.evaluation.api_readers import begin
-from engine.evaluation.assess import Evaluation, assess
-from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.assess import Evaluation, conclude
+from engine.evaluation.certified import certify_shards
+from engine.evaluation.context import Context
+from engine.evaluation.early import refuse_early
+from engine.evaluation.edited import merge_edited
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.prepare import prepare
-from engine.evaluation.read import Reading, by_role, read, specify_jobs
+from engine.evaluation.judge import merge, names_of_concluded
+from engine.evaluation.parts import Done, InFolder, InMemory, Parts
+from engine.evaluation.passes import Pass, read_and_judge, without_reads
+from engine.evaluation.prepare import Prepared, prepare
+from engine.evaluation.read import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held, InputShards
+from engine.evaluation.work import Work, digest_of, digest_of_shards
 from engine.machine.watch import OnEvent, silent
-from engine.reading.certify import Certificate, Sample, certify
+from engine.reading.costs import ReadingCosts
 from engine.reading.reads import Executor, Progress
+from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 
 
@@ -36,66 +50,184 @@ def evaluate(
         inputs: queries, passages and runs (``evaluation.inputs.read_inputs``), read at the ``k`` of the
             settings or at a larger one.
         settings: what to do.
-        store: the read store, a path or an address.
-        on_progress: called with the distinct reads done and wanted.
-        on_event: told one line when nodes of the cluster come or go, actors restart, or the job waits.
-        executor: a program of the user's that does the reads instead of the readers, given their
-            prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
-            ``NamedExecutor``; otherwise they are neither stored nor looked up.
+        store, on_progress, on_event, executor: as in ``Context``.
 
     Raises:
         InputError: the inputs were read at a smaller ``k``, an annotator lacks what it needs, or a label
             is out of range.
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
+    context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
+    (evaluation,) = evaluate_shards(Held(inputs), [settings], context).evaluations
+    return evaluation
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Evaluations of the same inputs under several settings.
+
+    Attributes:
+        evaluations: one for each of the settings.
+        readings: what was read for all of them together, without the reads, and what that cost.
+    """
+
+    evaluations: tuple[Evaluation, ...]
+    readings: tuple[Reading, ...]
+
+
+def evaluate_shards(
+    shards: InputShards,
+    conditions: Sequence[Settings],
+    context: Context,
+    folder: Folder | None = None,
+) -> Evaluated:
+    """Evaluate shards under some settings; each read that any of them needs is done once.
+
+    Args:
+        shards: the inputs, cut at the largest ``k`` of the settings or at a larger one.
+        conditions: the settings, one at least.
+        context: the store, who reads, and who hears of it.
+        folder: for the tables of passages, which the evaluations that are returned lack then: they are in
+            folders inside, of the names ``Evaluation.shards``. None to hold everything in memory.
+
+    Raises:
+        InputError: as ``evaluate``; of labels made from texts or by reading of inputs in a folder, when the
+            shard that it is about is judged.
+        ReadError: reads failed and ``failed_reads`` is ``error``.
+    """
     start = time.perf_counter()
-    begin([settings])
-    prepared = prepare(inputs, settings)
-    jobs = specify_jobs(prepared.requests, settings, executor, on_event)
-    readings = by_role(
-        read(
-            jobs,
-            prepared.inputs.queries,
-            prepared.inputs.corpus,
-            settings.running,
-            store=store,
-            on_progress=on_progress,
-            on_event=on_event,
-            executor=executor,
+    begin(conditions)
+    work = _work_for(shards, conditions, context, folder)
+    passes = tuple(map(Pass, work.jobs))
+    with _forgotten(work):
+        if left := sorted(set().union(*(one.unfinished(shards.shards) for one in work.parts))):
+            if not work.prepared:
+                for settings in conditions:
+                    refuse_early(shards, settings)
+            tell_engines(work.jobs, context.on_event)
+            read_and_judge(work, left, passes, context)
+        certificates = certify_shards(work, passes, context.executor)
+    evaluations = (
+        replace(
+            _concluded(work, condition, passes),
+            certificates=certificates[condition],
+            seconds=time.perf_counter() - start,
         )
+        for condition in range(len(conditions))
     )
-    certificates = certify_readings(readings, prepared.inputs, settings, executor)
-    evaluation = assess(prepared, readings, certificates)
-    return replace(evaluation, seconds=time.perf_counter() - start)
+    return Evaluated(tuple(evaluations), tuple(one.reading() for one in passes))
 
 
-def certify_readings(
-    readings: Mapping[str, Reading],
-    inputs: EvaluationInputs,
-    settings: Settings,
-    executor: Executor | None = None,
-) -> dict[str, Certificate]:
-    """Repeat a sample of every role's reads, as many as ``certify`` says; none where it is 0."""
-    if not settings.running.certify:
-        return {}
-    return {
-        role: _certify(reading, inputs, settings, executor) for role, reading in readings.items()
+def _work_for(
+    shards: InputShards, conditions: Sequence[Settings], context: Context, folder: Folder | None
+) -> Work:
+    """What is to be done.
+
+    Raises:
+        InputError: as ``prepare``, where inputs are held; or a reader cannot be used.
+    """
+    prepared: tuple[Prepared, ...] = ()
+    if folder is None:
+        prepared = tuple(prepare(shards.read(0), settings) for settings in conditions)
+    # Jobs of equal identity are one job: each read is asked once.
+    known: dict[tuple[object, ...], Job] = {}
+    asked = tuple(
+        {
+            job.ask.role.name: known.setdefault(job.identity, job)
+            for job in specify_jobs(asks_of(settings), settings, context.executor, context.on_event)
+        }
+        for settings in conditions
+    )
+    names = [
+        digest_of(shards, settings, list(of_condition.values()))
+        for settings, of_condition in zip(conditions, asked, strict=True)
+    ]
+    return Work(
+        shards=shards,
+        conditions=tuple(conditions),
+        asked=asked,
+        jobs=tuple(known.values()),
+        parts=tuple(
+            _parts(settings, name, folder) for settings, name in zip(conditions, names, strict=True)
+        ),
+        store=folder_at(context.store),
+        unkept=None if folder is None else folder / names[0] / "unkept",
+        prepared=prepared,
+    )
+
+
+@contextlib.contextmanager
+def _forgotten(work: Work) -> Iterator[None]:
+    """Remove what is needed for as long as shards are read and judged: plans, and reads that are not kept."""
+    try:
+        yield
+        work.parts[0].clear_plans()
+    finally:
+        for job in work.jobs:
+            if work.unkept is not None and not job.spec.is_kept:
+                outputs = work.unkept / job.spec.fingerprint
+                outputs.delete(outputs.names())
+
+
+def _parts(settings: Settings, name: str, folder: Folder | None) -> Parts:
+    if folder is None:
+        return InMemory()
+    tables = [table for annotator in settings.labels.listed() for table in annotator.further_tables]
+    return InFolder(
+        folder / name,
+        tuple(table.name for table in tables),
+        tuple(names_of_concluded(settings)),
+    )
+
+
+def _concluded(work: Work, condition: int, passes: Sequence[Pass]) -> Evaluation:
+    """What all shards together say under a condition."""
+    shards, settings = work.shards, work.conditions[condition]
+    done = [work.parts[condition].done(shard) for shard in shards.shards]
+    for one in passes:
+        # Shards may have been judged by another study: of a condition that the job belongs to they know it.
+        if not one.is_totalled and one.job in work.asked[condition].values():
+            one.total(shard.of_jobs[one.job.key] for shard in done)
+    readings = {
+        role: _reading(work, role, job, passes, done) for role, job in work.asked[condition].items()
     }
+    if work.prepared:
+        ((judged, *_),) = done
+        inputs = work.prepared[condition].inputs
+    else:
+        within = shards.within(settings.ranking.k)
+        judged = merge(
+            [one.judged for one in done], settings, runs=shards.runs, passages=within.passages
+        )
+        judged = replace(judged, notes=(*within.notes, *judged.notes))
+    edited = merge_edited([one.edited for one in done])
+    done.clear()  # the scores are held once while statistics are made of them
+    evaluation = conclude(
+        judged,
+        readings,
+        settings,
+        settings.judged(len(shards.runs)),
+        runs=shards.runs,
+        never_chosen=[run.name for run in shards.edited],
+        clusters=shards.clusters(),
+    )
+    if work.prepared:
+        return replace(evaluation, inputs=inputs, edited=edited)
+    parts = work.parts[condition]
+    name = parts.name if isinstance(parts, InFolder) else ""
+    sha256 = {"shards": digest_of_shards(shards)}
+    return replace(evaluation, shards=name, sha256=sha256, edited=edited)
 
 
-def _certify(
-    reading: Reading, inputs: EvaluationInputs, settings: Settings, executor: Executor | None
-) -> Certificate:
-    def value(reads: pl.DataFrame) -> pl.Series:
-        return reading.ask.value(reads, inputs.queries)
-
-    return certify(
-        reading.wanted,
-        reading.reads,
-        reading.spec,
-        sample=Sample(settings.running.certify, settings.bootstrap.seed),
-        score=value,
-        sha256={"prompt": reading.prompt.digest, **inputs_sha256(inputs)},
-        pool=settings.running.pool(),
-        executor=executor,
+def _reading(
+    work: Work, role: str, job: Job, passes: Sequence[Pass], done: Sequence[Done]
+) -> Reading:
+    """What a role read under a condition, and what that cost; with the reads where these are in memory."""
+    reading = done[0].readings.get(role) or without_reads(job, ReadingCosts())
+    if len(work.conditions) == 1:
+        return replace(reading, costs=passes[work.jobs.index(job)].costs)
+    wanted = sum(sum(shard.reads[role].wanted.values()) for shard in done)
+    failed = sum(shard.reads[role].failed for shard in done)
+    return replace(
+        reading, costs=ReadingCosts(wanted=wanted, reused=wanted - failed, failed=failed)
     )

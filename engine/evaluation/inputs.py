@@ -124,9 +124,7 @@ def input_tables() -> dict[str, InputTable]:
     return {table.name: table for table in needed if table is not None}
 
 
-def read_inputs(
-    files: InputFiles, *, k: int, further_tables: Sequence[InputTable] = ()
-) -> EvaluationInputs:
+def read_inputs(files: InputFiles, *, k: int) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
@@ -139,7 +137,6 @@ def read_inputs(
         files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``; without a
             corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
         k: passages per query at most.
-        further_tables: how to read files that a user's annotators need.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
@@ -180,7 +177,7 @@ def read_inputs(
         corpus=passages,
         runs=cut,
         k=k,
-        tables=read_tables(files, queries, further_tables),
+        tables=read_tables(files, queries),
         cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
         edited=edited,
         notes=input_notes(
@@ -290,11 +287,13 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
         corpus=corpus,
         k=k,
         cut_runs=tuple(name for name in runs[RUN].unique(maintain_order=True) if name in cut),
-        notes=tuple(
-            _empty_note(_count_empty(corpus)) if note.code == _EMPTY_PASSAGES else note
-            for note in inputs.notes
-        ),
+        notes=with_empty(inputs.notes, _count_empty(corpus)),
     )
+
+
+def with_empty(notes: Sequence[Note], empty: int) -> tuple[Note, ...]:
+    """Notes as of ``input_notes``, with another number of listed passages without text."""
+    return tuple(_empty_note(empty) if note.code == _EMPTY_PASSAGES else note for note in notes)
 
 
 def input_notes(
@@ -340,15 +339,13 @@ def _count_empty(passages: pl.DataFrame) -> int:
     return int((passages[TEXT].str.strip_chars() == "").sum())
 
 
-def read_tables(
-    files: InputFiles, queries: pl.DataFrame, further_tables: Sequence[InputTable] = ()
-) -> dict[str, pl.DataFrame]:
+def read_tables(files: InputFiles, queries: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """What annotators need beside runs and corpus, of the queries evaluated, by the name of the input.
 
     Raises:
         InputError: a file cannot be used, or judges none of the queries.
     """
-    known = input_tables() | {table.name: table for table in further_tables}
+    known = input_tables()
     return {
         name: _of_queries(path, known[name].read(path), queries, files.queries)
         for name, path in files.tables.items()

@@ -47,7 +47,9 @@ class Judged:
 
     Attributes:
         queries, passages: how many were evaluated.
-        labels, traces, reads, further: tables of all listed passages; empty in what was merged.
+        labels, traces, reads: tables of all listed passages; empty in what was merged.
+        further: further tables, or the outcomes that they are concluded from, by the name of the table; in
+            what was merged the latter alone.
         query_scores, undefined, downstream: see ``engine.tables``.
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
         judged: of how many queries each annotator judged something.
@@ -182,7 +184,10 @@ def merge(
         labels=first.labels.clear(),
         traces=first.traces.clear(),
         reads=first.reads.clear(),
-        further={name: table.clear() for name, table in first.further.items()},
+        further={
+            name: pl.concat([part.further[name] for part in parts])
+            for name in names_of_concluded(settings)
+        },
         query_scores=scores,
         reordered=pl.concat([part.reordered for part in parts]),
         undefined=undefined,
@@ -198,6 +203,12 @@ def merge(
         lengths=tuple(row for part in parts for row in part.lengths),
         notes=merge_notes((part.notes for part in parts), passages),
     )
+
+
+def names_of_concluded(settings: Settings) -> list[str]:
+    """The names of further tables that are concluded from the outcomes of all queries."""
+    further = (table for made in settings.labels.listed() for table in made.further_tables)
+    return [table.name for table in further if table.conclusion is not None]
 
 
 def _places(names: Sequence[str]) -> dict[str, int]:

@@ -144,6 +144,7 @@ def material_for(
         queries=inputs.queries,
         corpus=inputs.corpus,
         runs=inputs.runs,
+        run_names=inputs.run_names,
         pairs=pairs,
         settings=settings,
         tables=inputs.tables,
@@ -158,7 +159,7 @@ def checked(annotator: Annotator, labelled: Labelled) -> Labelled:
     Raises:
         ValueError: labels or further tables with other columns, or labels in another name.
     """
-    declared = {table.name: table.schema for table in annotator.further_tables}
+    declared = {table.name: table.made for table in annotator.further_tables}
     schemas = {name: dict(table.schema) for name, table in labelled.tables.items()}
     if dict(labelled.labels.schema) != tables.LABELS or schemas != declared:
         raise ValueError(f"the tables of {annotator.name} have other columns than they must")

@@ -16,7 +16,7 @@ from engine.machine.watch import OnEvent
 from engine.reading import probe, store
 from engine.reading.probe import Means, Timed
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Executor, Progress, is_kept, one_at_a_time
+from engine.reading.reads import Executor, Progress, one_at_a_time
 from engine.sources.io.folders import Folder
 from engine.tables import FAILURE
 
@@ -80,14 +80,14 @@ class Prober:
         group = Group(jobs, means)
         for timed in probe.read_batches(batches, specs, means.run, begun):
             group.timed.append(timed)
-            self._keep(specs[timed.batch.stratum.job], timed.kept)
+            self._keep(specs[timed.batch.stratum.job], timed.reads)
             self.done += timed.reads.height
             self.on_progress(self.done, total)
         self.seconds += time.perf_counter() - begun
         return group
 
     def _keep(self, spec: ReaderSpec, reads: pl.DataFrame) -> None:
-        if not is_kept(self.executor, spec):
+        if not spec.is_kept:
             what = "version" if spec.function and self.executor is None else "name"
             self.unstored = f"a function without a {what} reads them"
         if self.unstored:

@@ -8,7 +8,7 @@ from engine.errors import InputError
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location
 from engine.sources.runs.edits import EditedRun
-from engine.sources.runs.forms import is_ranked
+from engine.sources.runs.forms import is_trec
 from engine.wording import quoted
 
 _INSERT = "insert passages of the corpus"
@@ -92,7 +92,7 @@ def not_in_corpus(
 
 def _line_of(path: Location, query_id: str, doc_id: str) -> int | None:
     """Where a TREC file lists a document; only looked up to word an error."""
-    if is_ranked(path):
+    if not is_trec(path):
         return None
     for number, line in read_lines(path, "a run"):
         columns = line.split()

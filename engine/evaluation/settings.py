@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from engine.errors import InputError
-from engine.labels.annotator import Annotator, Ask, Role
+from engine.labels.annotator import Annotator, Ask
 from engine.labels.registry import ANNOTATORS
 from engine.labels.settings import LabelSettings, changed_options, option_classes
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
@@ -15,8 +15,6 @@ from engine.ranking.scores import Relevant
 from engine.ranking.settings import EVERYTHING_JUDGED, RankingSettings
 from engine.reading.api.settings import ApiSettings
 from engine.reading.settings import ReaderSettings, RunningSettings
-from engine.scoring.decided import is_decidable
-from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 
 Options = TypeVar("Options")
@@ -132,18 +130,16 @@ class Settings:
         annotators = self.annotators_in_use()
         return self.reader.end_to_end or any(known.needs_answers for known in annotators)
 
+    @property
+    def has_functions(self) -> bool:
+        """Whether a metric or an annotator of the user's has a part in it, of which nobody knows what it does."""
+        own = (annotator.name not in ANNOTATORS for annotator in self.annotators_in_use())
+        return self.reader.scored_by.own or any(own)
+
     def asks(self) -> dict[str, Ask]:
         """What annotators ask to be read, by the annotator's name."""
         asks = {annotator.name: annotator.asks(self) for annotator in self.annotators_in_use()}
         return {name: ask for name, ask in asks.items() if ask is not None}
-
-    def decides(self, role: Role) -> str:
-        """The metric by which reads of single passages in a role end as soon as they are decided; empty for none."""
-        metrics = {ask.metric for ask in self.asks().values() if ask.role == role}
-        if self.running.decide is False or len(metrics) != 1 or _why_in_full(self):
-            return ""
-        (metric,) = metrics
-        return metric if is_decidable(metric) else ""
 
     def measures(self) -> tuple[Measure, ...]:
         """The measures named, or the usual ones: those that some annotator's labels have. The first is primary."""
@@ -192,7 +188,6 @@ class Settings:
         _check_tasks(self)
         _check_options(self)
         _check_reads(self)
-        _check_decide(self)
         _check_relevant(self)
         _check_measures(self)
 
@@ -296,42 +291,6 @@ def _check_reads(settings: Settings) -> None:
                 f"{option}, but the reader is not asked for anything",
                 f"use `end_to_end` or the annotator {asking}, or leave it out",
             )
-
-
-def _why_in_full(settings: Settings) -> str:
-    """Why no read may end before its output does, after "`decide` "; empty where some may."""
-    if settings.running.certify:
-        return "beside `certify`, which repeats reads in full"
-    if settings.reader.engine == "vllm":
-        return "with the `engine` vllm, which ends reads by itself"
-    asks = settings.asks()
-    for annotator in settings.labels.listed():
-        # The engine's own are known to take no outputs from what they rest on, but for traces.
-        for name in () if annotator.name in ANNOTATORS else annotator.rests_on(settings):
-            if name in asks and asks[name].metric:
-                return f"with {annotator.name}, which may take outputs from {name}"
-    return ""
-
-
-def _check_decide(settings: Settings) -> None:
-    """Refuse to end reads early where that was asked for and no read may."""
-    asks = settings.asks().values()
-    if not settings.running.decide or any(settings.decides(ask.role) for ask in asks):
-        return
-    scored = sorted({ask.metric for ask in asks if ask.metric})
-    reason, remedy = _why_in_full(settings), "leave one of them out"
-    if not reason and not scored:
-        asking = " or ".join(name for name, known in ANNOTATORS.items() if known.is_the_readers)
-        reason = "without single passages whose outputs are scored"
-        remedy = f"use the annotator {asking}, or leave `decide` out"
-    elif not reason and not any(map(is_decidable, scored)):
-        # What a function of the user's values is not known.
-        values = "values" if scored[0] in METRICS else "may value"
-        reason = f"with the `metric` {scored[0]}, which {values} parts of an output"
-        remedy = f"use {', '.join(filter(is_decidable, METRICS))}, or leave `decide` out"
-    elif not reason:
-        reason = "with annotators that ask the same reader for outputs"
-    raise InputError(f"`decide` {reason}", remedy)
 
 
 def _check_relevant(settings: Settings) -> None:

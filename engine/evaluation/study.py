@@ -15,13 +15,14 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.api_readers import begin, refuse_unfit
-from engine.evaluation.assess import Evaluation, assess, damaged_files
-from engine.evaluation.evaluate import certify_readings
-from engine.evaluation.inputs import EvaluationInputs, cut_inputs
-from engine.evaluation.prepare import Prepared, prepare
-from engine.evaluation.read import Job, Reading, merge_jobs, read, specify_jobs
+from engine.evaluation.api_readers import refuse_unfit
+from engine.evaluation.assess import Evaluation, damaged_files
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate_shards
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.read import Reading
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held, InputShards
 from engine.labels.annotator import READER as READER_ROLE
 from engine.machine.watch import OnEvent, silent
 from engine.notes import Note, count_note
@@ -29,11 +30,11 @@ from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
 from engine.reading.protocol import Augmentation
 from engine.reading.reads import Executor, Progress
+from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
-from engine.statistics.cells import clusters_of
 from engine.statistics.intervals import holm
 from engine.statistics.table import analyse
-from engine.tables import ANNOTATOR, AUGMENTATION, DOC_IDS, READER, RUN, RUN_B, K
+from engine.tables import ANNOTATOR, AUGMENTATION, READER, RUN, RUN_B, K
 
 
 @dataclass(frozen=True)
@@ -167,65 +168,38 @@ def study(
     Args:
         inputs: read at the largest cutoff of the conditions, or at a larger one.
         conditions: as ``vary`` gives them.
-        store, on_progress, on_event, executor: as in ``evaluate.evaluate``; progress is that of all conditions.
+        store, on_progress, on_event, executor: as in ``Context``; progress is that of all conditions.
 
     Raises:
         InputError, ReadError: as ``evaluate.evaluate``.
     """
+    context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
+    return study_shards(Held(inputs), conditions, context)
+
+
+def study_shards(
+    shards: InputShards,
+    conditions: Mapping[Condition, Settings],
+    context: Context,
+    folder: Folder | None = None,
+) -> Study:
+    """As ``study``, of inputs in shards; arguments and errors as in ``evaluate.evaluate_shards``."""
     start = time.perf_counter()
-    begin(conditions.values())
-    cut = {k: cut_inputs(inputs, k) for k in {condition.k for condition in conditions}}
-    prepared = {
-        condition: prepare(cut[condition.k], settings) for condition, settings in conditions.items()
-    }
-    # A reader that cannot be used is refused before another reads for hours.
-    jobs = {
-        condition: specify_jobs(prepared[condition].requests, settings, executor, on_event)
-        for condition, settings in conditions.items()
-    }
-    merged = merge_jobs(job for of_condition in jobs.values() for job in of_condition)
-    readings = read(
-        merged,
-        inputs.queries,
-        inputs.corpus,
-        next(iter(conditions.values())).running,
-        store=store,
-        on_progress=on_progress,
-        on_event=on_event,
-        executor=executor,
-    )
-    by_identity = {job.identity: reading for job, reading in zip(merged, readings, strict=True)}
-    evaluations = {
-        condition: _assess(prepared[condition], jobs[condition], by_identity, executor)
-        for condition in conditions
-    }
+    evaluated = evaluate_shards(shards, list(conditions.values()), context, folder)
+    evaluations = dict(zip(conditions, evaluated.evaluations, strict=True))
     readers, comparisons = _across_readers(evaluations)
     return Study(
         evaluations=evaluations,
-        costs=_costs(readings),
+        costs=_costs(evaluated.readings),
         conditions=pl.concat(
             _of(condition, evaluation.statistics.correlations, tables.CONDITIONS)
             for condition, evaluation in evaluations.items()
         ),
         readers=readers,
         reader_comparisons=comparisons,
-        notes=tuple(_notes(evaluations, readings)),
+        notes=tuple(_notes(evaluations, evaluated.readings)),
         seconds=time.perf_counter() - start,
     )
-
-
-def _assess(
-    prepared: Prepared,
-    jobs: Sequence[Job],
-    readings: Mapping[tuple[object, ...], Reading],
-    executor: Executor | None,
-) -> Evaluation:
-    """One condition's evaluation, from the reads of the whole study."""
-    start = time.perf_counter()
-    of_condition = {job.ask.role.name: readings[job.identity].part(job.lists) for job in jobs}
-    certificates = certify_readings(of_condition, prepared.inputs, prepared.settings, executor)
-    evaluation = assess(prepared, of_condition, certificates)
-    return replace(evaluation, seconds=time.perf_counter() - start)
 
 
 def _costs(
@@ -259,10 +233,7 @@ def _notes(
         )
     if settings.reader.end_to_end_k is not None:
         return  # lists are cut at that, whatever k is
-    longest = max(
-        int(evaluation.readings[READER_ROLE.name].reads[DOC_IDS].list.len().max() or 0)  # type: ignore[arg-type]
-        for evaluation in evaluations.values()
-    )
+    longest = max(evaluation.longest for evaluation in evaluations.values())
     beyond = sorted(k for k in cutoffs if k > longest)
     yield Note(
         "cutoffs_beyond_lists",
@@ -294,7 +265,7 @@ def _across_readers(
             scores,
             evaluation.downstream,
             evaluation.settings.bootstrap,
-            clusters=clusters_of(evaluation.inputs.queries),
+            clusters=dict(evaluation.clusters.iter_rows()) or None,
         )
         correlations.append(
             _of(

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError
-from engine.evaluation import evaluate as evaluating
-from engine.evaluation.inputs import InputFiles, input_tables
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate_shards
+from engine.evaluation.inputs import input_tables
 from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import Settings
+from engine.evaluation.sharded.size import shard_pairs
+from engine.evaluation.sharded.start import partition_beside_ray
+from engine.evaluation.shards import Held
 from engine.face.inputs import Given, inputs_of
 from engine.face.progress import event, progress
 from engine.face.result import Result
 from engine.labels import Annotator, from_function
 from engine.labels.settings import LabelSettings
-from engine.machine.functions import name_of
 from engine.machine.model_files import cache_directory
-from engine.masking import masked
 from engine.ranking.settings import RankingSettings
 from engine.reading.function import Answers, ReaderFunction, reader_function
 from engine.reading.settings import ReaderSettings
+from engine.report.audit import name_files
+from engine.report.summary import SHARDS
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
-from engine.sources.io.locations import locate
+from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.outputs import sole_writer
+from engine.wording import name_of
 
 ReaderChoice = str | ReaderFunction | Answers
 MetricChoice = str | Metric | Callable[[str, list[str]], float]
@@ -45,9 +51,22 @@ def evaluate(
 ) -> Result:
     """Evaluate runs with the LLM that reads them, as ``erag evaluate`` does.
 
-    An evaluation is held whole, whatever its size; very large ones are for the command. Every listed passage
-    is labelled, the runs are scored with ranking measures, and these are correlated,
-    query by query, with the score of the reader that is given the whole list.
+    Every listed passage is labelled, the runs are scored with ranking measures, and these are correlated,
+    query by query, with the score of the reader that is given the whole list. Files too large to be held are cut
+    into shards, in the folder ``shards`` of the read store, where their labels, traces and reads stay.
+
+    >>> def reader(prompts):
+    ...     return ["Oranjestad" if "is Oranjestad" in prompt else "" for prompt in prompts]
+    >>> result = evaluate(
+    ...     {"what is the capital of Aruba": ["Oranjestad"]},
+    ...     {"d1": "The capital of Aruba is Oranjestad.", "d2": "An abacus is a tool."},
+    ...     {"what is the capital of Aruba": ["d2", "d1"]},
+    ...     reader=reader, measures="P@2", k=2, progress=False, store="reads",
+    ... )  # fmt: skip
+    >>> result.labels.select("doc_id", "label").sort("doc_id").rows()
+    [('d1', 1.0), ('d2', 0.0)]
+    >>> result.scores.select("measure", "value").rows()
+    [('P@2', 0.5)]
 
     Args:
         queries: with their answers: a file of any layout; a Polars or pandas frame, a list of dictionaries or
@@ -91,24 +110,40 @@ def evaluate(
         tables={name: options.pop(name) for name in known if options.get(name) is not None},
     )
     settings = _settings(reader, metric, annotators, k, options)
-    _refuse_shards(settings)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
-    inputs = inputs_of(given, settings)
     with progress(shown=shown) as on_progress:
-        evaluation = evaluating.evaluate(
-            inputs, settings, store=store, on_progress=on_progress, on_event=event
-        )
-    return Result.of(evaluation, _named(given.files()))
+        context = Context(store=store, on_progress=on_progress, on_event=event)
+        evaluation, folder = _evaluated(given, settings, context)
+    return Result.of(evaluation, name_files(given.files()), folder)
 
 
-def _refuse_shards(settings: Settings) -> None:
-    """Refuse what only the command does."""
-    if settings.running.shard_pairs:
+def _evaluated(
+    given: Given, settings: Settings, context: Context
+) -> tuple[Evaluation, Folder | None]:
+    """The evaluation of inputs in memory, or cut into a folder of the store where they are files too large for that.
+
+    Returns:
+        the evaluation, and where the folder of its tables of passages is, if it is not in memory.
+    """
+    files = given.files(need_answers=settings.needs_answers(), cluster=settings.bootstrap.cluster)
+    if files is None and settings.running.shard_pairs:
         raise InputError(
-            f"`shard_pairs` {settings.running.shard_pairs} from Python, which holds an evaluation whole",
-            "use the command erag evaluate, and `Result.load`",
+            f"`shard_pairs` {settings.running.shard_pairs} with tables in memory, which are held already",
+            "give files, or leave it out",
         )
+    pairs = shard_pairs(files, settings) if files is not None else 0
+    if files is None or not pairs:
+        held = Held(inputs_of(given, settings))
+        (evaluation,) = evaluate_shards(held, [settings], context).evaluations
+        return evaluation, None
+    folder, pool = folder_at(context.store) / SHARDS, settings.running.pool()
+    k = settings.ranking.k
+    shards = partition_beside_ray(files, folder / "inputs", pool, k=k, pairs_per_shard=pairs)
+    # Whoever evaluates the same inputs at the same time would have the same plans.
+    with sole_writer(shards.folder.at):
+        (evaluation,) = evaluate_shards(shards, [settings], context, folder).evaluations
+    return evaluation, folder
 
 
 def _settings(
@@ -154,19 +189,3 @@ def _refuse_unused(settings: Settings, given: Given) -> None:
                 f"`{name}` without an annotator that needs it",
                 "add one to `annotators`, or leave it out",
             )
-
-
-def _named(files: InputFiles | None) -> dict[str, Any]:
-    """Where inputs come from, as ``summary.json`` has it; None for tables in memory."""
-
-    def place(path: str | Path | None) -> str | None:
-        return None if path is None else masked(str(locate(path)))
-
-    return {
-        "queries": place(files.queries if files else None),
-        "corpus": place(files.corpus if files else None),
-        "runs": [place(path) for path in files.run] if files else [],
-        **{name: place(files.tables.get(name) if files else None) for name in input_tables()},
-        "edits": None,
-        "answers": place(files.answers if files else None),
-    }

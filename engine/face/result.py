@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 import tempfile
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ from engine.report.page.content import Grid
 from engine.report.page.findings import Findings, Interval, read_findings
 from engine.report.page.remake import replace_page
 from engine.report.page.write import write_page
+from engine.report.summary import SHARDS
 from engine.sources.io.files import write_text
+from engine.sources.io.folders import Folder, copy_tables, folder_at
 from engine.sources.io.outputs import sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
@@ -45,15 +48,23 @@ class Result:
         findings: the summary and the tables, in memory or in the folder that they were loaded from.
         evaluation: the evaluation itself; None where it was loaded.
         files: the files that were evaluated, by what they are.
+        parts: where the tables of passages of an evaluation in shards are, in a folder of its own.
     """
 
     findings: Findings
     evaluation: Evaluation | None = None
     files: Mapping[str, Any] | None = None
+    parts: Folder | None = None
 
     @classmethod
-    def of(cls, evaluation: Evaluation, files: Mapping[str, Any]) -> Result:
-        """The result of an evaluation that is in memory."""
+    def of(
+        cls, evaluation: Evaluation, files: Mapping[str, Any], parts: Folder | None = None
+    ) -> Result:
+        """The result of an evaluation.
+
+        Args:
+            parts: where the folder of its tables of passages is; None where these are in memory.
+        """
         held = {name: getattr(evaluation, name) for name in _IN_MEMORY}
         held |= {name: getattr(evaluation.statistics, name) for name in _STATISTICS}
         held |= evaluation.further
@@ -62,7 +73,7 @@ class Result:
         # As a file would hold it: what is shown is the same before and after it was written.
         content = json.loads(json.dumps(summary.summarize(evaluation, dict(files))))
         sources = results.sources(evaluation.inputs, evaluation.settings)
-        return cls(Findings(content, Path(), sources, held), evaluation, dict(files))
+        return cls(Findings(content, Path(), sources, held), evaluation, dict(files), parts)
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
@@ -111,9 +122,14 @@ class Result:
             InputError: there is no table of that name.
         """
         held, folder = self.findings.held, self.findings.folder
-        shards = self.summary.get("shards")
-        if shards and name in ("labels", "traces", "reads"):
-            return pl.read_parquet(folder / shards / name / "*.parquet")
+        if (shards := self.summary.get("shards")) and name in ("labels", "traces", "reads"):
+            own = Path(shards).name
+            parts = (self.parts / own if self.parts else Folder(folder / shards)) / name
+            files = parts.read_each(parts.names())
+            return pl.concat(
+                (pl.read_parquet(io.BytesIO(content)) for _, content in files if content),
+                how="diagonal",
+            )
         if name in (*_IN_MEMORY, *_STATISTICS):
             return self.findings.table(name)
         further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
@@ -189,9 +205,14 @@ class Result:
         inputs, settings = self.evaluation.inputs, self.evaluation.settings
         with sole_writer(directory):
             if not overwrite:
-                digests, runs = inputs_sha256(inputs), len(inputs.run_names)
+                digests = dict(self.evaluation.sha256) or inputs_sha256(inputs)
+                runs = self.evaluation.means[RUN].n_unique()
                 refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
-            results.write_results(self.evaluation, inputs, dict(self.files or {}), directory)
+            if self.parts is not None:
+                own = self.parts / self.evaluation.shards
+                copy_tables(own, folder_at(directory) / SHARDS / self.evaluation.shards)
+            held = None if self.evaluation.shards else inputs
+            results.write_results(self.evaluation, held, dict(self.files or {}), directory)
 
     def report(self, path: str | Path) -> Path:
         """Write a report for people.

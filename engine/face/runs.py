@@ -18,15 +18,10 @@ from engine.sources.fields import (
     TITLE_FIELDS,
     first_of,
 )
-from engine.sources.runs.read import (
-    by_rank,
-    by_score,
-    conform_rows,
-    read_run,
-    require_new_name,
-    twice_in_parquet,
-)
+from engine.sources.runs.checks import by_rank, by_score, listed_twice, require_new_name
+from engine.sources.runs.read import read_run
 from engine.sources.runs.records import RESULTS
+from engine.sources.runs.scan import conform_rows
 from engine.sources.runs.texts import id_of
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
 from engine.wording import quoted
@@ -229,7 +224,7 @@ def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
     twice = frame.filter(pl.struct(QUERY_ID, DOC_ID).is_duplicated())
     if not twice.is_empty():
         query_id, doc_id = twice.select(QUERY_ID, DOC_ID).row(0)
-        raise twice_in_parquet(name, query_id, doc_id, "document")
+        raise listed_twice(name, query_id, "the document", doc_id)
     scored, ranked = not frame[SCORE].null_count(), not frame[RANK].null_count()
     if not ranked and not scored and frame[SCORE].null_count() < frame.height:
         raise InputError("some rows have a score and others none", _FORM, path=name)

@@ -21,6 +21,7 @@ from engine.reading.prompting.template import Purpose
 from engine.reading.protocol import Augmentation
 from engine.reading.settings import ReaderSettings
 from engine.sources.io.locations import Location
+from engine.statistics.cells import Clusters
 from engine.statistics.correlation import Bootstrap
 
 Options = TypeVar("Options")
@@ -78,8 +79,6 @@ class Ask:
             counted by the first's.
         instead_of_reader: whether the model reads what the RAG system's own LLM would read otherwise.
         description: what else ``summary.json`` says of this role.
-        metric: the downstream metric whose value is all that labels take from the outputs, so that a read
-            may end as soon as that is known; empty where they take anything else.
     """
 
     role: Role
@@ -90,7 +89,6 @@ class Ask:
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
     instead_of_reader: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
-    metric: str = ""
 
     @property
     def terms(self) -> tuple[object, ...]:
@@ -138,15 +136,29 @@ class Display(NamedTuple):
     rows: Sequence[tuple[Sequence[str], Sequence[str]]]
 
 
+class Conclusion(NamedTuple):
+    """How a table of figures over all queries is made, though queries are labelled in parts.
+
+    Attributes:
+        outcomes: the columns of what ``label`` makes in the table's place: rows of single queries.
+        conclude: the table from the outcomes of all queries, the settings, and the clusters of queries by
+            id, where these are not independent. Outcomes come part after part, those of each as ``label``
+            made them; figures must not depend on how the queries were parted.
+    """
+
+    outcomes: tables.Schema
+    conclude: Callable[[pl.DataFrame, EvaluationSettings, Clusters], pl.DataFrame]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FurtherTable:
     """An extra table that an annotator makes beside its labels; written as a Parquet file of this name.
 
     Attributes:
-        in_summary: whether ``summary.json`` holds its rows, too.
-        of_all_queries: whether its rows are figures over all queries, so that it cannot be made of some
-            of them at a time.
         schema: its columns and their types.
+        in_summary: whether ``summary.json`` holds its rows, too.
+        conclusion: how it is made of the outcomes of queries; None for a table whose rows are of single
+            queries, which ``label`` makes as it is.
         display: how it is printed, from the table and the suffix of the names of figures that have
             intervals (`` [95%]``); None for a table that is not printed.
     """
@@ -154,8 +166,31 @@ class FurtherTable:
     name: str
     schema: tables.Schema
     in_summary: bool = False
-    of_all_queries: bool = False
+    conclusion: Conclusion | None = None
     display: Callable[[pl.DataFrame, str], Display] | None = None
+
+    @property
+    def made(self) -> tables.Schema:
+        """The columns of what ``label`` makes."""
+        return self.schema if self.conclusion is None else self.conclusion.outcomes
+
+    def concluded(
+        self, made: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
+    ) -> pl.DataFrame:
+        """The table, from what ``label`` made of all queries.
+
+        Args:
+            clusters: of queries by id, where these are not independent.
+
+        Raises:
+            ValueError: the conclusion has other columns than it must.
+        """
+        if self.conclusion is None:
+            return made
+        table = self.conclusion.conclude(made, settings, clusters)
+        if dict(table.schema) != self.schema:
+            raise ValueError(f"the table {self.name} has other columns than it must")
+        return table
 
 
 @dataclass(frozen=True)
@@ -165,7 +200,7 @@ class Labelled:
     Attributes:
         labels: the labels table.
         traces: what is behind every label: the traces table, and any further columns.
-        tables: its further tables, by name.
+        tables: its further tables, by name, or the outcomes that they are concluded from.
         notes: what a user of the labels should know.
         unjudged: queries of which nothing was judged. They have no scores: a 0 would say that people
             found nothing relevant.
@@ -184,6 +219,7 @@ class Material:
 
     Attributes:
         queries, corpus, runs: the tables of the evaluation; of the corpus the listed passages.
+        run_names: of all runs, in order; one may list nothing for these queries.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         tables: the files that annotators need, by the name of their input.
         settings: of the evaluation.
@@ -196,6 +232,7 @@ class Material:
     queries: pl.DataFrame
     corpus: pl.DataFrame
     runs: pl.DataFrame
+    run_names: Sequence[str]
     pairs: pl.DataFrame
     settings: EvaluationSettings
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)

@@ -36,26 +36,12 @@ _RUNS_ON = r"[\p{Hangul}\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}]$"
 
 
 def tokenize(text: str) -> list[str]:
-    """Tokens of DPR's match: NFD, lower case (Karpukhin et al. 2020)."""
+    """Tokens of DPR's match: NFD, lower case (Karpukhin et al. 2020).
+
+    >>> tokenize("U.S. parties")
+    ['u', '.', 's', '.', 'parties']
+    """
     return [token.lower() for token in _TOKEN.findall(unicodedata.normalize("NFD", text))]
-
-
-def contains_answer(text: str, answers: list[list[str]]) -> bool:
-    """Whether the tokens of some answer occur in a row in the tokens of the text.
-
-    "art" does not occur in "party", nor "US" in "U.S.". An answer without tokens occurs nowhere
-    (in DPR's own code it occurs everywhere).
-    """
-    return _first_token_match(text, answers) is not None
-
-
-def contains_substring(text: str, answers: Sequence[str]) -> bool:
-    """Whether some normalized answer is a substring of the normalized text.
-
-    "art" occurs in "party", and "US" in "U.S." as in "thus". An answer that normalizes to nothing
-    occurs nowhere (as a string it would occur everywhere).
-    """
-    return _first_substring(text, [normalize_answer(answer) for answer in answers]) is not None
 
 
 def count_running_on(queries: pl.DataFrame) -> int:
@@ -75,7 +61,10 @@ def find_answers(
 ) -> pl.DataFrame:
     """``query_id``, ``doc_id``, ``answer``: the first answer that the passage holds; null for none.
 
-    The passage's text is searched, its title is not, as DPR does.
+    The passage's text is searched, its title is not, as DPR does. As tokens in a row, "art" does not occur in
+    "party", nor "US" in "U.S."; as a substring of the normalized text, "art" occurs in "party", and "US" in
+    "U.S." as in "thus". An answer without tokens, or that normalizes to nothing, occurs nowhere (in DPR's own
+    code it occurs everywhere).
 
     Args:
         pairs: ``query_id`` and ``doc_id``; the rows come out in this order.
@@ -110,25 +99,15 @@ def _labels_of(matches: pl.DataFrame, name: str) -> pl.DataFrame:
     ).select(list(tables.LABELS))
 
 
-def _first_token_match(text: str, answers: Sequence[Sequence[str]]) -> int | None:
-    tokens = f" {' '.join(tokenize(text))} "
-    places = (i for i, a in enumerate(answers) if a and f" {' '.join(a)} " in tokens)
-    return next(places, None)
-
-
-def _first_substring(text: str, answers: Sequence[str]) -> int | None:
-    normalized = normalize_answer(text)
-    return next((i for i, a in enumerate(answers) if a and a in normalized), None)
-
-
 def _holds_tokens(text: str, answers: Sequence[str]) -> str | None:
-    place = _first_token_match(text, [_tokens(answer) for answer in answers])
-    return None if place is None else answers[place]
+    tokens = f" {' '.join(tokenize(text))} "
+    held = (a for a in answers if (own := _tokens(a)) and f" {' '.join(own)} " in tokens)
+    return next(held, None)
 
 
 def _holds_substring(text: str, answers: Sequence[str]) -> str | None:
-    place = _first_substring(text, [_normalized(answer) for answer in answers])
-    return None if place is None else answers[place]
+    normalized = normalize_answer(text)
+    return next((a for a in answers if (own := _normalized(a)) and own in normalized), None)
 
 
 # A query's answers meet every one of its passages.

@@ -18,6 +18,7 @@ from engine import tables
 from engine.labels import containment, provenance
 from engine.labels.annotator import (
     Annotator,
+    Conclusion,
     Display,
     EvaluationSettings,
     FurtherTable,
@@ -25,8 +26,8 @@ from engine.labels.annotator import (
     Material,
 )
 from engine.labels.traces import complete
-from engine.statistics.cells import clusters_of
-from engine.statistics.dual import PROBABILITIES, dual_table
+from engine.statistics.cells import Clusters
+from engine.statistics.dual import PROBABILITIES, dual_events, dual_table
 from engine.tables import (
     ANSWER,
     ARTICLE_ID,
@@ -61,19 +62,6 @@ class Options:
     dual_words: DualWords = "tokens"
 
 
-def label_both(
-    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, words: DualWords = "tokens"
-) -> pl.DataFrame:
-    """Dual labels table, two booleans for each (``query_id``, ``doc_id``) of ``pairs``.
-
-    A query without provenance has no passage of a gold document.
-    """
-    return _join(
-        provenance.label(pairs, queries, corpus),
-        containment.label(pairs, queries, corpus, name=CONTAINMENT[words]),
-    )
-
-
 def _join(document: pl.DataFrame, word: pl.DataFrame) -> pl.DataFrame:
     return document.with_columns(
         (pl.col(LABEL) > 0).alias(DOCUMENT_LABEL), (word[LABEL] > 0).alias(WORD_LABEL)
@@ -97,20 +85,23 @@ def _label(material: Material) -> Labelled:
     document, word = (material.rests_on[name] for name in _rests_on(settings))
     both = _join(document.labels, word.labels)
     labels = label(both)
-    probabilities = dual_table(
+    events = dual_events(
         material.runs,
         both,
         material.queries[QUERY_ID].to_list(),
         sorted({1, settings.ranking.k}),
-        settings.bootstrap,
-        skip_missing=settings.ranking.missing == "skip",
-        clusters=clusters_of(material.queries),
+        names=material.run_names,
     )
     # The gold article and the answer, whether or not both are there.
     traces = labels.with_columns(document.traces[ARTICLE_ID], word.traces[ANSWER])
-    return Labelled(
-        labels, complete(traces), {_PROBABILITIES.name: probabilities, _BOTH.name: both}
-    )
+    return Labelled(labels, complete(traces), {_PROBABILITIES.name: events, _BOTH.name: both})
+
+
+def _conclude(
+    events: pl.DataFrame, settings: EvaluationSettings, clusters: Clusters
+) -> pl.DataFrame:
+    skipped = settings.ranking.missing == "skip"
+    return dual_table(events, settings.bootstrap, skip_missing=skipped, clusters=clusters)
 
 
 def display(probabilities: pl.DataFrame, level: str) -> Display:
@@ -142,7 +133,11 @@ def _shown_value(row: dict[str, Any]) -> str:
 
 
 _PROBABILITIES = FurtherTable(
-    name="dual", schema=tables.DUAL, in_summary=True, of_all_queries=True, display=display
+    name="dual",
+    schema=tables.DUAL,
+    in_summary=True,
+    conclusion=Conclusion(tables.DUAL_EVENTS, _conclude),
+    display=display,
 )
 _BOTH = FurtherTable(name="dual_labels", schema=tables.DUAL_LABELS)
 

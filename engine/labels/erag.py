@@ -66,7 +66,6 @@ def _asks(settings: EvaluationSettings) -> Ask:
         augmentation=reader.augmentation if other is None else None,
         value=value,
         instead_of_reader=other is not None,
-        metric=reader.metric_name,
     )
 
 

@@ -12,9 +12,8 @@ from engine import tables
 from engine.errors import InputError
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.labels.traces import trace_given
-from engine.machine.functions import number_of, reason_of
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
-from engine.wording import quoted
+from engine.wording import number_of, quoted, reason_of
 
 # Takes a query, its answers, and a passage's title and text.
 LabelFunction = Callable[[str, list[str], str, str], float]

@@ -11,7 +11,6 @@ from engine.tables import (
     ANSWERS,
     ARTICLE_ID,
     CONFIDENCE,
-    DECIDED,
     DOC_ID,
     LABEL,
     METRIC,
@@ -55,7 +54,6 @@ def trace_erag(
         labels.with_columns(
             reads[READ_KEY],
             reads[OUTPUT],
-            reads[DECIDED],
             pl.lit(function.name).alias(METRIC),
             pl.Series(ANSWER, [matched(*row) for row in values], dtype=pl.String),
         )
@@ -87,7 +85,7 @@ def trace_utility(labels: pl.DataFrame, reads: pl.DataFrame, helpful: pl.DataFra
         reads: the reads that could decline, one passage each.
         helpful: traces of the labels that say what helps, of the same pairs.
     """
-    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID, DECIDED)
+    of_helpful = helpful.select(QUERY_ID, DOC_ID, OUTPUT, METRIC, ANSWER, ARTICLE_ID)
     return complete(
         labels.with_columns(reads[READ_KEY], reads[CONFIDENCE]).join(
             of_helpful, on=[QUERY_ID, DOC_ID], how="left", maintain_order="left"

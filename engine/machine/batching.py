@@ -12,8 +12,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Answers of a batch are written together, and a step costs about as much for one as for many: of 128
-# reads of 148 tokens, all at once take 12% less time than 8,192 tokens at once (one core). A unit of
+# Answers of a batch are written together, and a step costs about as much for one as for many. A unit of
 # work is as large, some ten seconds of a core's.
 CPU_BATCH_TOKENS = 16384
 GPU_BATCH_TOKENS = 65536

@@ -107,8 +107,7 @@ def has_fast_bf16() -> bool:
 
     They are wherever the arithmetic is there, but for processors of Intel's that have AMX (which those with
     AVX512-FP16 do) and may not use it, as where a virtual machine hides it: what is left to them multiplies
-    bf16 at half the rate of fp32 (75 and 145 GFLOP/s a core, an Emerald Rapids; on AMD's AVX512-BF16 it is
-    about twice that of fp32).
+    bf16 at half the rate of fp32. On AMD's AVX512-BF16 it is about twice that of fp32.
     """
     if not has_bf16_arithmetic():
         return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import re
 import sys
 import sysconfig
@@ -17,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from engine.errors import InputError
+from engine.wording import name_of, reason_of
 
 _NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]*)", re.DOTALL)
 _FORM = "name a function as in FILE.py:function"
@@ -26,18 +26,13 @@ _INSTALLED = tuple(
 )
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _OWN = frozenset({"engine", "jobs", "__main__"})
-_PICKLING = threading.Lock()
+# What is pickled may hold further functions, which are pickled within.
+_PICKLING = threading.RLock()
 
 
 def is_named(text: str) -> bool:
     """Whether a setting names a function in a file, as in ``FILE.py:function``."""
     return _NAMED.fullmatch(text) is not None
-
-
-def file_of(text: str) -> Path | None:
-    """The file of ``FILE.py:function``; None for anything else."""
-    named = _NAMED.fullmatch(text)
-    return Path(named["file"]) if named else None
 
 
 def load_named(text: str) -> Callable[..., Any]:
@@ -62,26 +57,6 @@ def load_named(text: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"{name} is not a function", _FORM, path=path)
     return found
-
-
-def number_of(value: Any) -> float:
-    """What a function gave as a number from 0 to 1; NaN where it is not one."""
-    try:
-        # A text that reads as a number is a mistake in the function, not a number.
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError):
-        return math.nan
-    return number if 0 <= number <= 1 else math.nan
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """What a function, or an object that can be called, is called."""
-    return str(getattr(function, "__name__", None) or type(function).__name__)
-
-
-def reason_of(error: BaseException) -> str:
-    """What a user's function raised, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +84,31 @@ class ByValue:
         return _restored, (_dumped(self.function),)
 
 
+def by_value(
+    make: Callable[..., Any], *arguments: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """For ``__reduce__``: a call that makes an object elsewhere, with the functions of the user's in it by value.
+
+    Raises:
+        InputError: it holds something that belongs to this process.
+    """
+    return _made, (make, _dumped(arguments))
+
+
+def _made(make: Callable[..., Any], content: bytes) -> Any:
+    from ray import cloudpickle
+
+    return make(*cloudpickle.loads(content))
+
+
 def _restored(content: bytes) -> ByValue:
     from ray import cloudpickle
 
     return ByValue(cloudpickle.loads(content))
 
 
-def _dumped(function: Callable[..., Any]) -> bytes:
-    """The function as bytes.
+def _dumped(value: Any) -> bytes:
+    """A function, or what holds some, as bytes.
 
     Raises:
         InputError: it holds something that belongs to this process (a lock, a connection).
@@ -124,19 +116,26 @@ def _dumped(function: Callable[..., Any]) -> bytes:
     from ray import cloudpickle
 
     with _PICKLING:  # what is registered is registered for the whole process
-        modules = list(_users_modules())
+        from ray.cloudpickle import list_registry_pickle_by_value
+
+        known = list_registry_pickle_by_value()
+        modules = [module for module in _users_modules() if module.__name__ not in known]
         for module in modules:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return cloudpickle.dumps(function)
+            return cloudpickle.dumps(value)
         except Exception as error:
             raise InputError(
-                f"the function {name_of(function)} cannot be sent to other processes ({reason_of(error)})",
+                f"{_called(value)} cannot be sent to other processes ({reason_of(error)})",
                 "make what it holds when it is first called, or use `actors` 0",
             ) from None
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+def _called(value: Any) -> str:
+    return f"the function {name_of(value)}" if callable(value) else "a function of yours"
 
 
 def _users_modules() -> Iterator[ModuleType]:

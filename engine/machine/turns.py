@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from filelock import FileLock
 
 # Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and
 # its disk serves one after another sooner. Smaller ones are loaded before they could wait.
@@ -27,13 +28,8 @@ def loading_turn(weights: int, folder: Path | None = None) -> Iterator[None]:
         yield
         return
     path = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}.lock"
-    try:
-        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:  # somebody else's file of that name, or a full disk: no reason not to load
+    with contextlib.ExitStack() as held:
+        # Somebody else's file of that name, or a full disk: no reason not to load.
+        with contextlib.suppress(OSError):
+            held.enter_context(FileLock(path, mode=0o600, fallback_to_soft=False))
         yield
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

@@ -74,6 +74,10 @@ def _number(value: float) -> str:
 def parse_measure(text: str) -> Measure:
     """Parse one measure name: as ir_measures writes it, or an exact synonym (``synonyms.usual_name``).
 
+    >>> measure = parse_measure("AP(rel=2)@10")
+    >>> measure.kind, measure.cutoff, measure.rel
+    ('AP', 10, 2.0)
+
     Raises:
         InputError: an unknown measure, a cutoff below 1, an unknown option, or a threshold that is
             not a number above 0.
@@ -141,6 +145,9 @@ def _threshold(value: str, text: str) -> float:
 
 def parse_measures(text: str) -> tuple[Measure, ...]:
     """Parse measure names separated by white space.
+
+    >>> [str(measure) for measure in parse_measures("P@10 ndcg_cut_10")]
+    ['P@10', 'nDCG@10']
 
     Raises:
         InputError: as ``parse_measure``, no name at all, or the same measure twice, however it is

@@ -90,6 +90,13 @@ def score_runs(
 ) -> pl.DataFrame:
     """Score every (run, annotator, measure, query).
 
+    >>> from engine.ranking.measures import parse_measures
+    >>> runs = pl.DataFrame({"query_id": ["q", "q"], "doc_id": ["a", "b"], "rank": [1, 2], "run": "mine"})
+    >>> labels = pl.DataFrame({"query_id": ["q"], "doc_id": ["b"], "annotator": "me", "label": [1.0]})
+    >>> scores = score_runs(runs, labels, ["q"], parse_measures("P@2 RR"), relevant="qrels")
+    >>> scores.select("measure", "value").rows()
+    [('P@2', 0.5), ('RR', 0.5)]
+
     Args:
         runs: the run table; a query's passages in the order of their ranks.
         labels: the labels table, one label for a (query, passage, annotator).

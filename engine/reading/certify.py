@@ -19,10 +19,10 @@ from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
-from engine.reading.execute import reads_here
+from engine.reading.execute import output_columns, reads_here
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.reads import Executor, executor_for, one_at_a_time, output_columns
+from engine.reading.reads import Executor, executor_for, one_at_a_time
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
 # Changed reads that a certificate lists.
@@ -120,13 +120,13 @@ def certify(
 
     Args:
         wanted: the job's reads, as ``plan.wanted_reads`` gives them.
-        reads: their outputs, as ``get_reads`` gives them, failures included.
+        reads: their outputs, as ``evaluate`` gives them, failures included.
         sample: which reads to repeat; failed ones are left out.
         score: the value of each row of a table of ``query_id``, ``doc_ids``, ``output`` and
             ``confidence``.
         sha256: digests of what else the job's results depend on, for the record.
-        pool: as in ``get_reads``; one of its actors does the repetition.
-        executor: does the reads instead of the reader, as in ``get_reads``.
+        pool: as in ``evaluate``; one of its actors does the repetition.
+        executor: does the reads instead of the reader, as in ``evaluate``.
 
     Raises:
         ReadError: outputs were lost on the way.

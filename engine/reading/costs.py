@@ -65,7 +65,6 @@ class ReadingCosts:
         reads_per_second: ``done`` by ``seconds``.
         reader_seconds: time that the actors spent reading, in total.
         prompt_tokens, output_tokens: of the reads done now.
-        decided: those of them that ended early, since their label was decided.
         computed_tokens: prompt tokens that were computed; fewer, since what several prompts begin with
             counts once.
         padded_tokens: the same with padding.
@@ -92,7 +91,6 @@ class ReadingCosts:
     reader_seconds: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
-    decided: int = 0
     computed_tokens: int = 0
     padded_tokens: int = 0
     padding_share: float = 0.0

@@ -1,4 +1,4 @@
-"""Doing planned reads in this process; ``pipeline.read_on_ray`` does the same on Ray Data."""
+"""Doing planned reads in this process; ``stream_on_ray`` does the same on Ray Data."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
 from weakref import WeakSet
 
 import polars as pl
 
+from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine.batching import MORE_MEMORY, lacked_memory
 from engine.machine.device import is_fatal
 from engine.machine.pool import PoolSettings
 from engine.reading import readers
-from engine.reading.plan import INPUTS, REFERENCES, Unit
-from engine.reading.protocol import Reader, ReaderSpec, ReadOutput
+from engine.reading.plan import INPUTS, Unit
+from engine.reading.protocol import Reader, ReaderSpec, ReadOutput, field_types
+from engine.tables import DOC_IDS, FAILURE, QUERY_ID, READ_KEY
+
+_COLUMN_TYPES = {str: pl.String(), int: pl.Int64(), bool: pl.Boolean(), float: pl.Float64()}
+# A read's output as columns.
+OUTPUT_COLUMNS: tables.Schema = {
+    name: _COLUMN_TYPES[kind] for name, kind in field_types(ReadOutput).items()
+}
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,10 @@ class UnitResult:
     stats: dict[str, int]
     computed_tokens: int = 0
     padded_tokens: int = 0
+
+
+# What does the units of a plan, by readers that share a model.
+Run = Callable[[pl.DataFrame, Sequence[Unit], Sequence[ReaderSpec]], Iterator[UnitResult]]
 
 
 class Loaded:
@@ -72,8 +83,8 @@ def read_in_process(
     """Read the units of a plan in this process, in order, with readers that share a model."""
     loaded = Loaded(specs)
     for unit in units:
-        asked = asked_of(plan.slice(unit.offset, unit.length))
-        yield run_unit(loaded[unit.reader], unit, asked, worker=f"process {os.getpid()}")
+        inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
+        yield run_unit(loaded[unit.reader], unit, inputs, worker=f"process {os.getpid()}")
 
 
 def reads_here(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> bool:
@@ -84,19 +95,9 @@ def reads_here(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> bool:
     return settings.in_process or (settings.actors is None and functions)
 
 
-class Asked(NamedTuple):
-    """What a reader is given for a read: its inputs, and the references that may end it early."""
-
-    inputs: Sequence[str]
-    references: Sequence[str] | None = None
-
-
-def asked_of(planned: pl.DataFrame) -> list[Asked]:
-    """What a reader is given for planned reads, in their order."""
-    return [Asked(*row) for row in planned[[INPUTS, REFERENCES]].iter_rows()]
-
-
-def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str) -> UnitResult:
+def run_unit(
+    reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]], *, worker: str
+) -> UnitResult:
     """Read one unit; where the reader raises, read by read, so that one bad read fails alone.
 
     Raises:
@@ -107,13 +108,13 @@ def run_unit(reader: Reader, unit: Unit, asked: Sequence[Asked], *, worker: str)
     start = time.perf_counter()
     computed, padded = reader.stats.prompt_tokens, reader.stats.padded_tokens
     try:
-        outputs = _read(reader, asked)
+        outputs = reader.read(inputs)
     except InputError:  # what a reader of the user's returns cannot be used: no other read would be
         raise
     except Exception as error:
         if is_fatal(error):
             raise
-        outputs = [_read_alone(reader, one) for one in asked]
+        outputs = [_read_alone(reader, one) for one in inputs]
         if reader not in _PROVEN:
             refuse_alike(outputs)
     if reader not in _PROVEN:
@@ -168,13 +169,9 @@ def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
         )
 
 
-def _read(reader: Reader, asked: Sequence[Asked]) -> list[ReadOutput]:
-    return reader.read([one.inputs for one in asked], [one.references for one in asked])
-
-
-def _read_alone(reader: Reader, one: Asked) -> ReadOutput:
+def _read_alone(reader: Reader, inputs: Sequence[str]) -> ReadOutput:
     try:
-        return _read(reader, [one])[0]
+        return reader.read([inputs])[0]
     except InputError:
         raise
     except Exception as error:
@@ -182,3 +179,18 @@ def _read_alone(reader: Reader, one: Asked) -> ReadOutput:
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return ReadOutput.failed(reason)
+
+
+def reads_table(planned: pl.DataFrame, outputs: Sequence[ReadOutput]) -> pl.DataFrame:
+    """The reads table of planned reads and their outputs, with the column ``failure``."""
+    # Taken by name, and not selected: units are many and small, and a selection is handed to a thread.
+    reads = planned[[READ_KEY, QUERY_ID, DOC_IDS]].hstack(output_columns(outputs))
+    return reads[[*tables.READS, FAILURE]]
+
+
+def output_columns(outputs: Sequence[ReadOutput]) -> pl.DataFrame:
+    """The outputs of reads as a table with the columns ``OUTPUT_COLUMNS``, one row each."""
+    return pl.DataFrame(
+        {name: [getattr(output, name) for output in outputs] for name in OUTPUT_COLUMNS},
+        schema=OUTPUT_COLUMNS,
+    )

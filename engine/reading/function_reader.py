@@ -78,11 +78,7 @@ class FunctionReader:
         self._function = spec.function
         self.stats = ReaderStats()
 
-    def read(
-        self,
-        inputs: Sequence[Sequence[str]],
-        references: Sequence[Sequence[str] | None] | None = None,
-    ) -> list[ReadOutput]:
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Call the function for all reads at once.
 
         Raises:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from engine.machine.attempts import Attempt, new_attempt
-from engine.reading.execute import Asked, UnitResult, run_unit
+from engine.reading.execute import UnitResult, run_unit
 from engine.reading.ledger import Attempts
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReadOutput
@@ -17,7 +17,7 @@ _WHOLE_ATTEMPTS = 2  # a third attempt goes read by read
 def read_guarded(
     reader: Reader,
     unit: Unit,
-    asked: Sequence[Asked],
+    inputs: Sequence[Sequence[str]],
     *,
     worker: str,
     attempts: Attempts,
@@ -26,26 +26,26 @@ def read_guarded(
 
     Args:
         unit: its number, and the numbers of its reads from ``offset`` on, are its own in the whole job.
-        asked: its reads.
+        inputs: of its reads.
         worker: names this process.
     """
     attempt = new_attempt()
     if attempts.begin(unit.number, attempt) <= _WHOLE_ATTEMPTS:
-        return run_unit(reader, unit, asked, worker=worker)
-    return _one_by_one(reader, unit, asked, worker, attempts, attempt)
+        return run_unit(reader, unit, inputs, worker=worker)
+    return _one_by_one(reader, unit, inputs, worker, attempts, attempt)
 
 
 def _one_by_one(
     reader: Reader,
     unit: Unit,
-    asked: Sequence[Asked],
+    inputs: Sequence[Sequence[str]],
     worker: str,
     attempts: Attempts,
     attempt: Attempt,
 ) -> UnitResult:
     outputs: list[ReadOutput] = []
     seconds, computed, padded = 0.0, 0, 0
-    for row, single in enumerate(asked, start=unit.offset):
+    for row, single in enumerate(inputs, start=unit.offset):
         if not attempts.enter(row, attempt):
             outputs.append(ReadOutput.failed("the reader's process died in this read"))
             continue

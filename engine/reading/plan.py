@@ -17,9 +17,6 @@ from engine.reading.prompting.prompts import Prompt
 from engine.tables import DOC_ID, DOC_IDS, QUERY, QUERY_ID, READ_KEY, TEXT, TITLE
 
 INPUTS = "inputs"
-# Of a read that may end as soon as it is decided (``engine.reading.decided``); null for one read in full.
-REFERENCES = "references"
-DECIDED_KEY = "decided_key"
 SIZE = "size"  # about how many tokens a read costs
 GROUP = "group"  # reads that share a part of their inputs have the same
 # Prompts that agree on this many characters are taken to begin with the same passage.
@@ -38,8 +35,6 @@ WANTED: tables.Schema = {
     QUERY_ID: pl.String(),
     DOC_IDS: pl.List(pl.String()),
     INPUTS: pl.List(pl.String()),
-    REFERENCES: pl.List(pl.String()),
-    DECIDED_KEY: pl.String(),
 }
 
 
@@ -71,7 +66,7 @@ def wanted_reads(
     prompt: Prompt,
     fingerprint: str,
 ) -> pl.DataFrame:
-    """The reads of ``lists``, one row each (``WANTED``), all of them to be read in full.
+    """The reads of ``lists``, one row each (``WANTED``).
 
     Args:
         lists: ``query_id`` and ``doc_ids`` in rank order, best first; an empty list is a read
@@ -84,10 +79,10 @@ def wanted_reads(
         for doc_id, title, text in corpus.select(DOC_ID, TITLE, TEXT).iter_rows()
     }
 
-    def rows() -> Iterator[tuple[str, str, list[str], list[str], None, None]]:
+    def rows() -> Iterator[tuple[str, str, list[str], list[str]]]:
         for query_id, doc_ids in lists.select(QUERY_ID, DOC_IDS).iter_rows():
             inputs = prompt.render(texts[query_id], [passages[doc_id] for doc_id in doc_ids])
-            yield read_key(fingerprint, inputs), query_id, doc_ids, inputs, None, None
+            yield read_key(fingerprint, inputs), query_id, doc_ids, inputs
 
     return pl.DataFrame(list(rows()), schema=WANTED, orient="row")
 
@@ -96,11 +91,24 @@ def missing_reads(wanted: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     """The distinct wanted reads that are not stored, in their order.
 
     Args:
-        stored: ``read_key`` of reads in full, and the ``decided_key`` of others as such.
+        stored: ``read_key`` of those that are.
     """
-    known = stored[READ_KEY].implode()
-    found = pl.col(READ_KEY).is_in(known) | pl.col(DECIDED_KEY).is_in(known).fill_null(False)
+    found = pl.col(READ_KEY).is_in(stored[READ_KEY].implode())
     return wanted.unique(READ_KEY, keep="first", maintain_order=True).filter(~found)
+
+
+def answered(wanted: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
+    """Each wanted read with its output, in their order: the columns of ``outputs``.
+
+    Null, but for what identifies the read, where there is none.
+
+    Args:
+        outputs: reads by ``read_key``, each once or several times: the first counts.
+    """
+    known = outputs.drop(QUERY_ID, DOC_IDS, strict=False).unique(READ_KEY, keep="first")
+    return wanted.select(READ_KEY, QUERY_ID, DOC_IDS).join(
+        known, on=READ_KEY, how="left", maintain_order="left"
+    )
 
 
 def longest_first(missing: pl.DataFrame, sizes: Sequence[int], *, lead: int = 0) -> pl.DataFrame:

@@ -7,7 +7,6 @@ in the evaluation.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import time
@@ -21,11 +20,9 @@ import polars as pl
 from engine.machine import device
 from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, silent
-from engine.reading.execute import UnitResult, read_in_process, reads_here
+from engine.reading.execute import Run, UnitResult, read_in_process, reads_here, reads_table
 from engine.reading.plan import GROUP, SIZE, Unit
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Run, reads_table
-from engine.tables import READ_KEY
 
 # Whether a read is of a whole list.
 WHOLE = "whole"
@@ -62,8 +59,7 @@ class Timed(NamedTuple):
     """A batch that was done.
 
     Attributes:
-        reads: the reads table with ``failure``, under the keys of the plan.
-        kept: the same under the keys by which a store has it, which differ for reads that ended early.
+        reads: the reads table with ``failure``.
         seconds: of its reader.
         worker: who did it.
         peak: the highest memory of that worker so far, in bytes.
@@ -73,7 +69,6 @@ class Timed(NamedTuple):
 
     batch: Batch
     reads: pl.DataFrame
-    kept: pl.DataFrame
     seconds: float
     worker: str
     peak: int
@@ -186,10 +181,9 @@ def read_batches(
 
 
 def _timed(batch: Batch, result: UnitResult, at: float, *, first: bool) -> Timed:
-    kept = reads_table(batch.reads, result.outputs)
-    reads = kept.with_columns(batch.reads[READ_KEY])
+    reads = reads_table(batch.reads, result.outputs)
     peak = result.stats["peak_memory"]
-    return Timed(batch, reads, kept, result.seconds, result.worker, peak, at, first)
+    return Timed(batch, reads, result.seconds, result.worker, peak, at, first)
 
 
 def start_seconds(timed: Sequence[Timed]) -> float:
@@ -227,17 +221,16 @@ def means_for(
     Args:
         settings: of the evaluation. Of actors that there is no room for now, fewer are started.
         specs: of the readers, which share a model.
-        on_event: as in ``pipeline.read_on_ray``.
+        on_event: as in ``stream_on_ray.read_on_ray``.
 
     Raises:
         InputError: as ``pool.decide``.
     """
     if specs[0].api:
-        from engine.reading.api.run import read_by_requests
+        from engine.reading.api.run import Requests
 
         # A batch is timed as a whole.
-        run = functools.partial(read_by_requests, piece=0)
-        return Means(run, 1, 1, False, f"requests to {specs[0].api.settings.host}")
+        return Means(Requests(piece=0), 1, 1, False, f"requests to {specs[0].api.settings.host}")
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
     if reads_here(settings, specs):
@@ -245,7 +238,7 @@ def means_for(
         return Means(read_in_process, 1, 1, gpu, "this machine, as one process")
     from engine.machine import cluster
     from engine.machine import pool as pools
-    from engine.reading import pipeline
+    from engine.reading import stream_on_ray
 
     cluster.start_ray()
     loading = device.default_actor_memory(specs[0].weight_bytes)
@@ -264,6 +257,6 @@ def means_for(
     def on_ray(
         plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
     ) -> Iterator[UnitResult]:
-        return pipeline.read_on_ray(plan, units, specs, pool=pool, on_event=on_event)
+        return stream_on_ray.run_on_ray(plan, units, specs, pool=pool, on_event=on_event)
 
     return Means(on_ray, count, room, needs.gpus > 0, str(needs))

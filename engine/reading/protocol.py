@@ -22,6 +22,8 @@ EngineChoice = Literal["auto", "transformers", "vllm"]
 BIASED = "fid-t5"
 
 
+# Stands for the name of an executor that has none.
+UNNAMED = "a function without a name"
 # Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
 # are cut, where output ends, how it is cleaned.
 READING_VERSION = 3
@@ -66,8 +68,6 @@ class ReaderSpec:
         threads: CPU threads of one actor; 0 means all that torch sees.
         gpus: how many GPUs of a node hold the model together (tensor parallelism, with vLLM only).
         batch_tokens: the most padded tokens of a batch; 0 for the device's default.
-        metric: the downstream metric by which reads that come with references end as soon as they are
-            decided (``engine.scoring.decided``); empty where all are read in full.
         api: of a model behind an API, which has neither weights nor precision; None for all others. (In the
             first group, but for the bounds on what is asked.)
         function: of a reader that is a function, which has neither weights nor precision; None for all others.
@@ -97,13 +97,16 @@ class ReaderSpec:
     batch_tokens: int = 0
     quantised_bytes: int = 0
     source: str = ""
-    metric: str = ""
     api: ApiSpec | None = None
     function: FunctionSpec | None = None
 
     @property
     def is_kept(self) -> bool:
-        """Whether its reads go to the store: those of a function only where it says which version it is."""
+        """Whether its reads go to the store: a user's executor must have a name, and a user's function a version,
+        since nothing else says whether its reads are those that it would do again.
+        """
+        if self.executor:
+            return self.executor != UNNAMED
         return self.function is None or self.function.reader.is_kept
 
     @property
@@ -176,8 +179,6 @@ class ReadOutput:
         failure: why the read could not be done; None for a read that succeeded.
         confidence: where the reader chooses, the probability of the first choice, over those of all
             choices (of a single one, over those of all tokens); else None.
-        decided: whether the read was ended because its output scored 0 whatever followed; ``output`` is
-            what it had written by then.
     """
 
     output: str
@@ -186,7 +187,6 @@ class ReadOutput:
     truncated: bool
     failure: str | None = None
     confidence: float | None = None
-    decided: bool = False
 
     @classmethod
     def failed(cls, reason: str, *, prompt_tokens: int = 0, truncated: bool = False) -> ReadOutput:
@@ -233,15 +233,8 @@ class Reader(Protocol):
     in order: the last is the read's own, those before it are what other reads begin with too (the
     query, where it precedes the passages). For Fusion-in-Decoder there is one per passage. Outputs come in the order of the inputs and do not depend on
     what else is in the same call, up to the rounding of batched arithmetic.
-
-    A read that comes with references may end as soon as no continuation can score against them under
-    ``ReaderSpec.metric``; one without (None) is read in full.
     """
 
     stats: ReaderStats
 
-    def read(
-        self,
-        inputs: Sequence[Sequence[str]],
-        references: Sequence[Sequence[str] | None] | None = None,
-    ) -> list[ReadOutput]: ...
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]: ...

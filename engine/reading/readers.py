@@ -184,8 +184,7 @@ def load(spec: ReaderSpec) -> Reader:
     # transformers asks the hub about some tokenizers even where every file is local.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Before torch is loaded: threads that wait for each other should soon sleep. GNU OpenMP lets them
-    # spin for long by default: on a machine that others use (load 9 on two CPUs) 24 reads took 25 s
-    # without it, and with it were not done after 100 s.
+    # spin for long by default, which takes several times as long on a machine that others use.
     os.environ.setdefault("GOMP_SPINCOUNT", "50000")
     if spec.engine == "vllm":
         if device.machine_has_gpu():

@@ -37,8 +37,7 @@ class ReaderSettings:
             labelled.
         engine: What runs the reader. vllm: vLLM, for decoder-only readers (installed by 'make gpu', without a
             GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto:
-            vLLM for decoder-only readers where actors have GPUs and vLLM is installed, unless `decide` is
-            asked for.
+            vLLM for decoder-only readers where actors have GPUs and vLLM is installed.
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
             hardware has its arithmetic, else float16 on a GPU and float32 on a CPU.
         trust_remote_code: Run Python code that comes with a model, where it cannot be loaded without.
@@ -103,9 +102,6 @@ class RunningSettings:
         failed_reads: Whether a read that cannot be done is an error, counts as 0 (zero), or removes
             its query (skip): from an annotator's scores if a single passage failed, from a run's
             end-to-end score if its list did.
-        decide: End reads of single passages as soon as nothing that follows could make their output
-            score: eRAG's labels stay the same, and such outputs are cut (docs/methods.md). By default where
-            the metric is em, em-char or accuracy and nothing else is asked of these outputs.
         certify: Repeat a sample of the reads (64, or the number given) in other batches and count how
             many outputs change.
 
@@ -120,7 +116,6 @@ class RunningSettings:
     accelerator_type: str | None = None
     shard_pairs: int | None = None
     failed_reads: FailedReads = "error"
-    decide: bool | None = None
     certify: int = 0
 
     def __post_init__(self) -> None:

@@ -4,8 +4,8 @@ A file is named ``LOW-HIGH-KEYS-BYTES.parquet``. ``KEYS`` is a digest of its key
 bytes, which are compared before outputs are parsed: a file that was damaged is never used, whatever
 the damage would have meant. ``LOW-HIGH`` is its span, the buckets of the queries whose reads it has, in
 hexadecimal digits, from ``LOW`` up to but not including ``HIGH``; a file without a span may have any read.
-Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test. Nor do
-they have the column ``decided``.
+Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test. Some have
+reads that ended early, which count as absent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from engine.errors import InputError
 from engine.sources.io.folders import Folder
 from engine.sources.io.parquet import parse_parquet, read_parquet
 from engine.sources.queries.buckets import BUCKETS
-from engine.tables import DECIDED, READ_KEY
+from engine.tables import READ_KEY
 
 Span = tuple[int, int]
 """Buckets: the first, and the one after the last."""
@@ -35,6 +35,8 @@ Span = tuple[int, int]
 SUFFIX = ".parquet"
 # Added to the name of a file whose bytes are not those that were written.
 DAMAGED = ".damaged"
+# Earlier versions ended reads early, and marked their outputs in this column.
+_ENDED_EARLY = "decided"
 _NAME = re.compile(
     r"((?P<low>[0-9a-f]{4})-(?P<high>[0-9a-f]{4,5})-)?"
     r"(?P<keys>[0-9a-f]{32})(-(?P<content>[0-9a-f]{32}))?\.parquet"
@@ -101,7 +103,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
         except InputError as error:
             problem = f"broken file in the read store ({error.problem})"
             raise InputError(problem, remedy, path=place) from None
-        return tables.conform(_marked(frame), tables.READS, place)
+        return tables.conform(_in_full(frame), tables.READS, place)
     if _digest(content) != named["content"]:
         if isinstance(folder.at, Path):
             return None
@@ -114,14 +116,14 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     except (pl.exceptions.PolarsError, OSError) as error:
         problem = f"broken file in the read store ({error})"
         raise InputError(problem, remedy, path=place) from None
-    return tables.conform(_marked(frame), tables.READS, place)
+    return tables.conform(_in_full(frame), tables.READS, place)
 
 
-def _marked(frame: pl.DataFrame) -> pl.DataFrame:
-    """A file's table with the column that says which reads ended early: in earlier versions none did."""
-    if DECIDED in frame.columns:
+def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
+    """A file's table without reads that ended early."""
+    if _ENDED_EARLY not in frame.columns:
         return frame
-    return frame.with_columns(pl.lit(False).alias(DECIDED))
+    return frame.filter(~pl.col(_ENDED_EARLY))
 
 
 def keys_of(folder: Folder, name: str) -> pl.Series | None:

@@ -1,9 +1,10 @@
-"""Doing the reads of a large evaluation as a stream, shard by shard; nobody holds all of them.
+"""Doing the reads of an evaluation as a stream, shard by shard; nobody holds all of them.
 
 A planner makes the prompts of a shard and leaves out the reads that are stored; the rest is cut into
-units. A host reads a unit and commits it to the store. Readers that share a model share the hosts, shard
-by shard: each of them has a planner, and its place among them is its role. The driver is told of each unit
-only how many reads it had and what they cost. ``read_here`` does this in this process, ``stream_on_ray`` on Ray Data.
+units. A unit is read and committed to the store. Readers that share a model are loaded together, and read
+shard by shard: each of them has a planner, and its place among them is its role. The driver is told of each unit
+only how many reads it had and what they cost. ``read_here`` does this in this process, by a model, by requests to a
+server or by a user's program; ``stream_on_ray`` does it on Ray Data.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
-from engine import tables
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
-from engine.reading.execute import Asked, Loaded, UnitResult, asked_of, run_unit
-from engine.reading.plan import DECIDED_KEY, INPUTS, REFERENCES, SIZE, Unit, cut_units
+from engine.reading.execute import Loaded, Run, UnitResult, reads_table, run_unit
+from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
 from engine.reading.protocol import Reader, ReaderSpec
-from engine.reading.reads import reads_table
+from engine.reading.store_files import Span
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_ID, READ_KEY
 
@@ -76,22 +76,34 @@ class ShardPlan:
 
     Attributes:
         reads: the plan, as ``plan.longest_first`` gives it; empty if everything is stored.
-        reused: distinct reads that were found in the store.
+        reused: distinct reads that were found in the store, or that another role does.
         sizes: of its units.
-        span: the buckets of its queries (``store.add``).
+        span: the buckets of its queries (``store.add``); None where they may be any.
         pace: for which they are cut, in sizes a second; None where it is unknown.
-        sharing: actors that end with this shard, so that its units become smaller towards the end; 1 where
-            others come after it.
+        sharing: number of actors finishing on this shard (units shrink towards the end); 1 unless it is the last.
         damaged: where the files of the store are that were found damaged.
+        cut: its units, where they were cut already.
     """
 
     reads: pl.DataFrame
     reused: int
     sizes: UnitSizes
-    span: tuple[int, int]
+    span: Span | None
     pace: float | None = None
     sharing: int = 1
     damaged: tuple[str, ...] = ()
+    cut: tuple[Unit, ...] | None = None
+
+    @property
+    def wanted(self) -> int:
+        """Distinct reads of the role in the shard."""
+        return self.reused + self.reads.height
+
+    def units(self) -> list[Unit]:
+        """Its units, as large as an actor reads in some seconds at the plan's pace."""
+        if self.cut is not None:
+            return list(self.cut)
+        return cut_units(self.reads, self.sizes.at(self.pace), actors=self.sharing)
 
 
 class Planner(Protocol):
@@ -103,6 +115,16 @@ class Planner(Protocol):
     """
 
     def __call__(self, shard: int, pace: float | None = None) -> ShardPlan: ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The planner of the only shard, whose plan is made already."""
+
+    plan: ShardPlan
+
+    def __call__(self, shard: int, pace: float | None = None) -> ShardPlan:
+        return self.plan
 
 
 class Failure(NamedTuple):
@@ -119,13 +141,12 @@ class UnitDone:
     Attributes:
         role: the place of the reader.
         shard: the shard's number.
-        units: how many units the shard has for the role; 0 if there is nothing to read, which a single row
-            says.
         wanted: distinct reads of the role in the whole shard.
-        reused: those of them that were in the store.
-        reads: reads of this unit.
-        failures: reads that failed, by their keys; the others are in the store.
-        prompt_tokens, output_tokens: of its reads; ``decided`` of them ended early.
+        reused: those of them that were in the store; the others are in its units.
+        reads: reads of this unit; 0 if the shard has nothing to read, which a single row says.
+        failures: reads that failed, by their keys; the others are in the store, if they are kept.
+        outputs: the others, where this process read.
+        prompt_tokens, output_tokens: of its reads.
         worker, seconds, stats: as in ``execute.UnitResult``.
         damaged: of the whole shard, as in ``ShardPlan``.
         kinds: what it cost, by kind of reads.
@@ -133,14 +154,13 @@ class UnitDone:
 
     role: int
     shard: int
-    units: int
     wanted: int
     reused: int
     reads: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
+    outputs: pl.DataFrame | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
-    decided: int = 0
     worker: str = ""
     seconds: float = 0.0
     stats: dict[str, int] = field(default_factory=dict)
@@ -157,13 +177,12 @@ class UnitRow:
 
     role: int
     shard: int
-    units: int
     wanted: int
     reused: int
     number: int = 0
     offset: int = 0
     size: int = 0
-    span: tuple[int, int] = (0, 0)
+    span: Span | None = None
     reads: bytes | None = None
     damaged: tuple[str, ...] = ()
 
@@ -189,28 +208,30 @@ def pieces(shards: Iterable[int], roles: int) -> Iterator[Piece]:
 
 
 def unit_rows(piece: Piece, plan: ShardPlan) -> Iterator[UnitRow]:
-    """The units of a piece, one at least; as large as an actor reads in some seconds at the plan's pace."""
-    units = cut_units(plan.reads, plan.sizes.at(plan.pace), actors=plan.sharing)
-    wanted = plan.reused + plan.reads.height
+    """The units of a piece, one at least."""
+    units = plan.units()
+    row = UnitRow(piece.role, piece.shard, plan.wanted, plan.reused, damaged=plan.damaged)
     if not units:
-        yield UnitRow(piece.role, piece.shard, 0, wanted, plan.reused, damaged=plan.damaged)
+        yield row
         return
-    needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS, REFERENCES, DECIDED_KEY)
+    needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
+    # Reads that are repeated have none: their units are cut already.
+    sizes = plan.reads[SIZE] if SIZE in plan.reads.columns else pl.Series([0])
     for unit in units:
-        yield UnitRow(
-            piece.role,
-            piece.shard,
-            len(units),
-            wanted,
-            plan.reused,
+        yield replace(
+            row,
             # Numbers of their own in the whole job: a piece has fewer units, and fewer reads, than this.
             number=piece.number * _MOST + unit.number,
             offset=piece.number * _MOST + unit.offset,
-            size=int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
+            size=int(sizes.slice(unit.offset, unit.length).sum()),
             span=plan.span,
             reads=_packed(needed.slice(unit.offset, unit.length)),
-            damaged=plan.damaged,
         )
+
+
+def unnumbered(unit: Unit) -> Unit:
+    """A unit with the numbers that it had in its plan."""
+    return replace(unit, number=unit.number % _MOST, offset=unit.offset % _MOST)
 
 
 def _packed(reads: pl.DataFrame) -> bytes:
@@ -220,7 +241,7 @@ def _packed(reads: pl.DataFrame) -> bytes:
     return content.getvalue()
 
 
-ReadUnit = Callable[[Reader, Unit, Sequence[Asked]], UnitResult]
+ReadUnit = Callable[[Reader, Unit, Sequence[Sequence[str]]], UnitResult]
 
 
 class Host:
@@ -228,12 +249,12 @@ class Host:
 
     Attributes:
         specs: of the readers.
-        place: the read store.
+        places: of each, the store that its reads go to; None where they are not kept.
         worker: names this process.
     """
 
-    def __init__(self, specs: Sequence[ReaderSpec], place: Folder) -> None:
-        self.specs, self.place = specs, place
+    def __init__(self, specs: Sequence[ReaderSpec], places: Sequence[Folder | None]) -> None:
+        self.specs, self.places = specs, places
         self.worker = f"process {os.getpid()}"
         self._loaded = Loaded(specs, self.load)
 
@@ -250,6 +271,14 @@ class Host:
         """The reader of a role, loaded where it is not yet."""
         return self._loaded[role]
 
+    def run(
+        self, plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
+    ) -> Iterator[UnitResult]:
+        """Read the units of a plan in this process, in order (``execute.Run``)."""
+        for unit in units:
+            inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
+            yield self.read(self.reader(unit.reader), unit, inputs)
+
     def done(self, row: UnitRow, read: ReadUnit | None = None) -> UnitDone:
         """Read and commit one unit.
 
@@ -257,12 +286,34 @@ class Host:
             row: the unit.
             read: reads it; by default ``execute.run_unit``.
         """
-        told = UnitDone(row.role, row.shard, row.units, row.wanted, row.reused, damaged=row.damaged)
+        told = UnitDone(row.role, row.shard, row.wanted, row.reused, damaged=row.damaged)
         if row.reads is None:
             return told
-        planned = pl.read_ipc_stream(io.BytesIO(row.reads))
+        planned, result = self.result(row, read)
+        # Who reads the store needs no outputs from another process.
+        return replace(self.committed(told, planned, result, row.span), outputs=None)
+
+    def result(self, row: UnitRow, read: ReadUnit | None) -> tuple[pl.DataFrame, UnitResult]:
+        """The reads of a unit as they were planned, and what became of them."""
+        planned = pl.read_ipc_stream(io.BytesIO(row.reads or b""))
         unit = Unit(row.number, row.offset, planned.height, row.role)
-        result = (read or self._read)(self.reader(row.role), unit, asked_of(planned))
+        result = (read or self.read)(self.reader(row.role), unit, planned[INPUTS].to_list())
+        return planned, result
+
+    def read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
+        """Read a unit in this process."""
+        return run_unit(reader, unit, inputs, worker=self.worker)
+
+    def committed(
+        self, told: UnitDone, planned: pl.DataFrame, result: UnitResult, span: Span | None
+    ) -> UnitDone:
+        """Commit the reads of a unit; what is told of it then.
+
+        Args:
+            told: what is known of its shard.
+            planned: its reads.
+            span: the buckets of their queries.
+        """
         reads = reads_table(planned, result.outputs)
         whole, failures = reads, {}
         # A unit costs time beside its reads, and hardly one has a read that failed.
@@ -273,32 +324,62 @@ class Host:
                 key: Failure(query_id, reason)
                 for key, query_id, reason in failed.select(READ_KEY, QUERY_ID, FAILURE).iter_rows()
             }
-        store.add(self.place, self.specs[row.role].fingerprint, whole, span=row.span)
+        whole = whole.drop(FAILURE)
+        if (place := self.places[told.role]) is not None:
+            store.add(place, self.specs[told.role].fingerprint, whole, span=span)
         return replace(
             told,
             reads=reads.height,
             failures=failures,
+            outputs=whole,
             prompt_tokens=int(reads[PROMPT_TOKENS].sum()),
             output_tokens=int(reads[OUTPUT_TOKENS].sum()),
-            decided=int(reads[tables.DECIDED].sum()),
             worker=result.worker,
             seconds=result.seconds,
             stats=result.stats,
             kinds=unit_kinds(reads, result),
         )
 
-    def _read(self, reader: Reader, unit: Unit, asked: Sequence[Asked]) -> UnitResult:
-        return run_unit(reader, unit, asked, worker=self.worker)
 
+def read_here(
+    shards: Iterable[int], planners: Sequence[Planner], host: Host, run: Run | None = None
+) -> Iterator[UnitDone]:
+    """Read shards in this process, in order; results are yielded as units end.
 
-def read_here(shards: Iterable[int], planners: Sequence[Planner], host: Host) -> Iterator[UnitDone]:
-    """Read shards with one host in this process, in order; results are yielded as units end."""
+    Args:
+        run: does the units of a shard, of all readers together; by default the host's own readers do.
+
+    Raises:
+        ReadError: reads were lost on the way.
+    """
     size, seconds = [0] * len(planners), [0.0] * len(planners)
-    for piece in pieces(shards, len(planners)):
-        role = piece.role
-        pace = size[role] / seconds[role] if seconds[role] else None
-        for row in unit_rows(piece, planners[role](piece.shard, pace)):
-            done = host.done(row)
-            size[role] += row.size
+    for shard in shards:
+        plans: list[ShardPlan] = []
+        for role, planner in enumerate(planners):
+            pace = size[role] / seconds[role] if seconds[role] else None
+            plans.append(planner(shard, pace))
+        units: list[Unit] = []
+        offset = 0
+        for role, plan in enumerate(plans):
+            own = plan.units()
+            units += [
+                Unit(len(units) + unit.number, offset + unit.offset, unit.length, role)
+                for unit in own
+            ]
+            offset += plan.reads.height
+            if not own:
+                yield UnitDone(role, shard, plan.wanted, plan.reused, damaged=plan.damaged)
+        if not units:
+            continue
+        whole, left = pl.concat([plan.reads for plan in plans]), offset
+        for result in (run or host.run)(whole, units, host.specs):
+            unit, role = result.unit, result.unit.reader
+            plan, planned = plans[role], whole.slice(unit.offset, unit.length)
+            told = UnitDone(role, shard, plan.wanted, plan.reused, damaged=plan.damaged)
+            done = host.committed(told, planned, result, plan.span)
+            size[role] += int(planned[SIZE].sum())
             seconds[role] += done.seconds
+            left -= done.reads
             yield done
+        if left:
+            raise ReadError(f"{left} reads were lost on the way; run again")

@@ -1,4 +1,4 @@
-"""Reads of a large evaluation as a stream on Ray Data: planned by tasks, read by a pool of actors.
+"""Reads as a stream on Ray Data: planned by tasks, read by a pool of actors.
 
 The rows of the dataset are shards, one for each reader that shares the actors. One stage plans, a task a
 row: from the number of the shard to its units, each a block of its own. The other reads: an actor takes a
@@ -14,8 +14,10 @@ import os
 import pickle
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import ray
 import ray.data
@@ -27,20 +29,26 @@ from engine.machine.device import is_fatal
 from engine.machine.pool import Pool, pool_options, reported
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
-from engine.reading.execute import Asked, UnitResult
+from engine.reading.execute import UnitResult
 from engine.reading.guard import read_guarded
 from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger, tally_of
 from engine.reading.plan import Unit
-from engine.reading.protocol import Reader
+from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.stream import (
     TOLD,
     Host,
     Piece,
     Planner,
+    ReadUnit,
+    Ready,
+    ShardPlan,
     UnitDone,
+    UnitRow,
+    UnitSizes,
     pieces,
     shared_pace,
     unit_rows,
+    unnumbered,
 )
 
 # CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
@@ -74,18 +82,83 @@ def read_on_ray(
         planners: of each of the host's readers; sent to every worker once.
         host: what each actor hosts, not loaded yet.
         pool: the actors, as ``pool.decide`` gives them.
-        on_event, totals: as in ``pipeline.read_on_ray``.
+        on_event: told one line when nodes come or go, actors restart, or the pool waits.
+        totals: added up in place.
 
     Raises:
         InputError, WriteError, ReadError: as raised on a worker.
         ReadError: Ray failed.
     """
+    yield from _streamed(shards, planners, host, pool, on_event, totals or PoolTotals())
+
+
+def run_on_ray(
+    plan: pl.DataFrame,
+    units: Sequence[Unit],
+    specs: Sequence[ReaderSpec],
+    *,
+    pool: Pool,
+    on_event: OnEvent = silent,
+    totals: PoolTotals | None = None,
+    host: type[Returning] | None = None,
+) -> Iterator[UnitResult]:
+    """Read the units of a plan on a pool of actors; results come as units end, in any order.
+
+    This process gets the outputs, and the actors write nothing (``execute.Run``).
+
+    Args:
+        plan: the reads.
+        units: pieces of it.
+        specs: the readers, which share a model: ``Unit.reader`` is the place of one.
+        pool, on_event, totals: as in ``read_on_ray``.
+        host: what each actor hosts.
+
+    Raises:
+        ReadError: as ``read_on_ray``.
+    """
+    planners = [
+        Ready(
+            ShardPlan(
+                plan,
+                reused=0,
+                sizes=UnitSizes(1, 1, 1),
+                span=None,
+                cut=tuple(unit for unit in units if unit.reader == role),
+            )
+        )
+        for role in range(len(specs))
+    ]
+    hosting = (host or Returning)(specs, [])
+    some = pool.at_most(len(units))
+    for result in _streamed([0], planners, hosting, some, on_event, totals or PoolTotals()):
+        if result.outputs:
+            yield replace(result, unit=unnumbered(result.unit))
+
+
+class Returning(Host):
+    """Hosts readers, and hands on what they read instead of committing it."""
+
+    def done(self, row: UnitRow, read: ReadUnit | None = None) -> UnitResult:  # type: ignore[override]
+        if row.reads is None:
+            return UnitResult(Unit(0, 0, 0, row.role), [], self.worker, 0.0, {})
+        return self.result(row, read)[1]
+
+
+def _streamed(
+    shards: Sequence[int],
+    planners: Sequence[Planner],
+    host: Host,
+    pool: Pool,
+    on_event: OnEvent,
+    totals: PoolTotals,
+) -> Iterator[Any]:
+    """What the host gives for each unit."""
     attempts = start_ledger()
     try:
         with (
             reported("reading", ReadError, pool.needs),
             _units_as_blocks(),
-            watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(attempts)),
+            watched(pool.needs, on_event, totals, lambda: tally_of(attempts)),
         ):
             for block in _results(shards, planners, host, pool, attempts):
                 for row in block["done"].to_pylist():
@@ -223,5 +296,5 @@ class _Actor:
         self._attempts.leave(actor)
         self._attempts.started()
 
-    def _read(self, reader: Reader, unit: Unit, asked: Sequence[Asked]) -> UnitResult:
-        return read_guarded(reader, unit, asked, worker=self._host.worker, attempts=self._attempts)
+    def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
+        return read_guarded(reader, unit, inputs, worker=self._host.worker, attempts=self._attempts)

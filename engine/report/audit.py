@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engine import __version__
-from engine.errors import InputError
+from engine.errors import InputError, masked
+from engine.evaluation.inputs import InputFiles, input_tables
 from engine.machine.identity import this_machine
 from engine.sources.io.fingerprint import file_sha256
+from engine.sources.io.locations import Location, locate
+from engine.version import __version__
 
 # Larger files have no digest: their tables have one, and hashing 1 GiB takes up to 3 s.
 MOST_BYTES = 2**30
@@ -100,6 +102,25 @@ class Origin:
     command: str | None = None
     files: tuple[InputFile, ...] = ()
     code: Code = field(default_factory=lambda: code_in(_ROOT))
+
+
+def name_files(files: InputFiles | None) -> dict[str, Any]:
+    """Where inputs come from, as ``summary.json`` has it; None for what was not given, or is a table in memory.
+
+    Addresses are without the credentials that they may hold.
+    """
+
+    def place(path: Location | None) -> str | None:
+        return None if path is None else masked(str(locate(path)))
+
+    return {
+        "queries": place(files.queries if files else None),
+        "corpus": place(files.corpus if files else None),
+        "runs": [place(path) for path in files.run] if files else [],
+        **{name: place(files.tables.get(name) if files else None) for name in input_tables()},
+        "edits": place(files.edits if files else None),
+        "answers": place(files.answers if files else None),
+    }
 
 
 def input_files(named: Mapping[str, str | list[str] | None]) -> tuple[InputFile, ...]:

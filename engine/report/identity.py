@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engine.errors import InputError
-from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
-from engine.evaluation.sharded.work import WITHOUT_EFFECT
+from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition
+from engine.evaluation.work import WITHOUT_EFFECT
 from engine.report import header
 from engine.report.page.findings import SUMMARY
 from engine.report.summary import configuration, jsonable
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 
-# Settings under which an evaluation stays the same: they change no figure.
-_SAME = frozenset(WITHOUT_EFFECT) - {*BOOTSTRAP_FIELDS, "engine", "base_url", "endpoint"}
+# Settings under which an evaluation stays the same: they change no label and no score, only how these are
+# analysed, or nothing.
+_SAME = frozenset(WITHOUT_EFFECT) - {"engine", "base_url", "endpoint"}
 _SHARDS = "shards"
 
 
@@ -30,7 +31,7 @@ def refuse_another(
 ) -> None:
     """Refuse to write into a folder that holds another evaluation: of other settings, or of other inputs.
 
-    The same evaluation may be repeated there. One that was interrupted has left no summary to compare with.
+    The same evaluation may be repeated there, also with other settings of its statistics. One that was interrupted has left no summary to compare with.
     What a reader's name, or a function's, stands for is not compared.
 
     Args:

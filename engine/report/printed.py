@@ -13,8 +13,10 @@ from rich.text import Text
 
 from engine import tables
 from engine.evaluation.assess import Evaluation
-from engine.labels.annotator import Annotator, Display
-from engine.report import certificate, edits, layout, margins, prices, runs, verdict
+from engine.evaluation.edited import EditedReads
+from engine.labels.annotator import Annotator, Display, Role
+from engine.reading.certify import Certificate
+from engine.report import layout, margins, runs, verdict
 from engine.report.costs import labelling
 from engine.report.costs import table as costs_table
 from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
@@ -242,10 +244,10 @@ def remarks(evaluation: Evaluation) -> list[str]:
 
 def asked_for(evaluation: Evaluation) -> Iterator[str]:
     """What was asked for beside the figures: the reads of edited runs, prices, certificates."""
-    yield from (edits.line(reads) for reads in evaluation.edited)
-    yield from prices.lines(evaluation)
+    yield from (edits_line(reads) for reads in evaluation.edited)
+    yield from _prices(evaluation)
     for role, repeated in evaluation.certificates.items():
-        yield certificate.line(repeated, evaluation.readings[role].ask.role)
+        yield certificate_line(repeated, evaluation.readings[role].ask.role)
 
 
 def end_to_end(evaluation: Evaluation) -> Iterator[str]:
@@ -309,3 +311,45 @@ def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
         f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"
         for note, named in cells.items()
     ]
+
+
+def edits_line(reads: EditedReads) -> str:
+    """What edits of a run cost: how many there were, and how many of the edited run's reads its original does not have."""
+    edits = f"{counted(reads.edits, 'edit[|s]')} in {counted(reads.queries, '[query|queries]')}"
+    new = [
+        f"{fresh} of {counted(total, what)}"
+        for fresh, total, what in (
+            (reads.new_passages, reads.passages, "single-passage read[|s]"),
+            (reads.new_lists, reads.lists, "whole-list read[|s]"),
+        )
+        if fresh is not None and total is not None
+    ]
+    if not new:
+        return f"{reads.run}: {edits}"
+    return f"{reads.run}: {edits}; {' and '.join(new)} are new, the rest are shared with {reads.original}"
+
+
+def _prices(evaluation: Evaluation) -> Iterator[str]:
+    """What the tokens of the reads done now cost; nothing without prices, or where no server was asked."""
+    costs = [
+        reading.costs
+        for reading in evaluation.readings.values()
+        if reading.spec.api and not reading.spec.executor
+    ]
+    prompt = sum(one.prompt_tokens for one in costs)
+    output = sum(one.output_tokens for one in costs)
+    price = evaluation.settings.api.cost(prompt, output)
+    if price is not None and prompt + output:
+        yield f"price of the tokens: {price:.4g} ({prompt:,} of prompts, {output:,} of answers)"
+
+
+def certificate_line(certificate: Certificate, role: Role) -> str:
+    """The certificate in a line: what was repeated, and how much of it changed."""
+    failed = f", {certificate.failed} failed" if certificate.failed else ""
+    return (
+        f"certificate{f' of {role.title}' if role.title else ''}: "
+        f"{counted(certificate.repeated, 'read[|s]')} repeated{failed}, "
+        f"{counted(certificate.changed_outputs, 'output[|s]')} and "
+        f"{counted(certificate.changed_labels, 'label[|s]')} changed"
+        f"{'' if certificate.reproducible else ' (a server or a function may answer otherwise each time)'}"
+    )

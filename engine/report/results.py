@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ import polars as pl
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.parts import shard_tables
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.results import shard_tables
 from engine.evaluation.study import Study
 from engine.extras import missing
 from engine.labels.registry import ANNOTATORS
@@ -73,8 +73,8 @@ def write_results(
     all together.
 
     Args:
-        inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff; None where that was
-            done in shards, whose tables of passages are there already, and are not exported.
+        inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff; None where that is
+            in shards, whose tables of passages are there already, and are not exported.
         files: where that came from, for the summary.
         study: of which ``result`` is the first evaluation; the others are written beside it.
         origin: the command and its files, for the summary.
@@ -91,7 +91,9 @@ def write_results(
     """
 
     def earlier() -> Iterator[str]:
-        return _earlier(folder_at(out), result.settings, result.shards)
+        evaluations = [result] if study is None else list(study.evaluations.values())
+        own = [evaluation.shards for evaluation in evaluations]
+        return _earlier(folder_at(out), result.settings, own)
 
     about = _About(files, origin, reworded)
     with replaced_together(out, earlier, last=SUMMARY) as directory:
@@ -119,11 +121,11 @@ def _names(settings: Settings) -> list[str]:
     return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
 
 
-def _earlier(folder: Folder, settings: Settings, shards: str) -> Iterator[str]:
+def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Iterator[str]:
     """The names, in ``folder``, of what an earlier evaluation wrote, and of nothing that a user put there.
 
     Args:
-        shards: the folder of the new evaluation's own shards.
+        shards: the folders of the new evaluations' own shards.
     """
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
     yield from page_files(folder)
@@ -132,7 +134,7 @@ def _earlier(folder: Folder, settings: Settings, shards: str) -> Iterator[str]:
     for name in conditions.folders():
         old = conditions / name
         if {SUMMARY, _LABELS} <= old.sizes().keys():
-            earlier = _earlier(old, settings, "")
+            earlier = _earlier(old, settings, [])
             yield from (f"{CONDITIONS}/{name}/{file}" for file in earlier)
     yield from _names(settings)
 
@@ -153,8 +155,10 @@ def _write(
     about: _About,
     out: Path,
     study: Study | None = None,
+    *,
+    above: str = "",
 ) -> dict[str, Any]:
-    """Write an evaluation, and those of its study, into an empty folder."""
+    """Write an evaluation, and those of its study, into an empty folder; ``above``: the way to the folder of all."""
     for name in _OF_QUERIES if result.shards else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
     _write_unless_empty(result.clusters, out / f"{_CLUSTERS}.parquet")
@@ -167,7 +171,9 @@ def _write(
         runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
         write_exports(result.labels, runs, out / EXPORTED)
     content = about.reworded(summary.summarize(result, about.files, about.origin))
-    if study is not None and inputs is not None:
+    if result.shards:
+        content["shards"] = above + content["shards"]
+    if study is not None:
         content["study"] = _write_study(study, inputs, about, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
     if not missing("report"):
@@ -190,13 +196,13 @@ def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
 
 
 def _write_study(
-    study: Study, inputs: EvaluationInputs, about: _About, out: Path
+    study: Study, inputs: EvaluationInputs | None, about: _About, out: Path
 ) -> dict[str, Any]:
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
     for condition in others:
         directory = out / CONDITIONS / names[condition]
-        _write(study.evaluations[condition], inputs, about, directory)
+        _write(study.evaluations[condition], inputs, about, directory, above="../../")
     for name in _OF_A_STUDY:
         _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
     places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}

@@ -10,20 +10,20 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from engine import __version__
+from engine.errors import masked
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.read import Reading
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
-from engine.masking import masked
 from engine.notes import Note
 from engine.ranking.scores import Relevant
 from engine.reading.api.spec import ApiSpec
 from engine.reading.costs import ReadingCosts
-from engine.report import audit, certificate, verdict
+from engine.report import audit, verdict
 from engine.report.audit import Origin
+from engine.version import __version__
 
 # The folder of the shards, beside the summary.
 SHARDS = "shards"
@@ -92,7 +92,7 @@ def summarize(
                 if table.in_summary
             },
             "certificates": {
-                role: certificate.content(repeated, used)
+                role: {**asdict(repeated), "versions": dict(used)}
                 for role, repeated in evaluation.certificates.items()
             },
             "versions": used,

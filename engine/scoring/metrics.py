@@ -24,7 +24,11 @@ from engine.wording import meant, quoted
 
 
 def exact_match(output: str, references: Sequence[str]) -> float:
-    """1 if the normalized output equals a normalized reference (KILT, ``exact_match_score``)."""
+    """1 if the normalized output equals a normalized reference (KILT, ``exact_match_score``).
+
+    >>> exact_match("The Beatles!", ["beatles", "the band"])
+    1.0
+    """
     normalized = normalize_answer(output)
     return float(bool(normalized) and normalized in map(normalize_answer, references))
 
@@ -35,6 +39,9 @@ def match(output: str, references: Sequence[str]) -> float:
     For readers that answer in sentences. Whole words, so that "art" does not occur in "party". The
     accuracy of Mallen et al. (ACL 2023, ``run_model.py`` of their code) is another: it looks for the
     reference as a string, as written, in lower case or capitalized, and finds "art" in "party".
+
+    >>> match("It was written by Orwell.", ["George Orwell", "Orwell"]), match("a party", ["art"])
+    (1.0, 0.0)
     """
     normalized = f" {normalize_answer(output)} "
     return float(any(f" {n} " in normalized for n in map(normalize_answer, references) if n))
@@ -44,12 +51,19 @@ def accuracy(output: str, references: Sequence[str]) -> float:
     """1 if the stripped output is one of the references to the letter (KILT, ``accuracy``).
 
     Case counts and nothing is normalized: for classes such as SUPPORTS and REFUTES.
+
+    >>> accuracy(" SUPPORTS", ["SUPPORTS"]), accuracy("supports", ["SUPPORTS"])
+    (1.0, 0.0)
     """
     return float(output.strip() in references)
 
 
 def token_f1(output: str, references: Sequence[str]) -> float:
-    """Harmonic mean of precision and recall over the multisets of normalized words (KILT, ``f1_score``)."""
+    """Harmonic mean of precision and recall over the multisets of normalized words (KILT, ``f1_score``).
+
+    >>> token_f1("the author George Orwell", ["George Orwell"])  # 2 of 3 words, and 2 of 2
+    0.8
+    """
     counts = Counter(normalize_answer(output).split())
     return max((_f1(counts, Counter(normalize_answer(r).split())) for r in references), default=0.0)
 
@@ -58,6 +72,9 @@ def exact_match_korquad(output: str, references: Sequence[str]) -> float:
     """1 if output and a reference are the same after KorQuAD's normalization.
 
     As ``exact_match_score`` of KorQuAD 1.0's script (Lim, Kim & Lee 2019, ``evaluate-korquad_v1.0.py``).
+
+    >>> exact_match_korquad("《춘향전》", ["춘향전"])
+    1.0
     """
     normalized = normalize_korquad(output)
     return float(bool(normalized) and normalized in map(normalize_korquad, references))
@@ -68,6 +85,9 @@ def character_f1(output: str, references: Sequence[str]) -> float:
 
     As ``f1_score`` of KorQuAD 1.0's script, after its normalization: Korean writes particles onto words,
     so that words of a right answer need not be equal.
+
+    >>> character_f1("서울에", ["서울"])  # 2 of 3 characters, and 2 of 2
+    0.8
     """
     counts = _characters(output)
     return max((_f1(counts, _characters(reference)) for reference in references), default=0.0)
@@ -90,6 +110,9 @@ def rouge_l(output: str, references: Sequence[str]) -> float:
 
     Equal to the package's on ASCII text; of other text it drops every character but a to z, and here
     words of all scripts count (``words.words``).
+
+    >>> rouge_l("the novels of Orwell", ["a novel of George Orwell"])  # 3 of 4 words, and 3 of 5
+    0.6666666666666665
     """
     scorer = _rouge_scorer()
     return max((scorer.score(r, output)["rougeL"].fmeasure for r in references), default=0.0)
@@ -102,6 +125,9 @@ def rouge_l_kilt(output: str, references: Sequence[str]) -> float:
     precision and recall are over distinct words. Output and references are stripped, as KILT's script
     strips them: to the package a space behind the last full stop is a sentence that lacks the words of
     the reference. An output or reference without words scores 0.
+
+    >>> round(rouge_l_kilt("The novels of Orwell", ["the novels of Orwell"]), 3)  # 3 of 4 words
+    0.75
     """
     stripped = output.strip()
     return max((_rouge_kilt(stripped, reference.strip()) for reference in references), default=0.0)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.errors import InputError
-from engine.machine.functions import name_of, number_of, reason_of
 from engine.scoring.metrics import METRICS, Metric, UnscoredError
+from engine.wording import name_of, number_of, reason_of
 
 # Values that are kept: many passages lead to the same output.
 _KEPT = 200_000

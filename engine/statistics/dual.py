@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from engine import tables
 from engine.statistics.bounded import mean_interval
 from engine.statistics.cells import Clusters, Ints, numbered
 from engine.statistics.correlation import Bootstrap
-from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABEL
+from engine.tables import DOC_ID, DOCUMENT_LABEL, QUERY_ID, RANK, RUN, WORD_LABEL, K
 
 Mask = npt.NDArray[np.bool_]
 
@@ -63,11 +63,45 @@ def dual_probabilities(
     ]
 
 
-def dual_table(
+def dual_events(
     runs: pl.DataFrame,
     both: pl.DataFrame,
     query_ids: Sequence[str],
     cutoffs: Sequence[int],
+    *,
+    names: Sequence[str],
+) -> pl.DataFrame:
+    """The events of every query (``tables.DUAL_EVENTS``), by run, cutoff and query in the order given.
+
+    At cutoff k an event occurs for a query if it does for any passage within the first k: Doc where
+    some passage is of a gold document, Word where some passage holds an answer, and Doc ∩ Word where
+    both occur, even in different passages. (``Success@k`` of the annotator ``dual`` requires them in
+    one passage.) Both are null where a run lists nothing for a query.
+
+    Args:
+        runs: the run table.
+        both: the dual labels table; passages without labels have neither.
+        query_ids: the queries of the evaluation, or some of them.
+        cutoffs: 1 or more each.
+        names: of all runs.
+    """
+    labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
+    hits = [
+        labelled.group_by(RUN, QUERY_ID).agg(
+            pl.lit(cutoff, pl.Int64).alias(K),
+            (pl.col(DOCUMENT_LABEL, WORD_LABEL).fill_null(False) & (pl.col(RANK) <= cutoff)).any(),
+        )
+        for cutoff in cutoffs
+    ]
+    cells = pl.DataFrame({RUN: names}, {RUN: pl.String})
+    for column, values in ((K, cutoffs), (QUERY_ID, query_ids)):
+        each = pl.DataFrame({column: values}, {column: tables.DUAL_EVENTS[column]})
+        cells = cells.join(each, how="cross", maintain_order="left_right")
+    return cells.join(pl.concat(hits), on=[RUN, K, QUERY_ID], how="left", maintain_order="left")
+
+
+def dual_table(
+    events: pl.DataFrame,
     bootstrap: Bootstrap,
     *,
     skip_missing: bool = False,
@@ -75,59 +109,27 @@ def dual_table(
 ) -> pl.DataFrame:
     """The dual table: the five probabilities of every run at every cutoff.
 
-    At cutoff k an event occurs for a query if it does for any passage within the first k: Doc where
-    some passage is of a gold document, Word where some passage holds an answer, and Doc ∩ Word where
-    both occur, even in different passages. (``Success@k`` of the annotator ``dual`` requires them in
-    one passage.)
+    The order of the queries has no effect on any figure.
 
     Args:
-        runs: the run table.
-        both: the dual labels table; passages without labels have neither.
-        query_ids: the queries of the evaluation.
-        cutoffs: 1 or more each.
+        events: of all queries (``dual_events``).
+        bootstrap: as in ``dual_probabilities``.
         skip_missing: leave queries that a run lists nothing for out of its figures; else neither event
             occurs for them.
         clusters: of queries by id, where these are not independent.
     """
-    frames = [
-        pl.DataFrame(
-            [(run, cutoff, len(ids), p.name, p.value, p.low, p.high, p.note) for p in five],
-            schema=tables.DUAL,
-            orient="row",
+    rows = []
+    for (run, cutoff), cell in events.group_by([RUN, K], maintain_order=True):
+        counted = cell.drop_nulls() if skip_missing else cell
+        counted = counted.sort(QUERY_ID)
+        document, word = (
+            counted[name].fill_null(False).to_numpy() for name in (DOCUMENT_LABEL, WORD_LABEL)
         )
-        for run, cutoff, ids, document, word in _events(
-            runs, both, query_ids, cutoffs, skip_missing
-        )
-        for five in [dual_probabilities(document, word, bootstrap, numbered(ids, clusters))]
-    ]
-    return pl.concat([tables.empty(tables.DUAL), *frames])
-
-
-def _events(
-    runs: pl.DataFrame,
-    both: pl.DataFrame,
-    query_ids: Sequence[str],
-    cutoffs: Sequence[int],
-    skip_missing: bool,
-) -> Iterator[tuple[str, int, pl.Series, Mask, Mask]]:
-    """Run, cutoff, ids, and whether each event occurred, by query in the order of their ids."""
-    queries = pl.DataFrame({QUERY_ID: sorted(query_ids)}, schema={QUERY_ID: pl.String()})
-    labelled = runs.join(both, on=[QUERY_ID, DOC_ID], how="left")
-    for name in runs[RUN].unique(maintain_order=True):
-        of_run = labelled.filter(pl.col(RUN) == name)
-        counted = queries.join(of_run, on=QUERY_ID, how="semi") if skip_missing else queries
-        for cutoff in cutoffs:
-            hits = (
-                of_run.filter(pl.col(RANK) <= cutoff)
-                .group_by(QUERY_ID)
-                .agg(pl.col(DOCUMENT_LABEL, WORD_LABEL).fill_null(False).any())
-            )
-            events = counted.join(hits, on=QUERY_ID, how="left").sort(QUERY_ID)
-            document, word = (
-                events[column].fill_null(False).to_numpy()
-                for column in (DOCUMENT_LABEL, WORD_LABEL)
-            )
-            yield name, cutoff, events[QUERY_ID], document, word
+        five = dual_probabilities(document, word, bootstrap, numbered(counted[QUERY_ID], clusters))
+        rows += [
+            (run, cutoff, counted.height, p.name, p.value, p.low, p.high, p.note) for p in five
+        ]
+    return pl.DataFrame(rows, schema=tables.DUAL, orient="row")
 
 
 def _proportion(

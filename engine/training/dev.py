@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 
 from engine.errors import ReadError
+from engine.reading.execute import output_columns
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import output_columns
 from engine.scoring.metrics import score_outputs
 from engine.sources.io.temporary import temporary_directory
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, VALUE

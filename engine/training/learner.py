@@ -32,9 +32,7 @@ from engine.training.settings import Precision
 # Learned by no token: what pads targets.
 _NOTHING = -100
 # The most tokens of the encoder that go through the model at once on a CPU. Where lengths differ, fewer have
-# less padding among them: 16 questions of 40 to 250 tokens took a T5 of 8 million parameters 0.53 and 0.60 s
-# of a core a step so, 0.65 and 0.85 s with 8,192 (bfloat16). Of 32 queries of 600 tokens each a step took a trial
-# one of 7.3 million 2.59 s with a quarter of 8,192, 2.34 s with that and 2.95 to 3.04 s with twice that.
+# less padding among them; where they are all long, this costs a little.
 CPU_TOKENS = 2048
 
 

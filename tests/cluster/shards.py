@@ -11,9 +11,11 @@ from unittest.mock import patch
 
 import polars as pl
 
+from engine.evaluation import passes
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded import stream
 from engine.evaluation.sharded.partition import partition
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage
@@ -57,7 +59,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
     Each writes a line to the log when it begins: what, which, the node and the process, and the time.
     """
-    from engine.evaluation.sharded.stream import _judge
+    from engine.evaluation.passes import _judged
     from engine.reading.plan import INPUTS
     from engine.reading.protocol import ReaderStats, ReadOutput
     from engine.reading.stream import Host, UnitSizes
@@ -81,7 +83,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
         def __init__(self):
             self.stats = ReaderStats()
 
-        def read(self, inputs, references=None):
+        def read(self, inputs):
             return [self.one("\n".join(texts).rstrip()) for texts in inputs]
 
         def one(self, text):
@@ -129,7 +131,7 @@ def on_workers(log: str, play: Play) -> tuple[Any, Any, Any]:
 
         note("judge", shard)
         time.sleep(judging)
-        return _judge(work, shard, failures)
+        return _judged(work, shard, failures)
 
     return OnActor, Slow, judge
 
@@ -168,24 +170,23 @@ def evaluated(
 ):
     """Evaluate in shards; tables, store and log are under the name."""
     host, planner, judge = on_workers(str(log), play)
-    planner_for = stream.planner_for
+    planner_for = passes.planner_for
     with (
-        patch.object(stream, "planner_for", lambda *of: planner(planner_for(*of))),
-        patch.object(stream, "_judge", judge),
+        patch.object(passes, "planner_for", lambda *of, **more: planner(planner_for(*of, **more))),
+        patch.object(passes, "_judged", judge),
     ):
-        return stream.evaluate_shards(
+        (evaluation,) = evaluate_shards(
             partition(
                 inputs_in(folder / f"{name}-files", **inputs),
                 folder_at(folder / "inputs"),
                 k=asked.ranking.k,
                 pairs_per_shard=pairs,
             ),
-            asked,
-            place=folder_at(folder / f"{name}-store"),
-            folder=folder_at(folder / f"{name}-shards"),
-            on_event=on_event,
-            host=host,
-        )
+            [asked],
+            Context(store=folder / f"{name}-store", on_event=on_event, host=host),
+            folder_at(folder / f"{name}-shards"),
+        ).evaluations
+        return evaluation
 
 
 class ShardStage(Stage):

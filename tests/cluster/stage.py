@@ -10,18 +10,17 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import polars as pl
 import ray
 import ray.data
 from ray.cluster_utils import Cluster
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import PoolTotals
-from engine.reading import pipeline
-from engine.reading.plan import INPUTS, REFERENCES, cut_units
+from engine.reading import stream_on_ray
+from engine.reading.plan import cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from tests.cluster.play import READS, UNIT
-from tests.conftest import SPEC
+from tests.conftest import SPEC, planned
 from tests.faults.processes import with_variable
 
 ACTOR_BYTES = 2**27
@@ -32,14 +31,14 @@ def answer(text):
     return text.upper()
 
 
-def actor_class(log, load, pace):
-    """Actors whose reader takes ``load`` seconds to load and ``pace`` seconds a read, and logs both."""
+def host_of(log, load, pace):
+    """A host whose reader takes ``load`` seconds to load and ``pace`` seconds a read, and logs both."""
 
     class Reader:
         def __init__(self):
             self.stats = ReaderStats()
 
-        def read(self, inputs, references=None):
+        def read(self, inputs):
             node = ray.get_runtime_context().get_node_id()
             outputs = []
             for (text,) in inputs:
@@ -49,14 +48,14 @@ def actor_class(log, load, pace):
                 outputs.append(ReadOutput(text.upper(), 1, 1, False))
             return outputs
 
-    class Actor(pipeline.ReaderActor):
+    class OnActor(stream_on_ray.Returning):
         def load(self, spec):
             with open(f"{log}.loading", "a") as stream:
                 stream.write(f"{ray.get_runtime_context().get_node_id()}\n")
             time.sleep(load)
             return Reader()
 
-    return Actor
+    return OnActor
 
 
 class Stage:
@@ -147,14 +146,12 @@ class Stage:
         """Do the reads in a thread, and ``do`` beside them when ``after`` units are done.
 
         Args:
-            load, pace: as in ``actor_class``.
+            load, pace: as in ``host_of``.
             reads: how many.
             settings: as in ``PoolSettings``.
         """
         texts = [f"t{number}" for number in range(reads)]
-        plan = pl.DataFrame(
-            {INPUTS: [[t] for t in texts], "size": 1, "group": range(reads)}
-        ).with_columns(pl.lit(None, pl.List(pl.String)).alias(REFERENCES))
+        plan = planned(texts)
         totals = PoolTotals()
         got: dict[int, list[str]] = {}
         workers = collections.Counter()
@@ -163,12 +160,12 @@ class Stage:
 
         def run():
             try:
-                results = pipeline.read_on_ray(
+                results = stream_on_ray.run_on_ray(
                     plan,
                     cut_units(plan, UNIT),
                     [SPEC],
                     pool=decide(PoolSettings(**settings), ACTOR_BYTES),
-                    actor_class=actor_class(str(self.log), load, pace),
+                    host=host_of(str(self.log), load, pace),
                     on_event=self.say,
                     totals=totals,
                 )

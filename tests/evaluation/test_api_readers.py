@@ -8,10 +8,8 @@ from engine.errors import InputError, ReadError
 from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.forecast import PlanSettings
-from engine.evaluation.inputs import InputFiles
 from engine.evaluation.planner import plan_evaluation
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.size import choose
 from engine.evaluation.study import Sweep, study, vary
 from engine.reading.reads import NamedExecutor
 from engine.report.printed import lines
@@ -51,7 +49,6 @@ def read(tmp_path, behaviour, **options):
         ({"engine": "vllm"}, "`engine` with openai:m"),
         ({"memory": 2**30}, "`memory` with openai:m"),
         ({"trust_remote_code": True}, "`trust_remote_code` with openai:m"),
-        ({"decide": True}, "`decide` with single passages read by openai:m, which a server"),
         ({"gpus_per_actor": 1}, "`gpus_per_actor` with openai:m"),
         ({"cpus_per_actor": 1}, "`cpus_per_actor` with openai:m"),
         ({"accelerator_type": "L4"}, "`accelerator_type` with openai:m"),
@@ -68,29 +65,12 @@ def test_settings_that_fit_no_reader_are_refused(given, said, tmp_path):
         vary(settings(**given), Sweep())
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"reader": "bundled", "erag_reader": "openai:m"},
-        {"annotators": ("erag", "judge"), "judge": "bundled"},
-    ],
-)
-def test_early_ends_of_reads_that_a_server_does_are_refused_though_a_model_reads_beside(given):
-    said = "`decide` with single passages read by openai:m, which a server runs; leave it out"
-    with pytest.raises(InputError) as refused:
-        refuse_unfit([settings(decide=True, **given)])
-    assert str(refused.value) == said
-    refuse_unfit([settings(**given)])
-
-
 def test_settings_of_machines_fit_where_some_reader_runs_on_one():
     beside = {"annotators": ("erag", "judge"), "dtype": "float32", "actors": 2, "concurrency": 3}
     refuse_unfit([settings(judge="bundled", **beside)])
     readers = Sweep(readers=("openai:m", "bundled"))
     assert len(vary(settings(dtype="float32", concurrency=3), readers)) == 2
     refuse_unfit([settings(actors=0)])
-    assert len(vary(settings(decide=True), readers)) == 2
-    refuse_unfit([settings(decide=True, erag_reader="bundled")])
 
 
 def test_results_say_that_reads_are_not_reproducible_and_whose_they_are(tmp_path):
@@ -249,9 +229,3 @@ def test_a_program_of_ones_own_in_its_place_needs_no_server(tmp_path):
     result = evaluate(inputs(), settings(), store=tmp_path, executor=NamedExecutor("own", reader))
     assert len(reader.asked) == 7
     assert result.readings["reader"].spec.executor == "own"
-
-
-def test_a_large_evaluation_is_held_whole(files):
-    given = InputFiles(queries=files["queries"], corpus=files["corpus"], run=(files["run"],))
-    with pytest.raises(InputError, match="`shard_pairs` 2 with a reader behind an API"):
-        choose(given, [settings(shard_pairs=2)])

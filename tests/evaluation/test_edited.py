@@ -10,7 +10,7 @@ from engine.evaluation.edited import EditedReads
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.reading.reads import NamedExecutor
-from engine.report import edits as report
+from engine.report import printed
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from engine.sources.runs.edits import Edit, Insert, Swap, apply_edits
@@ -113,7 +113,7 @@ def test_what_was_wanted_is_counted_and_said(tmp_path, settings, words):
 
 def test_one_is_no_plural():
     found = EditedReads("a-edited", "a", 1, 1, None, None, 9, 1)
-    assert report.line(found) == (
+    assert printed.edits_line(found) == (
         "a-edited: 1 edit in 1 query; 1 of 9 whole-list reads are new, the rest are shared with a"
     )
 

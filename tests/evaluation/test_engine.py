@@ -2,17 +2,13 @@
 
 import importlib.util
 
-import polars as pl
 import pytest
 
 from engine.errors import InputError
-from engine.evaluation.read import requests_for, specify_jobs, tell_engines
+from engine.evaluation.read import asks_of, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.machine import device
 from tests.conftest import ScriptedReader
-
-PAIRS = pl.DataFrame({"query_id": ["q"], "doc_id": ["d"]})
-LISTS = pl.DataFrame({"query_id": ["q"], "doc_ids": [["d", "e"]]})
 
 
 @pytest.fixture
@@ -28,7 +24,7 @@ def gpu_with_vllm(monkeypatch):
 
 def specified(executor=None, **options):
     settings = Settings.of(dtype="float32", **options)
-    return specify_jobs(requests_for(PAIRS, LISTS, settings), settings, executor)
+    return specify_jobs(asks_of(settings), settings, executor)
 
 
 def engines(executor=None, **options):
@@ -40,7 +36,6 @@ def test_decoder_only_readers_run_on_vllm_where_a_gpu_has_it(tiny_t5):
     assert engines() == {"vllm"}
     assert engines(engine="transformers") == {"transformers"}
     assert engines(gpus_per_actor=0) == {"transformers"}
-    assert engines(decide=True) == {"transformers"}
     assert engines(reader=str(tiny_t5)) == {"transformers"}
     assert engines(ScriptedReader(str)) == {"transformers"}
 
@@ -52,10 +47,8 @@ def test_without_a_gpu_our_own_loops_read(monkeypatch):
 
 
 @pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")
-def test_what_was_chosen_is_told_once_has_keys_of_its_own_and_ends_no_read_early(tiny_t5):
+def test_what_was_chosen_is_told_once_and_has_keys_of_its_own(tiny_t5):
     ours, theirs = specified(engine="transformers"), specified()
-    assert {job.spec.metric for job in ours} == {"em"}
-    assert {job.spec.metric for job in theirs} == {""}
     assert not {job.spec.fingerprint for job in ours} & {job.spec.fingerprint for job in theirs}
     told = []
     tell_engines([*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], told.append)

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
 from engine.evaluation.sharded.partition import partition
-from engine.evaluation.sharded.stream import evaluate_shards
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN
 from tests.evaluation.sharded.test_stream import made, scripted, settings
@@ -26,9 +26,10 @@ def both(tmp_path, files, pairs=40, **more):
 
 def in_shards(tmp_path, files, pairs, asked):
     cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=pairs)
-    return evaluate_shards(
-        cut, asked, place=folder_at(tmp_path / "store"), folder=folder_at(tmp_path / "shards")
-    )
+    (evaluation,) = evaluate_shards(
+        cut, [asked], Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
+    ).evaluations
+    return evaluation
 
 
 def told(result):

@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError, ReadError
+from engine.evaluation import passes
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
-from engine.reading import reads
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.reading.reads import NamedExecutor
@@ -171,7 +171,7 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
         return JudgingReader(fails=lambda text: "says Ann" in text)
 
     both = ("judge", "containment")
-    with pytest.raises(ReadError, match=r"1 of 7 reads failed \(query 'q1': boom\)"):
+    with pytest.raises(ReadError, match=r"1 of 5 reads failed \(query 'q1': boom\)"):
         judge(tmp_path, reader(), annotators=both)
     result, again, _ = judge(tmp_path, reader(), annotators=both, failed_reads="zero")
     assert len([1 for choosing, _ in again.asked if choosing]) == 1  # the others were kept
@@ -258,7 +258,7 @@ def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
     assert folder.name == specs["named"].fingerprint
     readers_own = replace(specs["own"], executor="").fingerprint
     assert len({readers_own, *(spec.fingerprint for spec in specs.values())}) == 3
-    with patch.object(reads, "executor_for", lambda *_: (ScriptedReader(say_last), 1, False)):
+    with patch.object(passes, "executor_for", lambda *_: (ScriptedReader(say_last), 1, False)):
         result = evaluate(inputs(), settings, store=tmp_path)
     assert (result.readings["reader"].costs.reused, result.readings["reader"].costs.done) == (0, 7)
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]

@@ -1,8 +1,8 @@
 """A tenth annotator is one file, its options and a line in the registry: this file and ``register``.
 
 It needs a file of its own (clicks), has an option, asks for reads, rests on another annotator, traces
-its labels by a column of its own, and leaves a table that is printed. Nothing else in the engine or the
-commands is changed for it.
+its labels by a column of its own, and leaves a table that is printed and one of figures over all queries,
+which may be judged in parts. Nothing else in the engine or the commands is changed for it.
 """
 
 import json
@@ -19,6 +19,7 @@ from engine.labels import registry
 from engine.labels.annotator import (
     Annotator,
     Ask,
+    Conclusion,
     Display,
     FurtherTable,
     InputTable,
@@ -71,6 +72,15 @@ TOTALS = FurtherTable(
     ),
 )
 
+MEAN = FurtherTable(
+    name="mean_clicks",
+    schema={CLICKS: pl.Float64()},
+    in_summary=True,
+    conclusion=Conclusion(
+        TOTALS.schema, lambda totals, settings, clusters: totals.select(pl.col(CLICKS).mean())
+    ),
+)
+
 
 def asks(settings):
     reader = settings.reader
@@ -105,7 +115,7 @@ def label(material):
         f"{material.settings.options(Options).least_clicks})",
     )
     traces = labels.with_columns(clicked[CLICKS], material.reads["read_key"])
-    return Labelled(labels, traces, {TOTALS.name: totals}, (unseen,))
+    return Labelled(labels, traces, {TOTALS.name: totals, MEAN.name: totals}, (unseen,))
 
 
 POPULAR = Annotator(
@@ -117,7 +127,7 @@ POPULAR = Annotator(
     role=ROLE,
     asks=asks,
     scale=lambda settings: Scale(graded="the halves of popularity"),
-    further_tables=(TOTALS,),
+    further_tables=(TOTALS, MEAN),
 )
 
 
@@ -184,6 +194,7 @@ def test_it_runs_from_its_option_to_the_printed_tables(register, arguments, tmp_
     assert summary["click_totals"] == [
         {"query_id": "1", "clicks": 3}, {"query_id": "2", "clicks": 1},
     ]  # fmt: skip
+    assert summary["mean_clicks"] == [{"clicks": 2}]  # (3 + 1) / 2
     assert summary["notes"]["passages_without_clicks"][0]["amount"] == 1
     measures = {row["measure"] for row in summary["means"] if row["annotator"] == "popular"}
     assert measures == {"P@2", "R@2", "nDCG@2", "Success@2"}  # AP and RR need a threshold
@@ -194,6 +205,21 @@ def test_it_runs_from_its_option_to_the_printed_tables(register, arguments, tmp_
     # a later evaluation without it takes its table away
     assert run([*arguments, "--annotators", "containment", "--no-end-to-end", "--overwrite"]) == 0
     assert not (out / "click_totals.parquet").exists()
+
+
+def test_its_figures_over_all_queries_are_the_same_in_shards(register, arguments, tmp_path):
+    clicks = ["--click-log", str(tmp_path / "clicks.jsonl"), "--annotators", "popular"]
+    assert run([*arguments, *clicks, "--shard-pairs", "1"]) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert len(list((tmp_path / "out" / summary["shards"] / MEAN.name).iterdir())) == 2
+    assert summary["mean_clicks"] == [{"clicks": 2}]
+    assert pl.read_parquet(tmp_path / "out" / "mean_clicks.parquet").rows() == [(2,)]
+
+
+def test_a_conclusion_with_other_columns_is_a_fault():
+    wrong = replace(MEAN, conclusion=Conclusion(TOTALS.schema, lambda totals, *others: totals))
+    with pytest.raises(ValueError, match="the table mean_clicks has other columns than it must"):
+        wrong.concluded(tables.empty(TOTALS.schema), Settings.of(), None)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import polars as pl
 
+from benchmarks._reads import get_reads
 from engine.machine.pool import PoolSettings, decide
 from engine.reading import reads
 from engine.reading.execute import UnitResult
@@ -39,7 +40,7 @@ def reader(log, victim):
         def __init__(self):
             self.stats = ReaderStats()
 
-        def read(self, inputs, references=None):
+        def read(self, inputs):
             outputs = []
             for (text,) in inputs:
                 with open(log, "a") as stream:
@@ -57,17 +58,19 @@ def reader(log, victim):
 
 
 def on_ray(log, victim):
-    from engine.reading import pipeline  # Ray takes seconds to import, which most tests do without
+    from engine.reading import (
+        stream_on_ray,  # Ray takes seconds to import, which most tests do without
+    )
 
     made = reader(log, victim)
 
-    class Actor(pipeline.ReaderActor):
+    class OnActor(stream_on_ray.Returning):
         def load(self, spec):
             return made()
 
     def run(plan, units, specs):
         pool = decide(PoolSettings(actors=2), 2**30)
-        return pipeline.read_on_ray(plan, units, specs, pool=pool, actor_class=Actor)
+        return stream_on_ray.run_on_ray(plan, units, specs, pool=pool, host=OnActor)
 
     return run
 
@@ -118,10 +121,10 @@ def get(directory, log, *, count, ray=False, kill=None, seed=0):
     executor = (on_ray if ray else in_process)(log, victim)
     on_progress, half = armed(kill, seed)
     with (
-        patch.object(reads, "executor_for", lambda *_: (executor, 2, False)),
+        patch.object(reads, "executor_for", lambda *_, **__: (executor, 2, False)),
         patch.object(files, "flush", half),
     ):
-        got, _ = reads.get_reads(
+        got, _ = get_reads(
             wanted(*texts(count)),
             SPEC,
             Path(directory),

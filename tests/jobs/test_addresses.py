@@ -11,7 +11,8 @@ from unittest.mock import patch
 import polars as pl
 import pytest
 
-from engine.reading import readers, reads
+from engine.evaluation import passes
+from engine.reading import readers
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
@@ -33,7 +34,7 @@ def root(request, tmp_path):
 
 def run(files, reader, *more):
     """Run ``erag evaluate`` with a scripted reader; its exit status."""
-    with patch.object(reads, "executor_for", lambda *_: (reader, 1, False)):
+    with patch.object(passes, "executor_for", lambda *_: (reader, 1, False)):
         return evaluate(files, *MORE, *more)
 
 
@@ -116,7 +117,7 @@ def test_a_connection_lost_at_any_time_is_one_line(files, s3, capsys):
                 s3.stop()
 
     reader = Losing(str.upper)
-    with patch.object(reads, "unit_tokens", lambda *_, **__: 1):
+    with patch.object(passes, "unit_tokens", lambda *_, **__: 1):
         assert run(there, reader) == 1
     assert len(reader.asked) < 6
     one_line(capsys, "s3://bucket/store", "cannot be written", "run the same command again")
@@ -248,7 +249,7 @@ class InProcess:
     def __init__(self, spec):
         self.stats = ReaderStats()
 
-    def read(self, inputs, references=None):
+    def read(self, inputs):
         texts = ["".join(pieces) for pieces in inputs]
         InProcess.asked += texts
         return [ReadOutput("Oranjestad" if "Oranjestad" in t else "no", 5, 1, False) for t in texts]

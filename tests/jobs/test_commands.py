@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import runpy
 import shlex
 import subprocess
 import sys
@@ -176,7 +177,7 @@ def test_fid_with_a_t5_directory(files, tiny_t5, tmp_path):
     assert sorted(reads["doc_ids"].list.len()) == [1, 1, 1, 1, 2, 2]
 
 
-def test_passages_index_and_retrieve(files, tmp_path, capsys):
+def test_passages_index_and_retrieve(files, tmp_path, capsys, without_java):
     source = tmp_path / "articles.jsonl"
     source.write_text(
         json.dumps({"id": "1", "title": "Aruba", "text": "The capital is Oranjestad. " * 60}) + "\n"
@@ -374,13 +375,14 @@ def test_a_killed_evaluation_finishes_from_where_it_was(tmp_path):
     assert reading["reused"] + reading["done"] == reading["wanted"] == 11 * asked
 
 
-def test_every_command_runs_as_a_module():
-    for name in ("demo", "passages", "index", "retrieve", "fuse", "plan", "evaluate", "doctor"):
-        done = subprocess.run(
-            [sys.executable, "-m", f"jobs.{name}", "--help"], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        assert "Usage: " in done.stdout
+@pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(
+    "name", ["demo", "passages", "index", "retrieve", "fuse", "plan", "evaluate", "doctor"]
+)
+def test_every_command_runs_as_a_module(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    runpy.run_module(f"jobs.{name}", run_name="__main__", alter_sys=True)  # as python -m
+    assert "Usage: " in capsys.readouterr().out
 
 
 def test_the_help_names_every_metric(capsys):
@@ -416,6 +418,16 @@ def test_doctor_tells_which_engine_auto_comes_to_whatever_vllms_build_is_called(
             doctor._engine()
     else:
         assert told == "the engine's own loops; vLLM 0.32.0"
+
+
+def test_doctor_wants_vllm_where_there_is_a_gpu(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda asked, *a: None if asked == "vllm" else find(asked, *a)
+    )
+    monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
+    told = doctor._engine()
+    assert told.endswith("vLLM is not installed, which a GPU is meant for: run 'make gpu'")
 
 
 def test_doctor_finds_what_the_demo_needs(capsys):

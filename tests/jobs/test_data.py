@@ -5,7 +5,6 @@ import json
 import polars as pl
 import pytest
 
-from engine.evaluation.sharded import size
 from tests.commands import erag
 
 ALONE = ("--no-end-to-end", "--actors", "0", "--k", "2")
@@ -116,17 +115,8 @@ def test_runs_that_carry_texts_need_no_corpus(texted, capsys):
         if path.suffix in (".html", ".js", ".json")
     ]
     assert any("Bo did it." in page for page in pages)
-    # Shards look passages up in a corpus.
-    assert erag("evaluate", *options, *store, *ALONE, "--shard-pairs", "2") == 2
-    assert (
-        "--shard-pairs 2 with runs that carry their texts, without --corpus"
-        in capsys.readouterr().err
-    )
-
-
-def test_a_large_evaluation_without_a_corpus_is_held_whole(texted, monkeypatch, capsys):
-    monkeypatch.setattr(size, "LARGE", 3)
-    store = ("--store", texted["out"].parent / "store")
-    options = [part for name, value in texted.items() for part in (f"--{name}", value)]
-    assert erag("evaluate", *options, *store, "--annotators", "containment", *ALONE) == 0
-    assert "because of runs that carry their texts, without --corpus" in capsys.readouterr().err
+    again = ("--annotators", "containment", "--shard-pairs", "2", "--overwrite")
+    assert erag("evaluate", *options, *store, *ALONE, *again) == 0, capsys.readouterr().err
+    summary = json.loads((texted["out"] / "summary.json").read_text())
+    cut = pl.read_parquet(texted["out"] / summary["shards"] / "labels" / "*.parquet")
+    assert sorted(cut.rows()) == sorted(labels.rows())

@@ -8,7 +8,7 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.inputs import InputFiles
+from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.reading.costs import ReadingCosts
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
@@ -130,7 +130,8 @@ def quick(monkeypatch):
         timed.append(pl.read_parquet(files.run[0])["query_id"].n_unique())
         return costs(1.5)  # 32 fit, with 53 s to spare for a test that must wait
 
-    def evaluate(inputs, conditions, files, **places):
+    def evaluate(files, conditions, **places):
+        inputs = read_inputs(files, k=demo.K)
         evaluated.append((inputs.queries.height, inputs.runs["query_id"].n_unique(), inputs.notes))
 
     monkeypatch.setattr(demo, "wikipedia_dump", lambda: None)

@@ -122,8 +122,6 @@ def test_readers_of_a_study_may_be_functions(mine, evaluate, files):
         (("--reader", "{read}", "--dtype", "float32"), "--dtype with read, a function; leave it out"),
         (("--reader", "{read}", "--augmentation", "fid"), "read is a function and cannot do Fusion-in-Decoder"),
         (("--reader", "{read}", "--annotators", "judge"), "read is a function and gives no probabilities"),
-        (("--reader", "{read}", "--metric", "{begins_alike}", "--shard-pairs", "2"), "--shard-pairs 2 with the metric begins_alike, a function"),
-        (("--reader", "{unversioned}", "--shard-pairs", "2"), "--shard-pairs 2 with a reader that is a function without a version"),
     ],
 )  # fmt: skip
 def test_errors_are_one_line(mine, evaluate, capsys, options, words):

@@ -7,8 +7,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine.evaluation.sharded import size
-from engine.labels.registry import ANNOTATORS
 from tests.commands import evaluate as run_evaluate
+
+# What is in parts.
+PASSAGES = {"labels.parquet", "traces.parquet", "reads.parquet"}
 
 
 @pytest.fixture
@@ -33,9 +35,10 @@ def figures(place):
 
 
 def test_shards_leave_the_figures_of_the_whole_and_tables_of_passages_in_parts(evaluate):
-    status, printed, place = evaluate("--shard-pairs", "2")
+    annotators = ("--annotators", "containment,dual")
+    status, printed, place = evaluate("--shard-pairs", "2", *annotators)
     assert status == 0
-    status, of_the_whole, whole = evaluate(out="whole")
+    status, of_the_whole, whole = evaluate(*annotators, out="whole")
     assert status == 0
     (summary, shards), (expected, none) = figures(place), figures(whole)
     assert none is None
@@ -44,8 +47,11 @@ def test_shards_leave_the_figures_of_the_whole_and_tables_of_passages_in_parts(e
         line for line in of_the_whole.out.splitlines() if "results ->" not in line
     ]
     assert_frame_equal(
-        pl.read_parquet(place / "query_scores.parquet").sort("query_id", "measure"),
-        pl.read_parquet(whole / "query_scores.parquet").sort("query_id", "measure"),
+        pl.read_parquet(place / "query_scores.parquet").sort("query_id", "annotator", "measure"),
+        pl.read_parquet(whole / "query_scores.parquet").sort("query_id", "annotator", "measure"),
+    )
+    assert_frame_equal(
+        pl.read_parquet(place / "dual.parquet"), pl.read_parquet(whole / "dual.parquet")
     )
     parts = sorted((place / shards / "labels").iterdir())
     assert len(parts) > 1
@@ -77,41 +83,33 @@ def test_an_evaluation_replaces_the_shards_of_an_earlier_one(evaluate):
     assert (place / "shards" / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--k-sweep", "1,2"], "several readers, augmentations or cutoffs"),
-        (["--annotators", "dual"], "the annotator dual, whose figures are of all queries"),
-    ],
-)
-def test_what_cannot_be_done_in_shards_is_refused_where_they_are_asked_for(
-    evaluate, options, reason
-):
-    status, printed, place = evaluate("--shard-pairs", "2", *options)
-    assert status == 2
-    assert printed.err.strip().endswith(f"--shard-pairs 2 with {reason}; leave one of them out")
-    assert not (place / "summary.json").exists()
-
-
-def test_large_evaluations_are_done_in_shards_unless_something_forbids_it(evaluate, monkeypatch):
+def test_large_evaluations_are_cut_into_shards_unless_told_otherwise(evaluate, monkeypatch):
     monkeypatch.setattr(size, "LARGE", 4)
     _, _, place = evaluate()
     assert figures(place)[1] is not None
     _, _, place = evaluate("--shard-pairs", "0", out="never")
     assert figures(place)[1] is None
-    _, printed, place = evaluate("--k-sweep", "1,2", out="study")
-    assert figures(place)[1] is None
-    assert "held as a whole in this process's memory, because of several readers" in printed.err
 
 
-def test_tables_of_all_queries_are_those_of_dual_labels_alone():
-    """Whoever adds one that cannot be made in parts says so, and these tests fail until they know it."""
-    whole = {
-        name
-        for name, annotator in ANNOTATORS.items()
-        if any(table.of_all_queries for table in annotator.further_tables)
-    }
-    assert whole == {"dual"}
+def test_a_study_in_shards_has_the_figures_of_one_that_is_held(evaluate):
+    options = ("--k-sweep", "1,2", "--annotators", "erag", "--certify", "2")
+    status, printed, whole = evaluate(*options, out="whole")
+    assert status == 0, printed.err
+    status, printed, parts = evaluate(*options, "--shard-pairs", "2", out="parts")
+    assert status == 0, printed.err
+    for place in (".", "conditions"):
+        names = {path.name for path in (whole / place).iterdir()}
+        shown = {path.name for path in (parts / place).iterdir()}
+        assert shown - {"shards"} == names - PASSAGES - {"exported"}
+    for name in ("correlations", "query_scores"):
+        expected = pl.read_parquet(whole / f"{name}.parquet")
+        found = pl.read_parquet(parts / f"{name}.parquet")
+        assert_frame_equal(expected.sort(expected.columns), found.sort(expected.columns))
+    (condition,) = (parts / "conditions").iterdir()
+    summary = json.loads((condition / "summary.json").read_text())
+    labels = pl.read_parquet(condition / summary["shards"] / "labels" / "*.parquet")
+    held = pl.read_parquet(whole / "conditions" / condition.name / "labels.parquet")
+    assert sorted(labels.rows()) == sorted(held.rows())
 
 
 def test_a_reader_that_is_not_there_is_refused_before_anything_is_cut(evaluate):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs import _net, cli
+from jobs import _command, cli
 from jobs._command import run_app
 from tests.commands import erag
 
@@ -76,7 +76,7 @@ def test_switches_take_the_words_of_yaml(tmp_path, capsys, text, on):
 
 
 def test_an_unforeseen_error_prints_one_line_and_leaves_a_log(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(_net.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(_command.tempfile, "tempdir", str(tmp_path))
 
     def break_down(*arguments, **options):
         raise KeyError("a\nb")
@@ -95,6 +95,6 @@ def test_an_unforeseen_error_prints_one_line_and_leaves_a_log(monkeypatch, tmp_p
 
 
 def test_where_no_log_can_be_written_the_traceback_is_printed(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(_net.tempfile, "tempdir", str(tmp_path / "missing"))
-    assert "the traceback is above" in _net.unforeseen(ValueError("x"))
+    monkeypatch.setattr(_command.tempfile, "tempdir", str(tmp_path / "missing"))
+    assert "the traceback is above" in _command.unforeseen(ValueError("x"))
     assert "ValueError: x" in capsys.readouterr().err

@@ -41,8 +41,12 @@ def test_the_same_evaluation_is_repeated_and_another_one_is_refused(files, capsy
     renamed = files["queries"].rename(files["queries"].with_name("renamed.jsonl"))
     files |= {"queries": renamed}
     assert evaluate(files, *ALONE, "--certify", 0, "--actors", 1) == 0
-    assert refused(files, capsys, *ALONE, "--seed", 7, "--measures", "P@1").startswith(
-        "--measures nDCG@2,P@2,AP@2,RR@2,R@2,Success@2 there, P@1 here; --seed "
+    # Nor does what merely analyses the same scores again.
+    again = ("--seed", 7, "--confidence", 0.9, "--cluster", "article", "--interval", "bca")
+    assert evaluate(files, *ALONE, *again) == 0
+    assert json.loads((files["out"] / "summary.json").read_text())["configuration"]["seed"] == 7
+    assert refused(files, capsys, *ALONE, "--seed", 8, "--measures", "P@1") == (
+        "--measures nDCG@2,P@2,AP@2,RR@2,R@2,Success@2 there, P@1 here"
     )
     assert refused(files, capsys, *ALONE, "--k-sweep", "1,2") == "no study there"
     more = "other corpus; other runs (mine there)"

@@ -6,12 +6,27 @@ import polars as pl
 import pytest
 
 from engine import tables
+from engine.reading import readers
+from engine.reading.protocol import ReaderStats, ReadOutput
 from jobs._options import with_options
 from tests.commands import evaluate
 
 
+class Declining:
+    """A reader that a process hosts: what it may say instead of an answer, it says with probability 0.25."""
+
+    def __init__(self, spec):
+        self.stats = ReaderStats()
+        self.choices = spec.choices
+
+    def read(self, inputs, references=None):
+        text = "" if self.choices else "Oranjestad"
+        return [ReadOutput(text, 5, 1, False, None, 0.25 if self.choices else None) for _ in inputs]
+
+
 @pytest.mark.usefixtures("bundled_spec")
-def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys):
+def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(readers, "load", Declining)
     config = tmp_path / "c.yaml"
     config.write_text(
         f"reader: bundled\nk-sweep: 1,2\nactors: 0\nresamples: 100\ndtype: float32\n"

@@ -4,6 +4,7 @@ Both are written twice, in English as SQuAD is and in Korean as KLUE-MRC is; the
 """
 
 import json
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -12,7 +13,8 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
-from engine.labels import dual
+from engine.labels import containment, dual, provenance
+from engine.labels.annotator import Material
 from engine.report.printed import lines
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
@@ -166,8 +168,22 @@ def test_a_substring_is_looked_for_where_it_is_asked_for():
     queries = pl.DataFrame([("1", "q", ["art"], ["A"])], schema=tables.QUERIES, orient="row")
     corpus = pl.DataFrame([("x", "", "a party", "A")], schema=tables.CORPUS, orient="row")
     pairs = pl.DataFrame({"query_id": ["1"], "doc_id": ["x"]})
-    assert dual.label_both(pairs, queries, corpus).rows() == [("1", "x", True, False)]
-    found = dual.label_both(pairs, queries, corpus, "substring")
-    assert found.rows() == [("1", "x", True, True)]
+    runs = make_run([("1", "x", 1)])
+    for words, held in (("tokens", False), ("substring", True)):
+        settings = Settings.of(annotators=("dual",), dual_words=words, resamples=0)
+        material = Material(
+            queries=queries,
+            corpus=corpus,
+            runs=runs,
+            run_names=("sys",),
+            pairs=pairs,
+            settings=settings,
+        )
+        halves = {
+            half.name: half.label(material)
+            for half in (provenance.ANNOTATOR, containment.ANNOTATOR, containment.BY_SUBSTRING)
+        }
+        both = dual.ANNOTATOR.label(replace(material, rests_on=halves)).tables["dual_labels"]
+        assert both.rows() == [("1", "x", True, held)]
     with pytest.raises(InputError, match="`dual_words` substring without the annotator dual"):
         Settings.of(dual_words="substring")

@@ -37,6 +37,7 @@ MATERIAL = Material(
     queries=QUERIES,
     corpus=CORPUS,
     runs=RUN,
+    run_names=["sys"],
     pairs=RUN.select("query_id", "doc_id"),
     settings=READING_NOTHING,
 )

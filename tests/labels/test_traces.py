@@ -25,7 +25,7 @@ PAIRS = pl.DataFrame({"query_id": ["1", "1", "2"], "doc_id": ["x", "y", "x"]})
 def reads(outputs, confidence=(None, None, None)):
     rows = zip("abc", ["1", "1", "2"], [["x"], ["y"], ["x"]], outputs, confidence, strict=True)
     return pl.DataFrame(
-        [(key, q, d, output, 1, 1, False, c, key == "c") for key, q, d, output, c in rows],
+        [(key, q, d, output, 1, 1, False, c) for key, q, d, output, c in rows],
         schema=tables.READS,
         orient="row",
     )
@@ -35,7 +35,13 @@ def labelled(annotator, **more):
     """What an annotator makes of the pairs."""
     settings = Settings.of(annotators=(annotator.name,), resamples=0)
     material = Material(
-        queries=QUERIES, corpus=CORPUS, runs=RUN, pairs=PAIRS, settings=settings, **more
+        queries=QUERIES,
+        corpus=CORPUS,
+        runs=RUN,
+        run_names=["sys"],
+        pairs=PAIRS,
+        settings=settings,
+        **more,
     )
     return annotator.label(material)
 
@@ -51,10 +57,10 @@ def test_an_erag_label_leads_to_its_read_metric_and_answer():
     read = reads(["the lee", "bo", "x"]).with_columns(value=pl.Series([2 / 3, 1.0, 0.0]))
     labels = erag.label(read)
     traced = traces.trace_erag(labels, read, QUERIES, "f1")
-    assert columns(traced, "read_key", "output", "decided", "metric", "answer") == [
-        ("a", "the lee", False, "f1", "Ann Lee"),
-        ("b", "bo", False, "f1", "Bo"),
-        ("c", "x", True, "f1", None),
+    assert columns(traced, "read_key", "output", "metric", "answer") == [
+        ("a", "the lee", "f1", "Ann Lee"),
+        ("b", "bo", "f1", "Bo"),
+        ("c", "x", "f1", None),
     ]
     assert traced["label"].to_list() == [2 / 3, 1.0, 0.0]
 
@@ -72,15 +78,13 @@ def test_a_provenance_label_leads_to_the_gold_article():
 
 
 def test_a_dual_label_leads_to_both_halves():
-    both = dual.label_both(PAIRS, QUERIES, CORPUS)
+    halves = (provenance.ANNOTATOR, containment.ANNOTATOR)
+    made = labelled(dual.ANNOTATOR, rests_on={half.name: labelled(half) for half in halves})
+    both = made.tables["dual_labels"]
     assert both.select("document_label", "word_label").rows() == [
         (True, True), (False, True), (False, False),
     ]  # fmt: skip
-    halves = (provenance.ANNOTATOR, containment.ANNOTATOR)
-    traced = labelled(
-        dual.ANNOTATOR, rests_on={half.name: labelled(half) for half in halves}
-    ).traces
-    assert columns(traced, "article_id", "answer", "label") == [
+    assert columns(made.traces, "article_id", "answer", "label") == [
         ("A", "Ann Lee", 1), (None, "Bo", 0), (None, None, 0),
     ]  # fmt: skip
 

@@ -11,8 +11,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.prepare import prepare
-from engine.evaluation.read import specify_jobs
+from engine.evaluation.read import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels import utility
 from engine.reading.execute import UnitResult
@@ -233,9 +232,7 @@ def test_the_prompt_to_decline_follows_the_style_of_the_prompt(tmp_path):
     assert reader.asked
     settings = Settings.of(annotators=("utility",), prompt="chat", helpful="containment")
     (job,) = [
-        job
-        for job in specify_jobs(prepare(inputs(), settings).requests, settings)
-        if job.ask.role.name == "abstain"
+        job for job in specify_jobs(asks_of(settings), settings) if job.ask.role.name == "abstain"
     ]
     spec, prompt = job.spec, job.prompt
     assert prompt.template.name == "chat"

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from engine.errors import InputError
-from engine.machine.functions import ByValue, file_of, is_named, load_named
+from engine.machine.functions import ByValue, is_named, load_named
 
 
 @pytest.fixture
@@ -32,7 +32,6 @@ def folder(tmp_path, monkeypatch):
 )
 def test_what_names_a_function_in_a_file(text, is_one):
     assert is_named(text) is is_one
-    assert (file_of(text) is not None) is is_one
 
 
 def test_a_function_is_found_in_a_file_that_imports_its_neighbour(folder):

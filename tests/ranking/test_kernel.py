@@ -50,7 +50,7 @@ def score_tables(runs, labels, queries, measures, relevant, **options) -> pl.Dat
 
 
 def check_blocks(monkeypatch, kind: str, relevant: str, measures: str) -> None:
-    case = random_case(5, LABELS[kind], queries=40, runs=("s", "t"))
+    case = random_case(5, LABELS[kind], queries=16, runs=("s", "t"))
     expected = table(case, measures, relevant, threads=1)
     assert expected["value"].is_finite().all()
     for cells, lists, rows, threads in (
@@ -137,7 +137,7 @@ def test_queries_with_equal_labels_get_equal_label_mass(relevant):
     check_copies(60, real, MASS, relevant)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, 10**6).map(lambda n: n / 10**6), min_size=1, max_size=100),
     st.randoms(use_true_random=False),
@@ -157,7 +157,7 @@ def test_label_mass_does_not_depend_on_the_order_of_labels(labels, random):
     assert values[0].tolist() == [float(flat.any())] * 5
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=300),
     st.integers(1, 5),
@@ -177,7 +177,7 @@ PERFECT = {
 
 
 @pytest.mark.parametrize("kind", PERFECT)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_a_perfect_ranking_has_ndcg_of_exactly_one(kind, data):
     case = data.draw(small_cases(PERFECT[kind]))
@@ -256,7 +256,7 @@ def test_discounts_do_not_depend_on_the_depth():
 
 
 @pytest.mark.parametrize("cells", [1, 5, 2**18])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(lengths=st.lists(st.integers(0, 6), max_size=12))
 def test_blocks_hold_every_list_once_and_pad_with_zeros(monkeypatch_module, cells, lengths):
     monkeypatch_module.setattr(kernel, "_BLOCK_CELLS", cells)

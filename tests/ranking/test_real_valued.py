@@ -134,14 +134,14 @@ SOME_LABELS = (-1.0, -0.5, 0.0, 0.1, 0.29999, REL, 0.5, 0.5, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(small_cases(st.sampled_from(SOME_LABELS), runs=("s", "t")))
 def test_small_cases_follow_the_definitions(relevant, case):
     check_definitions(case, relevant)
 
 
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(SEEDS)
 def test_ragged_runs_follow_the_definitions(relevant, seed):
     def label(rng: np.random.Generator) -> float:
@@ -150,7 +150,7 @@ def test_ragged_runs_follow_the_definitions(relevant, seed):
     check_definitions(random_case(seed, label, runs=("s", "t")), relevant)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(small_cases(st.sampled_from(SOME_LABELS), runs=("s", "t")))
 def test_share_of_judged_follows_its_definition(case):
     case = with_half(case)
@@ -158,7 +158,7 @@ def test_share_of_judged_follows_its_definition(case):
         assert_agree(score(case, JUDGED, relevant), all_by_definition(case, JUDGED, relevant))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(small_cases(st.sampled_from(SOME_LABELS), runs=("s", "t")))
 def test_labels_of_passages_that_no_run_lists_count_in_the_qrels_only(case):
     case = with_half(case)

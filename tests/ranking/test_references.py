@@ -88,16 +88,16 @@ def check_trec_eval(case: Case) -> None:
         assert_agree(ours, trec_eval(case.qrels(), case.scored(run), case.queries, run))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(small_cases(st.sampled_from(GRADES)))
 def test_small_cases_equal_trec_eval(case):
     check_trec_eval(case)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SEEDS, st.sampled_from([(1,), (0, 1), (0, 1, 2, 3), GRADES]))
 def test_ragged_runs_equal_trec_eval(seed, grades):
-    # 50 x 30 queries, two runs each
+    # 12 x 30 queries, two runs each
     check_trec_eval(random_case(seed, whole(*grades), runs=("s", "t")))
 
 
@@ -109,7 +109,7 @@ def test_lists_and_labels_deeper_than_a_thousand_equal_trec_eval():
     check_trec_eval(Case(["q"], lists, labels))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(SEEDS)
 def test_own_list_and_pool_equal_trec_eval_on_the_labels_that_these_leave(seed):
     case = random_case(seed, whole(*GRADES), runs=("s", "t"))
@@ -125,7 +125,7 @@ def test_own_list_and_pool_equal_trec_eval_on_the_labels_that_these_leave(seed):
             assert_agree(ours, trec_eval(left, case.scored(run), case.queries, run))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_means_over_queries_equal_trec_eval_c(seed):
     # Queries without results count 0 (option -c); those without labels are none of the qrels.
@@ -171,25 +171,25 @@ def check_ir_measures(case: Case, names: Sequence[str] = IR_NAMES) -> None:
     assert_agree(ours, theirs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(small_cases(st.sampled_from((0, 1, 2, 3)), runs=("s", "t")))
 def test_small_cases_equal_ir_measures(case):
     check_ir_measures(case)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_ragged_runs_equal_ir_measures(seed):
     check_ir_measures(random_case(seed, whole(0, 1, 2, 3), runs=("s", "t")))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(small_cases(st.sampled_from((0, 1)), runs=("s", "t")))
 def test_judged_in_small_cases_equals_ir_measures(case):
     check_ir_measures(case, JUDGED_NAMES)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_judged_in_ragged_runs_equals_ir_measures(seed):
     check_ir_measures(random_case(seed, whole(0, 1), runs=("s", "t")), JUDGED_NAMES)
@@ -221,7 +221,7 @@ SCORES = [
 IDS = ["d1", "d10", "d2", "D1", "d", "é", "e", "z", "文", "d-1", "~", "10", "9"]
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["q1", "q2", "q10"]),
@@ -252,7 +252,7 @@ def test_order_of_equal_scores_in_trec_files_is_that_of_trec_eval(tmp_path_facto
         assert_agree(ours, {("s", names[m], query): value for m, value in found.items()})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SEEDS)
 def test_runs_with_many_equal_scores_equal_trec_eval(tmp_path_factory, seed):
     case = random_case(seed, whole(0, 1, 2))
@@ -349,7 +349,7 @@ def check_erag(case: Case, names: dict[str, str]) -> None:
         assert mean == pytest.approx(found["aggregated"][theirs], abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SEEDS)
 def test_real_valued_labels_equal_the_erag_package(seed):
     rng = np.random.default_rng(seed)
@@ -367,7 +367,7 @@ def test_real_valued_labels_equal_the_erag_package(seed):
     check_erag(Case(list(lists), {"s": lists}, labels), names)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SEEDS)
 def test_binary_labels_equal_the_erag_package(seed):
     case = random_case(seed, whole(0, 1), complete=True)

@@ -39,7 +39,7 @@ def make_reads(singles=60, lists=6, nothing=2, failed=0):
     """A job's wanted reads and what they gave: the text in capitals."""
     kinds = [["d"]] * singles + [["d", "e", "f"]] * lists + [[]] * nothing
     wanted = pl.DataFrame(
-        [(f"k{i}", f"q{i}", docs, [f"text {i}"], None, None) for i, docs in enumerate(kinds)],
+        [(f"k{i}", f"q{i}", docs, [f"text {i}"]) for i, docs in enumerate(kinds)],
         schema=WANTED,
         orient="row",
     )
@@ -53,7 +53,6 @@ def make_reads(singles=60, lists=6, nothing=2, failed=0):
             2,
             False,
             None,
-            False,
             "broken" if i < failed else None,
         )
         for i, docs in enumerate(kinds)

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import ReadError
-from engine.reading.execute import Asked, run_unit
+from engine.reading.execute import run_unit
 from engine.reading.plan import Unit
 from engine.reading.protocol import ReaderStats, ReadOutput
 
@@ -20,7 +20,7 @@ class Reader:
         self.stats = ReaderStats()
         self.calls = 0
 
-    def read(self, inputs, references=None):
+    def read(self, inputs):
         self.calls += 1
         for (text,) in inputs:
             if text.startswith("bad"):
@@ -34,8 +34,7 @@ class Reader:
 
 
 def read(reader, *texts):
-    asked = [Asked([text]) for text in texts]
-    return run_unit(reader, Unit(0, 0, len(asked)), asked, worker="here").outputs
+    return run_unit(reader, Unit(0, 0, len(texts)), [[t] for t in texts], worker="here").outputs
 
 
 def test_one_bad_read_fails_alone():

@@ -7,7 +7,7 @@ from engine.errors import InputError, ReadError
 from engine.reading.execute import read_in_process
 from engine.reading.function import ReaderFunction, reader_function
 from engine.reading.function_reader import FunctionReader, specify_function
-from engine.reading.plan import INPUTS, REFERENCES, Unit
+from engine.reading.plan import INPUTS, Unit
 from engine.reading.readers import load
 from tests.conftest import SPEC
 
@@ -20,9 +20,7 @@ def specify(function, **options):
 
 
 def plan_of(inputs):
-    texts = pl.Series(INPUTS, inputs, dtype=pl.List(pl.String))
-    none = pl.lit(None, pl.List(pl.String)).alias(REFERENCES)
-    return pl.DataFrame([texts]).with_columns(none)
+    return pl.Series(INPUTS, inputs, dtype=pl.List(pl.String)).to_frame()
 
 
 def echo(prompts):

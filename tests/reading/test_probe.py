@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from engine.reading.execute import UnitResult
-from engine.reading.plan import DECIDED_KEY, GROUP, INPUTS, SIZE
+from engine.reading.plan import GROUP, INPUTS, SIZE
 from engine.reading.probe import (
     WHOLE,
     Batch,
@@ -31,7 +31,6 @@ def plan(singles, lists=()):
     return frame.with_columns(
         pl.lit(["text"]).alias(INPUTS),
         pl.lit(["d"]).alias(DOC_IDS),
-        pl.lit(None, pl.String).alias(DECIDED_KEY),
     ).sort(pl.col(SIZE).sum().over(GROUP), GROUP, descending=True)
 
 
@@ -108,25 +107,10 @@ def test_the_first_batch_of_each_worker_and_reader_does_not_count():
     assert timed[0].reads["prompt_tokens"].sum() == 3 * timed[0].reads.height
 
 
-def test_reads_that_end_early_are_known_by_both_keys():
-    """By that of the plan to the plan, and by their own to the store."""
-    early = plan(SINGLES).with_columns((pl.col(READ_KEY) + " early").alias(DECIDED_KEY))
-    (batch, *_) = choose([early], 64)
-
-    def run(planned, units, specs):
-        for unit in units:
-            outputs = [ReadOutput("x", 3, 1, False, decided=True)] * unit.length
-            yield UnitResult(unit, outputs, "worker", 0.0, {"peak_memory": 5})
-
-    (one,) = read_batches([batch], [SPEC], run, begun=0.0)
-    assert one.reads[READ_KEY].to_list() == batch.reads[READ_KEY].to_list()
-    assert one.kept[READ_KEY].to_list() == batch.reads[DECIDED_KEY].to_list()
-
-
 def timed(worker, at, seconds, *, job=0, size=10, peak=0, first=False):
     frame = plan([(size,)])
     batch = Batch(Stratum(job, False), frame, False)
-    return Timed(batch, frame, frame, seconds, worker, peak, at, first)
+    return Timed(batch, frame, seconds, worker, peak, at, first)
 
 
 def test_the_start_is_until_a_worker_reads_and_loads_another_reader():

@@ -1,4 +1,4 @@
-"""The store: a read is paid for once, a killed driver loses nothing that was done."""
+"""Reads of one model: each is paid for once, and a killed driver loses nothing that was done."""
 
 import os
 import signal
@@ -11,34 +11,26 @@ from unittest.mock import patch
 import polars as pl
 import pytest
 
+from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
 from engine.reading import reads, store
 from engine.reading.costs import ReadingCosts, share_costs
-from engine.reading.execute import UnitResult
+from engine.reading.execute import OUTPUT_COLUMNS, UnitResult, output_columns
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import (
-    FAILURE,
-    OUTPUT_COLUMNS,
-    NamedExecutor,
-    Wanted,
-    get_all_reads,
-    get_reads,
-    input_sizes,
-    output_columns,
-    read_by,
-    unit_tokens,
-)
+from engine.reading.reads import NamedExecutor, by_model, input_sizes, unit_tokens
 from engine.sources.io.folders import folder_at
+from engine.tables import FAILURE
 from tests.conftest import SPEC, ScriptedReader
+from tests.reading.test_store import EARLIER
 
 
 def wanted(*texts, query="q", spec=SPEC):
     rows = [
-        (read_key(spec.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t], None, None)
+        (read_key(spec.fingerprint, [t]), f"{query}{i}", [f"d{i}"], [t])
         for i, t in enumerate(texts)
     ]
     return pl.DataFrame(rows, schema=WANTED, orient="row")
@@ -46,15 +38,8 @@ def wanted(*texts, query="q", spec=SPEC):
 
 def ask(texts, directory, reader):
     """Get reads that the scripted reader does as if it were the reader of the specification."""
-    with patch.object(reads, "executor_for", lambda *_: (reader, 1, False)):
+    with patch.object(reads, "executor_for", lambda *_, **__: (reader, 1, False)):
         return get_reads(wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0))
-
-
-def ask_executor(texts, directory, executor):
-    """Get reads that an executor of a user's does."""
-    spec = read_by(SPEC, executor)
-    planned = wanted(*texts, spec=spec)
-    return get_reads(planned, spec, directory, pool=PoolSettings(actors=0), executor=executor)
 
 
 def test_a_read_is_done_once_for_all_jobs(tmp_path):
@@ -80,7 +65,6 @@ STORED = {
     "output_tokens": pl.Int64(),
     "truncated": pl.Boolean(),
     "confidence": pl.Float64(),
-    "decided": pl.Boolean(),
 }
 
 
@@ -88,9 +72,9 @@ def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
     fingerprint = "cb5d1e964453a136ecf5bf08ef70d5f2"
     assert SPEC.fingerprint == fingerprint
     key = "a9ac009bb7f8b4841d71d78b552e7421e707b450223d381e2ef7b5f290d594dd"
-    rows = [(key, "q0", ["d0"], "A", 7, 1, True, None, False)]
+    rows = [(key, "q0", ["d0"], "A", 7, 1, True, None)]
     (tmp_path / fingerprint).mkdir()
-    pl.DataFrame(rows, schema=STORED, orient="row").drop("decided").write_parquet(
+    pl.DataFrame(rows, schema=STORED, orient="row").write_parquet(
         tmp_path / fingerprint / "0.parquet"
     )
     reader = ScriptedReader(str.upper)
@@ -98,6 +82,16 @@ def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
     assert reader.asked == ["b"]
     assert (costs.reused, costs.done) == (1, 1)
     assert found.row(0) == (*rows[0], None)
+
+
+def test_a_stored_read_that_ended_early_is_done_again(tmp_path):
+    (tmp_path / SPEC.fingerprint).mkdir()
+    for path in EARLIER.iterdir():
+        (tmp_path / SPEC.fingerprint / path.name).write_bytes(path.read_bytes())
+    reader = ScriptedReader(str.upper)
+    _, costs = ask([*"abcdef"], tmp_path, reader)
+    assert reader.asked == ["f"]
+    assert (costs.reused, costs.done) == (5, 1)
 
 
 def test_store_files_keep_their_columns(tmp_path):
@@ -129,40 +123,9 @@ def test_another_reader_does_not_share_reads(tmp_path):
     assert fast.fingerprint == SPEC.fingerprint
 
 
-def test_a_users_executor_never_answers_for_the_reader(tmp_path):
-    own = ScriptedReader(str.title)
-    for executor in (own, NamedExecutor("mine", own)):
-        found, costs = ask_executor(["ab"], tmp_path, executor)
-        assert found["output"].to_list() == ["Ab"]
-        assert (costs.reused, costs.done) == (0, 1)
-    read, costs = ask(["ab"], tmp_path, ScriptedReader(str.upper))
-    assert (read["output"].to_list(), costs.reused) == (["AB"], 0)
-    # nor the reader for an executor
-    again, costs = ask_executor(["ab"], tmp_path, ScriptedReader(str.title))
-    assert (again["output"].to_list(), costs.reused) == (["Ab"], 0)
-
-
-def test_only_the_reads_of_a_named_executor_are_kept(tmp_path):
-    ask_executor(["a"], tmp_path, ScriptedReader(str.upper))
-    assert not list(tmp_path.iterdir())
-    ask_executor(["a"], tmp_path, NamedExecutor("one", ScriptedReader(str.upper)))
-    _, same = ask_executor(["a", "b"], tmp_path, NamedExecutor("one", ScriptedReader(str.upper)))
-    _, other = ask_executor(["a", "b"], tmp_path, NamedExecutor("two", ScriptedReader(str.upper)))
-    assert [(costs.reused, costs.done) for costs in (same, other)] == [(1, 1), (0, 2)]
-    folders = {path.name for path in tmp_path.iterdir()}
-    assert len(folders) == 2
-    assert SPEC.fingerprint not in folders
+def test_an_executor_has_a_name():
     with pytest.raises(InputError, match="an executor without a name; name what reads"):
         NamedExecutor(" ", ScriptedReader(str.upper))
-
-
-@pytest.mark.parametrize("executor", [None, NamedExecutor("other", ScriptedReader(str.upper))])
-def test_reads_that_were_planned_for_another_executor_are_an_error(tmp_path, executor):
-    spec = read_by(SPEC, NamedExecutor("mine", ScriptedReader(str.upper)))
-    with pytest.raises(ValueError, match="planned for another executor"):
-        get_reads(
-            wanted("a", spec=spec), spec, tmp_path, pool=PoolSettings(actors=0), executor=executor
-        )
 
 
 def test_failed_reads_are_reported_and_tried_again(tmp_path):
@@ -192,17 +155,6 @@ def test_units_that_vanish_are_an_error(tmp_path):
         ask(["a", "b"], tmp_path, lambda plan, units, spec: iter(()))
 
 
-def test_progress_counts_distinct_reads(tmp_path):
-    ask(["a"], tmp_path, ScriptedReader(str.upper))
-    seen = []
-    with patch.object(reads, "executor_for", lambda *_: (ScriptedReader(str.upper), 1, False)):
-        get_reads(
-            wanted("a", "b", "b"), SPEC, tmp_path, pool=PoolSettings(actors=0),
-            on_progress=lambda done, total: seen.append((done, total)),
-        )  # fmt: skip
-    assert seen == [(1, 2), (2, 2)]
-
-
 JUDGE = replace(SPEC, choices=("yes", "no"))
 
 
@@ -214,10 +166,15 @@ def ask_both(first, second, directory, reader, specs=(SPEC, JUDGE)):
         runs.append([specs[place] for place in dict.fromkeys(unit.reader for unit in units)])
         return reader(plan, units, specs)
 
-    with patch.object(reads, "executor_for", lambda *_: (run, 1, False)):
-        pairs = zip((first, second), specs, strict=True)
-        asked = [Wanted(wanted(*texts, spec=spec), spec) for texts, spec in pairs]
-        return get_all_reads(asked, directory, pool=PoolSettings(actors=0)), runs
+    pairs = zip((first, second), specs, strict=True)
+    asked = [Wanted(wanted(*texts, spec=spec), spec) for texts, spec in pairs]
+    got = get_all_reads(
+        asked,
+        directory,
+        pool=PoolSettings(actors=0),
+        executor_for=lambda *_, **__: (run, 1, False),
+    )
+    return got, runs
 
 
 def test_readers_of_one_model_are_run_together(tmp_path):
@@ -235,12 +192,6 @@ def test_readers_of_one_model_are_run_together(tmp_path):
     assert (costs.done, others.done, runs) == (0, 1, [[JUDGE]])
 
 
-def test_readers_of_two_models_are_run_one_after_the_other(tmp_path):
-    other = replace(JUDGE, weights="others")
-    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), (SPEC, other))
-    assert runs == [[SPEC], [other]]
-
-
 ON_VLLM = replace(SPEC, engine="vllm", stop=("\n",))
 
 
@@ -254,10 +205,9 @@ ON_VLLM = replace(SPEC, engine="vllm", stop=("\n",))
         {"max_input_tokens": 100, "shared_prefix": "read", "special_tokens": False},
     ],
 )
-def test_what_is_a_matter_of_a_request_leaves_readers_on_vllm_together(asked, tmp_path):
+def test_what_is_a_matter_of_a_request_leaves_readers_on_vllm_together(asked):
     other = replace(ON_VLLM, **asked)
-    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), (ON_VLLM, other))
-    assert runs == [[ON_VLLM, other]]
+    assert by_model([ON_VLLM, other], lambda spec: spec) == [[ON_VLLM, other]]
 
 
 @pytest.mark.parametrize(
@@ -267,10 +217,9 @@ def test_what_is_a_matter_of_a_request_leaves_readers_on_vllm_together(asked, tm
         {"memory": 2**30}, {"gpus": 2}, {"threads": 2}, {"engine": "transformers"},
     ],
 )  # fmt: skip
-def test_what_decides_vllms_engine_separates_readers(decisive, tmp_path):
+def test_what_decides_vllms_engine_separates_readers(decisive):
     other = replace(ON_VLLM, **decisive, choices=("yes", "no"))
-    _, runs = ask_both("ab", "bc", tmp_path, ScriptedReader(str.upper), (ON_VLLM, other))
-    assert runs == [[ON_VLLM], [other]]
+    assert by_model([ON_VLLM, other], lambda spec: spec) == [[ON_VLLM], [other]]
 
 
 def test_reads_of_earlier_versions_on_vllm_are_still_found():
@@ -316,6 +265,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
         """
         import os, signal, sys
         import engine.reading.reads as reads
+        from benchmarks._reads import get_reads
         from engine.machine.pool import PoolSettings
         from pathlib import Path
         from tests.reading.test_reads import SPEC, wanted
@@ -327,8 +277,8 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
                 if number == 3:
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield result
-        reads.executor_for = lambda *_: (killed, 1, False)
-        reads.get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), pool=PoolSettings(actors=0))
+        reads.executor_for = lambda *_, **__: (killed, 1, False)
+        get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), pool=PoolSettings(actors=0))
         """
     )
     done = subprocess.run(

@@ -36,7 +36,7 @@ def keys(*texts):
 
 
 def reads(*texts):
-    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, None, False) for t in texts]
+    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, None) for t in texts]
     return pl.DataFrame(rows, schema=tables.READS, orient="row")
 
 
@@ -384,16 +384,19 @@ def test_damaged_keys_are_noticed_by_their_digest(place):
 
 
 def test_stores_of_earlier_versions_are_found_loaded_and_merged(place):
-    # Written by 518b42a (three files), and by the commit before d2a9c1f (one, without a digest of its
-    # bytes), for the reads that tests/reading/test_reads.py asks for: a, b, c and d.
+    # Written by 518b42a (three files), by the commit before d2a9c1f (one, without a digest of its bytes),
+    # and by 9163f7b (two), for the reads that tests/reading/test_reads.py asks for: a to e, and f, which
+    # ended early.
     for path in sorted(EARLIER.iterdir()):
         (place / READER).write(path.name, path.read_bytes())
     stored = store.load(place, READER)
-    assert outputs(stored) == ["A", "B", "C", "D"]
-    wanted = stored.reads[tables.READ_KEY]
+    assert outputs(stored) == ["A", "B", "C", "D", "E"]
+    written = pl.concat(pl.read_parquet(path, columns=["read_key"]) for path in EARLIER.iterdir())
+    wanted = written[tables.READ_KEY]
+    assert len(wanted) == 6
     listed = store.listing(place, READER)
-    assert outputs(store.find(listed, wanted)) == ["A", "B", "C", "D"]
-    assert outputs(store.find(listed, wanted, (0, 1))) == ["A", "B", "C", "D"]
+    assert outputs(store.find(listed, wanted)) == ["A", "B", "C", "D", "E"]
+    assert outputs(store.find(listed, wanted, (0, 1))) == ["A", "B", "C", "D", "E"]
     store.compact(place, READER, listed.names, None)
     assert len(store.listing(place, READER).names) == 1
     assert store.load(place, READER).reads.sort("output").equals(stored.reads.sort("output"))

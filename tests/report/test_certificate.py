@@ -7,7 +7,7 @@ import pytest
 
 from engine.labels.annotator import READER, Role
 from engine.reading.certify import BatchPolicy, Certificate, Change
-from engine.report import certificate
+from engine.report.printed import certificate_line
 from jobs import cli
 from jobs._command import run_app
 
@@ -29,21 +29,12 @@ CERTIFICATE = Certificate(
 
 
 def test_the_line_says_what_was_repeated_and_what_changed():
-    assert certificate.line(CERTIFICATE, READER) == (
+    assert certificate_line(CERTIFICATE, READER) == (
         "certificate: 64 reads repeated, 2 outputs and 1 label changed"
     )
-    assert certificate.line(
+    assert certificate_line(
         replace(CERTIFICATE, failed=3), Role("judge", "the judge", "judge")
     ).startswith("certificate of the judge: 64 reads repeated, 3 failed, 2 outputs")
-
-
-def test_the_content_is_json_with_versions():
-    content = json.loads(json.dumps(certificate.content(CERTIFICATE, {"torch": "2"})))
-    assert content["versions"] == {"torch": "2"}
-    assert content["changes"] == [
-        {"query_id": "q1", "doc_ids": ["d1"], "output": "Ann", "repeated": "Anna"}
-    ]
-    assert content["batches"] == {"tokens": 8192, "memory": 0}
 
 
 @pytest.mark.parametrize(

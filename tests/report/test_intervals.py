@@ -41,7 +41,7 @@ def holds(value, low, high, most, least=None):
     return least <= low <= value + 1e-12 and value - 1e-12 <= high <= most
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_intervals_lie_in_their_ranges_and_hold_their_estimates(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.choice([2, 3, 8, 15, 25, 60]))

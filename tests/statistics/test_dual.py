@@ -7,11 +7,12 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 from scipy.stats import binomtest
 
 from engine import tables
 from engine.statistics.correlation import Bootstrap
-from engine.statistics.dual import PROBABILITIES, dual_probabilities, dual_table
+from engine.statistics.dual import PROBABILITIES, dual_events, dual_probabilities, dual_table
 from tests.conftest import make_run
 
 NONE = Bootstrap(resamples=0)
@@ -98,7 +99,13 @@ def test_at_a_cutoff_any_passage_within_it_counts():
         ("1", "x", True, False), ("1", "y", False, True),
         ("2", "y", False, True), ("2", "z", False, False),
     )  # fmt: skip
-    table = dual_table(run, both, ["3", "1", "2"], [1, 2], NONE)
+    made = dual_events(run, both, ["3", "1", "2"], [1, 2], names=["sys"])
+    assert made.schema == tables.DUAL_EVENTS
+    assert made.rows() == [
+        ("sys", 1, "3", None, None), ("sys", 1, "1", True, False), ("sys", 1, "2", False, True),
+        ("sys", 2, "3", None, None), ("sys", 2, "1", True, True), ("sys", 2, "2", False, True),
+    ]  # fmt: skip
+    table = dual_table(made, NONE)
     assert table.schema == tables.DUAL
     assert table["probability"].to_list() == [*PROBABILITIES] * 2
     found = {(row["k"], row["probability"]): row["value"] for row in table.to_dicts()}
@@ -106,15 +113,42 @@ def test_at_a_cutoff_any_passage_within_it_counts():
     assert [found[1, p] for p in PROBABILITIES] == pytest.approx([1 / 3, 1 / 3, 0, 0, 0])
     assert [found[2, p] for p in PROBABILITIES] == pytest.approx([1 / 3, 2 / 3, 1 / 3, 1 / 2, 1])
     assert set(table["n"]) == {3}
-    skipped = dual_table(run, both, ["3", "1", "2"], [1], NONE, skip_missing=True)
+    skipped = dual_table(made.filter(k=1), NONE, skip_missing=True)
     assert set(skipped["n"]) == {2}
     assert skipped["value"].to_list() == pytest.approx([1 / 2, 1 / 2, 0, 0, 0])
+
+
+@pytest.mark.parametrize("skip_missing", [False, True])
+@pytest.mark.parametrize("clusters", [None, {"1": 0, "2": 1, "3": 0, "4": 2}])
+def test_events_of_parts_give_the_table_of_the_whole_in_any_order(skip_missing, clusters):
+    listed = {"one": ["1", "2", "3"], "two": ["4", "2"]}  # a run lists nothing for a part's queries
+    runs = pl.concat(
+        make_run([(q, "x", 1) for q in queries]).with_columns(run=pl.lit(name))
+        for name, queries in listed.items()
+    )
+    both = labelled(
+        ("1", "x", True, False), ("2", "x", True, True),
+        ("3", "x", False, True), ("4", "x", False, False),
+    )  # fmt: skip
+
+    def made(*query_ids):
+        of_part = pl.col("query_id").is_in(query_ids)
+        return dual_events(runs.filter(of_part), both, query_ids, [1], names=list(listed))
+
+    more = {"skip_missing": skip_missing, "clusters": clusters}
+    whole = dual_table(made("1", "2", "3", "4"), Bootstrap(200), **more)
+    assert whole["run"].unique(maintain_order=True).to_list() == list(listed)
+    assert set(whole["n"]) == ({2, 3} if skip_missing else {4})
+    for parts in ([made("4"), made("2", "1"), made("3")], [made(q) for q in "3142"]):
+        assert_frame_equal(
+            dual_table(pl.concat(parts), Bootstrap(200), **more), whole, check_exact=True
+        )
 
 
 RANKED = ("a", "b", "c")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=3), min_size=1, max_size=8)
 )
@@ -127,7 +161,8 @@ def test_identities_hold_at_every_cutoff_of_a_run(lists):
         for doc_id, both in zip(RANKED, listed, strict=False)
     ]
     run = make_run([(query_id, doc_id, RANKED.index(doc_id) + 1) for query_id, doc_id, *_ in rows])
-    table = dual_table(run, labelled(*rows), queries, [1, 2, 3], NONE)
+    names = run["run"].unique().to_list()
+    table = dual_table(dual_events(run, labelled(*rows), queries, [1, 2, 3], names=names), NONE)
     if run.is_empty():
         assert table.is_empty()
         return

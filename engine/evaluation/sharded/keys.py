@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 
 from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles
-from engine.labels.annotator import InputTable
 from engine.sources.io.identity import identity
 from engine.sources.io.locations import Location
 from engine.sources.passages.read import scan_corpus
 
 
-def key_of(
-    files: InputFiles,
-    k: int,
-    pairs_per_shard: int,
-    further_tables: Sequence[InputTable],
-    *,
-    version: int,
-) -> str:
+def key_of(files: InputFiles, k: int, pairs_per_shard: int, *, version: int) -> str:
     """The name of a partition: another one for other files or settings.
-
-    Of readers of a user's tables, only the names count.
 
     Raises:
         InputError, OSError: a file cannot be opened.
     """
-    readers = (f"{table.read.__module__}.{table.read.__qualname__}" for table in further_tables)
     content = {
         "version": version,
         "k": k,
@@ -44,7 +32,6 @@ def key_of(
         "runs": [identity(path) for path in files.run],
         "edits": None if files.edits is None else identity(files.edits),
         "tables": {name: identity(path) for name, path in files.tables.items()},
-        "readers": sorted(readers),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 

@@ -10,12 +10,13 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
+from engine.evaluation.by_text import ids_of_texts
 from engine.evaluation.titles import match_titles, without_titles
 from engine.sources.passages.index import PassageIndex
+from engine.sources.passages.read import ROW, first_with
+from engine.sources.runs.texts import with_ids
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 
-_ID = "_id"
-_TEXTS: tables.Schema = {DOC_ID: pl.String(), _ID: pl.String()}
 # Ids that are looked up at a time.
 _AT_ONCE = 20_000
 _Bits = npt.NDArray[np.bool_]
@@ -29,7 +30,7 @@ class Listed:
         index: of the corpus.
         by_id: of each passage, whether it is listed by its id.
         by_text: whether it is the first of those with a text that is listed instead.
-        texts: these texts as ``doc_id``, and the ids that they stand for.
+        texts: these texts, and the ids that they stand for (``by_text.ids_of_texts``).
         lacks_some: whether a listed document is neither.
     """
 
@@ -43,8 +44,7 @@ class Listed:
         """Rows with document ids instead of texts of passages, in their order."""
         if self.texts.is_empty():
             return rows
-        renamed = rows.join(self.texts, on=DOC_ID, how="left", maintain_order="left")
-        return renamed.with_columns(pl.coalesce(_ID, DOC_ID).alias(DOC_ID)).drop(_ID)
+        return with_ids(rows, self.texts, DOC_ID)
 
     def lacking(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Those rows, named by id, whose documents the corpus lacks."""
@@ -115,24 +115,12 @@ def look_up(index: PassageIndex, parts: Iterable[pl.Series]) -> Listed:
             texts.append(unknown.filter(is_text))
             lacks_some = lacks_some or not is_text.all()
     wanted = pl.concat(texts).unique() if texts else pl.Series([], dtype=pl.String)
-    named = _first_with(index, wanted, by_text)
-    return Listed(index, by_id, by_text, named, lacks_some or named.height < len(wanted))
-
-
-def _first_with(index: PassageIndex, texts: pl.Series, places: _Bits) -> pl.DataFrame:
-    """The first passage that has each of these texts, whose places are marked."""
-    if texts.is_empty():
-        return tables.empty(_TEXTS)
-    wanted = texts.implode()
-    named = tables.empty({**_TEXTS, "row": pl.UInt32()})
-    first = 0
-    for batch in index.scan([TEXT, DOC_ID]):
-        found = batch.with_row_index("row", first).filter(pl.col(TEXT).is_in(wanted))
-        first += batch.height
-        found = found.select(pl.col(TEXT).alias(DOC_ID), pl.col(DOC_ID).alias(_ID), "row")
-        named = pl.concat([named, found]).unique(DOC_ID, keep="first", maintain_order=True)
-    places[named["row"].to_numpy()] = True
-    return named.select(list(_TEXTS))
+    named = tables.empty({TEXT: pl.String(), DOC_ID: pl.String()})
+    if not wanted.is_empty():
+        named = first_with(index.scan([TEXT, DOC_ID]), wanted)
+        by_text[named[ROW].to_numpy()] = True
+    lacks_some = lacks_some or named.height < len(wanted)
+    return Listed(index, by_id, by_text, ids_of_texts(named), lacks_some)
 
 
 def _sliced(ids: pl.Series) -> Iterable[pl.Series]:

@@ -8,12 +8,12 @@ inputs of one shard to whoever works on it. Everything is checked before: the er
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import io
 import json
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,27 +27,30 @@ from engine.evaluation.inputs import (
     input_notes,
     read_queries_of,
     read_tables,
+    with_empty,
 )
-from engine.evaluation.sharded.cut_lists import list_runs, refuse_unknown
+from engine.evaluation.sharded.cut_lists import MOST_PARTS, list_runs, refuse_unknown
 from engine.evaluation.sharded.files import from_bytes, to_bytes
 from engine.evaluation.sharded.keys import corpus_key, key_of
 from engine.evaluation.sharded.listed import look_up
 from engine.evaluation.sharded.query_keys import query_keys
 from engine.evaluation.sharded.ranges import Range
-from engine.evaluation.sharded.run_parts import MOST_PARTS
 from engine.evaluation.sharded.shards import Cutter, Material
-from engine.labels.annotator import InputTable
+from engine.evaluation.shards import Shard, Within
 from engine.notes import Note
 from engine.sources.io.ahead import mapped
-from engine.sources.io.files import reported_writing
+from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
 from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.queries.read import QuerySet
 from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
+from engine.sources.runs.read import write_run
 from engine.sources.runs.size import bytes_of
-from engine.tables import CLUSTER, CORPUS, DOC_ID, QUERY_ID
+from engine.sources.runs.texts import read_runs_with_texts
+from engine.statistics.cells import Clusters, clusters_of
+from engine.tables import CLUSTER, CORPUS, DOC_ID, QUERY_ID, RANK, RUN
 
 PAIRS_PER_SHARD = 20_000
 SHARD = "shard"
@@ -60,28 +63,6 @@ _MANIFEST = "manifest.json"
 _QUERIES = "queries.parquet"
 # Bytes of runs, as they would be in TREC text, that are ordered at a time: some 200,000 rows.
 _PART_BYTES = 8 << 20
-
-
-@dataclass(frozen=True)
-class Shard:
-    """What the driver keeps of a shard.
-
-    Attributes:
-        number: from 0; shards are in the order of their spans.
-        queries: how many queries it has, with results or without.
-        pairs: how many distinct pairs of query and document are listed within the cutoff.
-        span: the buckets of its queries (``sources.queries.buckets``), [low, high).
-        digest: of queries, runs and tables as ``read_shard`` gives them, of the edits, the cutoff and
-            the whole corpus. Not of the listed passages alone, since to look each of them up would cost the
-            driver more than all else: with another corpus all shards count as new, though their reads
-            are found in the store.
-    """
-
-    number: int
-    queries: int
-    pairs: int
-    span: Range
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -112,6 +93,36 @@ class Partition:
     listed: int
     queries_file: Location
 
+    def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
+        """As ``InputShards.read``.
+
+        Raises:
+            InputError: a file of the partition, or the index, is gone or damaged.
+        """
+        return read_shard(self, number, passages=passages)
+
+    def query_ids(self) -> pl.Series:
+        return query_shards(self)[QUERY_ID]
+
+    def clusters(self) -> Clusters:
+        return clusters_of(query_shards(self))
+
+    def within(self, k: int) -> Within:
+        """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
+        if k == self.k:
+            return Within(self.listed, self.notes)
+        bits = np.zeros(self.passages.passages, dtype=np.bool_)
+
+        def places(number: int) -> pl.Series:
+            runs = self.read(number, passages=False).runs
+            listed = runs.filter(pl.col(RANK) <= k)[DOC_ID].unique()
+            return self.passages.rows_of(listed)
+
+        for rows in mapped(places, range(len(self.shards))):
+            bits[rows.drop_nulls().to_numpy()] = True
+        empty = int(bits[self.passages.empty_rows()].sum())
+        return Within(int(bits.sum()), with_empty(self.notes, empty))
+
 
 def partition(
     files: InputFiles,
@@ -119,7 +130,6 @@ def partition(
     *,
     k: int,
     pairs_per_shard: int = PAIRS_PER_SHARD,
-    further_tables: Sequence[InputTable] = (),
     on_progress: Progress = lambda what, done: None,
 ) -> Partition:
     """Cut the inputs of an evaluation into shards of whole queries, or take up those that are there.
@@ -131,7 +141,7 @@ def partition(
     Memory: about 1 KB a query, two bytes a passage of the corpus, one part of the runs (some hundred
     MB), and what cannot be streamed, which is held as a whole: runs in JSON, edits with the lists that
     they are about, judgments and other tables, titles of gold articles, and documents that are given
-    by their texts.
+    by their texts or come with the runs.
 
     Args:
         files: as in ``inputs.read_inputs``.
@@ -139,17 +149,16 @@ def partition(
             the files; partitions of other evaluations may lie in it too.
         k: passages per query at most.
         pairs_per_shard: how large a shard may be, in pairs and in queries.
-        further_tables: how to read files that a user's annotators need.
         on_progress: called now and then.
 
     Raises:
-        InputError: as ``inputs.read_inputs``; a setting out of range; or there is no corpus.
+        InputError: as ``inputs.read_inputs``, or a setting out of range.
         WriteError: the disk is full, or the folder cannot be written.
     """
     require_least("k", k, 1)
     require_least("pairs_per_shard", pairs_per_shard, 1)
     try:
-        key = key_of(files, k, pairs_per_shard, further_tables, version=_VERSION)
+        key = key_of(files, k, pairs_per_shard, version=_VERSION)
     except (InputError, OSError):
         key = ""  # some file cannot be opened; which one is named first is for its reader to say
     if key and (known := _taken_up(files, folder, key, k)) is not None:
@@ -160,25 +169,54 @@ def partition(
         temporary_directory(work / "partition") as temporary,
     ):
         query_set = read_queries_of(files)
-        material = _read(files, query_set, folder, temporary, k, further_tables, on_progress)
-        key = key or key_of(files, k, pairs_per_shard, further_tables, version=_VERSION)
+        given = files if files.corpus is not None else _texts_as_files(files, temporary)
+        index = key if files.corpus is None else corpus_key(files.corpus)
+        with _named_as_given(given, files):
+            material = _read(given, query_set, folder, index, temporary, k, on_progress)
+        key = key or key_of(files, k, pairs_per_shard, version=_VERSION)
         made = _write(material, folder / key, files, query_set, pairs_per_shard, k, on_progress)
     made.folder.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
     return made
+
+
+def _texts_as_files(files: InputFiles, folder: Path) -> InputFiles:
+    """The files with a corpus of the texts that the runs carry, and with runs that name them by id.
+
+    Raises:
+        InputError: as ``read_runs_with_texts``.
+    """
+    runs, corpus = read_runs_with_texts(files.run)
+    write_parquet(corpus, folder / "corpus.parquet")
+    paths = []
+    for number, name in enumerate(runs[RUN].unique(maintain_order=True)):
+        paths.append(folder / f"run-{number}.parquet")
+        write_run(runs.filter(pl.col(RUN) == name), paths[-1])
+    return replace(files, corpus=folder / "corpus.parquet", run=tuple(paths))
+
+
+@contextlib.contextmanager
+def _named_as_given(files: InputFiles, given: InputFiles) -> Iterator[None]:
+    """Have errors name the user's files instead of those that were made of them."""
+    try:
+        yield
+    except InputError as error:
+        own = dict(zip(files.run, given.run, strict=True))
+        if files is given or error.path not in own:
+            raise
+        raise InputError(error.problem, error.remedy, path=own[error.path]) from None
 
 
 def _read(
     files: InputFiles,
     query_set: QuerySet,
     folder: Folder,
+    index_name: str,
     temporary: Path,
     k: int,
-    further_tables: Sequence[InputTable],
     on_progress: Progress,
 ) -> Material:
     """Read and check everything, in the order of ``inputs.read_inputs``, so that errors are its own."""
-    if files.corpus is None:
-        raise InputError("shards without `corpus`", "give the passages as `corpus`")
+    assert files.corpus is not None
     lists = list_runs(
         files,
         query_keys(query_set.table, files.limit),
@@ -190,11 +228,11 @@ def _read(
     index = index_corpus(
         files.corpus,
         folder / "passages",
-        corpus_key(files.corpus),
+        index_name,
         skip_bad=files.skip_bad,
         on_passages=lambda passages: on_progress("passages", passages),
     )
-    documents = mapped(lambda part: lists.read(part)[DOC_ID].unique(), range(lists.parts.parts))
+    documents = mapped(lambda part: lists.read(part)[DOC_ID].unique(), range(lists.parts))
     listed = look_up(index, documents)
     refuse_unknown(files, lists, listed)
     evaluated = query_set.table.head(lists.keys.evaluated)
@@ -204,7 +242,7 @@ def _read(
         lists=lists,
         listed=listed,
         queries=queries,
-        tables=read_tables(files, queries, further_tables),
+        tables=read_tables(files, queries),
         unmatchable=frozenset(unmatchable),
         clustered=clustered,
     )
@@ -240,7 +278,7 @@ def _write(
         cut_runs.update(cut)
         on_progress("shards", len(shards))
     # Spans ascend, and every query is in one.
-    starts = [shard.span[0] for shard in shards]
+    starts = [low for shard in shards for low, _ in [shard.span or (0, 0)]]
     buckets = lists.keys.buckets[: lists.keys.evaluated]
     numbers = np.searchsorted(starts, buckets, side="right").astype(np.uint32) - 1
     known = pl.col(QUERY_ID, f"^{CLUSTER}$")
@@ -257,7 +295,7 @@ def _write(
             skipped=index.skipped,
             unanswerable=query_set.unanswerable,
             empty=material.listed.count_empty(),
-            ignored=lists.parts.ignored,
+            ignored=lists.ignored,
             clustered=material.clustered,
         ),
         cut_runs=tuple(name for name in lists.names if name in cut_runs),
@@ -302,12 +340,6 @@ def read_shard(partition: Partition, number: int, *, passages: bool = True) -> E
     )
 
 
-def shards_sha256(partition: Partition) -> str:
-    """A digest of the inputs of all shards."""
-    digests = "".join(shard.digest for shard in partition.shards)
-    return hashlib.sha256(digests.encode()).hexdigest()
-
-
 def query_shards(partition: Partition) -> pl.DataFrame:
     """``query_id``, ``shard``, and ``cluster`` if any, of every query evaluated, in the order of the queries file."""
     return pl.read_parquet(partition.folder.read(_QUERIES))
@@ -338,7 +370,7 @@ def _manifest(made: Partition) -> dict[str, object]:
         "passages": {
             name: value for name, value in asdict(made.passages).items() if name != "folder"
         },
-        "shards": [[s.queries, s.pairs, *s.span, s.digest] for s in made.shards],
+        "shards": [[s.queries, s.pairs, *(s.span or ()), s.digest] for s in made.shards],
     }
 
 

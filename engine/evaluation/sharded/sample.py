@@ -22,11 +22,10 @@ from engine.evaluation.inputs import (
     read_inputs,
     read_queries_of,
 )
-from engine.evaluation.sharded.cut_lists import BUCKET, CutLists, list_runs
+from engine.evaluation.sharded.cut_lists import BUCKET, NUMBER, CutLists, list_runs
 from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, count_parts
 from engine.evaluation.sharded.query_keys import query_keys
 from engine.evaluation.sharded.ranges import Counts, Range, halved
-from engine.evaluation.sharded.run_parts import NUMBER
 from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory

@@ -10,11 +10,10 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.evaluation.sharded.cut_lists import BUCKET, CutLists
+from engine.evaluation.sharded.cut_lists import BEYOND, BUCKET, NUMBER, CutLists, part_ranges
 from engine.evaluation.sharded.files import ShardContent
 from engine.evaluation.sharded.listed import Listed
 from engine.evaluation.sharded.ranges import Range, halved
-from engine.evaluation.sharded.run_parts import BEYOND, NUMBER, part_ranges
 from engine.notes import Note
 from engine.sources.io.ahead import mapped
 from engine.sources.queries.buckets import BUCKETS
@@ -72,7 +71,7 @@ class Cutter:
         lists = material.lists
         buckets = lists.keys.buckets[: lists.keys.evaluated]
         pairs = np.zeros(BUCKETS, dtype=np.int64)
-        for of_part in mapped(lambda part: _pairs_of(lists, part), range(lists.parts.parts)):
+        for of_part in mapped(lambda part: _pairs_of(lists, part), range(lists.parts)):
             pairs += of_part
         self._spans = halved(pairs, np.bincount(buckets, minlength=BUCKETS), most)
         self._material = material
@@ -144,7 +143,7 @@ class _Rows:
     """The rows of ranges of buckets, which come in ascending order."""
 
     def __init__(self, lists: CutLists) -> None:
-        self._parts = enumerate(part_ranges(lists.parts.parts))
+        self._parts = enumerate(part_ranges(lists.parts))
         self._lists = lists
         self._range = (0, 0)
         self._part: _Sorted | None = None

@@ -32,22 +32,21 @@ class ApiReader:
     Args:
         spec: of the reader; ``ReaderSpec.api`` says what is asked of whom.
         client: asks; its own by default.
+        stats: counters to go on with; new ones by default.
     """
 
-    def __init__(self, spec: ReaderSpec, client: Client | None = None) -> None:
+    def __init__(
+        self, spec: ReaderSpec, client: Client | None = None, stats: ReaderStats | None = None
+    ) -> None:
         if spec.api is None:
             raise ValueError(f"{spec.name!r} is not behind an API")
         self._spec, self._api = spec, spec.api
         self._limits: Limits = limits_of(self._api.settings)
         self._client = client or Client(self._api.settings, self._limits)
         self._lock = threading.Lock()
-        self.stats = ReaderStats()
+        self.stats = stats or ReaderStats()
 
-    def read(
-        self,
-        inputs: Sequence[Sequence[str]],
-        references: Sequence[Sequence[str] | None] | None = None,
-    ) -> list[ReadOutput]:
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Ask for each read's one prompt, some at a time. See ``engine.reading.protocol.Reader``."""
         with ThreadPoolExecutor(self._api.settings.concurrency) as threads:
             return [done.output for done in threads.map(self.one, inputs)]

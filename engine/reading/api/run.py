@@ -21,9 +21,9 @@ from engine.reading.api.client import Client
 from engine.reading.api.limits import Limits, StoppedAskingError, limits_of
 from engine.reading.api.reader import ApiReader, Done
 from engine.reading.api.settings import ApiSettings
-from engine.reading.execute import Asked, UnitResult, asked_of, refuse_alike
-from engine.reading.plan import Unit
-from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.execute import UnitResult, refuse_alike
+from engine.reading.plan import INPUTS, Unit
+from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 
 # Reads that are handed on together. As many more may be lost where a process is killed.
 PIECE = 16
@@ -51,36 +51,52 @@ class _Piece:
         self.left = len(self.outputs)
 
 
-def read_by_requests(
-    plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec], *, piece: int = PIECE
-) -> Iterator[UnitResult]:
-    """Read the units of a plan by requests; results come as reads end, in pieces of units.
-
-    Where no more can be asked (a bound is reached, the key is refused, the server is gone), and where the
-    process is interrupted, what is finished is handed on before the error is raised.
+class Requests:
+    """Reads units by requests (``execute.Run``); its readers count over all calls, as those of an actor do.
 
     Args:
-        specs: of readers behind one API, which share its bounds.
         piece: reads that are handed on together; 0 for whole units.
-
-    Raises:
-        InputError: the prompts alone go beyond the bounds; nothing was asked.
-        ReadError: no more can be asked.
     """
-    settings = _settings_of(specs)
-    limits = limits_of(settings)
-    client = Client(settings, limits)
-    readers = [ApiReader(spec, client) for spec in specs]
-    work = _Work(plan, readers, limits, settings)
-    try:
-        limits.refuse_beyond(work.prepare(_pieces(units, piece)), rate=_FEWEST_TOKENS)
-    except StoppedAskingError as stop:
-        raise InputError(stop.problem, stop.remedy) from None
-    try:
-        yield from work.results()
-    finally:
-        work.close()
-        client.close()
+
+    def __init__(self, *, piece: int = PIECE) -> None:
+        self._piece = piece
+        self._stats: list[ReaderStats] = []
+        self._proven: set[int] = set()  # places of readers that have done a read
+
+    def __call__(
+        self, plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
+    ) -> Iterator[UnitResult]:
+        """Read the units of a plan; results come as reads end, in pieces of units.
+
+        Where no more can be asked (a bound is reached, the key is refused, the server is gone), and where the
+        process is interrupted, what is finished is handed on before the error is raised.
+
+        Args:
+            specs: of readers behind one API, which share its bounds; the same in every call.
+
+        Raises:
+            InputError: the prompts alone go beyond the bounds; no read was asked for.
+            ReadError: no more can be asked.
+        """
+        settings = _settings_of(specs)
+        limits = limits_of(settings)
+        self._stats = self._stats or [ReaderStats() for _ in specs]
+        client = Client(settings, limits)
+        readers = [
+            ApiReader(spec, client, stats) for spec, stats in zip(specs, self._stats, strict=True)
+        ]
+        work = _Work(plan, readers, limits, settings, self._proven)
+        try:
+            limits.refuse_beyond(work.prepare(_pieces(units, self._piece)), rate=_FEWEST_TOKENS)
+        except StoppedAskingError as stop:
+            if self._proven:
+                raise ReadError(f"{stop}; every finished read is in the store") from None
+            raise InputError(stop.problem, stop.remedy) from None
+        try:
+            yield from work.results()
+        finally:
+            work.close()
+            client.close()
 
 
 def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
@@ -120,6 +136,7 @@ class _Work:
         readers: Sequence[ApiReader],
         limits: Limits,
         settings: ApiSettings,
+        proven: set[int],
     ) -> None:
         self._plan, self._readers, self._limits = plan, readers, limits
         self._concurrency, self._host = settings.concurrency, settings.host
@@ -127,7 +144,7 @@ class _Work:
         self._waiting: deque[_Piece] = deque()
         self._open: list[_Piece] = []
         self._asked: dict[Future[tuple[Done, float]], _Asked] = {}
-        self._proven: set[int] = set()
+        self._proven = proven
         self._size = 0  # of the prompts that are not answered yet, in bytes
         self._done = 0
         self._unanswered = 0  # one after the other
@@ -136,9 +153,9 @@ class _Work:
         """Take on pieces; the bytes of their prompts."""
         self._waiting.extend(pieces)
         self._size = sum(
-            self._readers[piece.unit.reader].size(one.inputs)
+            self._readers[piece.unit.reader].size(inputs)
             for piece in self._waiting
-            for one in self._planned(piece)
+            for inputs in self._inputs(piece)
         )
         return self._size
 
@@ -169,8 +186,8 @@ class _Work:
             yield from self._rest(answered=False)
             raise
 
-    def _planned(self, piece: _Piece) -> list[Asked]:
-        return asked_of(self._plan.slice(piece.unit.offset, piece.unit.length))
+    def _inputs(self, piece: _Piece) -> list[list[str]]:
+        return self._plan[INPUTS].slice(piece.unit.offset, piece.unit.length).to_list()
 
     def _ask(self) -> bool:
         """Have enough reads waiting for their turn; whether there are any."""
@@ -178,9 +195,9 @@ class _Work:
             piece = self._waiting.popleft()
             self._open.append(piece)
             reader = self._readers[piece.unit.reader]
-            for place, one in enumerate(self._planned(piece)):
-                future = self._threads.submit(_timed, reader, one.inputs)
-                self._asked[future] = _Asked(piece, place, reader.size(one.inputs))
+            for place, inputs in enumerate(self._inputs(piece)):
+                future = self._threads.submit(_timed, reader, inputs)
+                self._asked[future] = _Asked(piece, place, reader.size(inputs))
         return bool(self._asked)
 
     def _take(self, future: Future[tuple[Done, float]]) -> None:

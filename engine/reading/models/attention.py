@@ -1,24 +1,36 @@
-"""Attention of packed tokens: many sequences behind each other in one row, without padding.
+"""Attention of packed tokens on a CPU: many sequences behind each other in one row, without padding.
 
 Everything but attention treats tokens one by one, so it needs no padding; attention runs on each
 sequence's own tokens, with the keys and values of its beginning, which other sequences may have
-computed. On a CPU it takes them in turn (``in_turn``), on a GPU in rows (``in_rows``).
+computed. It takes the sequences in turn, so that bits depend on the sequence alone.
+
+Outputs do not depend on how the work is cut. In bf16 this is claimed for a CPU with AVX512-BF16 and without AMX
+only (``machine.device.bf16_rows_are_steady``). There it holds to the bit: matrix products give the same rows
+however many there are, from two on, and attention written out as two products around a softmax gives the
+same rows however queries are cut, up to some 900 tokens (both measured on oneDNN with AVX512-BF16, as is
+that the flash kernel of ``scaled_dot_product_attention`` does not). There it is faster than that kernel,
+too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 ATTENTION = "erag_packed"
 # Keys are taken in multiples of this number, those beyond a sequence's end hidden: the remainder of a
 # product or sum takes another way through the libraries, and would round otherwise now and then.
 # Sequences have room in a cache in these multiples, and what stands there is finite.
-KEYS = 32
+_KEYS = 32
+# Query rows that attend at once: bounds the scores held, and leaves out keys that come later. Fewer or more
+# make reads slower.
+_ROWS = 64
 
 # What some models add to attention, and is not done here.
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias", "sink", "sliding_window")
@@ -57,42 +69,99 @@ class Span:
     have: int
 
 
+def round_up(tokens: int) -> int:
+    """The room that a sequence of this many tokens takes in a cache."""
+    return -(-tokens // _KEYS) * _KEYS
+
+
 @dataclass
 class Cache:
-    """Keys and values of many sequences, behind each other: a tensor per layer, shaped as the layout has it."""
+    """Keys and values of many sequences, behind each other: of each layer (groups, room, width)."""
 
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
 
+    @classmethod
+    def empty(cls, room: int, *, layers: int, groups: int, width: int, dtype: torch.dtype) -> Self:
+        """Room for so many tokens, all of them 0."""
+        shape = (groups, round_up(room), width)
+        keys, values = ([torch.zeros(shape, dtype=dtype) for _ in range(layers)] for _ in "kv")
+        return cls(keys, values)
 
-class Beginnings(NamedTuple):
-    """Beginnings of sequences, computed in one cache and wanted in another.
-
-    Attributes:
-        source: where they are.
-        moves: (place in the source, place in the target, tokens) of each.
-    """
-
-    source: Cache
-    moves: Sequence[tuple[int, int, int]]
+    def copy_from(self, source: Cache, there: int, here: int, tokens: int) -> None:
+        """Take over what a sequence begins with, from its place in ``source``."""
+        for mine, theirs in zip(
+            (*self.keys, *self.values), (*source.keys, *source.values), strict=True
+        ):
+            mine[:, here : here + tokens] = theirs[:, there : there + tokens]
 
 
-class Packing(Protocol):
+@dataclass
+class Packing:
     """How the tokens of a forward pass are packed; handed to attention through the model."""
+
+    cache: Cache
+    spans: Sequence[Span]
+    # One new token per sequence, for which the flash kernel is the faster one.
+    writing: bool = False
+    _hiding: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Keep keys and values in the cache, and attend.
+        """Keep keys and values in the cache, and attend, one sequence after the other.
 
         Shapes: query (heads, tokens, width), key and value (groups, tokens, width); the result is
         (tokens, heads, width). Heads that share a group's keys are further query rows of it.
         """
-        ...
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys.index_copy_(1, self._places, key)
+        values.index_copy_(1, self._places, value)
+        heads, tokens, width = query.shape
+        groups = keys.shape[0]
+        out = query.new_empty((tokens, heads, width))
+        for span in self.spans:
+            for first in range(0, span.tokens, _ROWS):
+                rows = min(_ROWS, span.tokens - first)
+                at, seen = span.at + first, span.have + first + rows
+                looked = seen if self.writing else round_up(seen)
+                held = slice(span.offset, span.offset + looked)
+                folded = query[:, at : at + rows].reshape(groups, -1, width)
+                if self.writing:
+                    answer = scaled_dot_product_attention(
+                        folded.unsqueeze(0),
+                        keys[:, held].unsqueeze(0),
+                        values[:, held].unsqueeze(0),
+                        scale=scale,
+                    )
+                else:
+                    scores = torch.matmul(folded * scale, keys[:, held].transpose(1, 2))
+                    own = scores.view(groups, -1, rows, looked)[..., seen - rows :]
+                    own += self._hidden(rows, looked - seen, scores)
+                    answer = torch.matmul(torch.softmax(scores, -1), values[:, held])
+                out[at : at + rows] = answer.reshape(heads, rows, width).transpose(0, 1)
+        return out
+
+    @cached_property
+    def _places(self) -> torch.Tensor:
+        """Where in the cache each packed token's keys and values go: (tokens,)."""
+        return torch.cat(
+            [torch.arange(s.offset + s.have, s.offset + s.have + s.tokens) for s in self.spans]
+        )
+
+    def _hidden(self, rows: int, beyond: int, like: torch.Tensor) -> torch.Tensor:
+        """What hides later tokens from earlier ones, and from all those ``beyond`` the last.
+
+        (rows, rows + beyond), 0 or minus infinity.
+        """
+        if (rows, beyond) not in self._hiding:
+            hidden = like.new_full((rows, rows + beyond), float("-inf"))
+            self._hiding[rows, beyond] = hidden.triu(1)
+        return self._hiding[rows, beyond]
 
 
 class Pass(NamedTuple):
-    """What a forward pass is given: on the device, but for ``packing``.
+    """What a forward pass is given.
 
     Attributes:
         ids, positions: of the packed tokens.
@@ -107,52 +176,25 @@ class Pass(NamedTuple):
     packing: Packing
 
 
-class Writing(Protocol):
-    """Reads whose answers are being written, a token of each in a step.
+def pack(ids: Sequence[int], spans: Sequence[Span], cache: Cache, *, writing: bool = False) -> Pass:
+    """A pass of these tokens, after which the logits of each span's last are wanted.
 
-    Attributes:
-        reads: which read each row of a step is. Some may have ended.
+    Args:
+        writing: whether each span is the one new token of a read under way.
     """
-
-    @property
-    def reads(self) -> Sequence[int]: ...
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows, in order. Others may stay for a while."""
-        ...
-
-    def step(self, ids: Sequence[int], have: Sequence[int]) -> Pass:
-        """A pass of one token of each read, of which the cache holds ``have`` tokens."""
-        ...
-
-
-class Layout(Protocol):
-    """How sequences stand in a cache, and how their tokens are packed."""
-
-    def room(self, tokens: int) -> int:
-        """The room that a sequence of this many tokens takes in a cache."""
-        ...
-
-    def new_cache(self, room: int) -> Cache: ...
-
-    def prompts(
-        self,
-        ids: Sequence[int],
-        spans: Sequence[Span],
-        cache: Cache,
-        begin: Sequence[Beginnings] = (),
-    ) -> Pass:
-        """A pass of these tokens, after which the logits of each span's last are wanted.
-
-        What is to ``begin`` sequences is copied into the cache before.
-        """
-        ...
-
-    def writing(
-        self, cache: Cache, reads: Sequence[int], offsets: Sequence[int], rooms: Sequence[int]
-    ) -> Writing:
-        """The beginning of writing, of reads that stand in the cache in order of their room."""
-        ...
+    asked, ids, spans = len(spans), list(ids), list(spans)
+    if len(ids) == 1:
+        # Products with a single row take another way through the library, and round otherwise.
+        ids *= 2
+        spans.append(replace(spans[0], at=1))
+    last = [s.at + s.tokens - 1 for s in spans]
+    return Pass(
+        torch.tensor(ids),
+        torch.cat([torch.arange(s.have, s.have + s.tokens) for s in spans]),
+        torch.tensor(last if len(last) > 1 else last * 2),
+        asked,
+        Packing(cache, spans, writing),
+    )
 
 
 def attend(

@@ -1,8 +1,8 @@
 """Decoder-only readers: prompts to tokens, tokens to answers, within the memory that was given.
 
 Greedy decoding with our own loops instead of ``generate``: what prompts share is computed once,
-finished reads leave the batch, and, for the models that ``engine.reading.models.attention`` knows, nothing
-is padded. Outputs equal ``generate``'s (tested in fp32).
+finished reads leave the batch, and on a CPU, for the models that ``engine.reading.models.attention`` knows,
+nothing is padded. Outputs equal ``generate``'s (tested in fp32).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class CausalReader:
         # Some models' position codes follow from the longest text of a batch: they read one at a time.
         self._alone = _positions_vary(config)
         shares = not (_has_window(config) or self._alone)
-        packs = config.model_type in attention.FAMILIES and shares and not runs_code
+        plain = config.model_type in attention.FAMILIES and shares and not runs_code
+        packs = plain and self._device.type == "cpu"
         model, loading = shared_model(
             "causal",
             Path(spec.path),
@@ -61,7 +62,6 @@ class CausalReader:
             self._tokenizer,
             frozenset({ends} if isinstance(ends, int) else set(ends or ())),
         )
-        self._deciding = writer.deciding
         positions = int(getattr(config, "max_position_embeddings", 0) or 0)
         self._longest = positions - max(1, writer.most) if positions else None
         self._begin = self._encode([""])[0]
@@ -75,19 +75,11 @@ class CausalReader:
             self._model.learn(*measured)
             self.stats.token_bytes = int(measured[1])
         self.stats.prompt_tokens = self.stats.padded_tokens = 0  # without those of the probes
-        # On a GPU the memory decides how many reads are written together.
-        by_memory = packs and self._device.type == "cuda"
-        self._most_tokens = (
-            batching.UNBOUNDED if by_memory else device.max_batch_tokens(self._device)
-        )
+        self._most_tokens = device.max_batch_tokens(self._device)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
-    def read(
-        self,
-        inputs: Sequence[Sequence[str]],
-        references: Sequence[Sequence[str] | None] | None = None,
-    ) -> list[ReadOutput]:
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's prompt. See ``engine.reading.protocol.Reader``."""
         texts = ["".join(pieces) for pieces in inputs]
         heads = self._heads(inputs)
@@ -101,11 +93,10 @@ class CausalReader:
             else None
             for prompt in prompts
         ]
-        goals = self._deciding.goals(references, len(texts))
         readable = [
             # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-            (i, Asked(prompt.tokens, common_length(head, prompt.tokens), goal))
-            for i, (prompt, head, goal) in enumerate(zip(prompts, heads, goals, strict=True))
+            (i, Asked(prompt.tokens, common_length(head, prompt.tokens)))
+            for i, (prompt, head) in enumerate(zip(prompts, heads, strict=True))
             if prompt.tokens is not None
         ]
         before = self.stats.memory_halvings
@@ -168,7 +159,6 @@ def _output(prompt: Fitted, result: Written | str) -> ReadOutput:
         len(result.tokens),
         prompt.truncated,
         confidence=result.confidence,
-        decided=result.decided,
     )
 
 

@@ -12,7 +12,7 @@ query are decoded together: eRAG and end-to-end evaluation cost little more than
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -21,25 +21,20 @@ from transformers import AutoConfig, AutoTokenizer
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
-from engine.reading.models.deciding import Deciding
-from engine.reading.models.decoding import Stops, choose, first_tokens, next_tokens
+from engine.reading.models.decoding import choose, first_tokens, next_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
+from engine.reading.models.stops import Stops
 from engine.reading.models.t5 import T5
 from engine.reading.models.tokenizing import Input, longest_input, tokenize
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
-from engine.scoring.decided import Goal
 
 # Tokens that a CPU encodes at once: enough for full speed of its matrix products, few enough for
 # what lies between two of them to stay in its caches.
 CPU_CHUNK_TOKENS = 2048
 
 
-@dataclass(frozen=True)
-class _Read:
-    """A read's inputs, and what decides its output before the end; None for nothing."""
-
-    inputs: list[Input]
-    goal: Goal | None = None
+# A read is its inputs.
+_Read = list[Input]
 
 
 class EncoderDecoderReader:
@@ -74,7 +69,6 @@ class EncoderDecoderReader:
         self._start = int(settings.decoder_start_token_id or 0)
         self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
         self._limit = longest_input(spec, model.config)
-        self._deciding = Deciding(spec, self._tokenizer)
         self._stops = Stops(self._tokenizer, spec.stop)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
         most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
@@ -91,19 +85,11 @@ class EncoderDecoderReader:
         # Half is for encodings, a quarter for encoding, a quarter for decoding.
         self._allowance = batching.Allowance(device.batch_memory(spec, self._device, weights))
 
-    def read(
-        self,
-        inputs: Sequence[Sequence[str]],
-        references: Sequence[Sequence[str] | None] | None = None,
-    ) -> list[ReadOutput]:
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Generate from each read's inputs. See ``engine.reading.protocol.Reader``."""
         unique = list(dict.fromkeys(text for texts in inputs for text in texts))
         items = dict(zip(unique, self._tokenize(unique), strict=True))
-        goals = self._deciding.goals(references, len(inputs))
-        reads = [
-            _Read([items[text] for text in texts], goal)
-            for texts, goal in zip(inputs, goals, strict=True)
-        ]
+        reads: list[_Read] = [[items[text] for text in texts] for texts in inputs]
         outputs: list[ReadOutput] = []
         for first, last in self._held_together(reads):
             before = self.stats.memory_halvings
@@ -112,7 +98,7 @@ class EncoderDecoderReader:
             )
             if self.stats.memory_halvings > before:
                 # Reads that come later start smaller: what failed once would fail again, for a while.
-                most = max(sum(map(self._kept_bytes, read.inputs)) for read in reads[first:last])
+                most = max(sum(map(self._kept_bytes, read)) for read in reads[first:last])
                 self._allowance.ran_out(least=2.0 * most)
             else:
                 self._allowance.went_well()
@@ -129,12 +115,12 @@ class EncoderDecoderReader:
         """Ranges of reads whose encodings half of the memory holds; at least one read."""
         first, held, taken = 0, set[Input](), 0
         for position, read in enumerate(reads):
-            new = set(read.inputs) - held
+            new = set(read) - held
             more = sum(map(self._kept_bytes, new))
             if position > first and taken + more > self._allowance.bytes / 2:
                 yield first, position
                 first, held, taken = position, set(), 0
-                new = set(read.inputs)
+                new = set(read)
                 more = sum(map(self._kept_bytes, new))
             held |= new
             taken += more
@@ -152,11 +138,11 @@ class EncoderDecoderReader:
         reasons = self._encode(items, encodings)
         outputs: list[ReadOutput | None] = [None] * len(reads)
         for i, read in enumerate(reads):
-            if bad := [reasons[item] for item in read.inputs if item in reasons]:
+            if bad := [reasons[item] for item in read if item in reasons]:
                 outputs[i] = _failed(read, f"an input: {bad[0]}")
         ready = [i for i, output in enumerate(outputs) if output is None]
         for batch in batching.cut_batches(
-            [sum(len(item.tokens) for item in reads[i].inputs) for i in ready],
+            [sum(len(item.tokens) for item in reads[i]) for i in ready],
             cost=self._model.decode_cost,
             memory=self._allowance.bytes / 4,
             max_tokens=self._decoded_tokens,
@@ -228,7 +214,6 @@ class EncoderDecoderReader:
                 for read, (text, confidence) in zip(reads, chosen, strict=True)
             ]
         written: list[list[int]] = [[] for _ in reads]
-        decided = [False] * len(reads)
         alive = list(range(len(reads)))
         latest = [self._start] * len(reads)
         while True:
@@ -242,8 +227,6 @@ class EncoderDecoderReader:
                     written[row]
                 ):
                     going.append(place)
-            self._decide(reads, written, decided, [alive[place] for place in going])
-            going = [place for place in going if not decided[alive[place]]]
             if not going:
                 break
             if len(going) < len(alive):
@@ -256,25 +239,9 @@ class EncoderDecoderReader:
                 read,
                 self._stops.before(text).strip(),
                 sum(token not in self._special for token in tokens),
-                decided=done,
             )
-            for read, tokens, text, done in zip(reads, written, texts, decided, strict=True)
+            for read, tokens, text in zip(reads, written, texts, strict=True)
         ]
-
-    def _decide(
-        self,
-        reads: Sequence[_Read],
-        written: Sequence[list[int]],
-        decided: list[bool],
-        rows: Sequence[int],
-    ) -> None:
-        """Set ``decided`` of those rows whose labels are, by what was written; all texts are made together."""
-        asked = {row: goal for row in rows if (goal := reads[row].goal) is not None}
-        texts = self._deciding.texts([written[row] for row in asked])
-        for row, done in zip(
-            asked, self._deciding.decided(list(asked.values()), texts), strict=True
-        ):
-            decided[row] = done
 
     def _stopped(self, tokens: list[int]) -> bool:
         """Whether an output has reached a stop string with its last token."""
@@ -297,38 +264,33 @@ def _placed(reads: Sequence[_Read]) -> list[Input]:
     """
     placed: dict[Input, None] = {}
     for read in reads:
-        if len(read.inputs) > 1:
-            placed |= dict.fromkeys(sorted(set(read.inputs) - placed.keys(), key=_order))
-    single = {item for read in reads for item in read.inputs} - placed.keys()
+        if len(read) > 1:
+            placed |= dict.fromkeys(sorted(set(read) - placed.keys(), key=_order))
+    single = {item for read in reads for item in read} - placed.keys()
     return [*placed, *sorted(single, key=_order)]
 
 
 def _where(read: _Read, slots: dict[Input, Slot]) -> tuple[int, int, int]:
     """Sorts reads of one input by where it is kept, and fused ones behind them."""
-    slot = slots[read.inputs[0]]
-    return len(read.inputs), slot.padded, slot.place
+    slot = slots[read[0]]
+    return len(read), slot.padded, slot.place
 
 
 def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
     """A read's inputs in the order in which they are kept, so that neighbours stay neighbours."""
-    offsets = accumulate((len(item.tokens) for item in read.inputs), initial=0)
-    placed = sorted(zip(read.inputs, offsets, strict=False), key=lambda pair: _order(pair[0]))
+    offsets = accumulate((len(item.tokens) for item in read), initial=0)
+    placed = sorted(zip(read, offsets, strict=False), key=lambda pair: _order(pair[0]))
     return [Part(slots[item], offset) for item, offset in placed]
 
 
 def _output(
-    read: _Read,
-    output: str,
-    output_tokens: int,
-    confidence: float | None = None,
-    *,
-    decided: bool = False,
+    read: _Read, output: str, output_tokens: int, confidence: float | None = None
 ) -> ReadOutput:
-    tokens = sum(len(item.tokens) for item in read.inputs)
-    truncated = any(item.truncated for item in read.inputs)
-    return ReadOutput(output, tokens, output_tokens, truncated, None, confidence, decided)
+    tokens = sum(len(item.tokens) for item in read)
+    truncated = any(item.truncated for item in read)
+    return ReadOutput(output, tokens, output_tokens, truncated, None, confidence)
 
 
 def _failed(read: _Read, reason: str) -> ReadOutput:
-    tokens = sum(len(item.tokens) for item in read.inputs)
+    tokens = sum(len(item.tokens) for item in read)
     return ReadOutput.failed(reason, prompt_tokens=tokens)

@@ -1,4 +1,4 @@
-"""Decoder-only models run on packed tokens: no padding, and what texts begin with computed once.
+"""Decoder-only models run on a CPU on packed tokens: no padding, and what texts begin with computed once.
 
 The tokens of many texts stand behind each other in one row (``engine.reading.models.attention``). What
 several begin with in common - the template's examples, the query or the passage, whichever stands
@@ -9,30 +9,21 @@ token of each in a step, since a step costs about as much for one as for many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 
-from engine.machine.batching import UNBOUNDED
 from engine.reading.models import sharing
-from engine.reading.models.attention import Beginnings, Cache, Layout, Pass, Span, Writing
+from engine.reading.models.attention import Cache, Pass, Span, pack, round_up
 from engine.reading.models.decoding import Asked, Writer, Written
-from engine.reading.models.in_rows import InRows
-from engine.reading.models.in_turn import InTurn
 from engine.reading.protocol import ReaderStats
 
-# On a CPU larger chunks leave its caches, and matrix products are at full speed from 256 rows on.
-_CPU_CHUNK = 1024
-_GPU_CHUNK = 8192
+# Larger chunks leave a processor's caches, and matrix products are at full speed from 256 rows on.
+_WHOLE_CHUNK = 1024
 # Fewer tokens at once waste the processor, whatever the memory.
 _LEAST_CHUNK = 64
-# Where attention runs in rows, bounds of what it copies and hides, for each token of a chunk: queries with
-# padding, keys with padding, and pairs of both.
-_QUERIES, _KEYS, _PAIRS = 2, 4, 2048
-# Reads that are written together on a GPU: more take as much longer a step.
-_MOST_READS = 1024
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,6 @@ class PackedModel:
         writer: continues the answers.
         stats: counts the tokens.
         head: tokens that most prompts begin with; their keys and values are kept.
-        in_rows: whether attention runs in rows, as on a GPU; None means on a GPU only.
     """
 
     def __init__(
@@ -62,46 +52,28 @@ class PackedModel:
         stats: ReaderStats,
         *,
         head: Sequence[int] = (),
-        in_rows: bool | None = None,
     ) -> None:
         config = model.config
         self._model = model
         self._writer = writer
         self._stats = stats
-        self._layers: int = config.num_hidden_layers
+        layers: int = config.num_hidden_layers
         heads: int = config.num_attention_heads
         groups: int = getattr(config, "num_key_value_heads", 0) or heads
         width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
-        device: torch.device = model.device
-        self._in_rows = device.type == "cuda" if in_rows is None else in_rows
-        shape = {"layers": self._layers, "groups": groups, "width": width, "dtype": model.dtype}
-        self._layout: Layout = InRows(**shape, device=device) if self._in_rows else InTurn(**shape)
+        self._shape = {"layers": layers, "groups": groups, "width": width, "dtype": model.dtype}
         self._head = list(head)
         self._head_cache: Cache | None = None
         self._chunk = _LEAST_CHUNK
-        self._whole_chunk = _GPU_CHUNK if device.type == "cuda" else _CPU_CHUNK
-        self._most = self._whole_chunk
+        self._most = _WHOLE_CHUNK
         item = torch.empty((), dtype=model.dtype).element_size()
-        self._cached_token_bytes = 2 * self._layers * groups * width * item
+        self._cached_token_bytes = 2 * layers * groups * width * item
         # Until measured: the states in and out, the gate and up projections and their product, and
         # one copy of the states in fp32 (norms).
         inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         self._chunk_bytes = 0.0
         self._token_bytes = float(item * (6 * config.hidden_size + 3 * inner))
         self._token_bytes += 4 * config.hidden_size
-        self._most_reads = _MOST_READS if self._in_rows else UNBOUNDED
-        self._padding_bytes = 0.0
-        self._logit_bytes = 0.0
-        if self._in_rows:
-            # Of each bounded token: queries and answers, which are as many as keys where there is no mask; keys
-            # and values; which keys are seen, as it is told and as it is added. And the logits of a read.
-            asked = 2 * heads * width * item
-            masked = _QUERIES * asked + _PAIRS * heads // groups * (1 + item)
-            self._padding_bytes = float(
-                max(masked, _KEYS * asked) + _KEYS * 2 * groups * width * item
-            )
-            self._logit_bytes = 2.0 * item * config.vocab_size
-            self._token_bytes += self._padding_bytes
 
     def probe(self, tokens: int) -> None:
         """Run a number of tokens as one text, to measure what they cost beside their cached states."""
@@ -112,7 +84,7 @@ class PackedModel:
         self._chunk_bytes = fixed
         # The states of a token in and out of a layer are certain, whatever was measured.
         least = 4.0 * self._model.config.hidden_size
-        self._token_bytes = max(per_token - self._cached_token_bytes, least) + self._padding_bytes
+        self._token_bytes = max(per_token - self._cached_token_bytes, least)
 
     def shrink(self) -> None:
         """Run smaller chunks from now on: memory ran out."""
@@ -121,7 +93,7 @@ class PackedModel:
 
     def grow(self) -> None:
         """Run chunks as large as at the beginning again, as far as the memory of a call allows."""
-        self._most = self._whole_chunk
+        self._most = _WHOLE_CHUNK
 
     def batches(
         self, asked: Sequence[Asked], *, memory: float, max_tokens: int
@@ -137,50 +109,38 @@ class PackedModel:
         left -= self._cached_token_bytes * len(self._head)
         order = sorted(range(len(asked)), key=lambda place: asked[place].tokens)
         group: list[int] = []
-        tokens_taken, bytes_taken = 0, 0.0
+        taken = 0
         for place in order:
             tokens = asked[place].tokens
-            room = self._layout.room(len(tokens) + self._writer.most)
+            room = round_up(len(tokens) + self._writer.most)
             shared = 0
             if group:  # what it shares with its neighbour may become a separate segment
                 length = sharing.common_length(tokens, asked[group[-1]].tokens)
-                shared = self._layout.room(length) if length > len(self._head) else 0
-                full = tokens_taken + room + shared > max_tokens
-                if (
-                    full
-                    or bytes_taken + self._bytes(room, shared) > left
-                    or len(group) == self._most_reads
-                ):
+                shared = round_up(length) if length > len(self._head) else 0
+                together = taken + room + shared
+                if together > max_tokens or together * self._cached_token_bytes > left:
                     yield group
-                    group, tokens_taken, bytes_taken, shared = [], 0, 0.0, 0
+                    group, taken, shared = [], 0, 0
             group.append(place)
-            tokens_taken += room + shared
-            bytes_taken += self._bytes(room, shared)
+            taken += room + shared
         if group:
             yield group
-
-    def _bytes(self, room: int, shared: int) -> float:
-        """What a read takes until it is written, with a segment that it shares."""
-        # In rows, a layer of it is copied as others leave.
-        copied = room / self._layers if self._in_rows else 0.0
-        return self._cached_token_bytes * (room + shared + copied) + self._logit_bytes
 
     @torch.inference_mode()
     def answer(self, asked: Sequence[Asked]) -> list[Written]:
         """Continue each text."""
         tokens = [a.tokens for a in asked]
-        written = [Written(goal=a.goal) for a in asked]
-        writing, alive = self._prefill(tokens, written, chunk=self._chunk)
+        written = [Written() for _ in asked]
+        cache, offsets, alive = self._prefill(tokens, written, chunk=self._chunk)
         while alive:
-            rows = [row for row, i in enumerate(writing.reads) if i in alive]
-            writing.keep(rows)
-            reads = writing.reads
-            # The last token written is not in the cache yet. Of reads that have ended any token will do.
-            ids = [(written[i].tokens or [self._writer.padding])[-1] for i in reads]
-            have = [len(tokens[i]) + max(len(written[i].tokens), 1) - 1 for i in reads]
-            logits = self._forward(writing.step(ids, have))
-            going = self._writer.write([written[i] if i in alive else None for i in reads], logits)
-            alive = {reads[row] for row in going}
+            # The last token written is not in the cache yet.
+            spans = [
+                Span(row, 1, offsets[i], len(tokens[i]) + len(written[i].tokens) - 1)
+                for row, i in enumerate(alive)
+            ]
+            last = [written[i].tokens[-1] for i in alive]
+            logits = self._forward(pack(last, spans, cache, writing=True))
+            alive = [alive[row] for row in self._writer.write([written[i] for i in alive], logits)]
         return written
 
     @torch.inference_mode()
@@ -190,37 +150,34 @@ class PackedModel:
         written: Sequence[Written] | None = None,
         *,
         chunk: int,
-    ) -> tuple[Writing, set[int]]:
+    ) -> tuple[Cache, dict[int, int], list[int]]:
         """Run the texts and take each answer's first token.
 
         Returns:
-            what the others follow from, and which answers go on.
+            what the others follow from, where each text begins in it, and which answers go on.
         """
         head = self._head_states()
         done = [min(sharing.common_length(self._head, s), len(s) - 1) for s in sequences]
         parts = sharing.segments(sequences, done)
-        rooms = [self._layout.room(p.end + (self._writer.most if p.whole else 0)) for p in parts]
-        # Reads that are written on stand first, in order of their room.
-        order = sorted(range(len(parts)), key=lambda i: (not parts[i].whole, rooms[i]))
-        begins = accumulate((rooms[i] for i in order), initial=0)
-        offsets = dict(zip(order, begins, strict=False))
-        cache = self._layout.new_cache(sum(rooms))
-        alive: set[int] = set()
+        rooms = [round_up(p.end + (self._writer.most if p.whole else 0)) for p in parts]
+        *offsets, room = accumulate(rooms, initial=0)
+        cache = Cache.empty(room, **self._shape)
+        alive: list[int] = []
         for level in range(max((part.level for part in parts), default=-1) + 1):
             own = [i for i, part in enumerate(parts) if part.level == level]
-            begin = _beginnings(parts, own, offsets, head, cache)
-            if self._in_rows:  # to the longest of a chunk: let it be no longer than the others
-                own.sort(key=lambda i: parts[i].end)
-            runs = [(i, parts[i].start, parts[i].end) for i in own]
-            for pieces in _chunks(runs, chunk, in_rows=self._in_rows):
+            for i in own:
+                if parts[i].parent >= 0:
+                    cache.copy_from(cache, offsets[parts[i].parent], offsets[i], parts[i].start)
+                elif parts[i].start:
+                    cache.copy_from(head, 0, offsets[i], parts[i].start)
+            for pieces in _chunks([(i, parts[i].start, parts[i].end) for i in own], chunk):
                 spans: list[Span] = []
                 ids: list[int] = []
                 for piece in pieces:
                     size = piece.last - piece.first
                     spans.append(Span(len(ids), size, offsets[piece.segment], piece.first))
                     ids += sequences[parts[piece.segment].sample][piece.first : piece.last]
-                logits = self._forward(self._layout.prompts(ids, spans, cache, begin))
-                begin = []
+                logits = self._forward(pack(ids, spans, cache))
                 self._stats.prompt_tokens += len(ids)
                 self._stats.padded_tokens += len(ids)
                 ended = [
@@ -232,23 +189,15 @@ class PackedModel:
                 if written is not None and any(i is not None for i in ended):
                     answers = [None if i is None else written[i] for i in ended]
                     going = self._writer.write(answers, logits)
-                    alive |= {i for row in going if (i := ended[row]) is not None}
-        whole = [i for i in order if parts[i].whole]
-        writing = self._layout.writing(
-            cache,
-            [parts[i].sample for i in whole],
-            [offsets[i] for i in whole],
-            [rooms[i] for i in whole],
-        )
-        return writing, alive
+                    alive += [read for row in going if (read := ended[row]) is not None]
+        begins = {p.sample: at for p, at in zip(parts, offsets, strict=True) if p.whole}
+        return cache, begins, alive
 
     def _head_states(self) -> Cache:
         if self._head_cache is None:
-            cache = self._layout.new_cache(self._layout.room(len(self._head)))
+            cache = Cache.empty(len(self._head), **self._shape)
             if self._head:
-                self._forward(
-                    self._layout.prompts(self._head, [Span(0, len(self._head), 0, 0)], cache)
-                )
+                self._forward(pack(self._head, [Span(0, len(self._head), 0, 0)], cache))
                 self._stats.prompt_tokens += len(self._head)
                 self._stats.padded_tokens += len(self._head)
             self._head_cache = cache
@@ -266,43 +215,11 @@ class PackedModel:
         return out.logits[0, : of.asked]
 
 
-def _beginnings(
-    parts: Sequence[sharing.Segment],
-    own: Sequence[int],
-    offsets: Mapping[int, int],
-    head: Cache,
-    cache: Cache,
-) -> list[Beginnings]:
-    """What stands before some segments, and is wanted where these begin: in the head, or their parents."""
-    begun = [i for i in own if parts[i].start]
-    from_head = [(0, offsets[i], parts[i].start) for i in begun if parts[i].parent < 0]
-    from_parents = [
-        (offsets[parts[i].parent], offsets[i], parts[i].start)
-        for i in begun
-        if parts[i].parent >= 0
-    ]
-    sources = ((head, from_head), (cache, from_parents))
-    return [Beginnings(source, moves) for source, moves in sources if moves]
-
-
-def _chunks(
-    parts: Sequence[tuple[int, int, int]], most: int, *, in_rows: bool
-) -> Iterator[list[_Piece]]:
-    """Cut (segment, start, end) into chunks of at most ``most`` tokens, in order.
-
-    Where attention pads, a chunk ends before its padding would be more than its tokens may be.
-    """
+def _chunks(parts: Sequence[tuple[int, int, int]], most: int) -> Iterator[list[_Piece]]:
+    """Cut (segment, start, end) into chunks of at most ``most`` tokens, in order."""
     pieces: list[_Piece] = []
     free = most
     for segment, start, end in parts:
-        if in_rows and pieces:
-            rows = len(pieces) + 1
-            longest = max(end - start, *(piece.last - piece.first for piece in pieces))
-            seen = max(end, *(piece.last for piece in pieces))
-            shapes = ((longest, _QUERIES), (seen, _KEYS), (longest * seen, _PAIRS))
-            if any(rows * size > times * most for size, times in shapes):
-                yield pieces
-                pieces, free = [], most
         while start < end:
             last = min(end, start + free)
             pieces.append(_Piece(segment, start, last))

@@ -1,7 +1,7 @@
 """Decoder-only models run on padded batches, with transformers' own attention and cache.
 
-For models that ``engine.reading.models.packed`` does not know. The first tokens that a batch shares are
-computed once and their keys and values repeated for its rows.
+On GPUs without vLLM, and on a CPU for models that ``engine.reading.models.attention`` does not know. The
+first tokens that a batch shares are computed once and their keys and values repeated for its rows.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class PaddedModel:
         self._stats.padded_tokens += rows * length
         self._stats.prompt_tokens += sum(map(len, rest))
 
-        written = [Written(goal=a.goal) for a in asked]
+        written = [Written() for _ in asked]
         alive = list(range(rows))
         while True:
             logits = self._logits(step, mask, positions, cache)

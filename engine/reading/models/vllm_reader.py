@@ -86,12 +86,8 @@ class VllmReader:
         )
         self._stop = re.compile("|".join(map(re.escape, spec.stop))) if spec.stop else None
 
-    def read(
-        self,
-        inputs: Sequence[Sequence[str]],
-        references: Sequence[Sequence[str] | None] | None = None,
-    ) -> list[ReadOutput]:
-        """Continue each read's one prompt, in full. See ``engine.reading.protocol.Reader``."""
+    def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
+        """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
         texts = ["".join(pieces) for pieces in inputs]
         prompts = [
             fit(

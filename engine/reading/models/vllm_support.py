@@ -12,7 +12,7 @@ from engine.machine.device import Dtype
 from engine.reading.models import weights
 
 # What a process with vLLM holds on a CPU, without weights and cache: half of it are imports, the rest
-# activations of the widest batch (measured: 1.16 to 1.17 GiB).
+# activations of the widest batch.
 VLLM_PROCESS_MEMORY = 1280 * 2**20
 # The smallest useful cache of keys and values: in less, hardly a read would fit.
 LEAST_CACHE = 64 * 2**20
@@ -105,8 +105,8 @@ def set_environment() -> None:
     # torch warns of the memory binding that vLLM asks for.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if not device.machine_has_gpu():
-        # Threads that spin while they wait take the CPU from others: on a machine that is shared,
-        # or with one actor per CPU, vLLM's reads took 1.8 times as long.
+        # Threads that spin while they wait take the CPU from others, where the machine is shared or each
+        # CPU has an actor.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         # Compiling takes a C++ compiler and a minute or more per process.
         os.environ["TORCH_COMPILE_DISABLE"] = "1"

@@ -18,7 +18,6 @@ from engine.tables import (
     ANSWER,
     ANSWERS,
     CONFIDENCE,
-    DECIDED,
     DOC_ID,
     LABEL,
     OUTPUT,
@@ -271,7 +270,7 @@ class _Details:
             ).iter_rows()
         }
         self._traces: dict[Pair, dict[str, list[Any]]] = defaultdict(dict)
-        columns = (QUERY_ID, DOC_ID, ANNOTATOR, LABEL, OUTPUT, ANSWER, CONFIDENCE, DECIDED)
+        columns = (QUERY_ID, DOC_ID, ANNOTATOR, LABEL, OUTPUT, ANSWER, CONFIDENCE)
         for query_id, doc_id, annotator, *trace in findings.traces.select(columns).iter_rows():
             self._traces[query_id, doc_id][annotator] = _trimmed(trace)
 

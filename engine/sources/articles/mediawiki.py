@@ -15,7 +15,7 @@ from engine.errors import InputError
 from engine.sources.articles.article import Article
 from engine.sources.io.lines import damaged
 from engine.sources.io.locations import DAMAGE, Location, open_decompressed, require_file
-from engine.sources.io.skipping import SkipBad, tolerance
+from engine.sources.io.skipping import SkipBad
 
 _WHAT = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
 _BLOCK = 1 << 20
@@ -24,33 +24,14 @@ _LARGEST_PAGE = 256 << 20
 _OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
 
 
-def read_articles(path: Location, *, skip_bad: int | SkipBad = 0) -> Iterator[Article]:
-    """Yield the articles of a dump, without redirects and other namespaces.
-
-    Pages without prose are yielded with an empty text, so that the caller can count them.
-
-    Raises:
-        InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad
-            pages than ``skip_bad`` tolerates.
-    """
-    skip = tolerance(skip_bad)
-    for line, page in raw_pages(path, skip=skip):
-        try:
-            article = parse_page(path, line, page)
-        except InputError as error:
-            skip.tolerate(error)
-            continue
-        if article is not None:
-            yield article
-
-
 def raw_pages(path: Location, *, skip: SkipBad) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, unparsed ``<page>…</page>``) of a dump.
 
     Text between pages and pages without an end tag are bad records.
 
     Raises:
-        InputError: as ``read_articles``.
+        InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad records than
+            ``skip`` tolerates.
     """
     path = require_file(path, _WHAT)
     pages = _Pages(path, skip)

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError, WriteError
-from engine.masking import masked
+from engine.errors import InputError, WriteError, masked
 from engine.sources.io.files import atomic_path, cannot_write, reported_writing, require_output
 from engine.sources.io.locations import Location, file_system, locate, reason, reported, shown
 
@@ -238,6 +237,19 @@ class Folder:
         for entry in _entries(address):
             if entry["type"] == "file":
                 yield str(entry["name"]).rsplit("/", 1)[-1], int(entry["size"] or 0)
+
+
+def copy_tables(source: Folder, target: Folder) -> None:
+    """Copy the files of all folders in a folder.
+
+    Raises:
+        InputError: a folder cannot be read.
+        WriteError: as ``Folder.write``.
+    """
+    for name in source.folders():
+        for file, content in (source / name).read_each((source / name).names()):
+            if content is not None:
+                (target / name).write(file, content)
 
 
 def folder_at(place: Location) -> Folder:

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from engine.errors import InputError
-from engine.masking import MASK
+from engine.errors import MASK, InputError
 from engine.sources.data_sets import is_data_set
 from engine.sources.io.spool import open_local
 from engine.wording import quoted

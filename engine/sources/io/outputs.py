@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.errors import InputError
-from engine.masking import masked
+from engine.errors import InputError, masked
 from engine.sources.io.files import reported_writing
 from engine.sources.io.locations import Location, is_directory, list_files, locate
 from engine.sources.io.temporary import held_folder

@@ -7,10 +7,8 @@ as long where there are ten times as many of them as are asked for.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-_Places = npt.NDArray[np.int64]
 # Hashes of which two are equal are made anew with the next seed: of a million, once in 37 million times.
 _SEEDS = range(100)
 

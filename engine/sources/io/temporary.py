@@ -8,7 +8,6 @@ from what another process is writing right now, and removes the former.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import os
 import re
@@ -167,10 +166,9 @@ def _make_directory(path: Path) -> None:
 
 def _lock(number: int) -> bool | None:
     """Lock an open file until it is closed; False if another process has, None if that is impossible."""
+    from filelock import lock_descriptor  # every command begins with this module, and few write
+
     try:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock_descriptor(number, blocking=False)
     except OSError:
         return None
-    return True

@@ -7,7 +7,6 @@ written once and then only read, by any number of processes; beside it lies a ma
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sqlite3
@@ -30,12 +29,11 @@ from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.io.skipping import SkipBad
 from engine.sources.io.temporary import temporary_file
-from engine.sources.passages.read import scan_corpus
+from engine.sources.passages.read import ROW, scan_corpus
 from engine.tables import DOC_ID, TEXT
 
 # Raise it when the file's layout changes; files of other versions are then built anew.
 _VERSION = 1
-_ROW = "row"
 _COLUMNS = ", ".join(tables.CORPUS)
 _TABLE = f"""
 PRAGMA page_size = 8192;
@@ -43,8 +41,8 @@ PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
 PRAGMA cache_size = -65536;
 PRAGMA temp_store = FILE;
-CREATE TABLE passages ({_ROW} INTEGER PRIMARY KEY, {", ".join(f"{c} TEXT NOT NULL" for c in tables.CORPUS)});
-CREATE TABLE empty ({_ROW} INTEGER PRIMARY KEY);
+CREATE TABLE passages ({ROW} INTEGER PRIMARY KEY, {", ".join(f"{c} TEXT NOT NULL" for c in tables.CORPUS)});
+CREATE TABLE empty ({ROW} INTEGER PRIMARY KEY);
 """
 # Ids that are looked up by one statement: SQLite takes some 30,000, and gets no faster beyond these.
 _AT_ONCE = 1000
@@ -81,7 +79,7 @@ class PassageIndex:
         rows: list[tuple[int, str, str, str, str]] = []
         with _opened(self) as connection:
             for part in _parts(ids):
-                rows += connection.execute(_select(f"{_ROW}, {_COLUMNS}", part), part)
+                rows += connection.execute(_select(f"{ROW}, {_COLUMNS}", part), part)
         rows.sort()
         return pl.DataFrame([row[1:] for row in rows], schema=tables.CORPUS, orient="row")
 
@@ -94,7 +92,7 @@ class PassageIndex:
         places: dict[str, int] = {}
         with _opened(self) as connection:
             for part in _parts(ids):
-                places.update(connection.execute(_select(f"{DOC_ID}, {_ROW}", part), part))
+                places.update(connection.execute(_select(f"{DOC_ID}, {ROW}", part), part))
         return pl.Series([places.get(doc_id) for doc_id in ids], dtype=pl.Int64)
 
     def finder(self) -> Callable[[pl.Series], pl.Series]:
@@ -115,7 +113,7 @@ class PassageIndex:
             InputError: as ``find``.
         """
         with _opened(self) as connection:
-            found = connection.execute(f"SELECT {_ROW} FROM empty ORDER BY {_ROW}")
+            found = connection.execute(f"SELECT {ROW} FROM empty ORDER BY {ROW}")
             return np.fromiter((row for (row,) in found), dtype=np.int64)
 
     def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
@@ -126,7 +124,7 @@ class PassageIndex:
         """
         schema = {name: tables.CORPUS[name] for name in columns}
         with _opened(self) as connection:
-            found = connection.execute(f"SELECT {', '.join(columns)} FROM passages ORDER BY {_ROW}")
+            found = connection.execute(f"SELECT {', '.join(columns)} FROM passages ORDER BY {ROW}")
             while rows := found.fetchmany(_BATCH):
                 yield pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -206,10 +204,10 @@ def _build(
         connection.executescript(_TABLE + "BEGIN;")
         for batch in scan_corpus(corpus, skip_bad=skip):
             first = fingerprint.passages
-            rows = batch.with_row_index(_ROW, first)
+            rows = batch.with_row_index(ROW, first)
             connection.executemany(f"INSERT INTO passages VALUES ({marks})", rows.iter_rows())
             empty = rows.filter(pl.col(TEXT).str.strip_chars() == "")
-            connection.executemany("INSERT INTO empty VALUES (?)", empty.select(_ROW).iter_rows())
+            connection.executemany("INSERT INTO empty VALUES (?)", empty.select(ROW).iter_rows())
             fingerprint.update(batch)
             on_passages(fingerprint.passages)
         connection.execute("COMMIT")
@@ -234,9 +232,11 @@ def _opened(index: PassageIndex) -> Iterator[sqlite3.Connection]:
 
 def _fetched(index: PassageIndex) -> Path:
     """The file of an index at an address, on this machine: fetched by the first process that asks."""
+    from filelock import lock_descriptor
+
     path = _kept_here(index.name)
     with (path.parent / f"{index.name}.lock").open("w") as lock, reported_writing(path):
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_descriptor(lock.fileno())
         if not path.exists():
             with temporary_file(path) as temporary:
                 try:

@@ -31,6 +31,7 @@ from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 from engine.wording import quoted
 
 BATCH_ROWS = 20_000
+ROW = "row"
 
 _WHAT = "a corpus: JSONL, JSON or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"
@@ -41,11 +42,11 @@ _Row = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class _Batch:
-    """Passages of one file, and their lines (None if lines have no meaning)."""
+    """Passages of one file, and their lines (None where lines have no meaning)."""
 
     path: Location
     frame: pl.DataFrame
-    lines: list[int] | None
+    lines: list[int | None] | None
 
 
 def scan_corpus(
@@ -109,9 +110,26 @@ def read_corpus(
     return pl.concat(frames)
 
 
+def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFrame:
+    """The first passage that has each of some texts, with its ``ROW`` in the corpus.
+
+    Args:
+        batches: all passages in the order of the corpus, with their ids and texts at least.
+        texts: the texts.
+    """
+    wanted = texts.implode()
+    first = 0
+    found: list[pl.DataFrame] = []
+    for batch in batches:
+        found.append(batch.with_row_index(ROW, first).filter(pl.col(TEXT).is_in(wanted)))
+        first += batch.height
+    return pl.concat(found).unique(TEXT, keep="first", maintain_order=True)
+
+
 def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     if is_data_set(path):
-        yield from _data_set_batches(path, skip)
+        records = ((None, record) for record in records_of(path, "passages"))
+        yield from _row_batches(path, _json_rows(path, records, skip))
         return
     if not is_directory(path):
         yield from _file_batches(require_file(path, _WHAT), skip)
@@ -136,32 +154,25 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
 def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
         yield from _parquet_batches(path)
-        return
-    tsv = name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2"))
-    lines: list[int] = []
-    rows: list[_Row] = []
-    for number, row in _dpr_rows(path, skip) if tsv else _json_rows(path, skip):
-        lines.append(number)
-        rows.append(row)
-        if len(rows) == BATCH_ROWS:
-            yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
-            lines, rows = [], []
-    if rows:
-        yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), lines)
+    elif name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2")):
+        yield from _row_batches(path, _dpr_rows(path, skip))
+    else:
+        yield from _row_batches(
+            path, _json_rows(path, read_json_records(path, _WHAT, skip=skip), skip)
+        )
 
 
-def _data_set_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
-    rows: list[_Row] = []
-    for record in records_of(path, "passages"):
-        try:
-            rows.append(_passage(path, None, record))
-        except InputError as error:
-            skip.tolerate(error)
-        if len(rows) == BATCH_ROWS:
-            yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), None)
-            rows = []
-    if rows:
-        yield _Batch(path, pl.DataFrame(rows, schema=tables.CORPUS, orient="row"), None)
+def _row_batches(path: Location, rows: Iterable[tuple[int | None, _Row]]) -> Iterator[_Batch]:
+    lines: list[int | None] = []
+    passages: list[_Row] = []
+    for line, row in rows:
+        lines.append(line)
+        passages.append(row)
+        if len(passages) == BATCH_ROWS:
+            yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
+            lines, passages = [], []
+    if passages:
+        yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
 
 
 def _parquet_batches(path: Location) -> Iterator[_Batch]:
@@ -202,8 +213,10 @@ def _has_nulls(frame: pl.DataFrame, *columns: str) -> bool:
     return any(frame[name].null_count() for name in columns)
 
 
-def _json_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
-    for number, record in read_json_records(path, _WHAT, skip=skip):
+def _json_rows(
+    path: Location, records: Iterable[tuple[int | None, dict[str, Any]]], skip: SkipBad
+) -> Iterator[tuple[int | None, _Row]]:
+    for number, record in records:
         try:
             row = _passage(path, number, record)
         except InputError as error:

@@ -27,14 +27,14 @@ _OF_SCORES = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\{', re.S)
 _BATCH = 10_000
 
 
-def is_ranked(path: Location) -> bool:
-    """Whether a file is Parquet or JSON, which ``read_run`` gives ranks of its own; else it is TREC text.
+def is_trec(path: Location) -> bool:
+    """Whether a run is TREC text; else it is Parquet or JSON.
 
     Raises:
         InputError: there is no such file, or it cannot be read.
     """
     path = require_file(path, WHAT)
-    return suffix_of(path) == ".parquet" or start_of(path, WHAT)[:1] in (b"{", b"[")
+    return suffix_of(path) != ".parquet" and start_of(path, WHAT)[:1] not in (b"{", b"[")
 
 
 def is_table(path: Location) -> bool:

@@ -33,6 +33,10 @@ _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 def read_qrels(path: Location) -> pl.DataFrame:
     """Read judgments: ``query_id``, ``doc_id``, ``label``, in the order of the file.
 
+    >>> _ = Path("qrels.txt").write_text("q1 0 d1 2\\n")
+    >>> read_qrels("qrels.txt").rows()
+    [('q1', 'd1', 2.0)]
+
     A text file whose first line is ``query-id corpus-id score`` is BEIR's, split at tabs; a file
     that starts with a brace is a JSON dictionary ``{query: {document: label}}`` (pytrec_eval,
     ranx). Labels are numbers (whole numbers in TREC's collections); a label below 0 means that a
@@ -59,6 +63,10 @@ def read_qrels(path: Location) -> pl.DataFrame:
 
 def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
     """Write judgments: Parquet for a name in ``.parquet``, BEIR's TSV for ``.tsv``, else TREC text.
+
+    >>> write_qrels(pl.DataFrame({"query_id": ["q1"], "doc_id": ["d1"], "label": [2.0]}), "qrels.txt")
+    >>> Path("qrels.txt").read_text()
+    'q1 0 d1 2\\n'
 
     BEIR's labels are written as the shortest decimals that give the same number again, whole
     numbers without a decimal point.

@@ -71,11 +71,14 @@ class Records:
     """A run as its records give it.
 
     Attributes:
-        rows: the run table, in the order of the file; ranks are 0 where the scores decide.
+        rows: the run table with ``line``: of the file, or the place of the row, from 0, where lines have no
+            meaning. Ranks are null where the scores decide.
+        has_lines: whether lines have a meaning.
         texts: ``GIVEN``.
     """
 
     rows: pl.DataFrame
+    has_lines: bool
     texts: pl.DataFrame
 
 
@@ -106,8 +109,8 @@ def read_records(
         name: of the system, where records do not give ``run``.
 
     Raises:
-        InputError: a record without a query or without passages, a passage without id and text, a document
-            or a rank that a query lists twice, or ranks or scores that some rows have and some have not.
+        InputError: a record without a query or without passages, a passage without id and text, or ranks or
+            scores that some rows have and some have not.
     """
     listed: list[_Listed] = []
     rows: list[_Listed] = []
@@ -126,16 +129,17 @@ def read_records(
         found, given = _list_of(path, line, query_id, items, run)
         listed += found
         texts += given
-    _refuse_twice(path, [*listed, *rows])
+    entries = (*listed, *_ordered(path, rows))
     frame = pl.DataFrame(
         [
-            (entry.query_id, entry.doc_id, entry.rank, entry.score, entry.run)
-            for entry in (*listed, *_ordered(path, rows))
+            (e.query_id, e.doc_id, e.rank, e.score, e.run, place if e.line is None else e.line)
+            for place, e in enumerate(entries)
         ],
-        schema=tables.RUNS,
+        schema={**tables.RUNS, LINE: pl.Int64()},
         orient="row",
     )
-    return Records(frame, pl.DataFrame(texts, schema=GIVEN, orient="row"))
+    has_lines = bool(entries) and entries[0].line is not None
+    return Records(frame, has_lines, pl.DataFrame(texts, schema=GIVEN, orient="row"))
 
 
 def _query_of(
@@ -258,7 +262,7 @@ def _score(path: Location, line: int | None, query_id: str, row: Mapping[str, An
 
 
 def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
-    """Rows with the ranks and scores that the table needs: ranks are 0 where scores decide."""
+    """Rows with the ranks and scores that the table needs: no ranks where scores decide."""
     for what in (RANK, SCORE):
         having = [getattr(row, what) is not None for row in rows]
         if any(having) and not all(having):
@@ -276,24 +280,8 @@ def _ordered(path: Location, rows: Sequence[_Listed]) -> list[_Listed]:
     ordered = []
     for row in rows:
         places[row.query_id] = places.get(row.query_id, 0) + 1
-        rank = row.rank if ranked else 0 if scored else places[row.query_id]
+        rank = row.rank if ranked else None if scored else places[row.query_id]
         # Of rows that have no scores, the higher is the better.
         score = row.score if scored else -float(rank or 0)
         ordered.append(_Listed(row.line, row.query_id, row.doc_id, rank, score, row.run))
     return ordered
-
-
-def _refuse_twice(path: Location, listed: Sequence[_Listed]) -> None:
-    lines: dict[tuple[str, str, str | int | None], int | None] = {}
-    for entry in listed:
-        for what, value in (("document", entry.doc_id), ("rank", entry.rank)):
-            key = (entry.query_id, what, value)
-            if value is not None and key in lines:
-                first = f" (see line {lines[key]})" if lines[key] is not None else ""
-                raise InputError(
-                    f"query {quoted(entry.query_id)} lists the {what} {quoted(value)} twice{first}",
-                    f"list every {what} once per query",
-                    path=path,
-                    line=entry.line,
-                )
-            lines[key] = entry.line

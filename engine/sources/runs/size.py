@@ -13,7 +13,7 @@ from engine.sources.io.locations import Location, file_system, locate, reported,
 from engine.sources.io.parquet import open_parquet
 from engine.sources.runs.dictionaries import is_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
-from engine.sources.runs.stream import scan_run
+from engine.sources.runs.scan import scan_run
 from engine.tables import QUERY_ID
 
 # Bytes of the shortest line of a TREC run that is not blank ("q Q0 d 1 1 s"), of a usual one, and of an

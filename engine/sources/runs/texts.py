@@ -10,13 +10,13 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.io.locations import Location
-from engine.sources.runs.read import read_texted_run, require_new_name
+from engine.sources.runs.read import read_texted_runs
 from engine.sources.runs.records import GIVEN, LINE, MADE
-from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RUN, TEXT, TITLE
+from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, TEXT, TITLE
 from engine.wording import quoted
 
 _FILE = "file"
-_ID = "_id"
+ID = "_id"
 
 
 def id_of(text: str) -> str:
@@ -36,16 +36,15 @@ def read_runs_with_texts(paths: Sequence[Location]) -> tuple[pl.DataFrame, pl.Da
     """
     frames: list[pl.DataFrame] = []
     texts = [tables.empty({**GIVEN, _FILE: pl.UInt32()})]
-    sources: dict[str, Location] = {}
-    for number, path in enumerate(paths):
-        run = read_texted_run(path)
-        require_new_name(path, run.rows[RUN][0], sources)
-        frames.append(_with_made_ids(run.rows, run.texts))
+    for number, run in enumerate(read_texted_runs(paths)):
+        made = run.texts.filter(MADE).select(DOC_ID).unique()
+        frames.append(with_ids(run.rows, made.with_columns(_made_ids(made)), DOC_ID))
         texts.append(run.texts.with_columns(pl.lit(number, pl.UInt32).alias(_FILE)))
     given = pl.concat(texts)
     made = given.filter(MADE)
-    ids = pl.Series(_ID, [id_of(text) for text in made[TEXT]], dtype=pl.String)
-    given = pl.concat([given.filter(~pl.col(MADE)), made.with_columns(ids.alias(DOC_ID))])
+    given = pl.concat(
+        [given.filter(~pl.col(MADE)), made.with_columns(_made_ids(made).alias(DOC_ID))]
+    )
     given = given.sort(_FILE, LINE, nulls_last=True, maintain_order=True)
     for column in (TEXT, TITLE):
         _refuse_conflict(given, column, paths)
@@ -57,15 +56,20 @@ def read_runs_with_texts(paths: Sequence[Location]) -> tuple[pl.DataFrame, pl.Da
     )
 
 
-def _with_made_ids(rows: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """A run with ids instead of the texts of passages that have none."""
-    distinct = texts.filter(MADE)[TEXT].unique()
-    ids = pl.DataFrame(
-        {DOC_ID: distinct, _ID: [id_of(text) for text in distinct]},
-        {DOC_ID: pl.String, _ID: pl.String},
-    )
-    renamed = rows.join(ids, on=DOC_ID, how="left", maintain_order="left")
-    return renamed.with_columns(pl.coalesce(_ID, DOC_ID).alias(DOC_ID)).drop(_ID)
+def _made_ids(made: pl.DataFrame) -> pl.Series:
+    """The ids of passages that go by their texts."""
+    return pl.Series(ID, [id_of(text) for text in made[DOC_ID]], dtype=pl.String)
+
+
+def with_ids(rows: pl.DataFrame, ids: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Rows with ids instead of the texts in a column that have some, in their order; a row for each id.
+
+    Args:
+        rows: with ids and texts in ``column``.
+        ids: the texts in ``column``, and what they stand for in ``ID``.
+    """
+    renamed = rows.join(ids, on=column, how="left", maintain_order="left")
+    return renamed.with_columns(pl.coalesce(ID, column).alias(column)).drop(ID)
 
 
 def _refuse_conflict(given: pl.DataFrame, column: str, paths: Sequence[Location]) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
 from engine.evaluation.sharded.partition import partition
-from engine.evaluation.sharded.stream import evaluate_shards
 from engine.sources.io.folders import folder_at
 from tests.evaluation.sharded.test_stream import Scripted, made, scripted, settings
 
@@ -97,7 +97,7 @@ def test_what_cannot_work_is_refused_before_reading(tmp_path, change, more, prob
         cut = partition(files, inputs, k=asked.ranking.k, pairs_per_shard=40)
         assert len(cut.shards) > 2
         evaluate_shards(
-            cut, asked, place=folder_at(tmp_path / "store"), folder=folder_at(tmp_path / "shards")
+            cut, [asked], Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
         )
 
     with pytest.raises(InputError) as of_the_whole:
@@ -114,12 +114,12 @@ def test_labels_of_a_file_are_looked_at_in_all_shards_together(tmp_path):
     files = grades(made(tmp_path))
     assert pl.read_parquet(files.tables["qrels"]).filter(pl.col(tables.LABEL) > 1).height
     asked = settings(annotators=("qrels",), measures="P(rel=1)@3 P@3 nDCG@6", end_to_end=False)
-    parts = evaluate_shards(
+    (parts,) = evaluate_shards(
         partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=1),
-        asked,
-        place=folder_at(tmp_path / "store"),
-        folder=folder_at(tmp_path / "shards"),
-    )
+        [asked],
+        Context(store=tmp_path / "store"),
+        folder_at(tmp_path / "shards"),
+    ).evaluations
     whole = evaluate(read_inputs(files, k=6), asked, store=tmp_path / "whole")
     assert whole.undefined.rows() == parts.undefined.rows() != []
     assert whole.means.rows() == parts.means.rows()

@@ -5,6 +5,7 @@ import io
 import pickle
 import random
 import shutil
+from dataclasses import replace
 from typing import ClassVar
 
 import polars as pl
@@ -13,19 +14,21 @@ from polars.testing import assert_frame_equal
 
 from engine import tables
 from engine.errors import InputError, ReadError
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation import passes, plans
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.read import specify_jobs
+from engine.evaluation.parts import InFolder
+from engine.evaluation.passes import check_readers
+from engine.evaluation.read import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded import plans, stream
 from engine.evaluation.sharded.partition import partition
-from engine.evaluation.sharded.stream import check_readers, evaluate_shards
-from engine.evaluation.sharded.work import Work
-from engine.evaluation.sharded.work import asked as asked_of
+from engine.evaluation.work import Work
 from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.reading import readers, reads, store
+from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host, Piece, ShardPlan, UnitSizes, unit_rows
 from engine.sources.io.folders import folder_at
@@ -41,7 +44,7 @@ class Scripted:
         self.stats = ReaderStats()
         self.choices, self.fails = spec.choices, fails
 
-    def read(self, inputs, references=None):
+    def read(self, inputs):
         return [self.one("\n".join(texts)) for texts in inputs]
 
     def one(self, text):
@@ -135,13 +138,28 @@ def the_whole(tmp_path, asked, store="store", **more):
 def in_shards(tmp_path, asked, pairs=80, files=None, **more):
     inputs = folder_at(tmp_path / "inputs")
     files = files or made(tmp_path, cluster=asked.bootstrap.cluster)
-    return evaluate_shards(
+    (evaluation,) = evaluate_shards(
         partition(files, inputs, k=asked.ranking.k, pairs_per_shard=pairs),
-        asked,
-        place=folder_at(tmp_path / "store-of-shards"),
-        folder=folder_at(tmp_path / "shards"),
-        **more,
+        [asked],
+        Context(store=tmp_path / "store-of-shards", **more),
+        folder_at(tmp_path / "shards"),
+    ).evaluations
+    return evaluation
+
+
+def work_of(tmp_path, whole, asked, place):
+    """An evaluation of one job, as its workers get it."""
+    (job,) = specify_jobs(asks_of(asked), asked)
+    work = Work(
+        shards=whole,
+        conditions=(asked,),
+        asked=({job.ask.role.name: job},),
+        jobs=(job,),
+        parts=(InFolder(folder_at(tmp_path / "shards")),),
+        store=place,
+        unkept=place,
     )
+    return work, job
 
 
 def sorted_rows(frame):
@@ -176,6 +194,11 @@ def assert_same(whole, parts, folder):
         assert_frame_equal(
             getattr(whole.statistics, name), getattr(parts.statistics, name), check_exact=True
         )
+    for name, table in whole.further.items():
+        if name in parts.further:
+            assert_frame_equal(table, parts.further[name], check_exact=True)
+        else:
+            assert_frame_equal(sorted_rows(table), sorted_rows(all_shards(folder, parts, name)))
     assert whole.statistics.choice == parts.statistics.choice
     told = [(note.code, note.amount, note.text, note.about) for note in parts.notes]
     assert [(note.code, note.amount, note.text, note.about) for note in whole.notes] == told
@@ -221,13 +244,35 @@ def test_shards_give_the_figures_of_the_whole_under(tmp_path, more):
     assert_same(the_whole(tmp_path, asked), in_shards(tmp_path, asked), tmp_path / "shards")
 
 
+@pytest.mark.parametrize("more", [{}, {"missing": "skip"}, {"cluster": "article"}])
+def test_probabilities_over_all_queries_are_those_of_the_whole(tmp_path, more):
+    asked = settings(annotators=("dual",), measures="P@3", **more)
+    whole, parts = the_whole(tmp_path, asked), in_shards(tmp_path, asked, pairs=30)
+    assert_same(whole, parts, tmp_path / "shards")
+    assert parts.further["dual"]["low"].is_not_nan().all()
+    events = sorted((tmp_path / "shards" / parts.shards / "dual").iterdir())
+    assert len(events) >= 6
+    # A run that lists nothing for any query of a shard.
+    listed = [
+        pl.read_parquet(path).group_by("run").agg(pl.col("word_label").count()) for path in events
+    ]
+    assert any((table["word_label"] == 0).any() for table in listed)
+    assert all(table.height == 3 for table in listed)
+    again = in_shards(
+        tmp_path, settings(annotators=("dual",), measures="P@3", resamples=0, **more), pairs=30
+    )
+    assert again.shards == parts.shards
+    assert again.further["dual"]["value"].equals(parts.further["dual"]["value"])
+    assert again.further["dual"]["low"].is_nan().all()
+
+
 FEW = {"annotators": ("erag",), "measures": "P@3"}
 
 
 def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
     first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    monkeypatch.setattr("engine.evaluation.sharded.plans.wanted_of", None)
+    monkeypatch.setattr("engine.evaluation.work.Work.wanted", None)
     again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
     assert again.shards == first.shards
@@ -259,9 +304,8 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
     asked, place = settings(**FEW), folder_at(tmp_path / "store")
     whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10_000)
-    (job,) = specify_jobs(asked_of(asked), asked)
-    work = Work(whole, asked, (job,), folder_at(tmp_path / "shards"), place)
-    host = Host([job.spec], place)
+    work, job = work_of(tmp_path, whole, asked, place)
+    host = Host([job.spec], [place])
 
     def planned(planner, pace):
         return list(unit_rows(Piece(0), planner(0, pace)))
@@ -283,20 +327,15 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
 
 
 def test_the_tail_is_cut_for_the_last_shard_that_is_left_and_for_the_pool_as_it_may_become(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
     asked, place = settings(**FEW), folder_at(tmp_path / "store")
     whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10)
-    (job,) = specify_jobs(asked_of(asked), asked)
-    work = Work(whole, asked, (job,), folder_at(tmp_path / "shards"), place)
+    work, job = work_of(tmp_path, whole, asked, place)
     assert len(whole.shards) > 2
     # Nodes may join a pool that began on one.
     pool = Pool(1, 16, 1, Needs(0, 1, 0, None))
-    monkeypatch.setattr("engine.machine.cluster.start_ray", lambda: None)
-    monkeypatch.setattr("engine.machine.pool.decide", lambda *_, **__: pool)
-    monkeypatch.setattr("engine.machine.tasks.Tasks", lambda *_: None)
-    work = stream._OnRay(work, Host, lambda line: None)._work
-    planner = plans.planner_for(work, job, [0, 1])  # the others are done
+    planner = plans.planner_for(work, job, [0, 1], actors=pool.foreseen)  # the others are done
     assert [planner(shard).sharing for shard in (0, 1)] == [1, 16]
 
 
@@ -308,8 +347,6 @@ def test_a_unit_travels_with_its_own_prompts_alone():
             "query_id": [f"q{i}" for i in range(reads)],
             "doc_ids": [[f"d{i}"] for i in range(reads)],
             "inputs": [["prompt " * 100 + str(i)] for i in range(reads)],
-            "references": [["answer"]] * reads,
-            "decided_key": [f"{i + reads:064}" for i in range(reads)],
             "size": 1,
             "group": range(reads),
         }
@@ -354,13 +391,13 @@ def test_damaged_files_of_the_store_are_told_and_their_reads_done_again(tmp_path
 def test_roles_that_share_a_model_read_shard_after_shard_together(tmp_path, monkeypatch):
     """A shard is judged when all of its roles are read, while others are not begun."""
     begun = []
-    judge = stream.judge_shard
+    judge = passes.judge_shard
 
     def judged(work, shard, failures):
         begun.append(len(Scripted.asked))
         judge(work, shard, failures)
 
-    monkeypatch.setattr(stream, "judge_shard", judged)
+    monkeypatch.setattr(passes, "judge_shard", judged)
     asked = settings(annotators=("erag", "judge"), measures="nDCG@6")
     result = in_shards(tmp_path, asked)
     assert len(begun) > 2
@@ -480,7 +517,7 @@ def host_of(log=None):
                 def __init__(self):
                     self.stats = ReaderStats()
 
-                def read(self, inputs, references=None):
+                def read(self, inputs):
                     if log:
                         with open(log, "a") as stream:
                             stream.writelines(f"{hash(tuple(texts))}\n" for texts in inputs)
@@ -502,11 +539,11 @@ def host_of(log=None):
 @pytest.mark.skipif(device.machine_has_gpu(), reason="this machine has the GPU")
 def test_readers_and_pools_that_cannot_be_are_refused_without_any_inputs():
     asked = settings(actors=2)
-    check_readers(asked)
+    check_readers([asked])
     with pytest.raises(InputError, match="no node can host an actor with 1 GPU"):
-        check_readers(asked.but(gpus_per_actor=1, dtype="float32"))
+        check_readers([asked.but(gpus_per_actor=1, dtype="float32")])
     with pytest.raises(InputError, match="no-such-reader"):
-        check_readers(asked.but(reader="no-such-reader"))
+        check_readers([asked.but(reader="no-such-reader")])
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -516,3 +553,18 @@ def test_shards_on_ray_give_the_figures_of_the_whole(tmp_path, actors):
     asked = settings(annotators=("erag", "containment", "judge"), measures="nDCG@6", actors=actors)
     whole = the_whole(tmp_path, asked.but(actors=0))
     assert_same(whole, in_shards(tmp_path, asked, host=host_of()), tmp_path / "shards")
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_a_reader_that_is_a_function_is_checked_for_repeatability_on_ray(tmp_path, monkeypatch):
+    """It travels by value within what travels by value, and its repeated reads have no sizes."""
+    monkeypatch.undo()
+    reader = ReaderFunction(lambda prompts: [f"a{len(one) % 4}" for one in prompts], "mine")
+    asked = settings(**FEW, dtype=None, reader="mine", certify=4).but(actors=1)
+    asked = replace(asked, reader=replace(asked.reader, functions=(reader,)))
+    parts = in_shards(tmp_path, asked)
+    (certificate,) = parts.certificates.values()
+    assert (certificate.repeated, certificate.failed, certificate.changed_outputs) == (4, 0, 0)
+    whole = the_whole(tmp_path, asked.but(actors=0))
+    assert_same(whole, parts, tmp_path / "shards")
+    assert not list((tmp_path / "shards").rglob("unkept/*/*.parquet"))

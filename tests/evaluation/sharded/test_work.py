@@ -9,10 +9,10 @@ from polars.testing import assert_frame_equal
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.evaluate import evaluate
+from engine.evaluation.context import Context
+from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
 from engine.evaluation.sharded.partition import partition
-from engine.evaluation.sharded.stream import evaluate_shards
 from engine.sources.io.folders import folder_at
 from tests.evaluation.sharded.test_stream import (
     FEW,
@@ -27,12 +27,13 @@ __all__ = ["scripted"]  # a fixture
 
 
 def in_shards(tmp_path, files, asked, pairs=40):
-    return evaluate_shards(
+    (evaluation,) = evaluate_shards(
         partition(files, folder_at(tmp_path / "inputs"), k=asked.ranking.k, pairs_per_shard=pairs),
-        asked,
-        place=folder_at(tmp_path / "store"),
-        folder=folder_at(tmp_path / "shards"),
-    )
+        [asked],
+        Context(store=tmp_path / "store"),
+        folder_at(tmp_path / "shards"),
+    ).evaluations
+    return evaluation
 
 
 def held_whole(tmp_path, files, asked):
@@ -77,7 +78,7 @@ def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_i
 def test_who_reads_where_changes_nothing_that_was_judged(tmp_path, monkeypatch):
     files = made(tmp_path)
     first = in_shards(tmp_path, files, settings(**FEW))
-    monkeypatch.setattr("engine.evaluation.sharded.stream.judge_shard", None)
+    monkeypatch.setattr("engine.evaluation.passes.judge_shard", None)
     again = in_shards(
         tmp_path,
         files,
@@ -126,7 +127,7 @@ def test_files_that_another_evaluation_takes_away_are_one_line(tmp_path, monkeyp
 def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
     files, asked = made(tmp_path), settings(**FEW)
     with monkeypatch.context() as patched:
-        patched.setattr("engine.evaluation.sharded.stream.clear_plans", lambda work: None)
+        patched.setattr("engine.evaluation.parts.InFolder.clear_plans", lambda parts: None)
         first = in_shards(tmp_path, files, asked)
     plans = tmp_path / "shards" / first.shards / "plans" / "reader"
     assert any(plans.iterdir())

@@ -120,7 +120,7 @@ def compare(reader, files, tmp_path, endpoint, prompt, url=None):
         k=2, resamples=0, annotators=("erag", "judge"), judge_labels="graded", measures="P@2",
         prompt=prompt, judge_prompt=prompt,
     )  # fmt: skip
-    local = base.but(reader=reader, dtype="float32", actors=0, decide=False)
+    local = base.but(reader=reader, dtype="float32", actors=0)
     here = evaluate(inputs, local, store=tmp_path / "store")
     with contextlib.nullcontext(url) if url else serving(Behaviour(model_of(reader))) as url:
         served = base.but(reader="openai:served", base_url=url, endpoint=endpoint)

@@ -6,13 +6,14 @@ from collections import Counter
 import polars as pl
 import pytest
 
+from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine.errors import InputError, ReadError
 from engine.machine.pool import PoolSettings
 from engine.reading import store
 from engine.reading.api.settings import ApiSettings
 from engine.reading.api.specify import specify_api
 from engine.reading.plan import WANTED, Unit, read_key
-from engine.reading.reads import Wanted, executor_for, get_all_reads, get_reads
+from engine.reading.reads import executor_for
 from engine.sources.io.folders import folder_at
 from tests.reading.api.server import FAULTS, Behaviour, Said, prompt_of, serving
 
@@ -24,10 +25,7 @@ def specify(url, task="short-answer", **settings):
 
 def wanted(spec, count, text="read this, number {}"):
     texts = [text.format(number) for number in range(count)]
-    rows = [
-        (read_key(spec.fingerprint, [t]), f"q{i}", [f"d{i}"], [t], None, None)
-        for i, t in enumerate(texts)
-    ]
+    rows = [(read_key(spec.fingerprint, [t]), f"q{i}", [f"d{i}"], [t]) for i, t in enumerate(texts)]
     return pl.DataFrame(rows, schema=WANTED, orient="row")
 
 

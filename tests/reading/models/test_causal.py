@@ -74,12 +74,13 @@ def generated(spec, prompts):
 
 
 def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts):
+    # Of the short ones; random models read them all, and each alone.
+    prompts = [prompts[0], prompts[1], prompts[4]]
     generated = generate(bundled_spec, prompts)
     reader = CausalReader(bundled_spec)
     batched = reader.read(prompts)
     assert [r.output for r in batched] == generated
-    # Alone some of them; those of the random models are all read so.
-    assert [reader.read([p])[0].output for p in prompts[:2]] == generated[:2]
+    assert reader.read(prompts[:1])[0].output == generated[0]
     assert not any(r.truncated or r.failure for r in batched)
     assert any("Oranjestad" in text for text in generated)  # the model does answer
 
@@ -176,9 +177,8 @@ def test_a_choice_is_made_by_the_probabilities_of_first_tokens(spec, prompts):
         assert output.output_tokens == 0
 
 
-def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(bundled_spec, prompts):
-    prompts = prompts[:2]
-    spec = replace(bundled_spec, choices=(" Oranjestad",))
+def test_the_probability_of_a_single_choice_is_taken_among_all_tokens(spec, prompts):
+    spec = replace(spec, choices=(" Oranjestad",))
     outputs = CausalReader(spec).read(prompts)
     model = AutoModelForCausalLM.from_pretrained(spec.path, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(spec.path)

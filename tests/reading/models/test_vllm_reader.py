@@ -12,9 +12,9 @@ import pytest
 
 from engine.errors import InputError
 from engine.machine.pool import PoolSettings, decide
-from engine.reading import pipeline, readers
+from engine.reading import readers, stream_on_ray
 from engine.reading.models.causal import CausalReader
-from engine.reading.plan import INPUTS, REFERENCES, cut_units
+from engine.reading.plan import INPUTS, cut_units
 from engine.reading.prompting.prompts import default_prompt
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
@@ -190,11 +190,9 @@ def test_memory_bounds_the_cache_and_longer_prompts_fail_with_a_reason(load, spe
 def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
     import polars as pl
 
-    plan = pl.DataFrame({INPUTS: inputs, "size": 1, "group": range(len(inputs))}).with_columns(
-        pl.lit(None, pl.List(pl.String)).alias(REFERENCES)
-    )
+    plan = pl.DataFrame({INPUTS: inputs, "size": 1, "group": range(len(inputs))})
     outputs = {}
-    for result in pipeline.read_on_ray(
+    for result in stream_on_ray.run_on_ray(
         plan, cut_units(plan, 8), [spec], pool=decide(PoolSettings(actors=1), 2**30)
     ):
         outputs[result.unit.offset] = result.outputs
@@ -254,7 +252,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.machine.pool import PoolSettings
 from engine.reading.models import vllm_support
-from engine.reading.reads import get_reads
+from benchmarks._reads import get_reads
 from tests.tables import inputs
 
 if __name__ == "__main__":

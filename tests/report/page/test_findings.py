@@ -22,13 +22,13 @@ def test_intervals_of_proportions_are_scipys_exact_ones():
 @pytest.mark.parametrize("shape", [(0.3, 0.3), (0.5, 2.0), (5.0, 0.4)])
 def test_intervals_of_scores_between_hold_at_least_as_often_as_said(shape):
     # Scores of a beta distribution; the skewed ones are where intervals by resampling fail.
-    samples = stats.beta(*shape).rvs((400, 12), random_state=1)
+    samples = stats.beta(*shape).rvs((80, 12), random_state=1)
     held = [
         found.low <= stats.beta(*shape).mean() <= found.high
         for sample in samples
         for found in [mean_interval(pl.Series(sample), 0.95)]
     ]
-    assert sum(held) >= 0.95 * 400
+    assert sum(held) >= 0.95 * 80
 
 
 def test_scores_beyond_one_have_no_interval():
@@ -60,8 +60,8 @@ def test_folders_without_an_evaluation_are_refused(tmp_path, content, problem):
 def test_tables_of_an_earlier_version_are_refused_by_name(tmp_path, folder):
     copy = tmp_path / "out"
     shutil.copytree(folder, copy)
-    pl.read_parquet(folder / "traces.parquet").drop("decided").write_parquet(
+    pl.read_parquet(folder / "traces.parquet").drop("confidence").write_parquet(
         copy / "traces.parquet"
     )
-    with pytest.raises(InputError, match="lacks decided"):
+    with pytest.raises(InputError, match="lacks confidence"):
         _ = read_findings(copy, None).traces

@@ -5,7 +5,7 @@ import pytest
 
 from engine.errors import InputError
 from engine.sources.articles import mediawiki
-from engine.sources.articles.mediawiki import read_articles
+from engine.sources.articles.read import read_source
 from engine.sources.io.skipping import SkipBad
 
 DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">
@@ -21,7 +21,7 @@ def test_redirects_and_other_namespaces_are_left_out(tmp_path):
     packed.write_bytes(bz2.compress(DUMP.encode()))
     zipped.write_bytes(gzip.compress(DUMP.encode()))
     for path in (plain, packed, zipped):
-        (article,) = read_articles(path)
+        (article,) = read_source(path)
         assert (article.page_id, article.title, article.text) == ("7", "Cat", "A cat purrs.")
 
 
@@ -29,15 +29,15 @@ def test_files_that_are_not_dumps_are_refused(tmp_path):
     path = tmp_path / "d.xml"
     path.write_text("<mediawiki><page>")
     with pytest.raises(InputError, match="not well-formed XML"):
-        list(read_articles(path))
+        list(read_source(path))
     path.write_text("<html></html>")
     with pytest.raises(InputError, match="holds no <page>"):
-        list(read_articles(path))
+        list(read_source(path))
     (tmp_path / "d.xml.bz2").write_bytes(bz2.compress(DUMP.encode())[:-20])
     with pytest.raises(InputError, match="cannot be read|not well-formed"):
-        list(read_articles(tmp_path / "d.xml.bz2"))
+        list(read_source(tmp_path / "d.xml.bz2"))
     with pytest.raises(InputError, match="no such file"):
-        list(read_articles(tmp_path / "none.xml"))
+        list(read_source(tmp_path / "none.xml"))
 
 
 def page(number, text="words", end="</page>"):
@@ -54,11 +54,11 @@ def dump(path, *pages):
 
 def test_pages_do_not_depend_on_the_size_of_the_blocks_read(tmp_path, monkeypatch):
     path = dump(tmp_path / "d.xml", *(page(n, f"a{n}\nb") for n in range(40)))
-    whole = list(read_articles(path))
+    whole = list(read_source(path))
     assert [article.page_id for article in whole] == [str(n) for n in range(40)]
     for block in (1, 7, 100):
         monkeypatch.setattr(mediawiki, "_BLOCK", block)
-        assert list(read_articles(path)) == whole
+        assert list(read_source(path)) == whole
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_pages_do_not_depend_on_the_size_of_the_blocks_read(tmp_path, monkeypatc
 def test_broken_pages_are_named_by_line_and_may_be_skipped(tmp_path, bad, line, words):
     path = dump(tmp_path / "d.xml", page(1), bad, page(2), page(3))
     with pytest.raises(InputError, match=words) as caught:
-        list(read_articles(path))
+        list(read_source(path))
     assert caught.value.line == line
     skip = SkipBad(1)
-    assert [a.page_id for a in read_articles(path, skip_bad=skip)] == ["1", "2", "3"]
+    assert [a.page_id for a in read_source(path, skip_bad=skip)] == ["1", "2", "3"]
     assert skip.count == 1
 
 
@@ -87,22 +87,22 @@ def test_a_truncated_dump_is_refused_for_any_number_of_tolerated_pages(tmp_path)
     for cut, where in ((whole.index("T2"), "within a page"), (-13, "before </mediawiki>")):
         path.write_text(whole[:cut])
         with pytest.raises(InputError, match=f"ends {where}"):
-            list(read_articles(path, skip_bad=100))
+            list(read_source(path, skip_bad=100))
     packed = tmp_path / "d.xml.gz"
     packed.write_bytes(gzip.compress(whole.encode())[:-9])
     with pytest.raises(InputError, match="cannot be read"):
-        list(read_articles(packed, skip_bad=100))
+        list(read_source(packed, skip_bad=100))
 
 
 def test_concatenated_dumps_are_read_as_one(tmp_path):
     first, second = dump(tmp_path / "a.xml", page(1)), dump(tmp_path / "b.xml", page(2))
     packed = tmp_path / "c.xml.bz2"
     packed.write_bytes(bz2.compress(first.read_bytes()) + bz2.compress(second.read_bytes()))
-    assert [a.page_id for a in read_articles(packed)] == ["1", "2"]
+    assert [a.page_id for a in read_source(packed)] == ["1", "2"]
 
 
 def test_a_page_without_an_end_tag_does_not_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(mediawiki, "_LARGEST_PAGE", 3 << 20)
     path = dump(tmp_path / "d.xml", page(1), "<page>" + "x" * (5 << 20))
     with pytest.raises(InputError, match=":4: a page of more than 3 MiB"):
-        list(read_articles(path))
+        list(read_source(path))

@@ -55,15 +55,15 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small):
 
 def test_shards_in_a_directory_hold_the_same_passages_as_a_single_file(tmp_path, small):
     articles_ = source(tmp_path / "a.jsonl", range(20))
-    write_passages([articles_], tmp_path / "one.parquet", cutting=Cutting())
-    done = write_passages([articles_], tmp_path / "many", cutting=Cutting())
+    write_passages([articles_], tmp_path / "one.parquet", cutting=Cutting(), workers=1)
+    done = write_passages([articles_], tmp_path / "many", cutting=Cutting(), workers=1)
     shards = sorted((tmp_path / "many").iterdir())
     assert [p.name for p in shards] == ["00000.parquet", "00001.parquet", "00002.parquet"]
     assert done.files == 3
     assert [pl.read_parquet(p).height for p in shards] == [21, 21, 18]
     assert read_corpus(tmp_path / "many").equals(read_corpus(tmp_path / "one.parquet"))
     with pytest.raises(InputError, match="a directory with content"):
-        write_passages([articles_], tmp_path / "many", cutting=Cutting())
+        write_passages([articles_], tmp_path / "many", cutting=Cutting(), workers=1)
 
 
 @pytest.mark.parametrize(("name", "workers"), [("out.parquet", 2), ("out", 1)])
@@ -85,25 +85,27 @@ def test_duplicate_article_ids_are_refused_and_both_places_named(tmp_path, small
     first = source(tmp_path / "a.jsonl", range(30), words=120)
     second = source(tmp_path / "b.jsonl", [30, 7], words=3)
     with pytest.raises(InputError) as caught:
-        write_passages([first, second], tmp_path / "o.parquet", cutting=Cutting())
+        write_passages([first, second], tmp_path / "o.parquet", cutting=Cutting(), workers=1)
     assert str(caught.value).startswith(
         f"{second}:2: article id '7' already occurs in line 8 of {first}"
     )
     with first.open("a") as stream:
         stream.write('{"id": "3", "text": ""}\n')
     with pytest.raises(InputError, match=r"a\.jsonl:31: article id '3' already occurs in line 4"):
-        write_passages([first], tmp_path / "o.parquet", cutting=Cutting())
+        write_passages([first], tmp_path / "o.parquet", cutting=Cutting(), workers=1)
     pl.DataFrame({"id": ["1", "1"], "text": ["a", "b"]}).write_parquet(tmp_path / "p.parquet")
     with pytest.raises(InputError, match="article id '1' occurs more than once"):
-        write_passages([tmp_path / "p.parquet"], tmp_path / "o.parquet", cutting=Cutting())
+        write_passages(
+            [tmp_path / "p.parquet"], tmp_path / "o.parquet", cutting=Cutting(), workers=1
+        )
 
 
 def test_articles_without_text_are_counted_and_a_corpus_needs_others(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": "1", "text": " "}\n{"id": "2", "text": "x"}\n')
-    done = write_passages([path], tmp_path / "o.parquet", cutting=Cutting())
+    done = write_passages([path], tmp_path / "o.parquet", cutting=Cutting(), workers=1)
     assert done == Written(passages=1, articles=1, empty=1, files=1)
     path.write_text('{"id": "1", "text": " "}\n')
     with pytest.raises(InputError, match="no article with text"):
-        write_passages([path], tmp_path / "p.parquet", cutting=Cutting())
+        write_passages([path], tmp_path / "p.parquet", cutting=Cutting(), workers=1)
     assert not (tmp_path / "p.parquet").exists()

@@ -166,3 +166,18 @@ def test_bad_dictionaries_are_refused(tmp_path, text, line, words):
     with pytest.raises(InputError, match=words) as caught:
         read_run(path)
     assert caught.value.line == line
+
+
+def test_the_first_of_several_bad_lines_is_named(tmp_path):
+    """A document that a line repeats is found when all lines are read, and yet comes before those below."""
+    good, again, bad = "q Q0 a 1 2 s\n", "q Q0 a 1 1 s\n", "q Q0 b\n"
+    for text, where in ((good + again + bad, ":2: "), (good + bad + again, ":2: 3 columns")):
+        with pytest.raises(InputError) as caught:
+            read_run(write(tmp_path / "r", text))
+        assert str(caught.value).startswith(f"{tmp_path / 'r'}{where}")
+
+
+def test_records_may_count_ranks_from_0(tmp_path):
+    rows = [{"query_id": "q", "doc_id": d, "rank": n} for n, d in ((1, "b"), (0, "a"), (2, "c"))]
+    path = write(tmp_path / "r.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+    assert read_run(path).select("doc_id", "rank").rows() == [("a", 1), ("b", 2), ("c", 3)]

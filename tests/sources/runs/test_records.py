@@ -8,10 +8,10 @@ import pytest
 
 from engine.errors import InputError
 from engine.sources.runs import forms
-from engine.sources.runs.forms import is_ranked, records_of
-from engine.sources.runs.read import read_run, read_texted_run
+from engine.sources.runs.forms import is_trec, records_of
+from engine.sources.runs.read import read_run, read_texted_runs
+from engine.sources.runs.scan import scan_run
 from engine.sources.runs.size import lists_at_least
-from engine.sources.runs.stream import scan_run
 from engine.sources.runs.texts import id_of, read_runs_with_texts
 
 ANN, BO = "Ann did it.", "Bo did it."
@@ -70,17 +70,17 @@ def test_records_of_other_projects_mean_the_same_in_every_layout(tmp_path, name)
     (tmp_path / "r.json").write_text(json.dumps(records, indent=1))
     pl.DataFrame(records).write_parquet(tmp_path / "r.parquet")
     for file in ("r.jsonl", "r.json", "r.parquet"):
-        found = read_texted_run(tmp_path / file)
+        (found,) = read_texted_runs([tmp_path / file])
         assert listed(found.rows) == [("1", "a", 1), ("1", "b", 2)], file
         assert found.rows["run"].unique().to_list() == ["r"]
         assert found.rows["score"].is_sorted(descending=True)
         texts = dict(found.texts.select("doc_id", "text").rows())
         assert texts == ({} if name == "ids alone" else {"a": ANN, "b": BO}), file
-        assert is_ranked(tmp_path / file)
+        assert not is_trec(tmp_path / file)
         assert lists_at_least([tmp_path / file], 2, k=9)
         assert not lists_at_least([tmp_path / file], 3, k=9)
         (batch,) = scan_run(tmp_path / file)
-        assert listed(batch.rows.sort("rank")) == listed(found.rows)
+        assert batch.texts.equals(found.texts)
 
 
 def test_a_dictionary_may_hold_passages(tmp_path):

@@ -46,7 +46,7 @@ def test_small_runs_are_told_by_their_size_and_large_ones_by_their_beginning(tmp
             yield batch
 
     monkeypatch.setattr(size, "scan_run", counting)
-    monkeypatch.setattr("engine.sources.runs.stream._BLOCK", 1000)
+    monkeypatch.setattr("engine.sources.runs.scan._BLOCK", 1000)
     assert not lists_at_least([path], 10_000, k=10)
     assert batches == []
     assert lists_at_least([path], 60, k=10)

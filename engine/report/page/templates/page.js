@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const [ID, TEXT, SCORES, MEASURES, USEFUL, HOLDING, KINDS, PART] = [0, 1, 2, 3, 4, 5, 6, 7];
 // A trace: the label, and where it comes from.
-const [LABEL, OUTPUT, ANSWER, , DECIDED] = [0, 1, 2, 3, 4];
+const [LABEL, OUTPUT, ANSWER] = [0, 1, 2];
 const PER_PAGE = 50;
 const byId = (id) => document.getElementById(id);
 const loaded = new Map();
@@ -180,7 +180,7 @@ function passage(doc, rank, place, found) {
     .map(([at, other]) => at < 0 ? `not in ${data.runs[other]}` : `rank ${at + 1} in ${data.runs[other]}`);
   const read = data.annotators.map((name) => labels[name] && labels[name][OUTPUT] ? [name, labels[name]] : null).filter(Boolean);
   const answers = Object.values(labels).map((trace) => trace[ANSWER]).filter(Boolean).concat(found.answers);
-  const outputs = read.map(([name, trace]) => element("p", {}, read.length > 1 ? `${name}: the reader answers ` : "The reader answers ", inline(trace[OUTPUT], answers), trace[DECIDED] ? " (ended early: its label was decided)" : ""));
+  const outputs = read.map(([name, trace]) => element("p", {}, read.length > 1 ? `${name}: the reader answers ` : "The reader answers ", inline(trace[OUTPUT], answers)));
   const short = text.length <= 420;
   const shown = short ? element("p", {className: "text", dir: "auto"}, ...marked(text, answers))
     : element("details", {open: Object.values(labels).some((trace) => trace[LABEL] > 0)}, element("summary", {}, "Passage"), element("p", {className: "text", dir: "auto"}, ...marked(text, answers)));

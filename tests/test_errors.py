@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
-from engine.masking import masked
+from engine.errors import InputError, masked
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from dataclasses import replace
 import polars as pl
 
 from engine import tables
-from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
+from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import (
     pairs_to_label,
     refuse_lacking_provenance,
@@ -26,7 +26,7 @@ from engine.evaluation.prepare import (
 )
 from engine.evaluation.references import first_unscorable, unscorable
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.partition import Partition, query_shards, read_shard
+from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator, Material
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import largest_label, lists_nothing, without_results
@@ -34,7 +34,7 @@ from engine.sources.io.ahead import mapped
 from engine.tables import LABEL, PROVENANCE, QUERY_ID
 
 
-def refuse_early(partition: Partition, settings: Settings) -> None:
+def refuse_early(shards: InputShards, settings: Settings) -> None:
     """Refuse what cannot work, as far as it can be known without reading.
 
     A file of every shard is looked at, in memory that does not grow with them. Errors are those of
@@ -43,12 +43,13 @@ def refuse_early(partition: Partition, settings: Settings) -> None:
     Raises:
         InputError: as ``prepare``, but for labels that are made from the texts of passages.
     """
-    found = _Found(partition, settings)
+    found = _Found(shards, settings)
 
     def read(number: int) -> EvaluationInputs:
-        return read_shard(partition, number, passages=False)
+        inputs = shards.read(number, passages=False)
+        return cut_inputs(inputs, settings.ranking.k)
 
-    for number, inputs in enumerate(mapped(read, range(len(partition.shards)))):
+    for number, inputs in enumerate(mapped(read, range(len(shards.shards)))):
         if number == 0:
             refuse_lacking_tables(settings, inputs.tables.keys())
         found.look_at(inputs)
@@ -58,15 +59,21 @@ def refuse_early(partition: Partition, settings: Settings) -> None:
 class _Found:
     """What was found in the shards so far."""
 
-    def __init__(self, partition: Partition, settings: Settings) -> None:
-        self._partition, self._settings = partition, settings
+    def __init__(self, shards: InputShards, settings: Settings) -> None:
+        self._shards, self._settings = shards, settings
         self._provenance = 0
         self._unmatchable: list[str] = []
         self._unscorable: dict[str, str] = {}
         self._lacking: Counter[str] = Counter()
-        self._first_lacking: dict[str, list[str]] = {run: [] for run in partition.runs}
-        in_use = settings.labels.listed()
-        self._given = [_Given(a) for a in in_use if a.needs_input is not None]
+        self._first_lacking: dict[str, list[str]] = {run: [] for run in shards.runs}
+        asking = settings.asks()
+        self._given = [
+            _Given(annotator)
+            for annotator in settings.labels.listed()
+            if annotator.needs_input is not None
+            and annotator.name not in asking
+            and not annotator.rests_on(settings)
+        ]
 
     def look_at(self, inputs: EvaluationInputs) -> None:
         """Take note of a shard, whose corpus is empty."""
@@ -86,31 +93,31 @@ class _Found:
 
     def refuse(self) -> None:
         """Raise the first error that ``prepare`` would."""
-        partition, settings = self._partition, self._settings
-        place = replace(NO_INPUTS, queries_file=partition.queries_file)
+        shards, settings = self._shards, self._settings
+        place = replace(NO_INPUTS, queries_file=shards.queries_file)
         refuse_lacking_provenance(settings, self._provenance)
         refuse_unmatchable(replace(place, unmatchable=self._in_order(self._unmatchable)), settings)
         for query_id in self._in_order(self._unscorable):
             raise unscorable(place, settings, query_id, self._unscorable[query_id])
-        for run in partition.runs:
+        for run in shards.runs:
             for query_id in self._in_order(self._first_lacking[run]):
                 raise lists_nothing(run, self._lacking[run], query_id)
         for given in self._given:
             given.refuse(settings)
         refuse_unjudged({given.annotator.name: given.judged for given in self._given})
-        refuse_meaningless(settings, settings.judged(len(partition.runs)))
+        refuse_meaningless(settings, settings.judged(len(shards.runs)))
 
     def _in_order(self, query_ids: Iterable[str]) -> tuple[str, ...]:
         """These queries in the order of their file."""
         sought = list(query_ids)
         if not sought:
             return ()
-        known = query_shards(self._partition)[QUERY_ID]
+        known = self._shards.query_ids()
         return tuple(known.filter(known.is_in(sought)))
 
 
 class _Given:
-    """What the labels of a file show."""
+    """What labels show that are made of a file alone."""
 
     def __init__(self, annotator: Annotator) -> None:
         self.annotator = annotator
@@ -125,6 +132,7 @@ class _Given:
                 queries=inputs.queries,
                 corpus=inputs.corpus,
                 runs=inputs.runs,
+                run_names=inputs.run_names,
                 pairs=pairs_to_label(inputs),
                 settings=settings,
                 tables=inputs.tables,

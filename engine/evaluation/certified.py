@@ -1,0 +1,83 @@
+"""Repeatability checks of an evaluation: a sample of what each role read is read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.passes import Pass, failures_of
+from engine.evaluation.read import Job
+from engine.evaluation.work import Work, digest_of_shards
+from engine.reading.certify import Certificate, Sample, certify
+from engine.reading.plan import answered
+from engine.reading.reads import Executor
+from engine.tables import FAILURE, READ_KEY
+
+
+def certify_shards(
+    work: Work, passes: Sequence[Pass], executor: Executor | None
+) -> list[dict[str, Certificate]]:
+    """Repeat a sample of every role's reads under each condition, as many as ``certify`` says.
+
+    Queries are in shards by a hash of their texts, so that the first shards that have enough reads are a random
+    sample of all.
+
+    Args:
+        passes: with the reads that failed.
+    """
+    return [
+        {role: _certify(work, condition, job, passes, executor) for role, job in asked.items()}
+        if work.conditions[condition].running.certify
+        else {}
+        for condition, asked in enumerate(work.asked)
+    ]
+
+
+def _certify(
+    work: Work,
+    condition: int,
+    job: Job,
+    passes: Sequence[Pass],
+    executor: Executor | None,
+) -> Certificate:
+    settings = work.conditions[condition]
+    wanted: list[pl.DataFrame] = []
+    reads: list[pl.DataFrame] = []
+    queries: list[pl.DataFrame] = []
+    enough = settings.running.certify
+    for shard in work.shards.shards:
+        inputs = work.shards.read(shard.number)
+        of_shard = job.wanted(work.lists(job, inputs, condition), inputs.queries, inputs.corpus)
+        failed = {key: why.reason for key, why in failures_of(passes, shard.number).items()}
+        # The store may be another one than that which the shard was read into.
+        known = work.parts[condition].reads(shard)
+        reasons = pl.Series(FAILURE, map(failed.get, known[READ_KEY]), dtype=pl.String)
+        wanted.append(of_shard)
+        reads.append(answered(of_shard, known.with_columns(reasons)))
+        queries.append(inputs.queries)
+        enough -= of_shard[READ_KEY].n_unique()
+        if enough <= 0:
+            break
+    of_queries = pl.concat(queries)
+
+    def value(some: pl.DataFrame) -> pl.Series:
+        return job.ask.value(some, of_queries)
+
+    return certify(
+        pl.concat(wanted),
+        pl.concat(reads),
+        job.spec,
+        sample=Sample(settings.running.certify, settings.bootstrap.seed),
+        score=value,
+        sha256={"prompt": job.prompt.digest, **_digests(work, condition)},
+        pool=settings.running.pool(),
+        executor=executor,
+    )
+
+
+def _digests(work: Work, condition: int) -> dict[str, str]:
+    if work.prepared:
+        return inputs_sha256(work.prepared[condition].inputs)
+    return {"shards": digest_of_shards(work.shards)}

@@ -1,0 +1,32 @@
+"""What goes with an evaluation wherever it is done: the store, who reads, and who hears of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.machine.watch import OnEvent, silent
+from engine.reading.reads import Executor, Progress
+from engine.reading.stream import Host
+from engine.sources.io.locations import Location
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """How an evaluation is run; no figure depends on it but for the executor.
+
+    Attributes:
+        store: the read store, a path or an address.
+        on_progress: called with the distinct reads done and wanted. Until all shards are planned, the
+            latter is an estimate from above.
+        on_event: told one line when nodes of the cluster come or go, actors restart, or the job waits.
+        executor: a program of the user's that does the reads instead of the readers, given their
+            prompts (docs/guide/python.md). The store keeps its reads under its name if it is a
+            ``NamedExecutor``; otherwise they are neither stored nor looked up.
+        host: what hosts the readers.
+    """
+
+    store: Location
+    on_progress: Progress = lambda done, total: None
+    on_event: OnEvent = silent
+    executor: Executor | None = None
+    host: type[Host] = Host

@@ -1,0 +1,315 @@
+"""Where an evaluation keeps what was planned and judged of each shard: in memory, or in a folder.
+
+In a folder, tables of passages (labels, traces, reads) are files, one for each shard; what the whole needs of a
+shard (scores by query, notes, counts) is small, and stands in further files. The last of them is the shard's
+manifest: where it is, the shard is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError
+from engine.evaluation.edited import EditedReads
+from engine.evaluation.judge import Judged
+from engine.evaluation.read import Reading
+from engine.evaluation.shards import Shard
+from engine.notes import Note
+from engine.sources.io.folders import Folder
+
+_PLANS, _MANIFESTS = "plans", "manifests"
+# Tables of a shard, a file each, in folders of these names.
+_NO_PASSAGES = {
+    "labels": tables.empty(tables.LABELS),
+    "traces": tables.empty(tables.TRACES),
+    "reads": tables.empty(tables.READS),
+}
+_OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined")
+# The fields of ``Judged`` that a manifest has as they are.
+_SMALL = (
+    "queries",
+    "passages",
+    "judged",
+    "real_valued",
+    "largest",
+    "truncated",
+    "left_out",
+    "cut_runs",
+    "lengths",
+)
+
+
+class RoleReads(NamedTuple):
+    """The reads of a role in a shard: the distinct ones by kind, and how many failed."""
+
+    wanted: dict[str, int]
+    failed: int
+
+
+class Done(NamedTuple):
+    """A shard that is done.
+
+    Attributes:
+        judged: labels and scores; without the tables of passages where these are in files.
+        reads: by role.
+        of_jobs: by the name of the plan, of all settings together.
+        edited: what the perturbed runs cost.
+        readings: by role, where they are in memory.
+    """
+
+    judged: Judged
+    reads: Mapping[str, RoleReads]
+    of_jobs: Mapping[str, RoleReads]
+    edited: tuple[EditedReads, ...] = ()
+    readings: Mapping[str, Reading] = {}
+
+
+class Parts(Protocol):
+    """What is kept of the shards of an evaluation."""
+
+    def plan(self, job: str, shard: int) -> pl.DataFrame | None:
+        """The plan of a job, if there is one."""
+        ...
+
+    def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
+        """The plan of a job, which was made."""
+        ...
+
+    def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None: ...
+
+    def clear_plans(self) -> None:
+        """Remove what is only needed until all shards are judged."""
+        ...
+
+    def keep(self, shard: Shard, done: Done) -> None: ...
+
+    def done(self, shard: Shard) -> Done:
+        """A shard that was judged."""
+        ...
+
+    def reads(self, shard: Shard) -> pl.DataFrame:
+        """The table of reads of a shard that was judged, of all roles."""
+        ...
+
+    def unfinished(self, shards: Sequence[Shard]) -> set[int]:
+        """The numbers of the shards that are not judged yet, or without reads that failed."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory:
+    """Keeps everything in this process.
+
+    Attributes:
+        outputs: by the fingerprint of the reader, tables of reads: stored ones, and those that were done.
+    """
+
+    plans: dict[tuple[str, int], pl.DataFrame] = field(default_factory=dict)
+    outputs: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: defaultdict(list))
+    judged: dict[int, Done] = field(default_factory=dict)
+
+    def plan(self, job: str, shard: int) -> pl.DataFrame | None:
+        return self.plans.get((job, shard))
+
+    def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
+        return self.plans[job, shard]
+
+    def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
+        self.plans[job, shard] = plan
+
+    def clear_plans(self) -> None:
+        self.plans.clear()
+        self.outputs.clear()
+
+    def keep(self, shard: Shard, done: Done) -> None:
+        self.judged[shard.number] = done
+
+    def done(self, shard: Shard) -> Done:
+        return self.judged[shard.number]
+
+    def reads(self, shard: Shard) -> pl.DataFrame:
+        return self.judged[shard.number].judged.reads
+
+    def unfinished(self, shards: Sequence[Shard]) -> set[int]:
+        return {shard.number for shard in shards} - self.judged.keys()
+
+
+@dataclass(frozen=True)
+class InFolder:
+    """Keeps everything in a folder that all workers see.
+
+    Attributes:
+        further: names of the further tables that the annotators leave; ``merged`` of them are needed as a whole.
+    """
+
+    folder: Folder
+    further: tuple[str, ...] = ()
+    merged: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return str(self.folder).rsplit("/", 1)[-1]
+
+    def plan(self, job: str, shard: int) -> pl.DataFrame | None:
+        with contextlib.suppress(FileNotFoundError):
+            return _table(self.folder / _PLANS / job, shard)
+        return None
+
+    def needed_plan(self, job: str, shard: int) -> pl.DataFrame:
+        """As ``Parts.needed_plan``.
+
+        Raises:
+            InputError: it is gone, or damaged.
+        """
+        return self._needed(f"{_PLANS}/{job}", shard)
+
+    def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None:
+        _write(plan, self.folder / _PLANS / job, shard)
+
+    def clear_plans(self) -> None:
+        for job in (self.folder / _PLANS).folders():
+            plans = self.folder / _PLANS / job
+            plans.delete(plans.names())
+
+    def keep(self, shard: Shard, done: Done) -> None:
+        judged = done.judged
+        for name in (*_NO_PASSAGES, *_OF_QUERIES):
+            _write(getattr(judged, name), self.folder / name, shard.number)
+        for name, table in judged.further.items():
+            _write(table, self.folder / name, shard.number)
+        failed = any(reads.failed for reads in done.reads.values())
+        (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), _content(done))
+
+    def done(self, shard: Shard) -> Done:
+        """A shard that was judged.
+
+        Raises:
+            InputError: one of its files is gone, or damaged.
+        """
+        manifests, number = self.folder / _MANIFESTS, shard.number
+        try:
+            written = manifests.read(_manifest(shard))
+        except FileNotFoundError:
+            with all_there(self.folder, number):
+                written = manifests.read(_manifest(shard, failed=True))
+        with all_there(self.folder, number):
+            content = json.loads(written)
+        of_queries = {name: self._needed(name, number) for name in _OF_QUERIES}
+        further = {name: self._needed(name, number) for name in self.merged}
+        small = {name: _unlisted(content[name]) for name in _SMALL}
+        notes = [Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]]
+        known: dict[str, Any] = {**_NO_PASSAGES, **of_queries, **small}
+        judged = Judged(**known, further=further, notes=tuple(notes))
+        return Done(
+            judged,
+            {role: RoleReads(*reads) for role, reads in content["reads"].items()},
+            {name: RoleReads(*reads) for name, reads in content["of_jobs"].items()},
+            tuple(EditedReads(**edited) for edited in content["edited"]),
+        )
+
+    def reads(self, shard: Shard) -> pl.DataFrame:
+        return self._needed("reads", shard.number)
+
+    def _needed(self, name: str, shard: int) -> pl.DataFrame:
+        with all_there(self.folder / name, shard):
+            return _table(self.folder / name, shard)
+
+    def unfinished(self, shards: Sequence[Shard]) -> set[int]:
+        """As ``Parts.unfinished``.
+
+        A shard is judged where its manifest and all of its tables are there: who removes an evaluation, and
+        is stopped half-way, may leave manifests alone.
+        """
+        done = set((self.folder / _MANIFESTS).names())
+        names = (*_NO_PASSAGES, *_OF_QUERIES, *self.further)
+        whole = set.intersection(*(set((self.folder / name).names()) for name in names))
+        return {
+            shard.number
+            for shard in shards
+            if _manifest(shard) not in done or _file(shard.number) not in whole
+        }
+
+
+def shard_tables(folder: Folder, *, other_than: Sequence[str]) -> Iterator[str]:
+    """The names, in ``folder``, of all tables and manifests of evaluations, but for some of them.
+
+    Whatever else is there, they do not have the names of.
+    """
+    for evaluation in folder.folders():
+        if evaluation in other_than or not re.fullmatch(r"[0-9a-f]{16}", evaluation):
+            continue
+        for name in (folder / evaluation).folders():
+            inside = [name, *(f"{name}/{job}" for job in (folder / evaluation / name).folders())]
+            for place in inside:
+                for file in (folder / evaluation / place).names():
+                    if re.fullmatch(r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)", file):
+                        yield f"{evaluation}/{place}/{file}"
+
+
+def _manifest(shard: Shard, *, failed: bool = False) -> str:
+    """The name of a shard's manifest.
+
+    It holds the digest of the inputs, so that a listing tells what is done, and whether reads failed,
+    which are tried again.
+    """
+    return f"{shard.number:06d}-{shard.digest[:32]}{'-failed' if failed else ''}.json"
+
+
+def _content(done: Done) -> bytes:
+    content = {name: getattr(done.judged, name) for name in _SMALL}
+    content |= {"reads": done.reads, "of_jobs": done.of_jobs}
+    content["edited"] = [asdict(edited) for edited in done.edited]
+    content["notes"] = [asdict(note) for note in done.judged.notes]
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
+def _unlisted(value: object) -> object:
+    """A field of ``Judged``: JSON has lists where it has tuples."""
+    return tuple(map(_unlisted, value)) if isinstance(value, list) else value
+
+
+def _file(shard: int) -> str:
+    """The name of a shard's file, in the folder of a table."""
+    return f"{shard:06d}.parquet"
+
+
+def _write(table: pl.DataFrame, folder: Folder, shard: int) -> None:
+    """Write a shard's table, whole or not at all."""
+    content = io.BytesIO()
+    table.write_parquet(content)
+    folder.write(_file(shard), content.getvalue())
+
+
+def _table(folder: Folder, shard: int) -> pl.DataFrame:
+    """A shard's table.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    return pl.read_parquet(io.BytesIO(folder.read(_file(shard))))
+
+
+@contextlib.contextmanager
+def all_there(folder: Folder, shard: int) -> Iterator[None]:
+    """Turn what is wrong with a file of an evaluation's own into an error that says what to do."""
+    try:
+        yield
+    except FileNotFoundError:
+        problem = f"files of shard {shard} are gone, as where another evaluation replaces this one"
+        remedy = "run again, or give each evaluation a place of its own"
+    except (pl.exceptions.PolarsError, ValueError):
+        problem, remedy = f"files of shard {shard} are damaged", "delete this folder, and run again"
+    else:
+        return
+    raise InputError(problem, remedy, path=folder.shown())

@@ -1,0 +1,128 @@
+"""What an evaluation is given, in shards: whole queries with all that is known of them.
+
+Inputs that fit are one shard, held in memory (``Held``); others are many, on disk
+(``sharded.partition.Partition``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+import polars as pl
+
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.notes import Note
+from engine.reading.store_files import Span
+from engine.sources.io.locations import Location
+from engine.sources.runs.edits import EditedRun
+from engine.statistics.cells import Clusters, clusters_of
+from engine.tables import DOC_ID, QUERY_ID
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What the driver keeps of a shard.
+
+    Attributes:
+        number: from 0; shards are in the order of their spans.
+        queries: how many queries it has, with results or without.
+        pairs: how many distinct pairs of query and document are listed within the cutoff.
+        span: the buckets of its queries (``sources.queries.buckets``), [low, high); None where they may be any.
+        digest: of its contents and of the whole corpus; empty for one that is held.
+    """
+
+    number: int
+    queries: int
+    pairs: int
+    span: Span | None
+    digest: str = ""
+
+
+class Within(NamedTuple):
+    """What a cutoff leaves of the inputs as a whole.
+
+    Attributes:
+        passages: how many some run lists.
+        notes: what was left out or is empty; none where the inputs themselves carry them.
+    """
+
+    passages: int
+    notes: tuple[Note, ...] = ()
+
+
+class InputShards(Protocol):
+    """The inputs of an evaluation, for any process that gets them."""
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """All shards; every query evaluated is in one."""
+        ...
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The names of all runs, in order."""
+        ...
+
+    @property
+    def edited(self) -> tuple[EditedRun, ...]:
+        """The perturbed runs and their originals."""
+        ...
+
+    @property
+    def queries_file(self) -> Location | None:
+        """Where the queries come from; None for tables that were not read from a file."""
+        ...
+
+    def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
+        """The inputs of one shard; without ``passages`` the corpus is empty."""
+        ...
+
+    def query_ids(self) -> pl.Series:
+        """All queries evaluated, in the order of their file."""
+        ...
+
+    def clusters(self) -> Clusters:
+        """The clusters of all queries, if there are any."""
+        ...
+
+    def within(self, k: int) -> Within:
+        """What of all inputs is within a cutoff, of which shards may have more."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Inputs in memory, as one shard."""
+
+    inputs: EvaluationInputs
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        pairs = self.inputs.runs.select(QUERY_ID, DOC_ID).n_unique()
+        return (Shard(0, self.inputs.queries.height, pairs, None),)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        return self.inputs.run_names
+
+    @property
+    def edited(self) -> tuple[EditedRun, ...]:
+        return self.inputs.edited
+
+    @property
+    def queries_file(self) -> Location | None:
+        return self.inputs.queries_file
+
+    def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
+        return self.inputs
+
+    def query_ids(self) -> pl.Series:
+        return self.inputs.queries[QUERY_ID]
+
+    def clusters(self) -> Clusters:
+        return clusters_of(self.inputs.queries)
+
+    def within(self, k: int) -> Within:
+        return Within(cut_inputs(self.inputs, k).corpus.height)

@@ -1,0 +1,130 @@
+"""What everybody needs to know who works on an evaluation: its shards, its settings, and who reads what."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import polars as pl
+
+from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.parts import Parts
+from engine.evaluation.prepare import Prepared, lists_to_read, pairs_to_label, prepare
+from engine.evaluation.read import NO_LISTS, Job, requests_for
+from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
+from engine.evaluation.shards import InputShards
+from engine.machine.functions import by_value
+from engine.reading.api.settings import ApiSettings
+from engine.sources.io.folders import Folder
+from engine.version import __version__
+
+# Changed when equal inputs and settings would give other tables, or manifests.
+_VERSION = 5
+# Settings that change neither labels nor scores.
+WITHOUT_EFFECT = (
+    *BOOTSTRAP_FIELDS,
+    "engine",  # what it came to is in the readers' fingerprints
+    "memory",
+    "actors",
+    "gpus_per_actor",
+    "cpus_per_actor",
+    "accelerator_type",
+    "certify",
+    "shard_pairs",
+    *(field.name for field in fields(ApiSettings)),  # what they decide is in the fingerprints, too
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """An evaluation, or a study, as every process that works on it gets it.
+
+    Attributes:
+        shards: the inputs.
+        conditions: the settings; several make a study.
+        asked: of each condition, who reads what, by the name of the role.
+        jobs: the same of all conditions together, each reader with its prompt once.
+        parts: of each condition, where the tables of its shards are.
+        store: the read store.
+        unkept: the store, for as long as the evaluation lasts, of reads that nobody could look up again; None
+            where all is held.
+        prepared: of each condition, where all inputs are held.
+    """
+
+    shards: InputShards
+    conditions: tuple[Settings, ...]
+    asked: tuple[dict[str, Job], ...]
+    jobs: tuple[Job, ...]
+    parts: tuple[Parts, ...]
+    store: Folder
+    unkept: Folder | None
+    prepared: tuple[Prepared, ...] = ()
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        # Settings may hold functions of the user's, whose files other machines lack.
+        return by_value(Work, *(getattr(self, one.name) for one in fields(self)))
+
+    def place(self, job: Job) -> Folder | None:
+        """The store that the reads of a job go to; None for none."""
+        return self.store if job.spec.is_kept else self.unkept
+
+    def prepare(self, condition: int, inputs: EvaluationInputs) -> Prepared:
+        """A shard prepared under a condition."""
+        if self.prepared:
+            return self.prepared[condition]
+        return prepare(inputs, self.conditions[condition], part=True)
+
+    def lists(self, job: Job, inputs: EvaluationInputs, condition: int) -> pl.DataFrame:
+        """What a condition asks a job to read of a shard, as ``Request.lists``."""
+        settings = self.conditions[condition]
+        own = self.asked[condition].get(job.ask.role.name)
+        if own is None or own.identity != job.identity:
+            return NO_LISTS
+        cut = cut_inputs(inputs, settings.ranking.k)
+        requests = requests_for(pairs_to_label(cut), lists_to_read(cut, settings), settings)
+        lists = {request.ask.role.name: request.lists for request in requests}
+        return lists.get(job.ask.role.name, NO_LISTS)
+
+    def wanted(self, job: Job, inputs: EvaluationInputs) -> pl.DataFrame:
+        """The reads that some condition asks a job for, of a shard (``plan.WANTED``)."""
+        lists = [self.lists(job, inputs, number) for number in range(len(self.conditions))]
+        distinct = lists[0] if len(lists) == 1 else pl.concat(lists).unique(maintain_order=True)
+        return job.wanted(distinct, inputs.queries, inputs.corpus)
+
+    def before(self, job: Job) -> tuple[Job, ...]:
+        """Jobs of the same reader that come before one, and do the reads that both want."""
+        place = self.jobs.index(job)
+        same = job.spec.fingerprint
+        return tuple(one for one in self.jobs[:place] if one.spec.fingerprint == same)
+
+
+def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> str:
+    """A digest of all that decides labels and scores: inputs, settings, and who reads with which prompt.
+
+    The names of all runs count apart from the shards: one that lists nothing for a shard's queries
+    is not in its files, and has scores for them. What functions of the user's do is not known, so that
+    whoever has some gets another digest each time.
+    """
+    decisive = {
+        name: value for name, value in settings.flat().items() if name not in WITHOUT_EFFECT
+    }
+    readers = [
+        [job.ask.role.name, job.spec.fingerprint, job.prompt.digest, job.prompt.fused]
+        for job in jobs
+    ]
+    known: list[Any] = [_VERSION, __version__, shards.runs, digest_of_shards(shards)]
+    known += [decisive, readers]
+    if settings.has_functions or not all(job.spec.is_kept for job in jobs):
+        known.append(uuid.uuid4().hex)
+    content = json.dumps(known, sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def digest_of_shards(shards: InputShards) -> str:
+    """A digest of the inputs of all shards."""
+    digests = "".join(shard.digest for shard in shards.shards)
+    return hashlib.sha256(digests.encode()).hexdigest()

@@ -1,0 +1,169 @@
+"""What must hold of a run beyond one row, and its order, in one part or in many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from engine.errors import InputError
+from engine.sources.io.locations import Location
+from engine.sources.runs.forms import WHAT, is_trec
+from engine.sources.runs.records import LINE
+from engine.sources.runs.scan import Batch, scan_run
+from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE
+from engine.wording import quoted
+
+_RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
+# Names of which one is kept beside the smallest: more than the message for several names shows.
+_NAMES = 1000
+
+
+class RunChecks:
+    """Reads a run and refuses one that lists a document or a rank twice, is empty, or holds several systems.
+
+    Of what is listed twice, the first row that repeats another one is named, whatever parts were looked through.
+
+    Args:
+        path: the file of the run.
+    """
+
+    def __init__(self, path: Location) -> None:
+        self._path = path
+        self._names: set[str] = set()
+        self._repeats: list[tuple[tuple[int, int], InputError]] = []
+        self.has_lines = False
+
+    def scan(self) -> Iterator[Batch]:
+        """Yield the batches of ``scan_run``.
+
+        Raises:
+            InputError: as ``scan_run``. Where the run ``has_lines``, a line above may be the first at fault: the
+                rows that were given by then are to be looked through before.
+        """
+        for batch in scan_run(self._path):
+            self.has_lines = batch.has_lines
+            self._names.update(batch.names)
+            if len(self._names) > _NAMES:
+                self._names = set(sorted(self._names)[:_NAMES])
+            yield batch
+
+    def look(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Look through a part that has all rows of its queries; gives it back."""
+        for place, column in enumerate((DOC_ID, RANK)):
+            nulls = rows[column].null_count()
+            if nulls == rows.height:
+                continue
+            given = rows.drop_nulls(column) if nulls else rows
+            # Hashes first, since hardly any run repeats anything.
+            hashes = given[QUERY_ID].hash(1) ^ given[column].hash(2)
+            if hashes.n_unique() < given.height:
+                self._note(given.sort(LINE, maintain_order=True), column, place)
+        return rows
+
+    def _note(self, rows: pl.DataFrame, column: str, place: int) -> None:
+        again = rows.filter(~pl.struct(QUERY_ID, column).is_first_distinct())
+        if again.is_empty():
+            return
+        query_id, value, line = again.select(QUERY_ID, column, LINE).row(0)
+        first = rows.filter((pl.col(QUERY_ID) == query_id) & (pl.col(column) == value))[LINE][0]
+        what = "rank" if column == RANK else "document"
+        # In TREC text, nothing but documents can be listed twice.
+        what = what if is_trec(self._path) else f"the {what}"
+        lines = (line, first) if self.has_lines else (None, None)
+        error = listed_twice(self._path, query_id, what, value, *lines)
+        self._repeats.append(((line, place), error))
+
+    def refuse_repeats(self) -> None:
+        """Refuse what was found twice.
+
+        Raises:
+            InputError: the run lists a document or a rank twice.
+        """
+        if self._repeats:
+            raise min(self._repeats, key=lambda found: found[0])[1]
+
+    def name(self) -> str:
+        """The name of the run, of which all parts were looked through.
+
+        Raises:
+            InputError: the run lists a document or a rank twice, is empty, or holds several systems.
+        """
+        self.refuse_repeats()
+        names = sorted(self._names)
+        if not names:
+            raise InputError("the run is empty", f"give {WHAT}", path=self._path)
+        if len(names) > 1:
+            raise InputError(
+                f"holds several systems ({', '.join(names[:3])} …)",
+                "write one file per run",
+                path=self._path,
+            )
+        return names[0]
+
+
+def listed_twice(
+    path: Location,
+    query_id: str,
+    what: str,
+    value: object,
+    line: int | None = None,
+    first_line: int | None = None,
+) -> InputError:
+    """The error for a document or a rank that a run lists twice for a query.
+
+    Args:
+        path, query_id, value: where, and which one.
+        what: "document", "the document" or "the rank".
+        line, first_line: of both places, where the file has lines.
+    """
+    see = "" if first_line is None else f" (see line {first_line})"
+    return InputError(
+        f"query {quoted(query_id)} lists {what} {quoted(value)} twice{see}",
+        f"list every {what.removeprefix('the ')} once per query",
+        path=path,
+        line=line,
+    )
+
+
+def require_new_name(path: Location, name: str, sources: dict[str, Location]) -> None:
+    """Note in ``sources`` which file a run's name comes from.
+
+    Raises:
+        InputError: another file has that name.
+    """
+    if name in sources:
+        raise InputError(
+            f"the run is called {quoted(name)}, as is {sources[name]}",
+            "give each run a different name (last column of a TREC run)",
+            path=path,
+        )
+    sources[name] = path
+
+
+def in_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """Lists in their order: by rank, or as ``by_score`` where ranks are null, with ranks from 1."""
+    scored = rows[RANK].is_null()
+    if scored.all():
+        return by_score(rows)
+    if scored.any():
+        rows = pl.concat([rows.filter(~scored), by_score(rows.filter(scored))])
+    return by_rank(rows)
+
+
+def by_score(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows ordered by query, and within by score as trec_eval does, with the ranks that this gives.
+
+    Needs ``query_id`` (of any type), ``doc_id`` and ``score``; gives ``rank``, from 1.
+    """
+    return frame.sort(
+        QUERY_ID,
+        pl.col(SCORE).cast(pl.Float32),
+        DOC_ID,
+        descending=[False, True, True],
+    ).with_columns(_RANKS)
+
+
+def by_rank(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows ordered by query and rank, with the ranks closed up: 1, 2, … without gaps."""
+    return frame.sort(QUERY_ID, RANK).with_columns(_RANKS)

@@ -1,0 +1,217 @@
+import bz2
+import gzip
+import json
+from itertools import product
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import InputError
+from engine.sources.runs import scan
+from engine.sources.runs.scan import scan_run
+
+
+def scanned(path):
+    """What the batches of a run amount to: ids, ranks, scores and lines of its rows, and its names."""
+    batches = list(scan_run(path))
+    names = set().union(*(batch.names for batch in batches))
+    return [row for batch in batches for row in batch.rows.rows()], names
+
+
+@pytest.fixture(autouse=True)
+def _arrow_reads_small_texts_too(monkeypatch):
+    monkeypatch.setattr(scan, "_SMALL", 0)
+
+
+def read_by_python(monkeypatch):
+    """From now on, TREC text is parsed line by line."""
+    monkeypatch.setattr(scan, "_parsed", lambda *_: None)
+
+
+def outcome(function, *arguments):
+    """What a function gives, or the error that it raises."""
+    try:
+        return function(*arguments)
+    except InputError as error:
+        return str(error.path), error.line, error.problem, error.remedy
+
+
+def write(path, text):
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+PLAIN = "q1 Q0 a 1 2.5 s\nq1 Q0 b 2 0.1 s\nq2 Q0 a 1 -3e-5 s\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (PLAIN, [1, 2, 3]),
+        (PLAIN.rstrip("\n"), [1, 2, 3]),
+        (PLAIN.replace(" ", "\t"), [1, 2, 3]),
+        (PLAIN.replace("\n", "\r\n"), [1, 2, 3]),
+        ("﻿" + PLAIN, [1, 2, 3]),
+        (PLAIN.replace(" ", " \t  ").replace("\n", " \n"), [1, 2, 3]),
+        ("\n  \n" + PLAIN.replace("\n", "\n\n \t\n"), [3, 6, 9]),
+        (PLAIN.replace("Q0", "Q0\u3000", 1).replace("\u3000 ", "\u3000"), [1, 2, 3]),
+        (PLAIN.replace("q1 ", "q1\x1c", 1), [1, 2, 3]),
+        (PLAIN.replace("2.5", "+2.5"), [1, 2, 3]),
+    ],
+)
+def test_trec_text_is_split_at_whatever_is_white_space_in_python(tmp_path, text, lines):
+    rows, names = scanned(write(tmp_path / "r.trec", text))
+    assert [row[:4] for row in rows] == [
+        ("q1", "a", None, 2.5),
+        ("q1", "b", None, 0.1),
+        ("q2", "a", None, -3e-5),
+    ]
+    assert ([row[4] for row in rows], names) == (lines, {"s"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN.replace("a", "ä漢"),
+        PLAIN.replace("2.5", "+2_5"),
+        PLAIN.replace("2.5", "1e-400").replace("a", '"a').replace("b", "\\b"),
+        PLAIN.replace("a", "NA").replace("b", "null"),
+    ],
+)
+def test_arrow_and_python_read_ids_and_numbers_alike(tmp_path, monkeypatch, text):
+    path = write(tmp_path / "r.trec", text)
+    found = scanned(path)
+    assert found[0][0][1] == text.split()[2]
+    read_by_python(monkeypatch)
+    assert scanned(path) == found
+
+
+def test_small_blocks_give_the_same_rows_and_lines(tmp_path, monkeypatch):
+    text = "".join(f"q{i % 7} Q0 d{i} 0 {i * 0.37} s{'' if i % 9 else ' '}\n" for i in range(500))
+    text = text.replace("d77 ", "d77\x0b ").replace("d200", "dé\u2003") + "\n\n"
+    expected = [(f"q{i % 7}", f"d{i}", None, i * 0.37, i + 1) for i in range(500)]
+    expected[200] = ("q4", "dé", None, 200 * 0.37, 201)
+    monkeypatch.setattr(scan, "_BLOCK", 64)
+    monkeypatch.setattr(scan, "_ROWS", 3)
+    for name, pack in (("r", bytes), ("r.gz", gzip.compress), ("r.bz2", bz2.compress)):
+        path = write(tmp_path / name, pack(text.replace("dé\u2003", "dé ").encode()))
+        assert scanned(path) == (expected, {"s"})
+
+
+BAD = [
+    ("q Q0 a 1 0.5", "5 columns, a TREC run has 6"),
+    ("q Q0 a 1 x s", "score 'x' is not a number"),
+    ("q Q0 a 1 nan s", "score 'nan' is not a number"),
+    ("q Q0 a 1 4e38 s", "score '4e38' is not a number"),
+    ("q Q0 a 1 inf s", "score 'inf' is not a number"),
+    ("\x1c", "0 columns"),
+    (b"q Q0 \xff 1 1 s", "not UTF-8 text"),
+]
+
+
+@pytest.mark.parametrize(("bad", "block"), list(product(BAD, [40, 1 << 20])))
+def test_a_bad_line_is_named_after_the_rows_above_it(tmp_path, monkeypatch, bad, block):
+    monkeypatch.setattr(scan, "_BLOCK", block)
+    line, problem = bad
+    good = "".join(f"q Q0 d{i} 0 {i} s\n" for i in range(20)).encode()
+    line = line if isinstance(line, bytes) else line.encode()
+    batches = scan_run(write(tmp_path / "r", good + line + b"\n" + good))
+    seen = []
+    with pytest.raises(InputError, match=f":21: {problem}"):
+        for batch in batches:
+            seen += batch.rows["doc_id"].to_list()
+    assert seen == [f"d{i}" for i in range(20)]
+
+
+def test_damaged_files_and_endless_lines_are_named_with_their_line(tmp_path, monkeypatch):
+    text = "".join(f"q Q0 d{i} 0 {i * 7919 % 1000} s\n" for i in range(5000)).encode()
+    cut = write(tmp_path / "r.gz", gzip.compress(text)[:-3000])
+    with pytest.raises(InputError, match=r"r\.gz:\d{4}: cannot be read"):
+        list(scan_run(cut))
+    monkeypatch.setattr(scan, "LONGEST_LINE", 100)
+    monkeypatch.setattr("engine.sources.io.lines.LONGEST_LINE", 100)
+    monkeypatch.setattr(scan, "_BLOCK", 64)
+    for filler, problem in (("x" * 200, "a line of more than"), ("x" * 30, "1 columns")):
+        long = write(tmp_path / "r", PLAIN + filler + "\n" + PLAIN)
+        with pytest.raises(InputError, match=f":4: {problem}"):
+            list(scan_run(long))
+
+
+def test_files_that_are_not_there_are_refused(tmp_path):
+    for path in (tmp_path / "none", tmp_path, tmp_path / "none.parquet"):
+        with pytest.raises(InputError) as caught:
+            list(scan_run(path))
+        assert caught.value.path == path
+
+
+def test_scores_decide_in_dictionaries_and_ranks_in_parquet(tmp_path, monkeypatch):
+    monkeypatch.setattr(scan, "_ROWS", 2)
+    path = write(tmp_path / "mine.json", json.dumps({"q2": {"a": 1, "b": 2.5}, "q1": ["x", "y"]}))
+    assert scanned(path) == (
+        [
+            ("q2", "a", None, 1.0, 0),
+            ("q2", "b", None, 2.5, 1),
+            ("q1", "x", None, 2.0, 2),
+            ("q1", "y", None, 1.0, 3),
+        ],
+        {"mine"},
+    )
+    frame = pl.DataFrame({"query_id": [1, 2, 1], "doc_id": ["a", "b", "c"], "rank": [9, 1, 4]})
+    frame.with_columns(score=pl.lit(0)).write_parquet(tmp_path / "p.parquet")
+    assert scanned(tmp_path / "p.parquet") == (
+        [("1", "a", 9, 0.0, 0), ("2", "b", 1, 0.0, 1), ("1", "c", 4, 0.0, 2)],
+        {"p"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"score": [1.0, float("nan"), None, 2.0]}, "score 'nan' is not a number"),
+        ({"score": ["1", "2", "x", "y"]}, "a column has the wrong type"),
+        ({"rank": [1, 2, 3, None], "query_id": ["q", "q", None, "q"]}, "row 2 has no query_id"),
+        ({"doc_id": [1.0, 2.0, 3.0, 4.0]}, "doc_id holds floating-point numbers"),
+        ({"score": [1.0, 2.0, 1e39, 0.0], "run": ["s", "s", "s", None]}, "score '1e+39' is not"),
+    ],
+)
+def test_a_fault_of_a_parquet_run_is_named_in_whatever_batch(
+    tmp_path, monkeypatch, change, problem
+):
+    monkeypatch.setattr(scan, "_ROWS", 1)
+    columns = {"query_id": ["q"] * 4, "doc_id": list("abcd"), "rank": [1, 2, 3, 4]}
+    columns |= {"score": [4.0, 3.0, 2.0, 1.0], "run": ["s"] * 4}
+    path = tmp_path / "r.parquet"
+    pl.DataFrame(columns | change).write_parquet(path)
+    found = outcome(lambda: list(scan_run(path)))
+    assert found[:2] == (str(path), None)
+    assert found[2].startswith(problem)
+
+
+def test_what_only_looks_like_a_parquet_run_is_refused(tmp_path):
+    path = tmp_path / "r.parquet"
+    pl.DataFrame({"query_id": ["q"]}).write_parquet(path)
+    with pytest.raises(InputError, match="neither an id nor a text"):
+        list(scan_run(path))
+    write(path, "no Parquet")
+    with pytest.raises(InputError, match="not a readable Parquet file"):
+        list(scan_run(path))
+
+
+TOKENS = ["q", "Q0", "a", "b", "1", "0.5", "1e3", "s", "nan", "é", "\x1f", '"', "+1", "1."]
+BLANKS = [" ", "\t", "  ", " \t", "\r", "\n", "\n\n", "\n \n", "\u00a0", "\x0c", "\x85"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(TOKENS), st.sampled_from(BLANKS)), max_size=40))
+def test_any_text_gives_the_rows_or_the_error_of_python(tmp_path_factory, parts):
+    """Whatever stands where: against Python on the same file, a line at a time."""
+    lines = "".join(token + blank for token, blank in parts).split("\n")
+    path = tmp_path_factory.mktemp("run") / "r"
+    for number, line in enumerate(lines):
+        path.write_bytes(f"q Q0 d 1 1 s\n{line}\n".encode())
+        found = outcome(scanned, path)
+        with pytest.MonkeyPatch.context() as patch:
+            read_by_python(patch)
+            assert outcome(scanned, path) == found, (number, line)
