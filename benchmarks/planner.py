@@ -160,10 +160,10 @@ def _plan(
     probe_reads: int | None,
     seed: int,
 ) -> dict[str, Any]:
-    from engine.evaluation.forecast import PlanSettings
     from engine.evaluation.inputs import read_inputs
-    from engine.evaluation.planner import plan_evaluation
-    from engine.evaluation.sharded.sample import take_sample
+    from engine.planning.forecast import PlanSettings
+    from engine.planning.planner import plan_evaluation
+    from engine.planning.sample import take_sample
 
     files, settings = _case(place, case, actors, pairs)
     sample = take_sample(files, k=settings.ranking.k, pairs=pairs) if pairs else None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from engine.evaluation.forecast import Forecast, PlanSettings
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.planner import plan_evaluation, refuse_both
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.sample import take_sample
 from engine.evaluation.sharded.size import shard_pairs
 from engine.evaluation.study import Condition
-from engine.report import forecast as report
+from engine.planning import report
+from engine.planning.forecast import Forecast, PlanSettings
+from engine.planning.planner import plan_evaluation, refuse_both
+from engine.planning.sample import take_sample
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from jobs._options import with_options

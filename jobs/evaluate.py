@@ -9,7 +9,6 @@ from typing import Any
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.context import Context
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.forecast import PlanSettings
 from engine.evaluation.inputs import InputFiles, cut_inputs, read_inputs
 from engine.evaluation.passes import check_readers
 from engine.evaluation.settings import Settings
@@ -20,6 +19,7 @@ from engine.evaluation.shards import Held, InputShards
 from engine.evaluation.study import Condition, study_shards, vary
 from engine.evaluation.work import digest_of_shards
 from engine.machine.model_files import cache_directory
+from engine.planning.forecast import PlanSettings
 from engine.report.audit import Origin, input_files, name_files
 from engine.report.identity import refuse_another
 from engine.report.summary import SHARDS

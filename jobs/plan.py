@@ -8,9 +8,9 @@ from typing import Any
 
 from cyclopts import Group
 
-from engine.evaluation.forecast import PlanSettings
 from engine.evaluation.study import vary
 from engine.machine.model_files import cache_directory
+from engine.planning.forecast import PlanSettings
 from jobs._command import run_command, spoken
 from jobs._evaluation_options import DRY_RUN, RUNNING, files_of, parameters, settings_of, sweep_of
 from jobs._options import option, options_of, take, with_signature

@@ -18,6 +18,7 @@ ORDER = [
     "compat",
     "face",
     "training",
+    "planning",
     "report",
     "conformance",
     "query_coverage",

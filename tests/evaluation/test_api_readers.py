@@ -7,10 +7,10 @@ import pytest
 from engine.errors import InputError, ReadError
 from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.forecast import PlanSettings
-from engine.evaluation.planner import plan_evaluation
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.planning.forecast import PlanSettings
+from engine.planning.planner import plan_evaluation
 from engine.reading.reads import NamedExecutor
 from engine.report.printed import lines
 from engine.report.summary import summarize

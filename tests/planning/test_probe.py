@@ -3,9 +3,7 @@
 import polars as pl
 import pytest
 
-from engine.reading.execute import UnitResult
-from engine.reading.plan import GROUP, INPUTS, SIZE
-from engine.reading.probe import (
+from engine.planning.probe import (
     WHOLE,
     Batch,
     Stratum,
@@ -15,6 +13,8 @@ from engine.reading.probe import (
     read_batches,
     start_seconds,
 )
+from engine.reading.execute import UnitResult
+from engine.reading.plan import GROUP, INPUTS, SIZE
 from engine.reading.protocol import ReadOutput
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 from tests.conftest import SPEC

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
-from engine.evaluation.forecast import (
+from engine.planning.forecast import (
     Batch,
     Forecast,
     Kind,

@@ -14,9 +14,9 @@ from engine.evaluation.read import Job, requests_for, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.watch import OnEvent, silent
+from engine.planning.probe import WHOLE
 from engine.reading import store
 from engine.reading.plan import INPUTS, longest_first, missing_reads
-from engine.reading.probe import WHOLE
 from engine.reading.reads import Executor, input_sizes
 from engine.reading.store_files import Span
 from engine.sources.io.folders import Folder

@@ -10,8 +10,15 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation.api_readers import begin, refuse_finish
-from engine.evaluation.counts import Counted, Sample, count_reads
-from engine.evaluation.forecast import (
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.labels.annotator import READER
+from engine.machine.batching import GPU_BATCH_TOKENS
+from engine.machine.pool import PoolSettings
+from engine.machine.watch import OnEvent, silent
+from engine.planning import probe
+from engine.planning.counts import Counted, Sample, count_reads
+from engine.planning.forecast import (
     Batch,
     Forecast,
     Kind,
@@ -23,17 +30,10 @@ from engine.evaluation.forecast import (
     reading_seconds,
     total_seconds,
 )
-from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.prober import DONE, Group, Prober
-from engine.evaluation.settings import Settings
-from engine.labels.annotator import READER
-from engine.machine.batching import GPU_BATCH_TOKENS
-from engine.machine.pool import PoolSettings
-from engine.machine.watch import OnEvent, silent
-from engine.reading import probe
+from engine.planning.probe import WHOLE, Stratum, Timed
+from engine.planning.prober import DONE, Group, Prober
 from engine.reading.api.settings import is_api
 from engine.reading.plan import GROUP, SIZE
-from engine.reading.probe import WHOLE, Stratum, Timed
 from engine.reading.reads import Executor, Progress, by_model, unit_tokens
 from engine.reading.stream import UNIT_SECONDS
 from engine.sources.io.folders import folder_at

@@ -15,7 +15,6 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.counts import Sample
 from engine.evaluation.inputs import (
     EvaluationInputs,
     InputFiles,
@@ -26,6 +25,7 @@ from engine.evaluation.sharded.cut_lists import BUCKET, NUMBER, CutLists, list_r
 from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, count_parts
 from engine.evaluation.sharded.query_keys import query_keys
 from engine.evaluation.sharded.ranges import Counts, Range, halved
+from engine.planning.counts import Sample
 from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory

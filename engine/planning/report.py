@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from engine.evaluation.forecast import Forecast, Kind, Probe, Span
+from engine.planning.forecast import Forecast, Kind, Probe, Span
 from engine.report import layout
 from engine.wording import agreeing, counted
 

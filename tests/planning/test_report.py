@@ -3,8 +3,8 @@
 import pytest
 from rich.table import Table
 
-from engine.evaluation.forecast import Forecast, Kind, PlanSettings, Probe, Span
-from engine.report.forecast import duration, shown
+from engine.planning.forecast import Forecast, Kind, PlanSettings, Probe, Span
+from engine.planning.report import duration, shown
 from jobs._terminal import Terminal
 
 PROBE = Probe(reads=64, actors=2, share="1 CPU", room=2, seconds=12.0)

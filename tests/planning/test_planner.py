@@ -7,13 +7,13 @@ import pytest
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.counts import Sample
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.forecast import PlanSettings
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.planner import plan_evaluation
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.planning.counts import Sample
+from engine.planning.forecast import PlanSettings
+from engine.planning.planner import plan_evaluation
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReadOutput

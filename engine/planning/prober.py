@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from engine.errors import WriteError
-from engine.evaluation.counts import Counted
-from engine.evaluation.forecast import PlanSettings, Probe
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent
-from engine.reading import probe, store
-from engine.reading.probe import Means, Timed
+from engine.planning import probe
+from engine.planning.counts import Counted
+from engine.planning.forecast import PlanSettings, Probe
+from engine.planning.probe import Means, Timed
+from engine.reading import store
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import Executor, Progress, one_at_a_time
 from engine.sources.io.folders import Folder
