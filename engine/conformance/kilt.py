@@ -19,8 +19,8 @@ from engine.conformance.comparison import (
     version_of,
 )
 from engine.errors import InputError, masked
-from engine.normalize import normalize_answer
 from engine.scoring.metrics import get_metric
+from engine.scoring.normalize import normalize_answer
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_lines
 from engine.sources.io.locations import require_file, suffix_of

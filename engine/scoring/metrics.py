@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from engine.errors import InputError
-from engine.normalize import normalize_answer, normalize_korquad
+from engine.scoring.normalize import normalize_answer, normalize_korquad
 from engine.scoring.words import words
 from engine.tables import ANSWERS, OUTPUT, QUERY_ID, VALUE
 from engine.wording import meant, quoted

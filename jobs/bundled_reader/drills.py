@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from engine.normalize import normalize_answer
 from engine.reading.models.tokenizing import tokenize
 from engine.reading.prompting.prompts import Prompt
+from engine.scoring.normalize import normalize_answer
 from engine.training.examples import Example
 from jobs.bundled_reader.questions import ask
 from jobs.bundled_reader.text import Asked, around, exchanged

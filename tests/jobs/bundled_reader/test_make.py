@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 from safetensors.torch import load_file
 
-from engine.normalize import normalize_answer
 from engine.reading.protocol import ReadOutput
+from engine.scoring.normalize import normalize_answer
 from engine.sources.articles.article import Article
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, fid_reader_directory, questions, wikipedia_dump

@@ -1,6 +1,6 @@
 import pytest
 
-from engine.normalize import normalize_answer
+from engine.scoring.normalize import normalize_answer
 
 
 # Values of KILT's normalize_answer (kilt/eval_downstream.py).
