@@ -12,12 +12,15 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
 from engine.machine import nodes
 from engine.machine.batching import machine_memory
 from engine.machine.nodes import Needs, Node
+
+if TYPE_CHECKING:
+    import ray.data
 
 # A number, MIN:MAX, or None for as many as the cluster has room for; 0 stands for no actors at all.
 Actors = int | str | None
@@ -295,17 +298,16 @@ def reported(doing: str, kind: type[Exception], needs: Needs) -> Iterator[None]:
         raise kind(f"{doing} on Ray failed: {why}") from error
 
 
-def pool_options(pool: Pool) -> dict[str, Any]:
-    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
-
-    Also sets this process's Ray Data to be quiet, to lose nothing, and to survive actors that die while
-    they load.
+def one_row_blocks(rows: Sequence[dict[str, Any]]) -> ray.data.Dataset:
+    """A dataset of these rows, a block each, which is quiet, loses nothing, and survives actors that die
+    while they load.
     """
     import ray.data
 
     # Importing it sets the level anew.
     logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
+    dataset = ray.data.from_items(list(rows), override_num_blocks=len(rows))
+    context = dataset.context
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     # Nobody looks at it; every actor would ask for its memory each second of a unit, on a thread made for it.
@@ -313,6 +315,13 @@ def pool_options(pool: Pool) -> dict[str, Any]:
     context.max_errored_blocks = 0
     context.max_consecutive_actor_init_deaths = 2
     context.execution_no_progress_timeout_s = patience()
+    return dataset
+
+
+def pool_options(pool: Pool) -> dict[str, Any]:
+    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task."""
+    import ray.data
+
     needs = pool.needs
     options: dict[str, Any] = {
         "batch_size": 1,
@@ -348,12 +357,8 @@ def map_rows(
         RayError: a task failed.
         ExecutionTimeoutError: nothing has moved for ``patience()`` seconds.
     """
-    import ray.data
-
-    # First: a dataset keeps the settings of the moment at which it is made.
-    options = pool_options(pool.at_most(len(rows)))
-    results = ray.data.from_items(list(rows), override_num_blocks=len(rows)).map_batches(
-        actor_class, fn_constructor_kwargs=arguments, **options
+    results = one_row_blocks(rows).map_batches(
+        actor_class, fn_constructor_kwargs=arguments, **pool_options(pool.at_most(len(rows)))
     )
     for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
         yield from block.to_pylist()

@@ -26,7 +26,7 @@ from engine.errors import ReadError
 from engine.machine import cluster
 from engine.machine.attempts import new_attempt
 from engine.machine.device import is_fatal
-from engine.machine.pool import Pool, pool_options, reported
+from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import UnitResult
@@ -157,7 +157,6 @@ def _streamed(
     try:
         with (
             reported("reading", ReadError, pool.needs),
-            _units_as_blocks(),
             watched(pool.needs, on_event, totals, lambda: tally_of(attempts)),
         ):
             for block in _results(shards, planners, host, pool, attempts):
@@ -171,41 +170,27 @@ def _streamed(
             ray.kill(attempts)
 
 
-@contextlib.contextmanager
-def _units_as_blocks() -> Iterator[None]:
-    """Have each row be a block, and so a task, of its own: blocks are cut as soon as they hold a byte."""
-    context = ray.data.DataContext.get_current()
-    before = context.target_max_block_size
-    context.target_max_block_size = 1
-    try:
-        yield
-    finally:
-        context.target_max_block_size = before
-
-
 def _results(
     shards: Sequence[int], planners: Sequence[Planner], host: Host, pool: Pool, attempts: Any
 ) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is not news.
     warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
-    # Before the dataset is made, which keeps the settings that it finds.
-    options = _beside_tasks(pool_options(pool))
     rows = [piece._asdict() for piece in pieces(shards, len(planners))]
-    results = (
-        ray.data.from_items(rows, override_num_blocks=len(rows))
-        .map_batches(
-            _plan_batch,
-            fn_kwargs={"planners": ray.put(planners), "ledger": attempts},
-            batch_size=1,
-            batch_format="pyarrow",
-            num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
-            compute=ray.data.TaskPoolStrategy(size=_planned_at_once(pool, len(rows))),
-        )
-        .map_batches(
-            _Actor,
-            fn_constructor_kwargs={"host": host, "attempts": attempts},
-            **options,
-        )
+    dataset = one_row_blocks(rows)
+    # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
+    # tasks that take a whole CPU, which the actors may have left none of.
+    dataset.context.target_max_block_size = 1
+    results = dataset.map_batches(
+        _plan_batch,
+        fn_kwargs={"planners": ray.put(planners), "ledger": attempts},
+        batch_size=1,
+        batch_format="pyarrow",
+        num_cpus=1 if pool.needs.gpus else _PLANNING_CPUS,
+        compute=ray.data.TaskPoolStrategy(size=_planned_at_once(pool, len(rows))),
+    ).map_batches(
+        _Actor,
+        fn_constructor_kwargs={"host": host, "attempts": attempts},
+        **_beside_tasks(pool_options(pool)),
     )
     yield from results.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
 
