@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,10 +14,10 @@ from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
 from engine.reading import reads, store
 from engine.reading.costs import ReadingCosts, add_counters, add_kinds, share_costs
-from engine.reading.execute import Run, output_columns
+from engine.reading.execute import output_columns
 from engine.reading.plan import INPUTS, SIZE, answered, longest_first, missing_reads
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes, read_here
+from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.tables import FAILURE, READ_KEY
@@ -37,16 +37,22 @@ def get_reads(
     *,
     pool: PoolSettings,
     executor: reads.Executor | None = None,
+    means: reads.Means | None = None,
+    host: type[Host] = Host,
     on_progress: reads.Progress = lambda done, total: None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
     """Get all wanted reads of one reader: those in the store, and the others by reading.
+
+    Args:
+        means, host: as in ``get_all_reads``.
 
     Returns:
         the reads table, a row for each wanted read, with the column ``failure``; and what it cost.
     """
     (got,) = get_all_reads(
-        [Wanted(wanted, spec)], directory, pool=pool, executor=executor, on_progress=on_progress
-    )
+        [Wanted(wanted, spec)], directory,
+        pool=pool, executor=executor, means=means, host=host, on_progress=on_progress,
+    )  # fmt: skip
     return got
 
 
@@ -56,13 +62,15 @@ def get_all_reads(
     *,
     pool: PoolSettings,
     executor: reads.Executor | None = None,
-    executor_for: Callable[..., tuple[Run, int, bool]] | None = None,
+    means: reads.Means | None = None,
+    host: type[Host] = Host,
     on_progress: reads.Progress = lambda done, total: None,
 ) -> list[tuple[pl.DataFrame, ReadingCosts]]:
     """As ``get_reads``, of readers that share a model.
 
     Args:
-        executor_for: what to use instead of ``reads.executor_for``.
+        means: what to use instead of ``reads.means_for``.
+        host: hosts the readers.
     """
     place = folder_at(directory)
     plans: list[ShardPlan] = []
@@ -81,12 +89,13 @@ def get_all_reads(
     wanted, got = sum(plan.wanted for plan in plans), sum(plan.reused for plan in plans)
     on_progress(got, wanted)
     if whole.height:
-        found = (executor_for or reads.executor_for)(pool, whole, specs, totals=totals)
-        run, actors, gpu = (reads.one_at_a_time(executor), 1, False) if executor else found
-        size = reads.unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=gpu)
+        means = means or reads.means_for(pool, specs, executor, size=int(whole.estimated_size()))
+        actors = min(means.actors, whole.height)
+        size = reads.unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=means.gpu)
         sizes = UnitSizes(size, size, size)
         ready = [Ready(replace(plan, sizes=sizes, sharing=actors)) for plan in plans]
-        for done in read_here([0], ready, Host(specs, [place] * len(specs)), run):
+        hosting = host(specs, [place] * len(specs), held=True)
+        for done in means.read([0], ready, hosting, totals=totals):
             of_role = costs[done.role]
             of_role.done += done.reads
             of_role.failed += len(done.failures)

@@ -47,13 +47,13 @@ from benchmarks._harness import Line, Timing, in_fresh_process, in_turn, make_pa
 from engine.machine import cluster, pool
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
-from engine.reading import readers, stream_on_ray
-from engine.reading.execute import UnitResult, read_in_process
+from engine.reading import readers
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import input_sizes, unit_tokens
+from engine.reading.reads import Means, input_sizes, unit_tokens
 from engine.reading.store import NOTHING
+from engine.reading.stream import Host, Ready, ShardPlan, UnitDone, UnitSizes
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
@@ -201,14 +201,14 @@ def layer_weights(model: torch.nn.Module) -> int:
     return sum(m.weight.numel() for m in linear if m is not head)
 
 
-def timed(results: Iterator[UnitResult]) -> tuple[float, float, int]:
+def timed(results: Iterator[UnitDone]) -> tuple[float, float, int]:
     """Seconds until reading began, seconds of reading, and reads: of units as they end."""
     start = time.perf_counter()
     began, reads = start, 0
     for result in results:
         if not reads:
             began = time.perf_counter() - result.seconds
-        reads += len(result.outputs)
+        reads += result.reads
     return began - start, time.perf_counter() - began, reads
 
 
@@ -223,11 +223,10 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     sides: dict[str, dict[str, float]] = {}
     cluster.start_ray(int(plan.estimated_size()))
     one = pool.decide(PoolSettings(actors=1), 2**30)
-    for name, results in (
-        ("loop", lambda: read_in_process(plan, units, [spec])),
-        ("pipeline", lambda: stream_on_ray.run_on_ray(plan, units, [spec], pool=one)),
-    ):
-        start_up, seconds, done = timed(results())
+    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units)))
+    for name, means in (("loop", Means()), ("pipeline", Means(pool=one))):
+        host = Host([spec], [None], held=True)
+        start_up, seconds, done = timed(means.read([0], [ready], host))
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}
     cluster.stop_ray()
     return sides

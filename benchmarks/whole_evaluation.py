@@ -33,16 +33,17 @@ from benchmarks._harness import Line, Timing, make_parser, write_report
 from benchmarks.throughput import apart, timed, vllm
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
-from engine.reading.plan import INPUTS, SIZE, cut_units, longest_first, missing_reads, wanted_reads
+from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import executor_for, input_sizes, unit_tokens
+from engine.reading.reads import input_sizes, means_for, unit_tokens
 from engine.reading.store import NOTHING
+from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
-from engine.tables import DOC_ID, DOC_IDS, QUERY_ID
+from engine.tables import DOC_ID, DOC_IDS, OUTPUT, QUERY_ID, READ_KEY
 
 ENGINE, VLLM = "engine", "vLLM"
 
@@ -93,32 +94,33 @@ class Reading(NamedTuple):
 
 def read(plan: pl.DataFrame, spec: ReaderSpec) -> Reading:
     """Read a plan as an evaluation does: on the default pool, in its units."""
-    run, actors, gpu = executor_for(PoolSettings(), plan, [spec])
-    units = cut_units(
-        plan, unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=gpu), actors=actors
-    )
+    means = means_for(PoolSettings(), [spec], size=int(plan.estimated_size()))
+    actors = min(means.actors, plan.height)
+    size = unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=means.gpu)
+    ready = Ready(ShardPlan(plan, 0, UnitSizes(size, size, size), None, sharing=actors))
     results = []
 
     def kept() -> Any:
-        for result in run(plan, units, [spec]):
+        for result in means.read([0], [ready], Host([spec], [None], held=True)):
             results.append(result)
             yield result
 
     _, seconds, done = timed(kept())
     if done != plan.height:
         raise SystemExit(f"{plan.height - done} reads were lost")
-    outputs = [""] * plan.height
-    for result in results:
-        unit = result.unit
-        outputs[unit.offset : unit.offset + unit.length] = [one.output for one in result.outputs]
     # The next side needs the memory and the processors.
     cluster.stop_ray()
-    found = [one for result in results for one in result.outputs]
+    outputs = {
+        key: output
+        for result in results
+        if result.outputs is not None
+        for key, output in result.outputs.select(READ_KEY, OUTPUT).iter_rows()
+    }
     return Reading(
         seconds,
-        outputs,
-        sum(one.prompt_tokens for one in found),
-        sum(result.computed_tokens for result in results),
+        [outputs.get(key, "") for key in plan[READ_KEY]],
+        sum(result.prompt_tokens for result in results),
+        sum(kind.computed_tokens for result in results for kind in result.kinds.values()),
     )
 
 

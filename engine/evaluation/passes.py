@@ -21,7 +21,6 @@ from engine.evaluation.plans import planned_reading, planner_for
 from engine.evaluation.read import Job, Reading, asks_of, reads_failed, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.work import Work
-from engine.machine.pool import Pool, PoolSettings
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.reading import store
 from engine.reading.costs import (
@@ -32,17 +31,8 @@ from engine.reading.costs import (
     share_costs,
     wanted_kinds,
 )
-from engine.reading.execute import Run, read_in_process
 from engine.reading.plan import SIZE, WANTED
-from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import (
-    by_model,
-    executor_for,
-    one_at_a_time,
-    pool_for,
-    run_in_driver,
-    unit_tokens,
-)
+from engine.reading.reads import Means, by_model, means_for, unit_tokens
 from engine.reading.stream import (
     TOLD,
     Failure,
@@ -52,7 +42,6 @@ from engine.reading.stream import (
     ShardPlan,
     UnitDone,
     UnitSizes,
-    read_here,
 )
 from engine.tables import FAILURE
 
@@ -148,11 +137,11 @@ def read_and_judge(
     ]
     progress = _Progress(work, shards, passes, [plan for plans in ready for plan in plans])
     executors = [
-        _executor(work, group, shards, plans, context)
+        _reads(work, group, shards, plans, context)
         for group, plans in zip(groups, ready, strict=True)
     ]
     parts = work.parts[0]
-    judging = _Judging(work, on_ray=any(isinstance(reads, _OnRay) for reads in executors))
+    judging = _Judging(work, on_ray=any(reads.on_ray for reads in executors))
     if passes:
         context.on_progress(*progress.reached)
     for group in groups:
@@ -191,9 +180,7 @@ def check_readers(conditions: Sequence[Settings], on_event: OnEvent = silent) ->
     for settings in conditions:
         jobs = specify_jobs(asks_of(settings), settings, on_event=on_event)
         for group in by_model(jobs, lambda job: job.spec):
-            specs = [job.spec for job in group]
-            if run_in_driver(settings.running.pool(), specs) is None:
-                pool_for(settings.running.pool(), specs)
+            means_for(settings.running.pool(), [job.spec for job in group])
 
 
 def failures_of(passes: Sequence[Pass], shard: int) -> dict[str, Failure]:
@@ -248,97 +235,65 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class _Here:
-    """Plans in this process, and reads by what ``run`` is: readers hosted here, requests, a user's program, or
-    actors that are given the only shard there is.
-    """
+class _Reads:
+    """What plans and reads the jobs of a model."""
 
     planners: Sequence[Planner]
     host: Host
-    run: Run | None
-    totals: PoolTotals
-
-    def read(self, shards: Sequence[int]) -> Iterator[UnitDone]:
-        return read_here(shards, self.planners, self.host, self.run)
-
-
-@dataclass(frozen=True)
-class _OnRay:
-    """Plans on Ray's workers, and reads on actors, which commit what they read."""
-
-    planners: Sequence[Planner]
-    host: Host
-    pool: Pool
+    means: Means
     on_event: OnEvent
     totals: PoolTotals
 
+    @property
+    def on_ray(self) -> bool:
+        """Whether shards are planned and committed on Ray's workers."""
+        return self.means.pool is not None and not self.host.held
+
     def read(self, shards: Sequence[int]) -> Iterator[UnitDone]:
-        from engine.reading.stream_on_ray import read_on_ray
-
-        return read_on_ray(
-            shards, self.planners, self.host,
-            pool=self.pool, on_event=self.on_event, totals=self.totals,
-        )  # fmt: skip
+        return self.means.read(
+            shards, self.planners, self.host, on_event=self.on_event, totals=self.totals
+        )
 
 
-def _executor(
+def _reads(
     work: Work,
     group: Sequence[Pass],
     shards: Sequence[int],
     plans: Sequence[ShardPlan],
     context: Context,
-) -> _Here | _OnRay:
+) -> _Reads:
     """What plans and reads the jobs of a model.
 
     Args:
-        plans: of the only shard, where inputs are held.
+        plans: of the only shard, where inputs are held; nothing is started where it has nothing to read.
     """
-    settings, totals = work.conditions[0].running.pool(), PoolTotals()
+    settings = work.conditions[0].running.pool()
     specs = [one.job.spec for one in group]
-    hosting = context.host(specs, [work.place(one.job) for one in group])
-    if plans:
-        return _held(plans, specs, settings, hosting, context, totals)
-    here = (
-        (one_at_a_time(context.executor), False)
-        if context.executor
-        else run_in_driver(settings, specs)
+    size = sum(int(plan.reads.estimated_size()) for plan in plans)
+    nothing = bool(plans) and all(plan.reads.is_empty() for plan in plans)
+    means = Means() if nothing else means_for(settings, specs, context.executor, size=size)
+    planners: Sequence[Planner] = (
+        _ready(plans, means)
+        if plans
+        else [
+            planner_for(work, one.job, shards, actors=means.actors, gpu=means.gpu) for one in group
+        ]
     )
-    if here is not None:
-        run, gpu = here
-        planners = [planner_for(work, one.job, shards, gpu=gpu) for one in group]
-        return _Here(planners, hosting, None if run is read_in_process else run, totals)
-    pool = pool_for(settings, specs)
-    planners = [
-        planner_for(work, one.job, shards, actors=pool.foreseen, gpu=pool.needs.gpus > 0)
-        for one in group
-    ]
-    return _OnRay(planners, hosting, pool, context.on_event, totals)
+    places = [work.place(one.job) for one in group]
+    host = context.host(specs, places, held=bool(plans))
+    return _Reads(planners, host, means, context.on_event, PoolTotals())
 
 
-def _held(
-    plans: Sequence[ShardPlan],
-    specs: Sequence[ReaderSpec],
-    settings: PoolSettings,
-    hosting: Host,
-    context: Context,
-    totals: PoolTotals,
-) -> _Here:
-    """What reads the only shard, whose plans are made; nothing is started where it has nothing to read."""
-    whole = pl.concat([plan.reads for plan in plans])
-    if whole.is_empty():
-        return _Here([Ready(plan) for plan in plans], hosting, None, totals)
-    run, actors, gpu = (
-        (one_at_a_time(context.executor), 1, False)
-        if context.executor
-        else executor_for(settings, whole, specs, context.on_event, totals)
-    )
-    size = unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=gpu)
+def _ready(plans: Sequence[ShardPlan], means: Means) -> list[Ready]:
+    """The plans of the only shard, in units for what reads them."""
+    actors = min(means.actors, sum(plan.reads.height for plan in plans))
+    total = sum(int(plan.reads[SIZE].sum()) for plan in plans)
+    size = unit_tokens(total, actors=max(1, actors), gpu=means.gpu)
     sizes = UnitSizes(size, size, size)
-    ready = [
+    return [
         Ready(replace(plan, sizes=sizes, sharing=actors if plan is plans[-1] else 1))
         for plan in plans
     ]
-    return _Here(ready, hosting, None if run is read_in_process else run, totals)
 
 
 class _Judging:

@@ -19,7 +19,6 @@ from engine.machine.watch import OnEvent, silent
 from engine.reading.api.settings import is_api
 from engine.reading.api.specify import specify_api
 from engine.reading.costs import ReadingCosts
-from engine.reading.execute import reads_here
 from engine.reading.function_reader import specify_function
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.models.weights import resolve
@@ -27,7 +26,7 @@ from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import Executor, read_by
+from engine.reading.reads import Executor, read_by, reads_here
 from engine.scoring.metrics import score_outputs
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY, VALUE
 

@@ -31,7 +31,7 @@ from engine.planning.forecast import (
     total_seconds,
 )
 from engine.planning.probe import WHOLE, Stratum, Timed
-from engine.planning.prober import DONE, Group, Prober
+from engine.planning.prober import Group, Prober
 from engine.reading.api.settings import is_api
 from engine.reading.plan import GROUP, SIZE
 from engine.reading.reads import Executor, Progress, by_model, unit_tokens
@@ -178,7 +178,7 @@ def _foresee(
         for job, one in enumerate(group.jobs)
     ]
     total = sum(float(of_job[SIZE].sum()) for of_job in left)
-    gpu = group.means is not None and group.means.gpu
+    gpu = group.means is not None and group.means.means.gpu
     batch = unit_tokens(int(total), actors=actors, gpu=gpu)
     if gpu and in_shards:  # where units grow with the speed of GPUs
         batch = max(batch, min(GPU_BATCH_TOKENS, int(total) // (8 * actors)))
@@ -198,7 +198,7 @@ def _foresee(
 def _keys(timed: Iterable[Timed]) -> pl.DataFrame:
     """The keys of reads that were done, in one column."""
     none = pl.DataFrame(schema={READ_KEY: pl.String})
-    return pl.concat([none, *(one.reads.filter(DONE).select(READ_KEY) for one in timed)])
+    return pl.concat([none, *(one.outputs.select(READ_KEY) for one in timed)])
 
 
 def _left(
@@ -252,7 +252,7 @@ def _work(
     timed = [one for one in group.timed if one.batch.stratum == stratum]
     # Of a stratum of few reads it may be that all of them came first.
     counted = [one for one in timed if not (one.first or one.batch.warming)] or timed
-    pace = pace_of([Batch(float(one.batch.reads[SIZE].sum()), one.seconds) for one in counted])
+    pace = pace_of([Batch(float(one.batch.reads[SIZE].sum()), one.done.seconds) for one in counted])
     prompts = {
         whole: size * _ratio(timed, whole, PROMPT_TOKENS, by_size=True)
         for whole, size in left.select(WHOLE, SIZE).iter_rows()
@@ -270,7 +270,7 @@ def _ratio(timed: Iterable[Timed], whole: bool, tokens: str, *, by_size: bool = 
     """Tokens of a read of a kind in the probe, or of one of its size; 0 where it has none of that kind."""
     counts = [
         one.batch.reads.select(READ_KEY, SIZE, WHOLE)
-        .join(one.reads.filter(DONE), on=READ_KEY)
+        .join(one.outputs, on=READ_KEY)
         .filter(pl.col(WHOLE) == whole)
         .select(pl.col(tokens).sum(), pl.col(SIZE).sum() if by_size else pl.len().alias(SIZE))
         for one in timed

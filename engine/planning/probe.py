@@ -17,12 +17,15 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from engine import tables
 from engine.machine import device
-from engine.machine.pool import PoolSettings, require_gpus_used
+from engine.machine.pool import Pool, PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, silent
-from engine.reading.execute import Run, UnitResult, read_in_process, reads_here, reads_table
+from engine.reading import reads
 from engine.reading.plan import GROUP, SIZE, Unit
 from engine.reading.protocol import ReaderSpec
+from engine.reading.reads import Executor, Means
+from engine.reading.stream import Host, Ready, ShardPlan, UnitDone, UnitSizes
 
 # Whether a read is of a whole list.
 WHOLE = "whole"
@@ -59,38 +62,40 @@ class Timed(NamedTuple):
     """A batch that was done.
 
     Attributes:
-        reads: the reads table with ``failure``.
-        seconds: of its reader.
-        worker: who did it.
-        peak: the highest memory of that worker so far, in bytes.
+        done: its reads, and what they took.
         at: when it was done, in seconds from the beginning.
         first: whether it was the first of its worker for that reader, so that its time does not count.
     """
 
     batch: Batch
-    reads: pl.DataFrame
-    seconds: float
-    worker: str
-    peak: int
+    done: UnitDone
     at: float
     first: bool
 
+    @property
+    def outputs(self) -> pl.DataFrame:
+        """The reads that did not fail."""
+        return tables.empty(tables.READS) if self.done.outputs is None else self.done.outputs
 
-class Means(NamedTuple):
+    @property
+    def peak(self) -> int:
+        """The highest memory of its worker so far, in bytes."""
+        return self.done.stats["peak_memory"]
+
+
+class ProbeMeans(NamedTuple):
     """By what a probe is read.
 
     Attributes:
-        run: does the reads.
+        means: does the reads.
         actors: that do them.
         room: for so many actors there is room now; 1 in this process.
-        gpu: whether they have GPUs.
         share: what an actor takes, in words.
     """
 
-    run: Run
+    means: Means
     actors: int
     room: int
-    gpu: bool
     share: str
 
 
@@ -103,10 +108,10 @@ def strata(plan: pl.DataFrame, job: int) -> Iterator[tuple[Stratum, pl.DataFrame
             yield Stratum(job, whole), part
 
 
-def default_reads(means: Means) -> int:
+def default_reads(means: ProbeMeans) -> int:
     """How many reads a probe has where nobody says."""
     reads = max(READS, READS_OF_ACTOR * means.actors)
-    return reads * _ON_GPU if means.gpu else reads
+    return reads * _ON_GPU if means.means.gpu else reads
 
 
 def choose(
@@ -159,31 +164,42 @@ def _batches(stratum: Stratum, groups: Sequence[pl.DataFrame], actors: int) -> l
 
 
 def read_batches(
-    batches: Sequence[Batch], specs: Sequence[ReaderSpec], run: Run, begun: float
+    batches: Sequence[Batch],
+    specs: Sequence[ReaderSpec],
+    means: Means,
+    begun: float,
+    on_event: OnEvent = silent,
 ) -> Iterator[Timed]:
     """Do a probe; results come as batches end, in any order.
 
     Args:
         specs: of the readers, by the job of a stratum.
+        means: does the reads.
         begun: when the beginning was, by ``time.perf_counter``.
+        on_event: as in ``stream_on_ray.read_on_ray``.
     """
-    plan = pl.concat([batch.reads for batch in batches])
-    offsets = itertools.accumulate((batch.reads.height for batch in batches), initial=0)
-    units = [
-        Unit(number, offset, batch.reads.height, batch.stratum.job)
-        for number, (batch, offset) in enumerate(zip(batches, offsets, strict=False))
-    ]
+    by_job = [[one for one in batches if one.stratum.job == job] for job in range(len(specs))]
+    nothing = batches[0].reads.clear()
+    planners = [Ready(_plan_of(own, nothing)) for own in by_job]
+    host = Host(specs, [None] * len(specs), held=True)
     seen: set[tuple[str, int]] = set()
-    for result in run(plan, units, specs):
-        batch, known = batches[result.unit.number], (result.worker, result.unit.reader)
-        yield _timed(batch, result, time.perf_counter() - begun, first=known not in seen)
-        seen.add(known)
+    for done in means.read([0], planners, host, on_event=on_event):
+        if done.reads:
+            known = done.worker, done.role
+            batch = by_job[done.role][done.number]
+            yield Timed(batch, done, time.perf_counter() - begun, known not in seen)
+            seen.add(known)
 
 
-def _timed(batch: Batch, result: UnitResult, at: float, *, first: bool) -> Timed:
-    reads = reads_table(batch.reads, result.outputs)
-    peak = result.stats["peak_memory"]
-    return Timed(batch, reads, result.seconds, result.worker, peak, at, first)
+def _plan_of(batches: Sequence[Batch], nothing: pl.DataFrame) -> ShardPlan:
+    """The batches of a job, each of which is a unit; ``nothing`` is a plan without reads."""
+    offsets = itertools.accumulate((one.reads.height for one in batches), initial=0)
+    units = [
+        Unit(number, offset, one.reads.height)
+        for number, (one, offset) in enumerate(zip(batches, offsets, strict=False))
+    ]
+    whole = pl.concat([nothing, *(one.reads for one in batches)])
+    return ShardPlan(whole, 0, UnitSizes(1, 1, 1), None, cut=tuple(units))
 
 
 def start_seconds(timed: Sequence[Timed]) -> float:
@@ -191,10 +207,11 @@ def start_seconds(timed: Sequence[Timed]) -> float:
     gaps: dict[str, float] = {}
     ended: dict[str, float] = {}
     for one in timed:
+        worker = one.done.worker
         if one.first:
-            gap = max(0.0, one.at - one.seconds - ended.get(one.worker, 0.0))
-            gaps[one.worker] = gaps.get(one.worker, 0.0) + gap
-        ended[one.worker] = one.at
+            gap = max(0.0, one.at - one.done.seconds - ended.get(worker, 0.0))
+            gaps[worker] = gaps.get(worker, 0.0) + gap
+        ended[worker] = one.at
     return sum(gaps.values()) / len(gaps) if gaps else 0.0
 
 
@@ -214,49 +231,35 @@ def peak_memory(timed: Sequence[Timed], size: float) -> int:
 
 
 def means_for(
-    settings: PoolSettings, specs: Sequence[ReaderSpec], on_event: OnEvent = silent
-) -> Means:
+    settings: PoolSettings, specs: Sequence[ReaderSpec], executor: Executor | None = None
+) -> ProbeMeans:
     """By what the evaluation reads: this process, or actors on Ray, as many as it would have up to a few.
 
     Args:
         settings: of the evaluation. Of actors that there is no room for now, fewer are started.
         specs: of the readers, which share a model.
-        on_event: as in ``stream_on_ray.read_on_ray``.
+        executor: a program of the user's that reads in their place.
 
     Raises:
         InputError: as ``pool.decide``.
     """
+    if executor is not None:
+        return ProbeMeans(reads.means_for(settings, specs, executor), 1, 1, "a program of your own")
     if specs[0].api:
         from engine.reading.api.run import Requests
 
         # A batch is timed as a whole.
-        return Means(Requests(piece=0), 1, 1, False, f"requests to {specs[0].api.settings.host}")
+        means = Means(Requests(piece=0))
+        return ProbeMeans(means, 1, 1, f"requests to {specs[0].api.settings.host}")
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
-    if reads_here(settings, specs):
-        gpu = device.machine_has_gpu()
-        return Means(read_in_process, 1, 1, gpu, "this machine, as one process")
-    from engine.machine import cluster
-    from engine.machine import pool as pools
-    from engine.reading import stream_on_ray
-
-    cluster.start_ray()
-    loading = device.default_actor_memory(specs[0].weight_bytes)
-
-    def decide(actors: int | None) -> pools.Pool:
-        asked = replace(settings, actors=actors)
-        return pools.decide(asked, loading, budget=specs[0].memory)
-
-    room = decide(None).start
+    if reads.reads_here(settings, specs):
+        means = Means(gpu=device.machine_has_gpu())
+        return ProbeMeans(means, 1, 1, "this machine, as one process")
+    room = reads.pool_for(replace(settings, actors=None), specs).start
     wanted = settings.bounds()[1] or room
     # The share of an actor is what it is where all of them read.
-    needs = decide(min(wanted, room)).needs
+    needs = reads.pool_for(replace(settings, actors=min(wanted, room)), specs).needs
     count = min(wanted, room, MOST_ACTORS)
-    pool = pools.Pool(count, count, count, needs)
-
-    def on_ray(
-        plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
-    ) -> Iterator[UnitResult]:
-        return stream_on_ray.run_on_ray(plan, units, specs, pool=pool, on_event=on_event)
-
-    return Means(on_ray, count, room, needs.gpus > 0, str(needs))
+    means = Means(pool=Pool(count, count, count, needs), gpu=needs.gpus > 0)
+    return ProbeMeans(means, count, room, str(needs))

@@ -14,15 +14,11 @@ from engine.machine.watch import OnEvent
 from engine.planning import probe
 from engine.planning.counts import Counted
 from engine.planning.forecast import PlanSettings, Probe
-from engine.planning.probe import Means, Timed
+from engine.planning.probe import ProbeMeans, Timed
 from engine.reading import store
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Executor, Progress, one_at_a_time
+from engine.reading.reads import Executor, Progress
 from engine.sources.io.folders import Folder
-from engine.tables import FAILURE
-
-# Of a reads table with ``failure``: the reads that were done.
-DONE = pl.col(FAILURE).is_null()
 
 
 @dataclass
@@ -30,7 +26,7 @@ class Group:
     """Jobs whose readers share a model, and the batches of the probe that these did."""
 
     jobs: Sequence[Counted]
-    means: Means | None = None
+    means: ProbeMeans | None = None
     timed: list[Timed] = field(default_factory=list)
 
     @property
@@ -68,10 +64,7 @@ class Prober:
             return Group(jobs)
         begun = time.perf_counter()
         specs = [one.job.spec for one in jobs]
-        if self.executor:
-            means = Means(one_at_a_time(self.executor), 1, 1, False, "a program of your own")
-        else:
-            means = probe.means_for(self.pool, specs, self.on_event)
+        means = probe.means_for(self.pool, specs, self.executor)
         wanted = self.asked.probe_reads or probe.default_reads(means)
         batches = probe.choose(
             [one.left for one in jobs], round(wanted * share), actors=means.actors, seed=seed
@@ -79,10 +72,10 @@ class Prober:
         total = self.done + sum(batch.reads.height for batch in batches)
         self.on_progress(self.done, total)
         group = Group(jobs, means)
-        for timed in probe.read_batches(batches, specs, means.run, begun):
+        for timed in probe.read_batches(batches, specs, means.means, begun, self.on_event):
             group.timed.append(timed)
-            self._keep(specs[timed.batch.stratum.job], timed.reads)
-            self.done += timed.reads.height
+            self._keep(specs[timed.batch.stratum.job], timed.outputs)
+            self.done += timed.done.reads
             self.on_progress(self.done, total)
         self.seconds += time.perf_counter() - begun
         return group
@@ -94,7 +87,7 @@ class Prober:
         if self.unstored:
             return
         try:
-            store.add(self.place, spec.fingerprint, reads.filter(DONE).drop(FAILURE))
+            store.add(self.place, spec.fingerprint, reads)
         except WriteError as error:
             self.unstored = str(error)
 
@@ -103,12 +96,10 @@ class Prober:
         means = [group.means for group in groups if group.means is not None]
         if not means:
             return None
-        failures = [
-            why for group in groups for timed in group.timed for why in timed.reads[FAILURE]
-        ]
-        failed = [why for why in failures if why is not None]
+        done = [timed.done for group in groups for timed in group.timed]
+        failed = [failure.reason for one in done for failure in one.failures.values()]
         return Probe(
-            reads=len(failures),
+            reads=sum(one.reads for one in done),
             actors=max(one.actors for one in means),
             share=means[0].share,
             room=min(one.room for one in means),

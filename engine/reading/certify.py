@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
+from engine import tables
 from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
-from engine.reading.execute import output_columns, reads_here
-from engine.reading.plan import Unit
-from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.reads import Executor, executor_for, one_at_a_time
+from engine.reading.plan import SIZE, Unit
+from engine.reading.protocol import ReaderSpec
+from engine.reading.reads import Executor, Means, means_for, reads_here
+from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 
 # Changed reads that a certificate lists.
@@ -131,28 +132,26 @@ def certify(
     Raises:
         ReadError: outputs were lost on the way.
     """
-    plan = draw(wanted, reads, sample)
+    plan = draw(wanted, reads, sample).with_columns(pl.lit(1).alias(SIZE))
     alone, units = cut(plan.height)
-    run, gpu = one_at_a_time(executor) if executor else None, False
-    if run is None and units:
-        one = pool if reads_here(pool, [spec]) else replace(pool, actors=1)
-        run, _, gpu = executor_for(one, plan, [spec])
+    one = pool if reads_here(pool, [spec]) else replace(pool, actors=1)
+    means = means_for(one, [spec], executor) if units else Means()
     in_other_batches, tokens = spec, 0
     if spec.engine == "transformers":  # the others make their batches by themselves
-        tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if gpu else CPU_BATCH_TOKENS)
+        tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if means.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
-    outputs: dict[int, ReadOutput] = {}
-    for result in run(plan, units, [in_other_batches]) if run else ():
-        outputs |= dict(enumerate(result.outputs, result.unit.offset))
-    if len(outputs) != plan.height:
-        raise ReadError(f"{plan.height - len(outputs)} repeated reads were lost; run again")
-    again = [outputs[row] for row in range(plan.height)]
-    compared = compare(plan, reads, again)
+    ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units)))
+    host = Host([in_other_batches], [None], held=True)
+    done = list(means.read([0], [ready], host))
+    if lost := plan.height - sum(unit.reads for unit in done):
+        raise ReadError(f"{lost} repeated reads were lost; run again")
+    again = [tables.empty(tables.READS), *(u.outputs for u in done if u.outputs is not None)]
+    compared = compare(plan, reads, pl.concat(again))
     changed = compared.filter(pl.col(OUTPUT) != pl.col(_AGAIN))
     return Certificate(
         repeated=plan.height,
         alone=alone,
-        failed=sum(output.failure is not None for output in again),
+        failed=sum(len(unit.failures) for unit in done),
         changed_outputs=changed[READ_KEY].n_unique(),
         changed_labels=_changed_labels(compared, score),
         largest_confidence_difference=_confidence_difference(compared),
@@ -165,7 +164,7 @@ def certify(
         ],
         seed=sample.seed,
         dtype=spec.dtype if spec.is_reproducible else "unknown",
-        device=spec.api.settings.host if spec.api else device.describe(gpu=gpu),
+        device=spec.api.settings.host if spec.api else device.describe(gpu=means.gpu),
         batches=BatchPolicy(tokens, spec.memory),
         repeated_batches=BatchPolicy(in_other_batches.batch_tokens, spec.memory),
         sha256={
@@ -214,20 +213,19 @@ def cut(reads: int) -> tuple[int, list[Unit]]:
     ]
 
 
-def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: list[ReadOutput]) -> pl.DataFrame:
+def compare(plan: pl.DataFrame, reads: pl.DataFrame, again: pl.DataFrame) -> pl.DataFrame:
     """Rows of ``reads`` that were repeated, one per query, with the columns ``output_repeated`` and
     ``confidence_repeated``; without those whose repetition failed. In the order of the plan.
+
+    Args:
+        again: reads that did not fail when they were repeated, in any order.
     """
-    repeated = plan.select(READ_KEY).hstack(
-        output_columns(again).select(
-            FAILURE,
-            pl.col(OUTPUT).alias(_AGAIN),
-            pl.col(CONFIDENCE).alias(_CONFIDENCE_AGAIN),
-        )
+    repeated = again.select(
+        READ_KEY, pl.col(OUTPUT).alias(_AGAIN), pl.col(CONFIDENCE).alias(_CONFIDENCE_AGAIN)
     )
     return (
-        repeated.filter(pl.col(FAILURE).is_null())
-        .drop(FAILURE)
+        plan.select(READ_KEY)
+        .join(repeated, on=READ_KEY, how="inner", maintain_order="left")
         .join(reads.drop(FAILURE), on=READ_KEY, how="left", maintain_order="left_right")
         .unique([READ_KEY, QUERY_ID], keep="first", maintain_order=True)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +14,7 @@ from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine.batching import MORE_MEMORY, lacked_memory
 from engine.machine.device import is_fatal
-from engine.machine.pool import PoolSettings
-from engine.reading import readers
-from engine.reading.plan import INPUTS, Unit
+from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReadOutput, field_types
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, READ_KEY
 
@@ -48,51 +45,6 @@ class UnitResult:
 
 # What does the units of a plan, by readers that share a model.
 Run = Callable[[pl.DataFrame, Sequence[Unit], Sequence[ReaderSpec]], Iterator[UnitResult]]
-
-
-class Loaded:
-    """The readers of a process, each loaded when it is first needed; ``ReaderSpec.model`` of all is one.
-
-    Args:
-        specs: of the readers.
-        load: loads one; ``readers.load`` by default.
-    """
-
-    def __init__(
-        self, specs: Sequence[ReaderSpec], load: Callable[[ReaderSpec], Reader] | None = None
-    ) -> None:
-        self._specs = specs
-        self._load = load or readers.load
-        self._readers: dict[int, Reader] = {}
-
-    @property
-    def any(self) -> bool:
-        """Whether one of them is loaded, and so the model."""
-        return bool(self._readers)
-
-    def __getitem__(self, place: int) -> Reader:
-        """The reader at a place of ``specs``."""
-        if place not in self._readers:
-            self._readers[place] = self._load(self._specs[place])
-        return self._readers[place]
-
-
-def read_in_process(
-    plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
-) -> Iterator[UnitResult]:
-    """Read the units of a plan in this process, in order, with readers that share a model."""
-    loaded = Loaded(specs)
-    for unit in units:
-        inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
-        yield run_unit(loaded[unit.reader], unit, inputs, worker=f"process {os.getpid()}")
-
-
-def reads_here(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> bool:
-    """Whether this process reads; it calls users' functions unless actors are asked for, since nobody knows
-    what such a function needs.
-    """
-    functions = len(specs) > 0 and all(spec.function for spec in specs)
-    return settings.in_process or (settings.actors is None and functions)
 
 
 def run_unit(

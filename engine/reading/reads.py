@@ -13,9 +13,10 @@ from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import Pool, PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, PoolTotals, silent
-from engine.reading.execute import Run, UnitResult, read_in_process, reads_here
+from engine.reading.execute import Run, UnitResult
 from engine.reading.plan import Unit
 from engine.reading.protocol import UNNAMED, ReaderSpec
+from engine.reading.stream import Host, Planner, UnitDone, read_here
 
 Progress = Callable[[int, int], None]
 Executor = Callable[[pl.DataFrame, Sequence[Unit], ReaderSpec], Iterator[UnitResult]]
@@ -87,65 +88,81 @@ def unit_tokens(total: int, *, actors: int, gpu: bool) -> int:
     return max(1, min(most, total // (8 * actors)))
 
 
-def one_at_a_time(executor: Executor) -> Run:
-    """A user's executor as what does the reads of one reader."""
-    return lambda plan, units, specs: executor(plan, units, specs[0])
-
-
-def run_in_driver(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> tuple[Run, bool] | None:
-    """What does the reads in this process, and whether they are sized as for GPUs; None for actors on Ray.
-
-    Args:
-        settings: of the actors.
-        specs: of the readers, which share a model.
-
-    Raises:
-        InputError: a reader cannot use the GPUs of the settings.
+def reads_here(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> bool:
+    """Whether this process reads; it calls users' functions unless actors are asked for, since nobody knows
+    what such a function needs.
     """
-    if specs[0].api:
-        from engine.reading.api.run import Requests
-
-        return Requests(), False
-    for spec in specs:
-        require_gpus_used(settings, spec.name, spec.gpus)
-    if reads_here(settings, specs):
-        # Functions take as much at a time as GPUs do: most have a GPU, or a server, behind them.
-        return read_in_process, bool(specs[0].function) or device.machine_has_gpu()
-    return None
+    functions = len(specs) > 0 and all(spec.function for spec in specs)
+    return settings.in_process or (settings.actors is None and functions)
 
 
-def executor_for(
+@dataclass(frozen=True)
+class Means:
+    """What does the reads of readers that share a model: this process, or actors on Ray.
+
+    Attributes:
+        run: does them here, by requests or by a program of the user's; None for readers that are hosted.
+        pool: the actors that host them; None for this process.
+        gpu: whether reads are sized as for GPUs.
+    """
+
+    run: Run | None = None
+    pool: Pool | None = None
+    gpu: bool = False
+
+    @property
+    def actors(self) -> int:
+        """Actors for which units are cut: as many as there may come to be."""
+        return self.pool.foreseen if self.pool else 1
+
+    def read(
+        self,
+        shards: Sequence[int],
+        planners: Sequence[Planner],
+        host: Host,
+        *,
+        on_event: OnEvent = silent,
+        totals: PoolTotals | None = None,
+    ) -> Iterator[UnitDone]:
+        """Read shards: ``stream.read_here``, or ``stream_on_ray.read_on_ray``."""
+        if self.pool is None:
+            return read_here(shards, planners, host, self.run)
+        from engine.reading.stream_on_ray import read_on_ray
+
+        return read_on_ray(shards, planners, host, pool=self.pool, on_event=on_event, totals=totals)
+
+
+def means_for(
     settings: PoolSettings,
-    plan: pl.DataFrame,
     specs: Sequence[ReaderSpec],
-    on_event: OnEvent = silent,
-    totals: PoolTotals | None = None,
-) -> tuple[Run, int, bool]:
-    """The function that does the reads, how many actors it may come to have, and whether they have GPUs.
+    executor: Executor | None = None,
+    *,
+    size: int = 0,
+) -> Means:
+    """What does reads; Ray is started where it is needed and is not.
 
     Args:
         settings: of the actors.
-        plan: the reads; none needs more actors than these.
         specs: of the readers, which share a model.
-        on_event, totals: as in ``stream_on_ray.read_on_ray``.
+        executor: a program of the user's that reads in their place.
+        size: bytes of what they read, where this process gives it to actors.
 
     Raises:
         InputError: the cluster can never host such a pool, or a reader not use it.
     """
-    if (here := run_in_driver(settings, specs)) is not None:
-        return here[0], 1, here[1]
-    from engine.reading import stream_on_ray
+    if executor is not None:
+        return Means(lambda plan, units, specs: executor(plan, units, specs[0]))
+    if specs[0].api:
+        from engine.reading.api.run import Requests
 
-    pool = pool_for(settings, specs, size=int(plan.estimated_size()))
-
-    def on_ray(
-        plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
-    ) -> Iterator[UnitResult]:
-        return stream_on_ray.run_on_ray(
-            plan, units, specs, pool=pool, on_event=on_event, totals=totals
-        )
-
-    return on_ray, min(pool.foreseen, plan.height), pool.needs.gpus > 0
+        return Means(Requests())
+    for spec in specs:
+        require_gpus_used(settings, spec.name, spec.gpus)
+    if reads_here(settings, specs):
+        # Functions take as much at a time as GPUs do: most have a GPU, or a server, behind them.
+        return Means(gpu=bool(specs[0].function) or device.machine_has_gpu())
+    pool = pool_for(settings, specs, size=size)
+    return Means(pool=pool, gpu=pool.needs.gpus > 0)
 
 
 def pool_for(settings: PoolSettings, specs: Sequence[ReaderSpec], *, size: int = 0) -> Pool:

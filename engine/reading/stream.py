@@ -20,7 +20,7 @@ import polars as pl
 from engine.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
-from engine.reading.execute import Loaded, Run, UnitResult, reads_table, run_unit
+from engine.reading.execute import Run, UnitResult, reads_table, run_unit
 from engine.reading.plan import INPUTS, SIZE, Unit, cut_units
 from engine.reading.protocol import Reader, ReaderSpec
 from engine.reading.store_files import Span
@@ -99,6 +99,10 @@ class ShardPlan:
         """Distinct reads of the role in the shard."""
         return self.reused + self.reads.height
 
+    def told(self, role: int, shard: int) -> UnitDone:
+        """What is known of its units before they are read."""
+        return UnitDone(role, shard, self.wanted, self.reused, self.damaged, self.span)
+
     def units(self) -> list[Unit]:
         """Its units, as large as an actor reads in some seconds at the plan's pace."""
         if self.cut is not None:
@@ -136,19 +140,20 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class UnitDone:
-    """What the driver is told of a unit.
+    """A unit, as it goes through the stages: what is known of its shard, and what came of its reads.
 
     Attributes:
         role: the place of the reader.
         shard: the shard's number.
         wanted: distinct reads of the role in the whole shard.
         reused: those of them that were in the store; the others are in its units.
+        damaged, span: of the whole shard, as in ``ShardPlan``.
+        number: of the unit, among those of the role in the shard.
         reads: reads of this unit; 0 if the shard has nothing to read, which a single row says.
         failures: reads that failed, by their keys; the others are in the store, if they are kept.
-        outputs: the others, where this process read.
+        outputs: the others, where this process holds the inputs or read.
         prompt_tokens, output_tokens: of its reads.
         worker, seconds, stats: as in ``execute.UnitResult``.
-        damaged: of the whole shard, as in ``ShardPlan``.
         kinds: what it cost, by kind of reads.
     """
 
@@ -156,6 +161,9 @@ class UnitDone:
     shard: int
     wanted: int
     reused: int
+    damaged: tuple[str, ...] = ()
+    span: Span | None = None
+    number: int = 0
     reads: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
     outputs: pl.DataFrame | None = None
@@ -164,27 +172,24 @@ class UnitDone:
     worker: str = ""
     seconds: float = 0.0
     stats: dict[str, int] = field(default_factory=dict)
-    damaged: tuple[str, ...] = ()
     kinds: Kinds = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class UnitRow:
-    """A unit on its way to a host; without reads where a shard has nothing to read.
+class UnitRow(NamedTuple):
+    """A unit on its way to a host.
 
-    ``reads`` is an Arrow stream: a table that is a slice of another would be pickled with all of it.
+    Attributes:
+        told: what is known of it before it is read.
+        unit: with numbers of its own in the whole job.
+        size: of its reads, in the plan's sizes.
+        reads: an Arrow stream, since a table that is a slice of another would be pickled with all of it; None
+            where a shard has nothing to read.
     """
 
-    role: int
-    shard: int
-    wanted: int
-    reused: int
-    number: int = 0
-    offset: int = 0
+    told: UnitDone
+    unit: Unit = Unit(0, 0, 0)
     size: int = 0
-    span: Span | None = None
     reads: bytes | None = None
-    damaged: tuple[str, ...] = ()
 
 
 class Piece(NamedTuple):
@@ -209,29 +214,20 @@ def pieces(shards: Iterable[int], roles: int) -> Iterator[Piece]:
 
 def unit_rows(piece: Piece, plan: ShardPlan) -> Iterator[UnitRow]:
     """The units of a piece, one at least."""
-    units = plan.units()
-    row = UnitRow(piece.role, piece.shard, plan.wanted, plan.reused, damaged=plan.damaged)
+    told, units = plan.told(piece.role, piece.shard), plan.units()
     if not units:
-        yield row
+        yield UnitRow(told)
         return
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
-    # Reads that are repeated have none: their units are cut already.
-    sizes = plan.reads[SIZE] if SIZE in plan.reads.columns else pl.Series([0])
+    # Numbers of their own in the whole job: a piece has fewer units, and fewer reads, than this.
+    before = piece.number * _MOST
     for unit in units:
-        yield replace(
-            row,
-            # Numbers of their own in the whole job: a piece has fewer units, and fewer reads, than this.
-            number=piece.number * _MOST + unit.number,
-            offset=piece.number * _MOST + unit.offset,
-            size=int(sizes.slice(unit.offset, unit.length).sum()),
-            span=plan.span,
-            reads=_packed(needed.slice(unit.offset, unit.length)),
+        yield UnitRow(
+            replace(told, number=unit.number),
+            Unit(before + unit.number, before + unit.offset, unit.length, piece.role),
+            int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
+            _packed(needed.slice(unit.offset, unit.length)),
         )
-
-
-def unnumbered(unit: Unit) -> Unit:
-    """A unit with the numbers that it had in its plan."""
-    return replace(unit, number=unit.number % _MOST, offset=unit.offset % _MOST)
 
 
 def _packed(reads: pl.DataFrame) -> bytes:
@@ -250,13 +246,16 @@ class Host:
     Attributes:
         specs: of the readers.
         places: of each, the store that its reads go to; None where they are not kept.
+        held: whether the driver holds the inputs. Actors then give it what they read, and it commits.
         worker: names this process.
     """
 
-    def __init__(self, specs: Sequence[ReaderSpec], places: Sequence[Folder | None]) -> None:
-        self.specs, self.places = specs, places
+    def __init__(
+        self, specs: Sequence[ReaderSpec], places: Sequence[Folder | None], *, held: bool = False
+    ) -> None:
+        self.specs, self.places, self.held = specs, places, held
         self.worker = f"process {os.getpid()}"
-        self._loaded = Loaded(specs, self.load)
+        self._readers: dict[int, Reader] = {}
 
     def load(self, spec: ReaderSpec) -> Reader:
         """A reader that is hosted."""
@@ -265,11 +264,13 @@ class Host:
     @property
     def is_loaded(self) -> bool:
         """Whether one of the readers is loaded, and so the model."""
-        return self._loaded.any
+        return bool(self._readers)
 
     def reader(self, role: int) -> Reader:
         """The reader of a role, loaded where it is not yet."""
-        return self._loaded[role]
+        if role not in self._readers:
+            self._readers[role] = self.load(self.specs[role])
+        return self._readers[role]
 
     def run(
         self, plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
@@ -280,65 +281,63 @@ class Host:
             yield self.read(self.reader(unit.reader), unit, inputs)
 
     def done(self, row: UnitRow, read: ReadUnit | None = None) -> UnitDone:
-        """Read and commit one unit.
+        """Read one unit, and commit it where the driver does not.
 
         Args:
             row: the unit.
             read: reads it; by default ``execute.run_unit``.
         """
-        told = UnitDone(row.role, row.shard, row.wanted, row.reused, damaged=row.damaged)
         if row.reads is None:
-            return told
-        planned, result = self.result(row, read)
+            return row.told
+        planned = pl.read_ipc_stream(io.BytesIO(row.reads))
+        reader = self.reader(row.unit.reader)
+        result = (read or self.read)(reader, row.unit, planned[INPUTS].to_list())
+        done = done_of(row.told, planned, result)
+        if self.held:
+            return done
+        self.commit(done)
         # Who reads the store needs no outputs from another process.
-        return replace(self.committed(told, planned, result, row.span), outputs=None)
-
-    def result(self, row: UnitRow, read: ReadUnit | None) -> tuple[pl.DataFrame, UnitResult]:
-        """The reads of a unit as they were planned, and what became of them."""
-        planned = pl.read_ipc_stream(io.BytesIO(row.reads or b""))
-        unit = Unit(row.number, row.offset, planned.height, row.role)
-        result = (read or self.read)(self.reader(row.role), unit, planned[INPUTS].to_list())
-        return planned, result
+        return replace(done, outputs=None)
 
     def read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
         """Read a unit in this process."""
         return run_unit(reader, unit, inputs, worker=self.worker)
 
-    def committed(
-        self, told: UnitDone, planned: pl.DataFrame, result: UnitResult, span: Span | None
-    ) -> UnitDone:
-        """Commit the reads of a unit; what is told of it then.
+    def commit(self, done: UnitDone) -> None:
+        """Put the outputs of a unit into the store of their reader, if it has one."""
+        if done.outputs is not None and (place := self.places[done.role]) is not None:
+            store.add(place, self.specs[done.role].fingerprint, done.outputs, span=done.span)
 
-        Args:
-            told: what is known of its shard.
-            planned: its reads.
-            span: the buckets of their queries.
-        """
-        reads = reads_table(planned, result.outputs)
-        whole, failures = reads, {}
-        # A unit costs time beside its reads, and hardly one has a read that failed.
-        if reads[FAILURE].null_count() < reads.height:
-            whole = reads.filter(pl.col(FAILURE).is_null())
-            failed = reads.filter(pl.col(FAILURE).is_not_null())
-            failures = {
-                key: Failure(query_id, reason)
-                for key, query_id, reason in failed.select(READ_KEY, QUERY_ID, FAILURE).iter_rows()
-            }
-        whole = whole.drop(FAILURE)
-        if (place := self.places[told.role]) is not None:
-            store.add(place, self.specs[told.role].fingerprint, whole, span=span)
-        return replace(
-            told,
-            reads=reads.height,
-            failures=failures,
-            outputs=whole,
-            prompt_tokens=int(reads[PROMPT_TOKENS].sum()),
-            output_tokens=int(reads[OUTPUT_TOKENS].sum()),
-            worker=result.worker,
-            seconds=result.seconds,
-            stats=result.stats,
-            kinds=unit_kinds(reads, result),
-        )
+
+def done_of(told: UnitDone, planned: pl.DataFrame, result: UnitResult) -> UnitDone:
+    """A unit whose reads were done.
+
+    Args:
+        told: what was known of it before.
+        planned: its reads.
+    """
+    reads = reads_table(planned, result.outputs)
+    whole, failures = reads, {}
+    # A unit costs time beside its reads, and hardly one has a read that failed.
+    if reads[FAILURE].null_count() < reads.height:
+        whole = reads.filter(pl.col(FAILURE).is_null())
+        failed = reads.filter(pl.col(FAILURE).is_not_null())
+        failures = {
+            key: Failure(query_id, reason)
+            for key, query_id, reason in failed.select(READ_KEY, QUERY_ID, FAILURE).iter_rows()
+        }
+    return replace(
+        told,
+        reads=reads.height,
+        failures=failures,
+        outputs=whole.drop(FAILURE),
+        prompt_tokens=int(reads[PROMPT_TOKENS].sum()),
+        output_tokens=int(reads[OUTPUT_TOKENS].sum()),
+        worker=result.worker,
+        seconds=result.seconds,
+        stats=result.stats,
+        kinds=unit_kinds(reads, result),
+    )
 
 
 def read_here(
@@ -359,24 +358,27 @@ def read_here(
             pace = size[role] / seconds[role] if seconds[role] else None
             plans.append(planner(shard, pace))
         units: list[Unit] = []
+        firsts: list[int] = []
         offset = 0
         for role, plan in enumerate(plans):
             own = plan.units()
+            firsts.append(len(units))
             units += [
                 Unit(len(units) + unit.number, offset + unit.offset, unit.length, role)
                 for unit in own
             ]
             offset += plan.reads.height
             if not own:
-                yield UnitDone(role, shard, plan.wanted, plan.reused, damaged=plan.damaged)
+                yield plan.told(role, shard)
         if not units:
             continue
         whole, left = pl.concat([plan.reads for plan in plans]), offset
         for result in (run or host.run)(whole, units, host.specs):
             unit, role = result.unit, result.unit.reader
-            plan, planned = plans[role], whole.slice(unit.offset, unit.length)
-            told = UnitDone(role, shard, plan.wanted, plan.reused, damaged=plan.damaged)
-            done = host.committed(told, planned, result, plan.span)
+            planned = whole.slice(unit.offset, unit.length)
+            told = replace(plans[role].told(role, shard), number=unit.number - firsts[role])
+            done = done_of(told, planned, result)
+            host.commit(done)
             size[role] += int(planned[SIZE].sum())
             seconds[role] += done.seconds
             left -= done.reads

@@ -14,10 +14,8 @@ import os
 import pickle
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import ray
 import ray.data
@@ -33,22 +31,17 @@ from engine.reading.execute import UnitResult
 from engine.reading.guard import read_guarded
 from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger, tally_of
 from engine.reading.plan import Unit
-from engine.reading.protocol import Reader, ReaderSpec
+from engine.reading.protocol import Reader
 from engine.reading.stream import (
     TOLD,
     Host,
     Piece,
     Planner,
-    ReadUnit,
     Ready,
-    ShardPlan,
     UnitDone,
-    UnitRow,
-    UnitSizes,
     pieces,
     shared_pace,
     unit_rows,
-    unnumbered,
 )
 
 # CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
@@ -75,7 +68,7 @@ def read_on_ray(
 ) -> Iterator[UnitDone]:
     """Read shards on Ray Data; results are yielded as units end, in any order.
 
-    Ray must have been started.
+    Ray must have been started. Actors commit what they read, or this process where it holds the inputs.
 
     Args:
         shards: their numbers, in the order in which they are begun.
@@ -89,82 +82,23 @@ def read_on_ray(
         InputError, WriteError, ReadError: as raised on a worker.
         ReadError: Ray failed.
     """
-    yield from _streamed(shards, planners, host, pool, on_event, totals or PoolTotals())
-
-
-def run_on_ray(
-    plan: pl.DataFrame,
-    units: Sequence[Unit],
-    specs: Sequence[ReaderSpec],
-    *,
-    pool: Pool,
-    on_event: OnEvent = silent,
-    totals: PoolTotals | None = None,
-    host: type[Returning] | None = None,
-) -> Iterator[UnitResult]:
-    """Read the units of a plan on a pool of actors; results come as units end, in any order.
-
-    This process gets the outputs, and the actors write nothing (``execute.Run``).
-
-    Args:
-        plan: the reads.
-        units: pieces of it.
-        specs: the readers, which share a model: ``Unit.reader`` is the place of one.
-        pool, on_event, totals: as in ``read_on_ray``.
-        host: what each actor hosts.
-
-    Raises:
-        ReadError: as ``read_on_ray``.
-    """
-    planners = [
-        Ready(
-            ShardPlan(
-                plan,
-                reused=0,
-                sizes=UnitSizes(1, 1, 1),
-                span=None,
-                cut=tuple(unit for unit in units if unit.reader == role),
-            )
-        )
-        for role in range(len(specs))
-    ]
-    hosting = (host or Returning)(specs, [])
-    some = pool.at_most(len(units))
-    for result in _streamed([0], planners, hosting, some, on_event, totals or PoolTotals()):
-        if result.outputs:
-            yield replace(result, unit=unnumbered(result.unit))
-
-
-class Returning(Host):
-    """Hosts readers, and hands on what they read instead of committing it."""
-
-    def done(self, row: UnitRow, read: ReadUnit | None = None) -> UnitResult:  # type: ignore[override]
-        if row.reads is None:
-            return UnitResult(Unit(0, 0, 0, row.role), [], self.worker, 0.0, {})
-        return self.result(row, read)[1]
-
-
-def _streamed(
-    shards: Sequence[int],
-    planners: Sequence[Planner],
-    host: Host,
-    pool: Pool,
-    on_event: OnEvent,
-    totals: PoolTotals,
-) -> Iterator[Any]:
-    """What the host gives for each unit."""
+    ready = [len(planner.plan.units()) for planner in planners if isinstance(planner, Ready)]
+    if len(ready) == len(planners):
+        pool = pool.at_most(sum(ready))
     attempts = start_ledger()
     try:
         with (
             reported("reading", ReadError, pool.needs),
-            watched(pool.needs, on_event, totals, lambda: tally_of(attempts)),
+            watched(pool.needs, on_event, totals or PoolTotals(), lambda: tally_of(attempts)),
         ):
             for block in _results(shards, planners, host, pool, attempts):
                 for row in block["done"].to_pylist():
-                    told = pickle.loads(row)
-                    if isinstance(told, Exception):
-                        raise told
-                    yield told
+                    done = pickle.loads(row)
+                    if isinstance(done, Exception):
+                        raise done
+                    if host.held:
+                        host.commit(done)
+                    yield done
     finally:
         with contextlib.suppress(Exception):
             ray.kill(attempts)
@@ -258,9 +192,10 @@ class _Actor:
             return content
         try:
             if row.reads is not None and not self._host.is_loaded:
-                self._load(row.role)
+                self._load(row.told.role)
             done = self._host.done(row, self._read)
-            self._attempts.ended(row.number, row.role, row.size, done.seconds, self._host.worker)
+            number, role, worker = row.unit.number, row.told.role, self._host.worker
+            self._attempts.ended(number, role, row.size, done.seconds, worker)
             return pickle.dumps(done)
         except TOLD as error:
             return pickle.dumps(error)

@@ -16,9 +16,9 @@ from ray.cluster_utils import Cluster
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import PoolTotals
-from engine.reading import stream_on_ray
-from engine.reading.plan import cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
+from engine.reading.stream_on_ray import read_on_ray
 from tests.cluster.play import READS, UNIT
 from tests.conftest import SPEC, planned
 from tests.faults.processes import with_variable
@@ -48,7 +48,7 @@ def host_of(log, load, pace):
                 outputs.append(ReadOutput(text.upper(), 1, 1, False))
             return outputs
 
-    class OnActor(stream_on_ray.Returning):
+    class OnActor(Host):
         def load(self, spec):
             with open(f"{log}.loading", "a") as stream:
                 stream.write(f"{ray.get_runtime_context().get_node_id()}\n")
@@ -153,27 +153,26 @@ class Stage:
         texts = [f"t{number}" for number in range(reads)]
         plan = planned(texts)
         totals = PoolTotals()
-        got: dict[int, list[str]] = {}
+        got: dict[str, list[str]] = {}
         workers = collections.Counter()
         enough = threading.Event()
         raised = []
 
         def run():
             try:
-                results = stream_on_ray.run_on_ray(
-                    plan,
-                    cut_units(plan, UNIT),
-                    [SPEC],
+                results = read_on_ray(
+                    [0],
+                    [Ready(ShardPlan(plan, 0, UnitSizes(UNIT, UNIT, UNIT), None))],
+                    host_of(str(self.log), load, pace)([SPEC], [None], held=True),
                     pool=decide(PoolSettings(**settings), ACTOR_BYTES),
-                    host=host_of(str(self.log), load, pace),
                     on_event=self.say,
                     totals=totals,
                 )
                 for done, result in enumerate(results, 1):
                     workers[result.worker.split(" process")[0]] += 1
-                    for place, output in enumerate(result.outputs, result.unit.offset):
-                        assert output.failure is None, output.failure
-                        got.setdefault(place, []).append(output.output)
+                    assert not result.failures, result.failures
+                    for text, output in result.outputs.select("read_key", "output").iter_rows():
+                        got.setdefault(text, []).append(output)
                     if done >= after:
                         enough.set()
             except Exception as error:
@@ -192,7 +191,7 @@ class Stage:
             raise raised[0]
         begun = collections.Counter(text for text, _, _ in self.lines())
         return {
-            "equal": [got.get(row) for row in range(reads)] == [[answer(text)] for text in texts],
+            "equal": [got.get(text) for text in texts] == [[answer(text)] for text in texts],
             "lost": reads - len(got),
             "doubled": sum(len(outputs) > 1 for outputs in got.values()),
             "repeated": sum(times - 1 for times in begun.values()),

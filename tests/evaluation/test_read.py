@@ -17,7 +17,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import NamedExecutor
+from engine.reading.reads import Means, NamedExecutor
 from engine.report.printed import lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
@@ -258,7 +258,7 @@ def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
     assert folder.name == specs["named"].fingerprint
     readers_own = replace(specs["own"], executor="").fingerprint
     assert len({readers_own, *(spec.fingerprint for spec in specs.values())}) == 3
-    with patch.object(passes, "executor_for", lambda *_: (ScriptedReader(say_last), 1, False)):
+    with patch.object(passes, "means_for", lambda *_, **__: Means(ScriptedReader(say_last))):
         result = evaluate(inputs(), settings, store=tmp_path)
     assert (result.readings["reader"].costs.reused, result.readings["reader"].costs.done) == (0, 7)
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]

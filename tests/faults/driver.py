@@ -19,10 +19,11 @@ import polars as pl
 
 from benchmarks._reads import get_reads
 from engine.machine.pool import PoolSettings, decide
-from engine.reading import reads
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.reading.reads import Means
+from engine.reading.stream import Host
 from engine.sources.io import files
 from tests.reading.test_reads import SPEC, wanted
 
@@ -58,21 +59,13 @@ def reader(log, victim):
 
 
 def on_ray(log, victim):
-    from engine.reading import (
-        stream_on_ray,  # Ray takes seconds to import, which most tests do without
-    )
-
     made = reader(log, victim)
 
-    class OnActor(stream_on_ray.Returning):
+    class OnActor(Host):
         def load(self, spec):
             return made()
 
-    def run(plan, units, specs):
-        pool = decide(PoolSettings(actors=2), 2**30)
-        return stream_on_ray.run_on_ray(plan, units, specs, pool=pool, host=OnActor)
-
-    return run
+    return {"means": Means(pool=decide(PoolSettings(actors=2), 2**30)), "host": OnActor}
 
 
 def in_process(log, victim):
@@ -83,7 +76,7 @@ def in_process(log, victim):
             inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
             yield UnitResult(unit, here.read(inputs), "here", 0.0, asdict(here.stats))
 
-    return run
+    return {"means": Means(run)}
 
 
 def die():
@@ -118,18 +111,16 @@ def armed(kill, seed):
 def get(directory, log, *, count, ray=False, kill=None, seed=0):
     """The reads table, got with a store."""
     victim = f"text {random.Random(seed).randrange(count)}" if kill == "actor" else None
-    executor = (on_ray if ray else in_process)(log, victim)
+    reading = (on_ray if ray else in_process)(log, victim)
     on_progress, half = armed(kill, seed)
-    with (
-        patch.object(reads, "executor_for", lambda *_, **__: (executor, 2, False)),
-        patch.object(files, "flush", half),
-    ):
+    with patch.object(files, "flush", half):
         got, _ = get_reads(
             wanted(*texts(count)),
             SPEC,
             Path(directory),
             pool=PoolSettings(),
             on_progress=on_progress,
+            **reading,
         )
     return got
 

@@ -14,6 +14,7 @@ import pytest
 from engine.evaluation import passes
 from engine.reading import readers
 from engine.reading.protocol import ReaderStats, ReadOutput
+from engine.reading.reads import Means
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
 from tests.conftest import ScriptedReader
@@ -34,7 +35,7 @@ def root(request, tmp_path):
 
 def run(files, reader, *more):
     """Run ``erag evaluate`` with a scripted reader; its exit status."""
-    with patch.object(passes, "executor_for", lambda *_: (reader, 1, False)):
+    with patch.object(passes, "means_for", lambda *_, **__: Means(reader)):
         return evaluate(files, *MORE, *more)
 
 

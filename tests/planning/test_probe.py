@@ -16,6 +16,8 @@ from engine.planning.probe import (
 from engine.reading.execute import UnitResult
 from engine.reading.plan import GROUP, INPUTS, SIZE
 from engine.reading.protocol import ReadOutput
+from engine.reading.reads import Means
+from engine.reading.stream import UnitDone
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 from tests.conftest import SPEC
 
@@ -100,17 +102,19 @@ def test_the_first_batch_of_each_worker_and_reader_does_not_count():
                 unit, outputs, f"worker {unit.number // 2 % 2}", 0.0, {"peak_memory": 5}
             )
 
-    timed = list(read_batches(batches, [SPEC, SPEC], run, begun=0.0))
-    assert [one.batch.reads.height for one in timed] == [b.reads.height for b in batches]
-    firsts = {(one.worker, one.batch.stratum.job) for one in timed if one.first}
+    timed = list(read_batches(batches, [SPEC, SPEC], Means(run), begun=0.0))
+    by_job = sorted(batches, key=lambda batch: batch.stratum.job)
+    assert [one.batch for one in timed] == by_job
+    firsts = {(one.done.worker, one.batch.stratum.job) for one in timed if one.first}
     assert len(firsts) == sum(one.first for one in timed) == 4
-    assert timed[0].reads["prompt_tokens"].sum() == 3 * timed[0].reads.height
+    assert timed[0].outputs["prompt_tokens"].sum() == 3 * timed[0].batch.reads.height
 
 
 def timed(worker, at, seconds, *, job=0, size=10, peak=0, first=False):
     frame = plan([(size,)])
     batch = Batch(Stratum(job, False), frame, False)
-    return Timed(batch, frame, seconds, worker, peak, at, first)
+    done = UnitDone(job, 0, 1, 0, worker=worker, seconds=seconds, stats={"peak_memory": peak})
+    return Timed(batch, done, at, first)
 
 
 def test_the_start_is_until_a_worker_reads_and_loads_another_reader():

@@ -4,11 +4,11 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError, ReadError
-from engine.reading.execute import read_in_process
 from engine.reading.function import ReaderFunction, reader_function
 from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.readers import load
+from engine.reading.stream import Host
 from tests.conftest import SPEC
 
 PASSAGES = [("Aruba", "Its capital is Oranjestad."), ("", "No title here.")]
@@ -21,6 +21,10 @@ def specify(function, **options):
 
 def plan_of(inputs):
     return pl.Series(INPUTS, inputs, dtype=pl.List(pl.String)).to_frame()
+
+
+def read(plan, units, spec):
+    return Host([spec], [None]).run(plan, units, [spec])
 
 
 def echo(prompts):
@@ -90,7 +94,7 @@ def test_outputs_are_stripped_and_else_as_they_are():
 def test_what_is_no_list_of_texts_ends_the_job(function, words):
     spec, _ = specify(function, name="mine")
     with pytest.raises(InputError, match=re.escape(words)):
-        list(read_in_process(plan_of([["x"], ["y"]]), [Unit(0, 0, 2)], [spec]))
+        list(read(plan_of([["x"], ["y"]]), [Unit(0, 0, 2)], spec))
 
 
 def test_a_read_on_which_the_function_raises_fails_alone():
@@ -100,7 +104,7 @@ def test_a_read_on_which_the_function_raises_fails_alone():
         return [prompt.upper() for prompt in prompts]
 
     spec, _ = specify(fussy)
-    (result,) = read_in_process(plan_of([["a"], ["bad"], ["c"]]), [Unit(0, 0, 3)], [spec])
+    (result,) = read(plan_of([["a"], ["bad"], ["c"]]), [Unit(0, 0, 3)], spec)
     assert [one.output for one in result.outputs] == ["A", "", "C"]
     assert [one.failure for one in result.outputs] == [None, "ValueError: no such word", None]
 
@@ -117,7 +121,7 @@ def test_a_function_that_always_raises_is_not_asked_for_all_reads():
     with pytest.raises(
         ReadError, match="the first 2 reads failed, all for one reason: RuntimeError: no key"
     ):
-        list(read_in_process(plan_of([["a"]] * 6), units, [spec]))
+        list(read(plan_of([["a"]] * 6), units, spec))
     assert calls == [2, 1, 1]
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
-from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -16,12 +15,12 @@ from engine import tables
 from engine.errors import InputError, ReadError
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
-from engine.reading import reads, store
+from engine.reading import store
 from engine.reading.costs import ReadingCosts, share_costs
 from engine.reading.execute import OUTPUT_COLUMNS, UnitResult, output_columns
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import NamedExecutor, by_model, input_sizes, unit_tokens
+from engine.reading.reads import Means, NamedExecutor, by_model, input_sizes, unit_tokens
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import SPEC, ScriptedReader
@@ -38,8 +37,9 @@ def wanted(*texts, query="q", spec=SPEC):
 
 def ask(texts, directory, reader):
     """Get reads that the scripted reader does as if it were the reader of the specification."""
-    with patch.object(reads, "executor_for", lambda *_, **__: (reader, 1, False)):
-        return get_reads(wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0))
+    return get_reads(
+        wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0), means=Means(reader)
+    )
 
 
 def test_a_read_is_done_once_for_all_jobs(tmp_path):
@@ -172,7 +172,7 @@ def ask_both(first, second, directory, reader, specs=(SPEC, JUDGE)):
         asked,
         directory,
         pool=PoolSettings(actors=0),
-        executor_for=lambda *_, **__: (run, 1, False),
+        means=Means(run),
     )
     return got, runs
 
@@ -277,8 +277,10 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
                 if number == 3:
                     os.kill(os.getpid(), signal.SIGKILL)
                 yield result
-        reads.executor_for = lambda *_, **__: (killed, 1, False)
-        get_reads(wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]), pool=PoolSettings(actors=0))
+        get_reads(
+            wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]),
+            pool=PoolSettings(actors=0), means=reads.Means(killed),
+        )
         """
     )
     done = subprocess.run(

@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import replace
 
+import polars as pl
 import pytest
 import ray
 
@@ -13,11 +14,13 @@ from engine.machine import cluster
 from engine.machine import pool as pools
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
-from engine.reading import stream_on_ray
-from engine.reading.execute import read_in_process
-from engine.reading.plan import Unit, cut_units
+from engine.reading import store
+from engine.reading.plan import cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.readers import specify
+from engine.reading.stream import Failure, Host, Ready, ShardPlan, UnitSizes, read_here
+from engine.reading.stream_on_ray import read_on_ray
+from engine.sources.io.folders import folder_at
 from tests.conftest import SPEC, planned
 
 pytestmark = pytest.mark.usefixtures("ray_session")
@@ -57,23 +60,41 @@ def host_of(on_text):
         def read(self, inputs):
             return [ReadOutput(on_text(text), 1, 1, False) for (text,) in inputs]
 
-    class OnActor(stream_on_ray.Returning):
+    class OnActor(Host):
         def load(self, spec):
             return Reader()
 
     return OnActor
 
 
-def outputs(plan, units, actor, actors=2):
+def ready(plan, units, role=0):
+    own = tuple(unit for unit in units if unit.reader == role)
+    return Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=own))
+
+
+def units_done(plan, units, actor=Host, specs=(SPEC,), **more):
+    """The units of a plan, done on actors; this process holds the inputs."""
+    more = {"pool": decide(PoolSettings(actors=2), 2**30)} | more
+    planners = [ready(plan, units, role) for role in range(len(specs))]
+    host = actor(list(specs), [None] * len(specs), held=True)
+    return read_on_ray([0], planners, host, **more)
+
+
+def by_key(done):
+    """Outputs and failures, by their keys; none comes twice."""
     results = {}
-    for result in stream_on_ray.run_on_ray(
-        plan, units, [SPEC], pool=decide(PoolSettings(actors=actors), 2**30), host=actor
-    ):
-        for place, output in enumerate(result.outputs):
-            row = result.unit.offset + place
-            assert row not in results, "a read came twice"
-            results[row] = output
-    return [results[row] for row in range(plan.height)]
+    for unit in done:
+        got = dict(unit.outputs.select("read_key", "output").iter_rows()) | unit.failures
+        assert not got.keys() & results.keys(), "a read came twice"
+        assert len(got) == unit.reads
+        results |= got
+    return results
+
+
+def outputs(plan, units, actor, actors=2):
+    pool = decide(PoolSettings(actors=actors), 2**30)
+    results = by_key(units_done(plan, units, actor, pool=pool))
+    return [results[key] for key in plan["read_key"]]
 
 
 def test_every_read_comes_once_for_any_number_of_actors():
@@ -81,7 +102,7 @@ def test_every_read_comes_once_for_any_number_of_actors():
     upper = host_of(lambda text: text.upper())
     for actors in (1, 2):
         got = outputs(plan, units, upper, actors)
-        assert [o.output for o in got] == [f"T{i}" for i in range(20)]
+        assert got == [f"T{i}" for i in range(20)]
 
 
 def test_readers_of_one_model_share_an_actor(tmp_path):
@@ -95,7 +116,7 @@ def test_readers_of_one_model_share_an_actor(tmp_path):
         def read(self, inputs):
             return [ReadOutput(self.spec.name + text, 1, 1, False) for (text,) in inputs]
 
-    class OnActor(stream_on_ray.Returning):
+    class OnActor(Host):
         def load(self, spec):
             with open(log, "a") as stream:
                 stream.write(f"{spec.name} {os.getpid()}\n")
@@ -105,9 +126,11 @@ def test_readers_of_one_model_share_an_actor(tmp_path):
     specs = [replace(SPEC, name="one "), replace(SPEC, name="two ", choices=("yes",))]
     asked = [replace(unit, reader=unit.number % 2) for unit in units]
     pool = decide(PoolSettings(actors=1), 2**30)
-    results = list(stream_on_ray.run_on_ray(plan, asked, specs, pool=pool, host=OnActor))
-    got = {result.unit.offset: [o.output for o in result.outputs] for result in results}
-    assert got == {0: ["one t0", "one t1", "one t2"], 3: ["two t3", "two t4", "two t5"]}
+    got = {
+        unit.role: unit.outputs["output"].to_list()
+        for unit in units_done(plan, asked, OnActor, specs, pool=pool)
+    }
+    assert got == {0: ["one t0", "one t1", "one t2"], 1: ["two t3", "two t4", "two t5"]}
     # Ray Data may hand over the units of one job in any order.
     names, processes = zip(*map(str.split, open(log)), strict=True)
     assert (sorted(names), len(set(processes))) == (["one", "two"], 1)
@@ -127,8 +150,7 @@ def test_an_actor_killed_once_costs_one_unit_and_no_read(tmp_path):
 
     plan, units = plan_of([f"t{i}" for i in range(12)])
     got = outputs(plan, units, host_of(die_once))
-    assert [o.output for o in got] == [f"T{i}" for i in range(12)]
-    assert not any(o.failure for o in got)
+    assert got == [f"T{i}" for i in range(12)]
     begun = collections.Counter((tmp_path / "counts").read_text().split())
     # the unit of t3, t4 and t5 was begun twice; of another unit on the dead actor at most a part
     assert begun["t5"] == 2
@@ -143,9 +165,8 @@ def test_a_read_that_always_kills_is_isolated():
 
     plan, units = plan_of([f"t{i}" for i in range(9)])
     got = outputs(plan, units, host_of(die))
-    assert [o.output for o in got] == [f"T{i}" if i != 4 else "" for i in range(9)]
-    assert [i for i, o in enumerate(got) if o.failure] == [4]
-    assert "process died" in got[4].failure
+    assert "process died" in got.pop(4).reason
+    assert got == [f"T{i}" for i in range(9) if i != 4]
 
 
 def test_a_read_that_raises_fails_alone():
@@ -156,7 +177,7 @@ def test_a_read_that_raises_fails_alone():
 
     plan, units = plan_of(["t0", "t1", "t2"])
     got = outputs(plan, units, host_of(complain))
-    assert [o.failure for o in got] == [None, "ValueError: no such token", None]
+    assert got == ["t0", Failure("t1", "ValueError: no such token"), "t2"]
 
 
 def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
@@ -171,7 +192,7 @@ def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
 
 
 def test_an_actor_that_cannot_start_ends_in_one_line():
-    class Broken(stream_on_ray.Returning):
+    class Broken(Host):
         def load(self, spec):
             raise ValueError("weights are broken")
 
@@ -187,16 +208,7 @@ def test_a_pool_that_gets_no_node_is_given_up_in_one_line(monkeypatch):
     hopeless = Pool(1, 1, 1, Needs(0.0, 1.0, 0, None))
     told = []
     with pytest.raises(ReadError, match="given up: nothing has moved.*with 1 GPU") as caught:
-        list(
-            stream_on_ray.run_on_ray(
-                plan,
-                units,
-                [SPEC],
-                pool=hopeless,
-                host=host_of(str),
-                on_event=told.append,
-            )
-        )
+        list(units_done(plan, units, host_of(str), pool=hopeless, on_event=told.append))
     assert "\n" not in str(caught.value)
     assert told == ["waiting for a node with 1 GPU: none is there"]
 
@@ -205,12 +217,29 @@ def test_a_real_reader_gives_the_same_on_ray_and_in_process(tiny_t5):
     spec, _ = specify(str(tiny_t5), augmentation="fid", task="short-answer", dtype="float32")
     texts = [" ".join(f"w{(i * 13 + j) % 97}" for j in range(5 + i % 4)) for i in range(14)]
     plan, units = plan_of(texts, 4)
-    here = [o for result in read_in_process(plan, units, [spec]) for o in result.outputs]
-    there = {}
-    for result in stream_on_ray.run_on_ray(
-        plan, units, [spec], pool=decide(PoolSettings(actors=2), 2**30)
-    ):
-        there[result.unit.offset] = result.outputs
-        assert result.stats["peak_memory"] > 2**20
-    assert [o for offset in sorted(there) for o in there[offset]] == here
-    assert all(isinstance(unit, Unit) for unit in units)
+    here = list(read_here([0], [ready(plan, units)], Host([spec], [None])))
+    there = sorted(units_done(plan, units, specs=[spec]), key=lambda unit: unit.number)
+    assert all(unit.stats["peak_memory"] > 2**20 for unit in there)
+    assert pl.concat([u.outputs for u in there]).equals(pl.concat([u.outputs for u in here]))
+    assert [unit.number for unit in there] == [unit.number for unit in units]
+
+
+def test_what_is_held_is_committed_here_and_shards_on_actors(tmp_path):
+    """The store of a driver need not be there on other nodes; a shard's outputs do not come back."""
+
+    class Logging(host_of(str)):
+        def commit(self, done):
+            with open(log, "a") as stream:
+                stream.write(f"{os.getpid()}\n")
+            super().commit(done)
+
+    plan, units = plan_of([f"t{i}" for i in range(6)])
+    pool = decide(PoolSettings(actors=1), 2**30)
+    for held in (True, False):
+        place, log = folder_at(tmp_path / str(held)), str(tmp_path / f"{held} log")
+        host = Logging([SPEC], [place], held=held)
+        done = list(read_on_ray([0], [ready(plan, units)], host, pool=pool))
+        assert [unit.outputs is not None for unit in done] == [held] * len(units)
+        assert store.load(place, SPEC.fingerprint).reads.height == 6
+        processes = open(log).read().split()
+        assert [int(process) == os.getpid() for process in processes] == [held] * len(units)

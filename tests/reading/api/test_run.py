@@ -13,7 +13,7 @@ from engine.reading import store
 from engine.reading.api.settings import ApiSettings
 from engine.reading.api.specify import specify_api
 from engine.reading.plan import WANTED, Unit, read_key
-from engine.reading.reads import executor_for
+from engine.reading.reads import means_for
 from engine.sources.io.folders import folder_at
 from tests.reading.api.server import FAULTS, Behaviour, Said, prompt_of, serving
 
@@ -84,7 +84,7 @@ def test_as_many_requests_are_under_way_as_was_asked_for():
     with serving(behaviour) as url:
         spec = specify(url, concurrency=6)
         plan = wanted(spec, 12)
-        run, _, _ = executor_for(PoolSettings(), plan, [spec])
+        run = means_for(PoolSettings(), [spec]).run
         # units of one read each: who waits for a unit to end would have one request under way
         results = [*run(plan, [Unit(n, n, 1) for n in range(12)], [spec])]
     assert behaviour.most == 6

@@ -12,10 +12,12 @@ import pytest
 
 from engine.errors import InputError
 from engine.machine.pool import PoolSettings, decide
-from engine.reading import readers, stream_on_ray
+from engine.reading import readers
 from engine.reading.models.causal import CausalReader
-from engine.reading.plan import INPUTS, cut_units
+from engine.reading.plan import INPUTS
 from engine.reading.prompting.prompts import default_prompt
+from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
+from engine.reading.stream_on_ray import read_on_ray
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import questions, wikipedia_dump
 from engine.sources.passages.cut import passages
@@ -190,14 +192,19 @@ def test_memory_bounds_the_cache_and_longer_prompts_fail_with_a_reason(load, spe
 def test_an_actor_on_ray_gives_the_same(spec, inputs, expected):
     import polars as pl
 
-    plan = pl.DataFrame({INPUTS: inputs, "size": 1, "group": range(len(inputs))})
-    outputs = {}
-    for result in stream_on_ray.run_on_ray(
-        plan, cut_units(plan, 8), [spec], pool=decide(PoolSettings(actors=1), 2**30)
-    ):
-        outputs[result.unit.offset] = result.outputs
-        assert result.stats["peak_memory"] > 2**20
-    assert [o for offset in sorted(outputs) for o in outputs[offset]] == expected
+    names = [str(place) for place in range(len(inputs))]
+    plan = pl.DataFrame({
+        "read_key": names, "query_id": names, "doc_ids": [[]] * len(names),
+        INPUTS: inputs, "size": 1, "group": names,
+    })  # fmt: skip
+    ready = Ready(ShardPlan(plan, 0, UnitSizes(8, 8, 8), None))
+    pool = decide(PoolSettings(actors=1), 2**30)
+    done = list(read_on_ray([0], [ready], Host([spec], [None], held=True), pool=pool))
+    assert all(unit.stats["peak_memory"] > 2**20 for unit in done)
+    outputs = {
+        key: text for unit in done for key, text in unit.outputs[["read_key", "output"]].rows()
+    }
+    assert [outputs[name] for name in names] == [one.output for one in expected]
 
 
 # In a process of its own: vLLM's groups are global, and the readers above hold theirs.
