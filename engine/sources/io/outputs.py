@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from engine.errors import InputError, masked
 from engine.sources.io.files import reported_writing
@@ -53,23 +52,31 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs) -> None:
         InputError: naming the input and what would be written there; or an address that is given
             cannot be read.
     """
-    local = _Local(
-        [place for place in map(locate, outputs.files) if isinstance(place, Path)],
-        [place for place in map(locate, outputs.folders) if isinstance(place, Path)],
+    files, folders = (
+        [(masked(str(place)), _names(place)) for place in map(locate, places)]
+        for places in (outputs.files, outputs.folders)
     )
+
+    def refuse(field: str, given: Location, *, whole: bool) -> None:
+        names = _names(given)
+        for shown, written in [*files, *folders] if whole else files:
+            if _are_in(written, names) if whole else written & names:
+                why = f"{shown} will be written{' into it' if whole else ''}"
+                raise _refusal(field, given, why)
+        for shown, replaced in folders:
+            if _are_in(names, replaced):
+                raise _refusal(field, given, f"what is in {shown} may be replaced")
+
+    written = {name for _, names in files for name in names}
     for field, given in _each(inputs.files):
-        if not isinstance(given, Path):
-            _refuse_address(field, given, outputs)
-            continue
-        for file in _files_of(given):
-            _refuse_file(field, file, local)
+        for file in _files_of(given, written):
+            refuse(field, file, whole=False)
     for field, given in _each(inputs.folders):
-        if not isinstance(given, Path):
-            _refuse_address(field, given, outputs)
-        elif given.is_dir():
-            _refuse_folder(field, given, local)
-        elif given.exists():
-            _refuse_file(field, given, local)
+        if isinstance(given, Path) and given.is_dir():
+            refuse(field, given, whole=True)
+        else:
+            for file in _files_of(given, written):
+                refuse(field, file, whole=False)
 
 
 @contextlib.contextmanager
@@ -97,13 +104,6 @@ def sole_writer(folder: Location) -> Iterator[None]:
         yield
 
 
-class _Local(NamedTuple):
-    """What a command will write on this machine."""
-
-    files: list[Path]
-    folders: list[Path]
-
-
 def _each(
     named: Mapping[str, Location | Iterable[Location] | None],
 ) -> Iterator[tuple[str, Location]]:
@@ -116,34 +116,6 @@ def _each(
                 yield field, place
 
 
-def _refuse_address(field: str, given: str, outputs: Outputs) -> None:
-    """Refuse an address that is written, or a folder of which a file is."""
-    there = _plain(given)
-    written = {_plain(o): o for o in map(locate, outputs.files) if not isinstance(o, Path)}
-    given_files = {there}
-    # It may be a folder; it is listed only if there is something to find.
-    if any(plain.rpartition("/")[0] == there for plain in written) and is_directory(given):
-        given_files = {_plain(str(file)) for file in list_files(given)}
-    if both := sorted(given_files & written.keys()):
-        raise _refusal(given, field, f"{masked(written[both[0]])} will be written")
-    for folder in map(locate, outputs.folders):
-        if not isinstance(folder, Path) and f"{there}/".startswith(f"{_plain(folder)}/"):
-            raise _refusal(given, field, f"what is in {masked(folder)} may be replaced")
-
-
-# Two names of the same.
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-
-
-def _plain(address: str) -> str:
-    """An address in the one form by which equal ones are known."""
-    scheme, _, rest = address.rpartition("::")[2].partition("://")
-    user_and_host, slash, inside = rest.partition("/")
-    host = user_and_host.rpartition("@")[2]
-    inside = "/".join(part for part in inside.split("/") if part)
-    return f"{_SCHEMES.get(scheme.lower(), scheme.lower())}://{host}{slash}{inside}".rstrip("/")
-
-
 def _exists(path: Path) -> bool:
     try:
         os.lstat(path)
@@ -152,53 +124,44 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _files_of(given: Path) -> Iterator[Path]:
+def _files_of(given: Location, written: set[str]) -> Iterable[Location]:
     """The file, or those directly in a folder, as layouts of several files have them."""
-    if given.is_dir():
-        yield from (path for path in sorted(given.iterdir()) if path.is_file())
-    else:
-        yield given
+    if isinstance(given, Path):
+        return list_files(given) if given.is_dir() else [given]
+    # It may be a folder; it is listed only if there is something to find.
+    folders = {name.rpartition("/")[0] for name in written}
+    return list_files(given) if folders & _names(given) and is_directory(given) else [given]
 
 
-def _refuse_file(field: str, file: Path, outputs: _Local) -> None:
-    for output in outputs.files:
-        if _is_same(file, output):
-            raise _refusal(file, field, f"{output} will be written")
-    for folder in outputs.folders:
-        if _is_in(file, folder):
-            raise _refusal(file, field, f"what is in {folder} may be replaced")
-
-
-def _refuse_folder(field: str, given: Path, outputs: _Local) -> None:
-    for output in (*outputs.files, *outputs.folders):
-        if _is_in(output, given):
-            raise _refusal(given, field, f"{output} will be written into it")
-    for folder in outputs.folders:
-        if _is_in(given, folder):
-            raise _refusal(given, field, f"what is in {folder} may be replaced")
-
-
-def _refusal(path: Location, field: str, why: str) -> InputError:
+def _refusal(field: str, given: Location, why: str) -> InputError:
     return InputError(
-        f"is given as `{field}`, and {why}", "write to another place, `out`", path=path
+        f"is given as `{field}`, and {why}", "write to another place, `out`", path=given
     )
 
 
-def _names(path: Path) -> set[str]:
-    """Where a path leads, and where it is itself: a link can be followed or replaced."""
-    return {os.path.realpath(path), str(Path(os.path.realpath(path.parent), path.name))}
+# Two names of the same.
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    if _names(one) & _names(other):
-        return True
-    try:
-        return one.samefile(other)
-    except OSError:  # at least one of them does not exist
-        return False
+def _names(place: Location) -> set[str]:
+    """All names of a place: two that share one are the same.
+
+    A path has that to which it leads, its own (a link can be followed or replaced), and the number of its
+    file. An address has one form.
+    """
+    if isinstance(place, Path):
+        names = {os.path.realpath(place), str(Path(os.path.realpath(place.parent), place.name))}
+        with contextlib.suppress(OSError):  # it does not exist yet
+            status = place.stat()
+            names.add(f"{status.st_dev}:{status.st_ino}")
+        return names
+    scheme, _, rest = place.rpartition("::")[2].partition("://")
+    user_and_host, slash, inside = rest.partition("/")
+    host = user_and_host.rpartition("@")[2]
+    inside = "/".join(part for part in inside.split("/") if part)
+    return {f"{_SCHEMES.get(scheme.lower(), scheme.lower())}://{host}{slash}{inside}".rstrip("/")}
 
 
-def _is_in(path: Path, folder: Path) -> bool:
-    """Whether a path is a folder or lies anywhere in it."""
-    root = os.path.realpath(folder)
-    return any(name == root or name.startswith(root + os.sep) for name in _names(path))
+def _are_in(names: set[str], folder: set[str]) -> bool:
+    """Whether a place of these names is the folder of those, or lies anywhere in it."""
+    return any(name == root or name.startswith(f"{root}/") for name in names for root in folder)
