@@ -25,7 +25,8 @@ from engine.report.identity import refuse_another
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import QuestionSet, questions, require_for_demo, wikipedia_dump
-from engine.sources.io.files import require_output, write_parquet
+from engine.sources.io.files import write_parquet
+from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.sources.passages.cut import passages

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from engine.errors import InputError, require_least
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
-from engine.sources.io.delivery import delivered, require_file_output
-from engine.sources.io.folders import folder_at
+from engine.sources.io.folders import folder_at, require_file_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from engine.sources.io.replacing import delivered
 from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
 from engine.wording import counted

@@ -17,7 +17,7 @@ from engine.retrieval import dense as vectors
 from engine.retrieval.dense import IndexOptions
 from engine.retrieval.encoders import BUNDLED, PassageEncoderOptions, specify
 from engine.retrieval.morphemes import Tokenizer
-from engine.sources.io.files import require_output
+from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus

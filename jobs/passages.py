@@ -8,10 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from engine.errors import InputError, require_least
-from engine.sources.io.delivery import delivered, require_file_output
-from engine.sources.io.files import require_output
-from engine.sources.io.folders import folder_at
+from engine.sources.io.folders import folder_at, require_file_output, require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
+from engine.sources.io.replacing import delivered
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.cut import ArticleId
 from engine.sources.passages.splitting import Cutting

@@ -38,7 +38,8 @@ from benchmarks.efficiency.table import grouped, markdown, ratios
 from engine.errors import InputError, require_least
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
-from engine.sources.io.files import require_output, write_text
+from engine.sources.io.files import write_text
+from engine.sources.io.folders import require_output
 from engine.wording import quoted
 from jobs._sizes import parse_bytes
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
-from engine.sources.io.delivery import private_directory
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
+from engine.sources.io.replacing import private_directory
 from engine.training.examples import Cuts
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InputError
-from engine.sources.io.delivery import private_directory
 from engine.sources.io.folders import Folder
+from engine.sources.io.replacing import private_directory
 from engine.training.checkpoints import MODEL, OnProgress, Progress
 from engine.training.examples import Examples, Readings
 from engine.training.settings import Recipe

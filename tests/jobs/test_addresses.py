@@ -228,7 +228,7 @@ def test_single_files_are_written_to_an_address(files, root, tmp_path, capsys):
     ("address", "words"),
     [
         ("gs://bucket/x", "the driver for gs:// is not installed"),
-        ("nothing://bucket/x", "give an address that fsspec knows"),
+        ("nothing://bucket/x", "Protocol not known: nothing"),
         ("zip://x::file:///nowhere.zip", "no such file; check the address"),
     ],
 )

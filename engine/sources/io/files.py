@@ -12,11 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from engine.errors import InputError, WriteError
-from engine.sources.io.locations import locate, shown
 from engine.sources.io.temporary import temporary_directory, temporary_file
-
-# The most bytes that file systems take.
-_LONGEST_NAME = 255
 
 
 @contextlib.contextmanager
@@ -140,43 +136,3 @@ def is_text(*values: str | None) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def refuse_impossible_name(path: Path) -> None:
-    """Refuse a path that no file system takes.
-
-    Raises:
-        InputError: a NUL, a part of more than 255 bytes, or more than 4,000 in all.
-    """
-    parts = [os.fsencode(part) for part in path.absolute().parts]
-    if any(len(part) > _LONGEST_NAME for part in parts):
-        problem = f"a name of more than {_LONGEST_NAME} bytes"
-    elif sum(len(part) + 1 for part in parts) > 4000:
-        problem = "a path of more than 4,000 bytes"
-    elif any(b"\0" in part for part in parts):
-        problem = "a name that holds the character U+0000"
-    else:
-        return
-    raise InputError(problem, "give another", path=shown(path))
-
-
-def require_output(path: str | Path, *, directory: bool) -> None:
-    """Check that a file or directory can be written, before any costly work.
-
-    Raises:
-        InputError: something else is in its place or above it, or it cannot be written.
-    """
-    if locate(path) != Path(path):
-        raise InputError("results are written to local files", "give a path", path=locate(path))
-    path = Path(path)
-    refuse_impossible_name(path)
-    if not directory and path.suffix in (".gz", ".bz2"):
-        raise InputError("results are written uncompressed", "leave out the last suffix", path=path)
-    if path.exists() and path.is_dir() != directory:
-        existing, wanted = ("a file", "a directory") if directory else ("a directory", "a file")
-        raise InputError(f"is {existing}", f"give {wanted}", path=path)
-    existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if existing_part != path and not existing_part.is_dir():
-        raise InputError(f"{existing_part} is a file", "give another path", path=path)
-    if not os.access(existing_part, os.W_OK) or str(existing_part.absolute()).startswith("/proc"):
-        raise InputError(f"{existing_part} cannot be written", "give another path", path=path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,13 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError, WriteError, masked
-from engine.sources.io.files import atomic_path, cannot_write, reported_writing, require_output
-from engine.sources.io.locations import Location, file_system, locate, reason, reported, shown
+from engine.sources.io.files import cannot_write
+from engine.sources.io.locations import (
+    Location,
+    entries,
+    file_system,
+    inside_of,
+    locate,
+    reason,
+    reported,
+    shown,
+    suffix_of,
+)
 
 # Written, and deleted, to see whether an address can be written.
 _TRIAL = ".erag-trial"
 # Files that are fetched from an address at once: each takes a round trip, whatever its size.
 _AT_ONCE = 8
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 @dataclass(frozen=True)
@@ -45,12 +55,11 @@ class Folder:
 
     def place(self, name: str) -> Location:
         """The path or address of a file inside."""
-        return self.at / name if isinstance(self.at, Path) else f"{self.at}/{name}"
+        return inside_of(self.at, name)
 
     def shown(self, name: str = "") -> str:
         """The path or address of a file inside, or of the folder, without credentials."""
-        place = self.place(name) if name else self.at
-        return shown(place) if isinstance(place, Path) else masked(place)
+        return shown(self.place(name) if name else self.at)
 
     def names(self) -> list[str]:
         """The names of the files directly inside, in order; hidden ones are left out.
@@ -66,8 +75,7 @@ class Folder:
         Raises:
             InputError: the folder cannot be read.
         """
-        found = self._of_path(self.at) if isinstance(self.at, Path) else self._of_address(self.at)
-        return {name: size for name, size in found if name and not name.startswith(".")}
+        return {name: size for name, size in entries(self.at, "file") if not name.startswith(".")}
 
     def folders(self) -> list[str]:
         """The names of the folders directly inside, in order.
@@ -75,15 +83,7 @@ class Folder:
         Raises:
             InputError: the folder cannot be read.
         """
-        if isinstance(self.at, Path):
-            if not self.at.is_dir():
-                return []
-            return sorted(path.name for path in self.at.iterdir() if path.is_dir())
-        return sorted(
-            str(entry["name"]).rstrip("/").rsplit("/", 1)[-1]
-            for entry in _entries(self.at)
-            if entry["type"] == "directory"
-        )
+        return sorted(name for name, _ in entries(self.at, "directory"))
 
     def read(self, name: str) -> bytes:
         """The content of a file.
@@ -93,11 +93,7 @@ class Folder:
             IsADirectoryError: it is a folder.
             InputError: it cannot be read.
         """
-        if isinstance(self.at, Path):
-            with _reading(self.at / name):
-                return (self.at / name).read_bytes()
-        system, inside = file_system(self.at)
-        with reported(self.at, unless=(FileNotFoundError,)):
+        with self._reading() as (system, inside):
             return bytes(system.cat_file(f"{inside}/{name}"))
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
@@ -123,12 +119,7 @@ class Folder:
         Raises:
             WriteError: the disk is full, or the place cannot be written.
         """
-        if isinstance(self.at, Path):
-            with atomic_path(self.at / name) as temporary:
-                temporary.write_bytes(content)
-            return
-        with _writing(self.at):
-            system, inside = file_system(self.at)
+        with self._writing(name) as (system, inside):
             system.pipe_file(f"{inside}/{name}", content)
 
     def put(self, name: str, file: Path) -> None:
@@ -137,12 +128,7 @@ class Folder:
         Raises:
             WriteError: as ``write``.
         """
-        if isinstance(self.at, Path):
-            with atomic_path(self.at / name) as temporary:
-                shutil.copyfile(file, temporary)
-            return
-        with _writing(self.at):
-            system, inside = file_system(self.at)
+        with self._writing(name) as (system, inside):
             system.put_file(str(file), f"{inside}/{name}")
 
     def download(self, name: str, file: Path) -> None:
@@ -150,13 +136,9 @@ class Folder:
 
         Raises:
             FileNotFoundError: there is no such file.
-            InputError: the address cannot be read.
+            InputError: it cannot be read.
         """
-        if isinstance(self.at, Path):
-            shutil.copyfile(self.at / name, file)
-            return
-        system, inside = file_system(self.at)
-        with reported(self.at, unless=(FileNotFoundError,)):
+        with self._reading() as (system, inside):
             system.get_file(f"{inside}/{name}", str(file))
 
     def settle(self) -> None:
@@ -184,13 +166,8 @@ class Folder:
             WriteError: one cannot be deleted; those after it are left.
         """
         for name in names:
-            if isinstance(self.at, Path):
-                with reported_writing(self.at / name):
-                    (self.at / name).unlink(missing_ok=True)
-            else:
-                with _writing(self.at), contextlib.suppress(FileNotFoundError):
-                    system, inside = file_system(self.at)
-                    system.rm_file(f"{inside}/{name}")
+            with self._writing(name) as (system, inside), contextlib.suppress(FileNotFoundError):
+                system.rm_file(f"{inside}/{name}")
 
     def set_aside(self, name: str, suffix: str) -> str:
         """Give a file a further suffix; it stays where the folder cannot be changed.
@@ -199,15 +176,14 @@ class Folder:
             where it is now, without credentials.
         """
         aside = name + suffix
-        if isinstance(self.at, Path):
-            with contextlib.suppress(OSError):  # another process may have moved it already
-                os.replace(self.at / name, self.at / aside)
-            return self.shown(aside if (self.at / aside).exists() else name)
-        # Object stores do not rename. Stopped half-way, both are there, and the next who looks goes on.
         try:
-            with _writing(self.at):
-                system, inside = file_system(self.at)
-                with contextlib.suppress(FileNotFoundError):
+            # Another process may have moved it already.
+            with self._writing(name) as (system, inside), contextlib.suppress(FileNotFoundError):
+                if isinstance(self.at, Path):
+                    os.replace(self.at / name, self.at / aside)
+                else:
+                    # Object stores do not rename. Stopped half-way, both are there, and the next who looks
+                    # goes on.
                     system.cp_file(f"{inside}/{name}", f"{inside}/{aside}")
                     system.rm_file(f"{inside}/{name}")
         except WriteError:
@@ -220,23 +196,30 @@ class Folder:
         except FileNotFoundError:
             return None
 
-    @staticmethod
-    def _of_path(path: Path) -> Iterator[tuple[str, int]]:
-        try:
-            with _reading(path), os.scandir(path) as entries:
-                for entry in entries:
-                    # One that another process deletes meanwhile is not there.
-                    with contextlib.suppress(FileNotFoundError):
-                        if entry.is_file():
-                            yield entry.name, entry.stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[Any, str]]:
+        system, inside = file_system(self.at)
+        with reported(self.at, unless=_ABSENT):
+            yield system, inside
 
-    @staticmethod
-    def _of_address(address: str) -> Iterator[tuple[str, int]]:
-        for entry in _entries(address):
-            if entry["type"] == "file":
-                yield str(entry["name"]).rsplit("/", 1)[-1], int(entry["size"] or 0)
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[tuple[Any, str]]:
+        """Turn what the system says of a path, or whatever a driver raises, into a WriteError."""
+        try:
+            yield file_system(self.at)
+        except (InputError, WriteError):
+            raise
+        except Exception as error:
+            if isinstance(self.at, Path):
+                if not isinstance(error, OSError):
+                    raise
+                raise cannot_write(self.at / name, error) from error
+            raise WriteError(
+                masked(
+                    f"{self.at}: cannot be written ({reason(self.at, error)}); check the "
+                    "address, the network and the credentials, and run the same command again"
+                )
+            ) from None
 
 
 def copy_tables(source: Folder, target: Folder) -> None:
@@ -281,41 +264,48 @@ def require_folder(place: Location) -> None:
             system.rm_file(f"{inside}/{_TRIAL}")
 
 
-def _entries(address: str) -> list[dict[str, Any]]:
-    """What is directly inside the folder at an address, as its driver says it."""
-    system, inside = file_system(address)
-    with reported(address):
-        # What other machines wrote since is asked for.
-        system.invalidate_cache()
-        try:
-            return list(system.ls(inside, detail=True))
-        except FileNotFoundError:
-            return []
+def require_file_output(place: Location) -> None:
+    """Check that a file can be written at a path or an address, before any costly work.
+
+    Raises:
+        InputError: as ``require_output`` and ``require_folder``.
+    """
+    at = locate(place)
+    if isinstance(at, Path):
+        require_output(at, directory=False)
+        return
+    _refuse_packed(at)
+    if "/" not in at.partition("://")[2] or at.endswith("/"):
+        raise InputError("has no name of a file", "give one", path=at)
+    require_folder(at.rpartition("/")[0])
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # there is no such file
-        raise
-    except OSError as error:
+def require_output(path: str | Path, *, directory: bool) -> None:
+    """Check that a file or directory can be written, before any costly work.
+
+    Raises:
+        InputError: something else is in its place or above it, or it cannot be written.
+    """
+    if locate(path) != Path(path):
+        raise InputError("results are written to local files", "give a path", path=locate(path))
+    path = Path(path)
+    if not directory:
+        _refuse_packed(path)
+    if any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise InputError("a name of more than 255 bytes", "give another", path=shown(path))
+    with reported(path):
+        existing_part = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if existing_part == path and path.is_dir() != directory:
+        existing, wanted = ("a file", "a directory") if directory else ("a directory", "a file")
+        raise InputError(f"is {existing}", f"give {wanted}", path=path)
+    if existing_part != path and not existing_part.is_dir():
+        raise InputError(f"{existing_part} is a file", "give another path", path=path)
+    if not os.access(existing_part, os.W_OK) or str(existing_part.absolute()).startswith("/proc"):
+        raise InputError(f"{existing_part} cannot be written", "give another path", path=path)
+
+
+def _refuse_packed(place: Location) -> None:
+    if suffix_of(place) in (".gz", ".bz2"):
         raise InputError(
-            f"cannot be read ({error.strerror or error})", "check the place", path=shown(path)
-        ) from None
-
-
-@contextlib.contextmanager
-def _writing(address: str) -> Iterator[None]:
-    """Turn whatever a driver raises into a WriteError."""
-    try:
-        yield
-    except (InputError, WriteError):
-        raise
-    except Exception as error:
-        raise WriteError(
-            masked(
-                f"{address}: cannot be written ({reason(address, error)}); check the "
-                "address, the network and the credentials, and run the same command again"
-            )
-        ) from None
+            "results are written uncompressed", "leave out the last suffix", path=place
+        )

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.errors import InputError
-from engine.sources.io.locations import Location, locate, open_binary, open_in_parts
+from engine.sources.io.locations import Location, locate, open_binary
 from engine.wording import quoted
 
 # What Arrow, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
@@ -99,8 +99,7 @@ def open_parquet(path: Location, *, in_parts: bool = False) -> Iterator[ParquetT
         with _refusing_damage(path):
             # Given a path, Arrow reads without Python's lock; a pipe is no file that it can seek in.
             is_file = isinstance(path, Path) and path.is_file()
-            opened = open_in_parts if in_parts else open_binary
-            source = path if is_file else stack.enter_context(opened(path))
+            source = path if is_file else stack.enter_context(open_binary(path, in_parts=in_parts))
             file = stack.enter_context(_opened(source))
         yield ParquetTable(path, file)
 

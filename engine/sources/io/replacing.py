@@ -1,17 +1,42 @@
-"""Replacing the files of a result all together: never new ones beside old ones."""
+"""Results that arrive whole: a single file, or all files together, never new ones beside old ones."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from engine.sources.io.delivery import private_directory
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder, folder_at
-from engine.sources.io.locations import Location
+from engine.sources.io.locations import Location, locate, name_of
 from engine.sources.io.temporary import temporary_directory
+
+
+@contextlib.contextmanager
+def delivered(place: Location) -> Iterator[Path]:
+    """Give the path to write a file to: ``place``, or one of the same name that is uploaded to it.
+
+    Raises:
+        WriteError: it cannot be uploaded; what was there before is as it was.
+    """
+    at = locate(place)
+    if isinstance(at, Path):
+        yield at
+        return
+    with private_directory() as directory:
+        file = directory / name_of(at)
+        yield file
+        Folder(at.rpartition("/")[0]).put(file.name, file)
+
+
+@contextlib.contextmanager
+def private_directory() -> Iterator[Path]:
+    """Give an empty folder that nobody else on the machine can read; removed after the block."""
+    with temporary_directory(Path(tempfile.gettempdir(), "results")) as directory:
+        directory.chmod(0o700)
+        yield directory
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@ import pickle
 import pytest
 
 from engine.errors import InputError
-from engine.sources.io.files import atomic_path, require_output, write_text
+from engine.sources.io.files import atomic_path, write_text
+from engine.sources.io.folders import require_output
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -7,7 +7,8 @@ import fsspec
 import pytest
 
 from engine.errors import InputError
-from engine.sources.io.files import require_output, write_parquet
+from engine.sources.io.files import write_parquet
+from engine.sources.io.folders import require_output
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import list_files, locate, name_of, suffix_of
 from engine.sources.passages.read import read_corpus
