@@ -1,4 +1,4 @@
-"""Options before they are converted: those of a YAML file are added, and numbers are looked at."""
+"""Options before they are converted: those of a YAML file and of the environment are added, and numbers are looked at."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 from cyclopts import App, ArgumentCollection, Token
@@ -13,45 +14,19 @@ from cyclopts.config import Dict
 
 from engine.errors import InputError, masked
 from engine.sources.io.lines import read_text
-from engine.sources.io.locations import require_file
 from engine.sources.io.yaml_text import read_settings
 from engine.wording import quoted
 from jobs._terminal import tell
 
 # 30.0 is a whole number; what Python writes as 1_000 or in other scripts' digits is no number here.
-_WHOLE = re.compile(
-    r"[-+]?([0-9]{1,4000}(\.0*)?|0[xX][0-9a-fA-F]{1,1000}|0[oO][0-7]{1,1000}|0[bB][01]{1,1000})",
-    re.ASCII,
-)
-_DECIMAL = re.compile(
-    r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(inf|nan|infinity)", re.ASCII | re.I
-)
+_WHOLE = re.compile(r"[-+]?([0-9]{1,4000}(\.0*)?|0x[0-9a-f]+|0o[0-7]+|0b[01]+)")
+_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?|[-+]?(inf|nan|infinity)")
 # Of variables in the environment that stand for options.
 _PREFIX = "ERAG_"
 _OFF = ("false", "no", "f", "n", "0")
+# What cyclopts knows beside numbers.
+_WORDS = ("true", "yes", "t", "y", "none", "null", *_OFF[:-1])
 _SWITCHES = {"on": "true", "off": "false"}
-_WHAT = "a YAML file of options"
-
-
-class _Options(Dict):
-    """Options of a file, for whatever command is run.
-
-    cyclopts has a form for this, which leaves out options that are named like a command: ``index`` and
-    ``fuse`` of ``erag retrieve``. So they are given as if they stood under the command's name.
-    """
-
-    _commands: tuple[str, ...] = ()
-
-    @property
-    def config(self) -> dict[str, Any]:
-        options: dict[str, Any] = self.data
-        for command in reversed(self._commands):
-            options = {command: options}
-        return options
-
-    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        self._commands = commands
-        super().__call__(app, commands, arguments)
 
 
 def options_from(path: Path | None) -> list[Any]:
@@ -61,14 +36,27 @@ def options_from(path: Path | None) -> list[Any]:
     makes of it (``010`` is 10, ``no`` is a text where a text is wanted).
 
     Raises:
-        InputError: no such file, or not YAML with a value or a list of values for each option.
+        InputError: no such file, or not YAML with a value or a list of values for each option; a key
+            ``no-x`` in the place of ``x: off``.
     """
     if path is None:
         return []
-    require_file(path, _WHAT)
-    settings = read_settings(read_text(path, _WHAT), path)
-    options = {key: setting.as_written() for key, setting in settings.items()}
-    return [_Options(options, source=str(path))]
+    settings = read_settings(read_text(path, "a YAML file of options"), path)
+
+    def from_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        # cyclopts would take "no-x: on" for "x: on".
+        opposites = {_field(name) for argument in arguments for name in argument.negatives}
+        if key := next((key for key in settings if _field(key) in opposites), None):
+            problem, line = f"the key {quoted(key)} turns an option off", settings[key].line
+            raise InputError(problem, 'write "off" behind the option', path=path, line=line)
+        options: dict[str, Any] = {key: setting.value for key, setting in settings.items()}
+        # Without its command above it, an option that is named like a command would be left out: ``index``
+        # and ``fuse`` of ``erag retrieve``.
+        for command in reversed(commands):
+            options = {command: options}
+        Dict(options, source=str(path))(app, commands, arguments)
+
+    return [from_file]
 
 
 def variable(field: str) -> str:
@@ -85,20 +73,18 @@ def from_environment(app: App, commands: tuple[str, ...], arguments: ArgumentCol
     Raises:
         InputError: several values, with a quotation that does not end.
     """
+    # cyclopts' Env does not split as a shell does, and takes ERAG_NO_X=on for X=on.
     for argument in arguments:
         if argument.tokens or argument.children or not argument.parse or not argument.name:
             continue
         name = variable(_field(argument.name))
         text = os.environ.get(name, "")
-        if not text:
-            continue
-        values = [text]
-        if argument.token_count() not in ((0, False), (1, False)):
-            try:
-                values = shlex.split(text)
-            except ValueError:
-                problem = f"the variable {name} has a quotation that does not end"
-                raise InputError(problem, "quote values as in a shell") from None
+        one = argument.token_count() in ((0, False), (1, False))
+        try:
+            values = [text] if text and one else shlex.split(text)
+        except ValueError:
+            problem = f"the variable {name} has a quotation that does not end"
+            raise InputError(problem, "quote values as in a shell") from None
         for place, value in enumerate(values):
             argument.append(Token(keyword=name, value=value, source=name, index=place))
 
@@ -121,33 +107,23 @@ def check_numbers(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
     """
     for argument in arguments:
         kinds = _kinds(argument.hint)
-        if str in kinds or Path in kinds or argument.parameter.converter is not None:
+        if kinds & {str, Path} or argument.parameter.converter is not None:
             continue
+        pattern, what = (_DECIMAL, "a number") if float in kinds else (_WHOLE, "a whole number")
         for place, token in enumerate(argument.tokens):
-            if bool in kinds and token.value.lower() in _SWITCHES:
-                argument.tokens[place] = token.evolve(value=_SWITCHES[token.value.lower()])
-            elif isinstance(token.value, str) and token.value:
-                _check(token, argument.name, kinds)
-
-
-def _check(token: Token, name: str, kinds: set[Any]) -> None:
-    text = token.value.strip()
-    if bool in kinds and text.lower() in ("true", "false", "yes", "no", "t", "f", "y", "n"):
-        return
-    if type(None) in kinds and text.lower() in ("none", "null"):
-        return
-    if float in kinds:
-        fits, what = _DECIMAL.fullmatch(text), "a number"
-    elif int in kinds:
-        fits, what = _WHOLE.fullmatch(text), "a whole number"
-    else:
-        return
-    if not fits:
-        variable_of = token.source == variable(_field(name))
-        path = None if variable_of or token.source in ("", "cli") else Path(token.source)
-        where = f", from the variable {token.source}" if variable_of else ""
-        problem = f"`{_field(name)}` is {quoted(token.value)}{where}"
-        raise InputError(problem, f"give {what}, in decimal digits", path=path)
+            text = token.value.strip().lower()
+            if bool in kinds and text in _SWITCHES:
+                argument.tokens[place] = token.evolve(value=_SWITCHES[text])
+            elif text in _WORDS and kinds & {bool, NoneType}:
+                continue
+            elif text and kinds & {int, float} and not pattern.fullmatch(text):
+                of_variable = token.source == variable(_field(argument.name))
+                where = f", from the variable {token.source}" if of_variable else ""
+                raise InputError(
+                    f"`{_field(argument.name)}` is {quoted(token.value)}{where}",
+                    f"give {what}, in decimal digits",
+                    path=None if of_variable or token.source == "cli" else Path(token.source),
+                )
 
 
 def _field(name: str) -> str:

@@ -344,8 +344,8 @@ TABLE = [
     ("safetensors of 2^63 bytes", READER, "m", model(CAUSAL, struct.pack("<Q", 2**63)), "is not a safetensors file"),
     ("no such GGUF file", READER, "m.gguf", None, "no such file"),
     ("a prompt with a key twice", PROMPT, "p.txt", "---\nstop: a\nstop: b\n---\n" + FRONT, ":3: the key 'stop' is given twice"),
-    ("a prompt with an octal number", PROMPT, "p.txt", "---\nmax_new_tokens: 010\n---\n" + FRONT, ":2: 010 is not a plain decimal number"),
-    ("a prompt with a number of minutes", PROMPT, "p.txt", "---\nmax_new_tokens: 1:30\n---\n" + FRONT, ":2: 1:30 is not a plain decimal number"),
+    ("a prompt with an octal number", PROMPT, "p.txt", "---\nmax_new_tokens: 010\n---\n" + FRONT, ":2: max_new_tokens is '010'; give a whole number"),
+    ("a prompt with a number of minutes", PROMPT, "p.txt", "---\nmax_new_tokens: 1:30\n---\n" + FRONT, ":2: max_new_tokens is '1:30'; give a whole number"),
     ("a prompt without a query", PROMPT, "p.txt", "{passages}", "no {query} in the prompt"),
 ]  # fmt: skip
 

@@ -75,6 +75,15 @@ def test_switches_take_the_words_of_yaml(tmp_path, capsys, text, on):
     assert ("nothing is read" in capsys.readouterr().err) == (not on)
 
 
+@pytest.mark.parametrize("text", ["on", "off"])
+def test_a_file_turns_an_option_off_by_its_own_name_alone(tmp_path, capsys, text):
+    (tmp_path / "o.yaml").write_text(f"k: 3\nno-end-to-end: {text}\n")
+    assert erag("evaluate", "--config", tmp_path / "o.yaml") == 2
+    assert capsys.readouterr().err.endswith(
+        """o.yaml:2: the key 'no-end-to-end' turns an option off; write "off" behind the option\n"""
+    )
+
+
 def test_an_unforeseen_error_prints_one_line_and_leaves_a_log(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(_command.tempfile, "tempdir", str(tmp_path))
 

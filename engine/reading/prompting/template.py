@@ -31,6 +31,9 @@ QUERY, PASSAGES, TITLE, TEXT, NUMBER = "query", "passages", "title", "text", "nu
 
 _SHIPPED = Path(__file__).parent / "templates"
 _FENCE = "---"
+# YAML 1.1 takes 010 for 8, and 1_000 for 1,000: neither is a number here.
+_WHOLE = re.compile(r"[1-9][0-9]{0,17}")
+_SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}\n]*)\}|[{}]")
 # Takes the key, the problem and the remedy.
 _Fault = Callable[[str, str, str], InputError]
@@ -190,7 +193,7 @@ def _take_apart(content: str, path: Path) -> tuple[dict[str, Any], dict[str, int
     end = ends[0]
     front = "\n".join(lines[1:end])
     settings = read_settings(front, path, first_line=2)  # line 1 is the fence
-    values = {key: setting.value() for key, setting in settings.items()}
+    values = {key: setting.value for key, setting in settings.items()}
     places = {key: setting.line for key, setting in settings.items()}
     return values, places, "\n".join(lines[end + 1 :]), end + 2
 
@@ -275,20 +278,19 @@ def _string(settings: dict[str, Any], key: str, fault: _Fault) -> str | None:
 
 def _texts(settings: dict[str, Any], key: str, fault: _Fault) -> tuple[str, ...]:
     values = settings.get(key, [])
-    values = [values] if isinstance(values, str) else values
-    if not isinstance(values, list) or not all(
-        isinstance(value, str) and value and is_text(value) for value in values
-    ):
-        # YAML takes a bare Yes for true and a bare 1 for a number.
-        raise fault(key, f"{key} is {values!r}", f'give texts, in quotes: {key}: ["…", "…"]')
+    values = values if isinstance(values, list) else [values]
+    if not all(value and is_text(value) for value in values):
+        raise fault(key, f"{key} is {values!r}", f'give texts: {key}: ["…", "…"]')
     return tuple(values)
 
 
 def _number(settings: dict[str, Any], key: str, fault: _Fault) -> int | None:
     value = settings.get(key)
-    if key in settings and (type(value) is not int or value < 1):
+    if key not in settings:
+        return None
+    if not isinstance(value, str) or not _WHOLE.fullmatch(value):
         raise fault(key, f"{key} is {value!r}", "give a whole number, 1 or more")
-    return value
+    return int(value)
 
 
 def _order(settings: dict[str, Any], fault: _Fault) -> Order | None:
@@ -299,10 +301,10 @@ def _order(settings: dict[str, Any], fault: _Fault) -> Order | None:
 
 
 def _chat(settings: dict[str, Any], fault: _Fault) -> bool:
-    value = settings.get("chat", False)
-    if not isinstance(value, bool):
+    value = settings.get("chat", "false")
+    if str(value).lower() not in _SWITCH:
         raise fault("chat", f"chat is {value!r}", "use true or false")
-    return value
+    return _SWITCH[value.lower()]
 
 
 def _choices(settings: dict[str, Any], fault: _Fault) -> tuple[str, ...]:

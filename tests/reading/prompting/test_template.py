@@ -60,6 +60,13 @@ def test_byte_order_marks_and_line_ends_do_not_change_a_template(tmp_path):
     assert other.stop == ("x",)
 
 
+def test_settings_are_texts_as_they_are_written(tmp_path):
+    template = read(tmp_path, "---\nchoices: [Yes, No]\nstop: 3\nchat: on\n---\n{query} {passages}")
+    assert template.choices == ("Yes", "No")
+    assert template.stop == ("3",)
+    assert template.chat
+
+
 def test_a_passage_without_title_needs_no_second_form(tmp_path):
     template = read(tmp_path, '---\npassage: "* {text}\\n"\n---\n{passages}Q: {query}')
     assert template.untitled == template.passage
@@ -85,23 +92,23 @@ def test_a_passage_without_title_needs_no_second_form(tmp_path):
         ("---\n\nstop: [x\n---\n", "broken YAML"),
         ("---\norder: best-last\nstop: 'x\n---\n", "broken YAML"),
         ("---\n- stop\n---\n", ":2: holds no keys"),
-        ("---\n\nmax_new_tokens: 0\n---\n", ":3: max_new_tokens is 0; give a whole number, 1 or"),
-        ("---\nmax_new_tokens: true\n---\n", ":2: max_new_tokens is True"),
-        ("---\nmax_input_tokens: -1\n---\n", ":2: max_input_tokens is -1"),
+        ("---\n\nmax_new_tokens: 0\n---\n", ":3: max_new_tokens is '0'; give a whole number, 1 or"),
+        ("---\nmax_new_tokens: true\n---\n", ":2: max_new_tokens is 'true'"),
+        ("---\nmax_input_tokens: -1\n---\n", ":2: max_input_tokens is '-1'"),
         ("---\nmax_new_tokens:\n---\n", ":2: max_new_tokens is None"),
-        ("---\nstop: 3\n---\n", ":2: stop is 3; give texts, in quotes"),
+        ("---\nstop: [3, null]\n---\n", ":2: stop is ['3', None]; give texts"),
         ("---\nstop: ['']\n---\n", ":2: stop is ['']"),
         ("---\norder: first\n---\n", ":2: order is 'first'; use best-first or best-last"),
-        ("---\nchat: 'yes'\n---\n", ":2: chat is 'yes'; use true or false"),
+        ("---\nchat: maybe\n---\n", ":2: chat is 'maybe'; use true or false"),
         ("---\nsystem: x\n---\n{passages} {query}", ":2: a system message and no chat"),
-        ("---\nchoices: [Yes, No]\n---\n", ":2: choices is [True, False]; give texts, in quotes"),
         ("---\nchoices: ['Yes']\n---\n", ":2: choices is ['Yes']; give two or more different"),
         ("---\nchoices: ['Yes', ' Yes']\n---\n", ":2: choices is ['Yes', ' Yes']"),
         ('---\npassage: "\\n{txt}"\n---\n', ":2: unknown field {txt}; use {title}, {text}, {number}"),
         ("---\nuntitled: '{title} {text}'\n---\n", ":2: unknown field {title}"),
         ("---\npassage: '{title}'\nuntitled: '{text}'\n---\n", ":2: no {text} in passage"),
         ("---\npassage: '{title} {text}'\n---\n", ":2: {title} in passage, and no untitled"),
-        ("---\npassage: 3\n---\n", ":2: passage is 3; give a text"),
+        ("---\npassage: 3\n---\n", ":2: no {text} in passage"),
+        ("---\npassage: [a, b]\n---\n", ":2: passage is ['a', 'b']; give a text"),
         ('---\nsystem: "\\ud800"\n---\n', ":2: system is"),
         ("ok\nok {query}\n\xe9".encode("latin-1"), ":3: not UTF-8 text"),
     ],
