@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +23,28 @@ from engine.ranking.measures import Measure
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Cells of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
-_BLOCK_CELLS = 2**19
-_BLOCK_LISTS = 8192
-# Counts of this many grades, in lists of up to 500, fit into one number below 2^63.
-_FEW_GRADES = 7
-_LONGEST_COUNTED = 500
+
+class Split(NamedTuple):
+    """How scoring is split into steps. No value depends on it, only time and memory.
+
+    Attributes:
+        threads: None for all of this process's cores.
+        rows: of runs and labels that are joined at a time, about: bounds memory beside the input.
+        cells: of a block's matrix: its rows stay in a core's cache while the accumulators pass over them.
+        lists: of a block, at most.
+        grades, counted: the ideal order follows from the counts of grades up to the highest of
+            ``grades``, in sets of up to ``counted`` labels; (counted + 1) ** grades is below 2^63.
+    """
+
+    threads: int | None = None
+    rows: int = 1_000_000
+    cells: int = 2**19
+    lists: int = 8192
+    grades: int = 7
+    counted: int = 500
+
+
+USUAL = Split()
 
 
 @dataclass(frozen=True)
@@ -69,7 +86,7 @@ _Sums = dict[tuple[str, float | None, int | None], Floats]
 
 def is_real_valued(labels: Floats) -> bool:
     """Whether some label is not a whole number; NaN does not count."""
-    chunks = (labels[i : i + _BLOCK_CELLS] for i in range(0, len(labels), _BLOCK_CELLS))
+    chunks = (labels[i : i + USUAL.cells] for i in range(0, len(labels), USUAL.cells))
     return any(bool(((chunk != np.rint(chunk)) & ~np.isnan(chunk)).any()) for chunk in chunks)
 
 
@@ -78,22 +95,21 @@ def measure_lists(
     measures: Sequence[Measure],
     *,
     real_valued: bool,
-    threads: int | None = None,
+    split: Split = USUAL,
 ) -> Floats:
     """Every measure of every list: shape (n_measures, n_lists), as ``engine.ranking.scores`` defines.
 
     Args:
         real_valued: whether P, R, F1 and Success without threshold take the labels as they are
             (``is_real_valued``), rather than count those of 1 or more.
-        threads: None for all of this process's cores; the result does not depend on it.
     """
     plan = _plan(measures, real_valued)
-    workers = threads or len(os.sched_getaffinity(0))
-    grades = _grades(ranked)
+    workers = split.threads or len(os.sched_getaffinity(0))
+    grades = _grades(ranked, split)
     values = np.zeros((len(measures), len(ranked.offsets) - 1))
     with ThreadPoolExecutor(workers) as pool:
         own_lists = ranked.judged is ranked.labels
-        ideals = {} if own_lists else _ideals(ranked, plan, grades, pool)
+        ideals = {} if own_lists else _ideals(ranked, plan, grades, split, pool)
 
         def measure_block(block: Ints) -> None:
             matrix = _matrix(ranked.labels, ranked.offsets, block)
@@ -108,7 +124,7 @@ def measure_lists(
             for row, measure in enumerate(measures):
                 values[row, at] = _value(measure, plan, sums, against, lengths)
 
-        for _ in pool.map(measure_block, _blocks(ranked.offsets)):
+        for _ in pool.map(measure_block, _blocks(ranked.offsets, split)):
             pass  # exceptions surface here
     return values
 
@@ -129,7 +145,7 @@ def _plan(measures: Sequence[Measure], real_valued: bool) -> _Plan:
     return _Plan(tuple(sorted(thresholds)), frozenset(kinds), tuple(sorted(cutoffs)), real_valued)
 
 
-def _blocks(offsets: Ints) -> Iterator[Ints]:
+def _blocks(offsets: Ints, split: Split) -> Iterator[Ints]:
     """Indices of lists, longest first, in blocks whose matrix has a bounded number of cells."""
     lengths = np.diff(offsets)
     # Lists of one length, the usual case, stay in their order and are read front to back.
@@ -137,7 +153,7 @@ def _blocks(offsets: Ints) -> Iterator[Ints]:
     start = 0
     while start < len(order):
         width = max(1, int(lengths[order[start]]))
-        size = max(1, min(_BLOCK_LISTS, _BLOCK_CELLS // width))
+        size = max(1, min(split.lists, split.cells // width))
         yield order[start : start + size]
         start += size
 
@@ -164,9 +180,11 @@ def _discounts(depth: int) -> Floats:
     return np.asarray(1 / np.log2(np.arange(2, depth + 2)))
 
 
-def _ideals(ranked: RankedLabels, plan: _Plan, grades: int, pool: ThreadPoolExecutor) -> _Sums:
+def _ideals(
+    ranked: RankedLabels, plan: _Plan, grades: int, split: Split, pool: ThreadPoolExecutor
+) -> _Sums:
     """``_ideal`` of every judged set."""
-    blocks = list(_blocks(ranked.judged_offsets))
+    blocks = list(_blocks(ranked.judged_offsets, split))
 
     def of_block(block: Ints) -> _Sums:
         return _ideal(_matrix(ranked.judged, ranked.judged_offsets, block), plan, grades)
@@ -206,11 +224,11 @@ def _ideal(matrix: Floats, plan: _Plan, grades: int) -> _Sums:
     return result | {key: column[spread] for key, column in sums.items()}
 
 
-def _grades(ranked: RankedLabels) -> int:
+def _grades(ranked: RankedLabels, split: Split) -> int:
     """The highest grade where sets are short and labels few whole numbers, so that counts tell all; else 0."""
     highest = ranked.judged.max(initial=0)
     longest = np.diff(ranked.judged_offsets).max(initial=0)
-    few = 1 <= highest <= _FEW_GRADES and longest <= _LONGEST_COUNTED
+    few = 1 <= highest <= split.grades and longest <= split.counted
     return int(highest) if few and not is_real_valued(ranked.judged) else 0
 
 

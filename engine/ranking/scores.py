@@ -64,7 +64,15 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.ranking.kernel import Floats, Ints, RankedLabels, is_real_valued, measure_lists
+from engine.ranking.kernel import (
+    USUAL,
+    Floats,
+    Ints,
+    RankedLabels,
+    Split,
+    is_real_valued,
+    measure_lists,
+)
 from engine.ranking.measures import GRADED_KINDS, UTILITY_KIND, Measure, undefined_on_graded
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
 from engine.wording import counted
@@ -72,8 +80,6 @@ from engine.wording import counted
 Relevant = Literal["list", "pool", "qrels"]
 Missing = Literal["zero", "skip", "error"]
 
-# Rows of runs and labels that are joined at a time: what bounds memory beside the input.
-_BLOCK_ROWS = 1_000_000
 _QUERY, _LIST = "query_index", "list_index"
 
 
@@ -85,7 +91,7 @@ def score_runs(
     *,
     relevant: Relevant,
     missing: Missing = "zero",
-    threads: int | None = None,
+    split: Split = USUAL,
     names: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Score every (run, annotator, measure, query).
@@ -105,7 +111,7 @@ def score_runs(
         relevant: what counts as judged, see above.
         missing: queries that a run lists nothing for score ``zero``, are left out of that run's
             scores (``skip``), or are an error.
-        threads: None for all cores; the result does not depend on it.
+        split: into which steps; the result does not depend on it.
         names: of all runs, in order, where ``runs`` may lack one that lists nothing for these queries.
 
     Returns:
@@ -148,7 +154,7 @@ def score_runs(
             pl.col(QUERY_ID).cast(ids, strict=False).to_physical().alias(_QUERY)
         ).select(_QUERY, DOC_ID, LABEL)
         values = _score_annotator(
-            listed, judged.collect(), annotator, query_ids, of_runs, measures, relevant, threads
+            listed, judged.collect(), annotator, query_ids, of_runs, measures, relevant, split
         )
         parts.append(_to_table(values, annotator, of_runs, query_ids, measures, filled, missing))
     return pl.concat(parts) if parts else tables.empty(tables.QUERY_SCORES)
@@ -203,7 +209,7 @@ def _score_annotator(
     names: pl.Series,
     measures: Sequence[Measure],
     relevant: Relevant,
-    threads: int | None,
+    split: Split,
 ) -> Floats:
     """Values of shape (runs, measures, queries)."""
     _refuse_labels(labels[LABEL], annotator, measures)
@@ -220,7 +226,7 @@ def _score_annotator(
             f"give a threshold, as in {advice}, or use {others}",
         )
     values = np.zeros((len(names), len(measures), len(query_ids)))
-    for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids)):
+    for start, end in _query_blocks(listed[_QUERY], labels[_QUERY], len(query_ids), split.rows):
         inside = pl.col(_QUERY).is_between(start, end - 1)
         size = end - start
         ranked = _rank_labels(
@@ -235,7 +241,7 @@ def _score_annotator(
             len(names) * size,
             relevant,
         )
-        block = measure_lists(ranked, measures, real_valued=real_valued, threads=threads)
+        block = measure_lists(ranked, measures, real_valued=real_valued, split=split)
         values[:, :, start:end] = block.reshape(len(measures), len(names), size).swapaxes(0, 1)
     return values
 
@@ -259,13 +265,13 @@ def _refuse_labels(labels: pl.Series, annotator: str, measures: Sequence[Measure
 
 
 def _query_blocks(
-    listed: pl.Series, labelled: pl.Series, queries: int
+    listed: pl.Series, labelled: pl.Series, queries: int, size: int
 ) -> Iterator[tuple[int, int]]:
-    """Ranges of queries with about ``_BLOCK_ROWS`` rows each."""
+    """Ranges of queries with about ``size`` rows each."""
     rows = np.zeros(queries, dtype=np.int64)
     for series in (listed, labelled):
         rows += np.bincount(series.drop_nulls().to_numpy(), minlength=queries)
-    blocks = np.cumsum(rows) // _BLOCK_ROWS
+    blocks = np.cumsum(rows) // size
     edges = np.flatnonzero(np.diff(blocks)) + 1
     yield from zip([0, *edges.tolist()], [*edges.tolist(), queries], strict=True)
 

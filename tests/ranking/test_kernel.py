@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.ranking import kernel, scores
-from engine.ranking.kernel import RankedLabels, is_real_valued, measure_lists
+from engine.ranking import kernel
+from engine.ranking.kernel import USUAL, RankedLabels, Split, is_real_valued, measure_lists
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
 from tests.ranking.ragged import SEEDS, Case, random_case, score, small_cases, whole
@@ -49,34 +49,32 @@ def score_tables(runs, labels, queries, measures, relevant, **options) -> pl.Dat
     return frame.sort("run", "measure", "query_id")
 
 
-def check_blocks(monkeypatch, kind: str, relevant: str, measures: str) -> None:
+def check_blocks(kind: str, relevant: str, measures: str) -> None:
     case = random_case(5, LABELS[kind], queries=16, runs=("s", "t"))
-    expected = table(case, measures, relevant, threads=1)
+    expected = table(case, measures, relevant, split=Split(threads=1))
     assert expected["value"].is_finite().all()
     for cells, lists, rows, threads in (
         *((1, 1, 1, 3), (7, 3, 10, 1), (64, 2, 200, 3), (200, 7, 50, 1)),
         *((2**18, 4096, 1, 2), (2**18, 4096, 10**6, 3)),
     ):
-        monkeypatch.setattr(kernel, "_BLOCK_CELLS", cells)
-        monkeypatch.setattr(kernel, "_BLOCK_LISTS", lists)
-        monkeypatch.setattr(scores, "_BLOCK_ROWS", rows)
-        assert table(case, measures, relevant, threads=threads).equals(expected)
+        split = Split(threads, rows, cells, lists)
+        assert table(case, measures, relevant, split=split).equals(expected)
 
 
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
 @pytest.mark.parametrize("kind", LABELS)
-def test_values_do_not_depend_on_blocks_and_threads(monkeypatch, kind, relevant):
+def test_values_do_not_depend_on_blocks_and_threads(kind, relevant):
     mass = "" if kind == "real-valued" else MASS
-    check_blocks(monkeypatch, kind, relevant, f"{COUNTING} {mass}")
+    check_blocks(kind, relevant, f"{COUNTING} {mass}")
 
 
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
-def test_label_mass_does_not_depend_on_blocks_and_threads(monkeypatch, relevant):
-    check_blocks(monkeypatch, "real-valued", relevant, MASS)
+def test_label_mass_does_not_depend_on_blocks_and_threads(relevant):
+    check_blocks("real-valued", relevant, MASS)
 
 
-def test_share_of_judged_does_not_depend_on_blocks_and_threads(monkeypatch):
-    check_blocks(monkeypatch, "graded", "pool", "Judged Judged@3")
+def test_share_of_judged_does_not_depend_on_blocks_and_threads():
+    check_blocks("graded", "pool", "Judged Judged@3")
 
 
 def check_row_order(kind: str, relevant: str, measures: str) -> None:
@@ -202,14 +200,11 @@ def test_long_perfect_rankings_have_ndcg_of_exactly_one(seed, kind):
 
 @pytest.mark.parametrize("relevant", ["list", "pool", "qrels"])
 @pytest.mark.parametrize("highest", [1, 3, 7, 8])
-def test_ideals_from_counts_of_grades_are_those_from_sorted_labels(monkeypatch, highest, relevant):
+def test_ideals_from_counts_of_grades_are_those_from_sorted_labels(highest, relevant):
     case = random_case(highest, whole(*range(highest + 1)), runs=("s", "t"))
     counted = table(case, " ".join(NDCG), relevant)
-    monkeypatch.setattr(kernel, "_FEW_GRADES", 0)
-    assert table(case, " ".join(NDCG), relevant).equals(counted)
-    monkeypatch.setattr(kernel, "_FEW_GRADES", 7)
-    monkeypatch.setattr(kernel, "_LONGEST_COUNTED", 20)
-    assert table(case, " ".join(NDCG), relevant).equals(counted)
+    for split in (Split(grades=0), Split(counted=20)):
+        assert table(case, " ".join(NDCG), relevant, split=split).equals(counted)
 
 
 def test_counts_of_grades_tell_all_sets_of_labels_apart():
@@ -225,12 +220,12 @@ def test_counts_of_grades_tell_all_sets_of_labels_apart():
 
 def test_counts_of_grades_tell_the_longest_lists_with_the_highest_grades_apart():
     # 500 labels of up to 7, where the counts together are just below 2^63.
-    assert (kernel._LONGEST_COUNTED + 1) ** kernel._FEW_GRADES < 2**63
+    assert (USUAL.counted + 1) ** USUAL.grades < 2**63
     rng = np.random.default_rng(0)
-    length, lists = kernel._LONGEST_COUNTED, 40
-    labels = rng.integers(0, kernel._FEW_GRADES + 1, (lists, length)).astype(float)
-    labels[:3] = kernel._FEW_GRADES
-    labels[1, 7], labels[2, 7] = kernel._FEW_GRADES - 1, 0
+    length, lists = USUAL.counted, 40
+    labels = rng.integers(0, USUAL.grades + 1, (lists, length)).astype(float)
+    labels[:3] = USUAL.grades
+    labels[1, 7], labels[2, 7] = USUAL.grades - 1, 0
     ranked = RankedLabels.own_lists(labels.ravel(), np.arange(lists + 1) * length)
     (values,) = measure_lists(ranked, parse_measures("nDCG"), real_valued=False)
     discounts = 1 / np.log2(np.arange(2, length + 2))
@@ -258,11 +253,10 @@ def test_discounts_do_not_depend_on_the_depth():
 @pytest.mark.parametrize("cells", [1, 5, 2**18])
 @settings(max_examples=30, deadline=None)
 @given(lengths=st.lists(st.integers(0, 6), max_size=12))
-def test_blocks_hold_every_list_once_and_pad_with_zeros(monkeypatch_module, cells, lengths):
-    monkeypatch_module.setattr(kernel, "_BLOCK_CELLS", cells)
+def test_blocks_hold_every_list_once_and_pad_with_zeros(cells, lengths):
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     flat = 1.0 + np.arange(offsets[-1])
-    blocks = list(kernel._blocks(offsets))
+    blocks = list(kernel._blocks(offsets, Split(cells=cells)))
     assert sorted(i for block in blocks for i in block) == list(range(len(lengths)))
     for block in blocks:
         matrix = kernel._matrix(flat, offsets, block)
@@ -274,12 +268,6 @@ def test_blocks_hold_every_list_once_and_pad_with_zeros(monkeypatch_module, cell
             assert matrix[: len(own), column].tolist() == own
             # 0, or NaN where it should not even count as judged
             assert not np.nan_to_num(matrix[len(own) :, column]).any()
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module():
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [0, 2, 0], [3, 0, 1]])
