@@ -24,6 +24,12 @@ READING = ["--dtype", "float32", "--k", 2, "--resamples", 100]
 MORE = ["--actors", 0, *READING]
 
 
+@pytest.fixture
+def files(files, tiny_t5):
+    """With a reader whose weights are loaded nowhere: all that read here are scripted."""
+    return files | {"reader": tiny_t5}
+
+
 @pytest.fixture(params=["memory", pytest.param("s3", marks=pytest.mark.slow)])
 def root(request, tmp_path):
     """The address of an empty folder."""
@@ -60,7 +66,6 @@ def one_line(capsys, *words):
     assert SECRET not in captured.out + captured.err
 
 
-@pytest.mark.usefixtures("bundled_spec")
 def test_a_whole_evaluation_at_an_address(files, root, tmp_path, capsys):
     there = files | {"out": f"{root}/out", "store": f"{root}/store/"}
     reader = answering()
@@ -89,7 +94,6 @@ def test_a_whole_evaluation_at_an_address(files, root, tmp_path, capsys):
     assert not (tmp_path / f"{root.split(':')[0]}:").exists()
 
 
-@pytest.mark.usefixtures("bundled_spec")
 def test_an_earlier_evaluation_at_an_address_is_replaced_and_nothing_else(files, root):
     there = files | {"out": f"{root}/out", "store": f"{root}/store"}
     assert run(there, answering(), "--k-sweep", "1,2") == 0
@@ -107,7 +111,6 @@ def test_an_earlier_evaluation_at_an_address_is_replaced_and_nothing_else(files,
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bundled_spec")
 def test_a_connection_lost_at_any_time_is_one_line(files, s3, capsys):
     there = files | {"out": "s3://bucket/out", "store": "s3://bucket/store"}
 
@@ -128,7 +131,6 @@ def test_a_connection_lost_at_any_time_is_one_line(files, s3, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bundled_spec")
 def test_results_are_whole_or_without_a_summary_where_the_connection_is_lost(
     files, s3, capsys, monkeypatch
 ):
@@ -157,7 +159,6 @@ def test_results_are_whole_or_without_a_summary_where_the_connection_is_lost(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bundled_spec")
 def test_wrong_credentials_are_one_line_before_anything_is_read(files, s3, capsys):
     s3.demand_credentials()
     for option in ("store", "out"):
@@ -168,7 +169,7 @@ def test_wrong_credentials_are_one_line_before_anything_is_read(files, s3, capsy
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("bundled_spec", "s3")
+@pytest.mark.usefixtures("s3")
 @pytest.mark.parametrize("option", ["store", "out"])
 def test_a_bucket_that_is_not_there_is_one_line_before_anything_is_read(files, option, capsys):
     reader = answering()
@@ -256,7 +257,6 @@ class InProcess:
         return [ReadOutput("Oranjestad" if "Oranjestad" in t else "no", 5, 1, False) for t in texts]
 
 
-@pytest.mark.usefixtures("bundled_spec")
 def test_an_evaluation_in_shards_at_an_address(files, root, tmp_path, monkeypatch, capsys):
     """Shards, manifests, plans and the store are there; a second start finds everything done."""
     monkeypatch.setattr(readers, "load", InProcess)

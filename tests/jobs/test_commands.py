@@ -326,9 +326,11 @@ def test_several_runs_on_ray_with_names_that_look_like_markup(
     other = tmp_path / "other.trec"
     other.write_text("1 Q0 b 1 2 s[/b]\n")
     more = ["--run", other, "--reader", tiny_t5, "--augmentation", "fid", "--k", 2]
-    more += ["--store", tmp_path / "s", "--annotators", "erag,provenance"]
-    more += ["--actors", "1:2", "--full"]
-    assert evaluate(files, *more) == 0
+    more += ["--annotators", "erag,provenance", "--dtype", "float32", "--full"]
+    here, ray = tmp_path / "here", [*more, "--store", tmp_path / "s", "--actors", "1:2"]
+    assert evaluate(files | {"out": here}, *more, "--store", tmp_path / "s0", "--actors", 0) == 0
+    capsys.readouterr()
+    assert evaluate(files, *ray) == 0
     printed = capsys.readouterr().out
     assert "s[/b]" in printed
     assert "judged: pool" in printed
@@ -337,9 +339,14 @@ def test_several_runs_on_ray_with_names_that_look_like_markup(
     # mine: 4 passages alone and 2 lists; other: b alone for q1, which is its list too; q2 without any
     assert summary["reading"]["done"] == 8
     assert summary["reading"]["lost_nodes"] == summary["reading"]["waited_seconds"] == 0
+    assert min(summary["reading"]["workers"].values()) > 2**20
     assert summary["configuration"]["actors"] == "1:2"
     assert summary["correlations"][0]["tau"] is None
-    assert evaluate(files, *more) == 0
+    reads = [
+        pl.read_parquet(out / "reads.parquet").sort("read_key") for out in (here, files["out"])
+    ]
+    assert reads[0].equals(reads[1])
+    assert evaluate(files, *ray) == 0
     assert "8 from the store, 0 done" in capsys.readouterr().out
 
 

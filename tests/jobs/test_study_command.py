@@ -24,19 +24,18 @@ class Declining:
         return [ReadOutput(text, 5, 1, False, None, 0.25 if self.choices else None) for _ in inputs]
 
 
-@pytest.mark.usefixtures("bundled_spec")
-def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys, monkeypatch):
+def test_a_sweep_of_k_is_written_and_printed(files, tiny_t5, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(readers, "load", Declining)
     config = tmp_path / "c.yaml"
     config.write_text(
-        f"reader: bundled\nk-sweep: 1,2\nactors: 0\nresamples: 100\ndtype: float32\n"
+        f"reader: {tiny_t5}\nk-sweep: 1,2\nactors: 0\nresamples: 100\ndtype: float32\n"
         f"annotators: erag,utility\nhelpful: containment\nfull: true\nstore: {tmp_path / 's'}\n"
     )
     assert evaluate(files, "--config", config) == 0
     out = files["out"]
     summary = json.loads((out / "summary.json").read_text())
     assert summary["configuration"]["k"] == 2  # the largest
-    assert summary["configuration"]["reader"] == "bundled"
+    assert summary["configuration"]["reader"] == str(tiny_t5)
     main, other = summary["study"]["conditions"]
     assert (main["k"], other["k"], other["directory"]) == (2, 1, "conditions/k1")
     (reading,) = [c for c in summary["study"]["costs"] if c["role"] == "reader"]
@@ -59,7 +58,9 @@ def test_a_sweep_of_k_is_written_and_printed(files, tmp_path, capsys, monkeypatc
     assert "Kendall's tau with the end-to-end score, by k [95%]" in printed
     assert "UDCG@k" in printed
     assert "note: at k = 1 the passage read alone is the whole list" in printed
-    assert "study, reader bundled (in-prompt): 6 wanted, 0 from the store, 6 done" in printed
+    assert (
+        f"study, reader {tiny_t5.name} (in-prompt): 6 wanted, 0 from the store, 6 done" in printed
+    )
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def text():
     return in_parts(ARTICLES)
 
 
+@pytest.mark.usefixtures("without_java")
 def test_each_question_has_its_passage_among_others_that_lack_the_answer(text):
     corpus = text.corpora["train"]
     queries = made.made_queries(corpus, 60, seed=1)
@@ -113,6 +114,7 @@ def test_the_phases_follow_each_other_and_say_what_the_reader_can_do(text, tmp_p
     assert all(0 <= value <= 1 for value in (found.gold, found.listed, found.wrong, found.nothing))
 
 
+@pytest.mark.usefixtures("without_java")
 def test_ability_is_asked_with_the_passage_with_ten_with_ten_others_and_with_none(
     text, tmp_path, monkeypatch
 ):
