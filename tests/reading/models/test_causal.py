@@ -74,8 +74,8 @@ def generated(spec, prompts):
 
 
 def test_outputs_equal_generate_in_one_batch_and_alone(bundled_spec, prompts):
-    # Of the short ones; random models read them all, and each alone.
-    prompts = [prompts[0], prompts[1], prompts[4]]
+    # Two of the short ones; random models read them all, and each alone.
+    prompts = [prompts[0], prompts[4]]
     generated = generate(bundled_spec, prompts)
     reader = CausalReader(bundled_spec)
     batched = reader.read(prompts)
@@ -149,8 +149,8 @@ def test_bfloat16_outputs_are_the_same_to_the_bit_however_the_work_is_cut(bundle
     spec = replace(bundled_spec, dtype="bfloat16", choices=(" Yes", " No"))
     prompt = default_prompt("short-answer", "causal", "in-prompt")
     many = [
-        prompt.render(question, PASSAGES[i:] + PASSAGES[:i][: i % 2])
-        for question in QUESTIONS
+        prompt.render(question, PASSAGES[i : 2 * i + 1])  # one passage, or two
+        for question in QUESTIONS[:2]
         for i in range(2)
     ]
     together = CausalReader(spec).read(many)

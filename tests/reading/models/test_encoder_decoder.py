@@ -87,9 +87,9 @@ def test_outputs_do_not_depend_on_the_batch(any_spec, dtype):
     whole = EncoderDecoderReader(spec)
     together = whole.read(READS)
     assert len({result.output for result in together}) > len(READS) // 2
-    assert [whole.read([read])[0] for read in READS[::4]] == together[::4]
-    for tokens in (1, 300):  # batches of one and of few
-        assert EncoderDecoderReader(replace(spec, batch_tokens=tokens)).read(READS) == together
+    assert EncoderDecoderReader(replace(spec, batch_tokens=300)).read(READS) == together
+    alone = EncoderDecoderReader(replace(spec, batch_tokens=1))
+    assert alone.read(READS[::3]) == together[::3]
     order = random.Random(1).sample(range(len(READS)), len(READS))
     shuffled = whole.read([READS[i] for i in order])
     assert shuffled == [together[i] for i in order]
