@@ -24,7 +24,7 @@ import polars as pl
 
 from benchmarks._harness import Line, make_parser, write_report
 from engine import tables
-from engine.report.page.findings import Sources, read_findings
+from engine.report.findings import Sources, read_findings
 from engine.report.page.write import write_page
 
 _RUNS = ("first", "second")

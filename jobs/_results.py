@@ -6,15 +6,14 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
-from rich.table import Table
-
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.study import Study
-from engine.report import answer, header, printed, results
-from engine.report import study as study_report
+from engine.report import results
+from engine.report.answer import answer_parts
 from engine.report.audit import Origin
-from engine.report.page.render import where_to_look
+from engine.report.findings import Findings
+from engine.report.printed import full_parts
 from engine.report.results import outputs as outputs
 from engine.sources.io.locations import Location
 from jobs._evaluation_options import parameters
@@ -29,50 +28,28 @@ def write_results(
     out: Location,
     study: Study | None = None,
     origin: Origin | None = None,
-) -> dict[str, Any]:
+) -> Findings:
     """As ``engine.report.results.write_results``, with options in the sentences of the summary."""
     reworded = functools.partial(_with_options, known=_fields())
     return results.write_results(result, inputs, files, out, study, origin, reworded=reworded)
 
 
-def print_results(
-    result: Evaluation,
-    out: str,
-    content: dict[str, Any],
-    study: Study | None = None,
-    *,
-    full: bool = False,
-) -> None:
+def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
     """Print the answer, with ``full`` all tables and what stands around them; or the summary as JSON.
 
     Args:
+        findings: as they were written.
         out: where the results are, without credentials.
-        content: what ``summary.json`` has.
     """
     if speech().as_json:
-        say_json(content)
+        say_json(findings.summary)
         return
-    console = standard_output()
-    head = header.lines(content)
-    if full:
-        parts = [*head, "", *_all_parts(result, out, study)]
-    else:
-        parts = answer.shown(result, out, study, head)
-    known = _fields()
-    for part in parts:
+    console, known = standard_output(), _fields()
+    for part in (full_parts if full else answer_parts)(findings, out):
         if isinstance(part, str):
             console.print_line(with_options(part, known))
         else:
             console.print(part)
-
-
-def _all_parts(result: Evaluation, out: str, study: Study | None) -> list[Table | str]:
-    lines = printed.lines(result)
-    tables = printed.shown_tables(result)
-    if study is not None:
-        tables += study_report.shown(study)
-        lines += study_report.lines(study)
-    return [*tables, *lines, f"results -> {out}; {where_to_look(out)}"]
 
 
 def _fields() -> set[str]:

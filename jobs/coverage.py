@@ -15,7 +15,7 @@ from engine.extras import missing
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files
-from engine.report.page.findings import SUMMARY
+from engine.report.findings import SUMMARY
 from engine.report.page.query_coverage import ASSIGNMENTS, CLUSTERS, write_coverage_page
 from engine.report.page.render import PAGE, page_files, sparing, where_to_look
 from engine.retrieval import encode

@@ -135,8 +135,8 @@ def evaluate_and_report(
         done = study_shards(shards, conditions, context, folder)
     result = done.evaluations[done.main]
     study = done if len(conditions) > 1 else None
-    content = write_results(result, inputs, name_files(files), out, study, origin)
-    print_results(result, folder_at(out).shown(), content, study, full=full)
+    found = write_results(result, inputs, name_files(files), out, study, origin)
+    print_results(found, folder_at(out).shown(), full=full)
     return result
 
 

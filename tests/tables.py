@@ -4,6 +4,9 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
+from engine.report.findings import Findings
+from engine.report.study import summarize_study
+from engine.report.summary import jsonable, summarize
 from tests.conftest import make_run
 
 # Three queries; the second and third have the same text and different answers.
@@ -55,6 +58,16 @@ def with_qrels(*rows):
 def amount(result, code):
     """How many things an evaluation's notes of a code are about; 0 without such a note."""
     return sum(note.amount for note in result.notes if note.code == code)
+
+
+def findings_of(result, study=None):
+    """What an evaluation found, the first of a study, as it would be written."""
+    content = summarize(result, {})
+    if study is None:
+        return Findings.of(result, content)
+    content["study"] = jsonable(summarize_study(study, dict.fromkeys(study.evaluations, ".")))
+    others = list(study.evaluations.values())[1:]
+    return Findings.of(result, content, study=study, conditions=[*map(findings_of, others)])
 
 
 def read_files(queries, corpus, runs, *, k, **more):

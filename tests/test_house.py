@@ -48,9 +48,6 @@ LIMITS = {
 # Names of public functions that more than two modules of a folder have. No name may be added.
 SHARED_NAMES = {
     ("engine/labels", "label"),
-    ("engine/report", "content"),
-    ("engine/report", "lines"),
-    ("engine/report", "shown"),
     ("engine/retrieval", "search"),
 }
 

@@ -10,8 +10,9 @@ from benchmarks.efficiency.fit import times_of
 from benchmarks.efficiency.grid import Cell
 from benchmarks.efficiency.results import Results
 from benchmarks.efficiency.table import LEFT_OUT, PAPER, Left, grids, grouped, left_out, timed
+from engine.report.layout import Grid
 from engine.report.page import figures
-from engine.report.page.content import Answer, Fold, Grid, Part, sentence
+from engine.report.page.content import Answer, Fold, Part, sentence
 from engine.report.page.plain import Page, page_text
 from engine.sources.io.files import write_text
 

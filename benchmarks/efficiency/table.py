@@ -24,7 +24,7 @@ from benchmarks.efficiency.fit import (
 )
 from benchmarks.efficiency.grid import METHODS, Cell
 from benchmarks.efficiency.results import Results
-from engine.report.page.content import Grid
+from engine.report.layout import Grid
 
 # Salemi & Zamani 2024, Table 2: T5-small with 50 passages, over KILT's datasets, on a GPU.
 PAPER = {

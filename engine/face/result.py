@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import io
-import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.study import Sweep, vary
 from engine.report import results, summary
+from engine.report.findings import STATISTICS, TABLES, Findings, Interval, read_findings
 from engine.report.identity import refuse_another
+from engine.report.layout import Grid
 from engine.report.page import exports, overview
-from engine.report.page.content import Grid
-from engine.report.page.findings import Findings, Interval, read_findings
+from engine.report.page.content import typeset_grid
 from engine.report.page.remake import replace_page
 from engine.report.page.write import write_page
 from engine.report.summary import SHARDS
@@ -32,9 +32,6 @@ from engine.sources.io.outputs import sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 from engine.wording import quoted
-
-_IN_MEMORY = ("labels", "query_scores", "downstream", "traces", "reads")
-_STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,15 +62,9 @@ class Result:
         Args:
             parts: where the folder of its tables of passages is; None where these are in memory.
         """
-        held = {name: getattr(evaluation, name) for name in _IN_MEMORY}
-        held |= {name: getattr(evaluation.statistics, name) for name in _STATISTICS}
-        held |= evaluation.further
-        if evaluation.clusters.height:
-            held["clusters"] = evaluation.clusters
-        # As a file would hold it: what is shown is the same before and after it was written.
-        content = json.loads(json.dumps(summary.summarize(evaluation, dict(files))))
+        content = summary.summarize(evaluation, dict(files))
         sources = results.sources(evaluation.inputs, evaluation.settings)
-        return cls(Findings(content, Path(), sources, held), evaluation, dict(files), parts)
+        return cls(Findings.of(evaluation, content, sources), evaluation, dict(files), parts)
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
@@ -130,11 +121,11 @@ class Result:
                 (pl.read_parquet(io.BytesIO(content)) for _, content in files if content),
                 how="diagonal",
             )
-        if name in (*_IN_MEMORY, *_STATISTICS):
+        if name in (*TABLES, *STATISTICS):
             return self.findings.table(name)
         further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
         if name not in further:
-            listed = ", ".join(dict.fromkeys((*_IN_MEMORY, *_STATISTICS, *sorted(further))))
+            listed = ", ".join(dict.fromkeys((*TABLES, *STATISTICS, *sorted(further))))
             raise InputError(f"no table is called {name!r}", f"use one of {listed}")
         return held[name] if held else read_parquet(folder / f"{name}.parquet")
 
@@ -242,16 +233,13 @@ class Result:
     def _markdown(self) -> str:
         answer = overview.answer(self.findings)
         parts = [f"# {answer.headline}", *map(exports.escaped, answer.about), *answer.reasons]
-        parts += [exports.markdown(grid).strip() for grid in self._grids()]
+        parts += [exports.markdown(typeset_grid(grid)).strip() for grid in self._grids()]
         notes = overview.notes(self.findings)
         parts += ["\n".join(f"- {exports.escaped(note)}" for note in notes)] if notes else []
         return "\n\n".join(parts) + "\n"
 
     def _grids(self) -> list[Grid]:
-        grids = [overview.leaderboard(self.findings)]
-        if self.summary["end_to_end"] and self.findings.annotators:
-            grids.append(overview.agreement(self.findings))
-        return grids
+        return [grid for grid in overview.overview_grids(self.findings) if grid.name != "costs"]
 
     def __repr__(self) -> str:
         parts = [*overview.answer(self.findings).about, "", self.verdict]
@@ -266,16 +254,14 @@ class Result:
         parts = [f"<p>{html.escape(line)}</p>" for line in answer.about]
         parts += [f"<h4>{html.escape(answer.headline)}</h4>"]
         parts += [f"<p>{html.escape(reason)}</p>" for reason in answer.reasons]
-        parts += [_table(grid) for grid in self._grids()]
+        parts += [_table(typeset_grid(grid)) for grid in self._grids()]
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in overview.notes(self.findings))
         return "".join(parts) + (f"<ul>{notes}</ul>" if notes else "")
 
 
 def _lines(grid: Grid) -> list[str]:
     """A table as lines of text."""
-    cells = [
-        [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in (grid.head, *grid.rows)
-    ]
+    cells = [grid.head, *grid.rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "   ".join(

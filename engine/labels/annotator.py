@@ -52,11 +52,13 @@ class Role:
         name: in certificates and in the costs of a study.
         title: in sentences, as in "reads of the judge"; empty for the reader of whole lists.
         key: under which ``summary.json`` describes it.
+        is_readers: whether a model in it reads what the RAG system's own LLM would read otherwise.
     """
 
     name: str
     title: str
     key: str
+    is_readers: bool = False
 
 
 # The RAG system's own LLM. It reads whole lists, and single passages where no other model does.
@@ -77,7 +79,6 @@ class Ask:
         value: the label of each read from the reads and the queries, to count the labels that a
             repetition changes (``engine.reading.certify``). Reads of a role that several ask for are
             counted by the first's.
-        instead_of_reader: whether the model reads what the RAG system's own LLM would read otherwise.
         description: what else ``summary.json`` says of this role.
     """
 
@@ -87,7 +88,6 @@ class Ask:
     prompt: str | None
     augmentation: Augmentation | None
     value: Callable[[pl.DataFrame, pl.DataFrame], pl.Series]
-    instead_of_reader: bool = False
     description: Mapping[str, Any] = field(default_factory=dict)
 
     @property

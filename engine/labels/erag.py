@@ -22,7 +22,7 @@ from engine.scoring.metrics import get_metric, score_outputs
 from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
 
 NAME = "erag"
-_ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader")
+_ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader", is_readers=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,6 @@ def _asks(settings: EvaluationSettings) -> Ask:
         prompt=reader.prompt,
         augmentation=reader.augmentation if other is None else None,
         value=value,
-        instead_of_reader=other is not None,
     )
 
 

@@ -43,7 +43,7 @@ DISTRACTING = -1 / 3
 HELPS = 0.5
 # Scores that differ by less over all queries show nothing that a reader does on purpose.
 _SPREAD = 1e-3
-_ROLE = Role("abstain", "the reader that may decline", "abstain")
+_ROLE = Role("abstain", "the reader that may decline", "abstain", is_readers=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,6 @@ def _asks(settings: EvaluationSettings) -> Ask:
         prompt=options.abstain_prompt or style,
         augmentation="in-prompt",
         value=lambda reads, queries: weigh(reads),
-        instead_of_reader=other is not None,
         description={"helpful": options.helpful},
     )
 

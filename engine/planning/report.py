@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.planning.forecast import Forecast, Kind, Probe, Span
-from engine.report import layout
+from engine.report.layout import Grid, terminal_table
 from engine.wording import agreeing, counted
 
 _MINUTE, _HOUR, _GIB = 60.0, 3600.0, 2**30
@@ -61,12 +61,11 @@ def _table(forecast: Forecast) -> Table:
     timed, actors = forecast.probe is not None, forecast.actors
     shared = [] if actors == 1 else [f"of {actors} actors"]
     estimated = "" if forecast.sampled is None else ", an estimate"
-    result = layout.table(
-        f"Reads of {counted(forecast.queries, '[query|queries]')}{estimated}",
-        ["reader", "reads"] if several else ["reads"],
-        ["asked for", "equal", "stored", "left"]
-        + (["prompt tokens", "generated", "time of 1 actor", *shared] if timed else []),
-    )
+    names = ["reader", "reads"] if several else ["reads"]
+    head = [*names, "asked for", "equal", "stored", "left"]
+    head += ["prompt tokens", "generated", "time of 1 actor", *shared] if timed else []
+    title = f"Reads of {counted(forecast.queries, '[query|queries]')}{estimated}"
+    result = terminal_table(Grid("reads", "", head, [], len(names), title))
     for kind in [*kinds, _sum(kinds, "", "all")]:
         values = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored, kind.left)]
         if timed:

@@ -11,7 +11,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition
 from engine.evaluation.work import WITHOUT_EFFECT
 from engine.report import header
-from engine.report.page.findings import SUMMARY
+from engine.report.findings import SUMMARY
 from engine.report.summary import configuration, jsonable
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location

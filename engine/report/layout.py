@@ -1,18 +1,20 @@
-"""How tables of figures are laid out for a terminal."""
+"""Tables of figures for people, how a terminal shows them, and how figures are written in them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from engine.reading.costs import ReadingCosts
 from engine.statistics.correlation import Bootstrap
-from engine.tables import METHOD
+from engine.tables import METHOD, high_of, low_of
 from engine.wording import counted, with_interval
 
 _MIB = 2**20
@@ -27,40 +29,58 @@ _METHODS = {
 }
 
 
-def table(title: str, names: Sequence[str], values: Sequence[str]) -> Table:
-    """A table with columns of names, to the left, and of values, to the right."""
+@dataclass(frozen=True)
+class Grid:
+    """A table for people: every cell a text. The first ``names`` columns are names, the others figures.
+
+    Attributes:
+        name: of its files.
+        caption: what the figures are of, and how their intervals were made.
+        title: what it is called, where it is not the only one.
+    """
+
+    name: str
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: int = 1
+    title: str = ""
+
+
+def terminal_table(grid: Grid, *, short: bool = False) -> Table:
+    """A table for a terminal. Names are shown where they change: repeated words hide the numbers.
+
+    Args:
+        short: whether it stands among text, without lines and caption, its title as the head of its names.
+    """
     result = Table(
-        box=SIMPLE_HEAD,
+        box=None if short else SIMPLE_HEAD,
         header_style="bold",
         pad_edge=False,
         title_justify="left",
         caption_justify="left",
+        padding=(0, 3, 0, 0) if short else (0, 1),
     )
-    result.title = Text(title, style="table.title")  # a run's name is not markup
-    for header in names:
-        result.add_column(Text(header), no_wrap=True)
-    for header in values:
-        result.add_column(Text(header), justify="right", no_wrap=True)
-    return result
-
-
-def plain_table(names: Sequence[str], values: Sequence[str]) -> Table:
-    """The same without title and lines, for short tables that stand among text."""
-    result = table("", names, values)
-    result.title, result.box, result.padding = None, None, (0, 3, 0, 0)
-    return result
-
-
-def add_rows(result: Table, rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
-    """Add (names, values). Names are shown where they change: repeated words hide the numbers."""
+    first, *others = grid.head
+    if short:
+        first = grid.title or first
+    else:  # texts throughout: a run's name is not markup
+        result.title = Text(grid.title, style="table.title")
+        if grid.caption:  # its end sets it apart from what is printed next
+            result.caption = Text(f"{grid.caption}\n", style="table.caption")
+    for place, name in enumerate([first, *others]):
+        justify: JustifyMethod = "left" if place < grid.names else "right"
+        result.add_column(Text(name), justify=justify, no_wrap=True)
     before: Sequence[str] = ()
-    for names, values in rows:
+    for row in grid.rows:
+        names = row[: grid.names]
         if before and names[:-1] != before[:-1]:
             result.add_section()
         changed = [not before or names[: i + 1] != before[: i + 1] for i in range(len(names))]
         shown = [name if new else "" for name, new in zip(names, changed, strict=True)]
         before = names
-        result.add_row(*map(Text, [*shown, *values]))
+        result.add_row(*map(Text, [*shown, *row[grid.names :]]))
+    return result
 
 
 def level(bootstrap: Bootstrap) -> str:
@@ -75,13 +95,22 @@ def adjusted(pairs: int, bootstrap: Bootstrap) -> str:
     return f"{bootstrap.confidence * 100:g}% intervals and p adjusted for {counted(pairs, 'pair[|s]')} of runs"
 
 
-def interval(cell: dict[str, Any] | None, name: str) -> str:
-    """A correlation with its interval, and the letter of the method that made it."""
-    if cell is None or math.isnan(cell[name]):
+def interval(
+    row: Mapping[str, Any] | None, name: str, value: str = "", digits: int = 2, *, plus: str = ""
+) -> str:
+    """A figure with its interval, and the letter of the method that made it.
+
+    Args:
+        row: of a table; None for none.
+        name: of the figure's bounds there, without ``_low`` and ``_high``.
+        value: the figure's own name, if it is another.
+        plus: the sign of positive figures.
+    """
+    if row is None or math.isnan(figure := row[value or name]):
         return "undefined"
-    low = cell[f"{name}_low"]
-    text = with_interval(cell[name], low, cell[f"{name}_high"], 2)
-    return text if math.isnan(low) else text + letter(cell.get(METHOD))
+    low = row[low_of(name)]
+    text = with_interval(figure, low, row[high_of(name)], digits, plus=plus)
+    return text if math.isnan(low) else text + letter(row.get(METHOD))
 
 
 def letter(method: str | None) -> str:
@@ -93,17 +122,7 @@ def methods_line(methods: Iterable[str]) -> str:
     """What the letters after intervals mean, for the methods in use; empty where there are none."""
     used = set(methods)
     meanings = [f"{mark} {meaning}" for name, (mark, meaning) in _METHODS.items() if name in used]
-    return f"intervals: {', '.join(meanings)}\n" if meanings else ""
-
-
-def add_methods(result: Table, methods: Iterable[str], *, more: str = "") -> None:
-    """Put below a table what the letters after its intervals mean, and more lines.
-
-    Args:
-        more: lines, each with its end, which sets the last one apart from what is printed next.
-    """
-    if caption := methods_line(methods) + more:
-        result.caption = Text(caption, style="table.caption")
+    return f"intervals: {', '.join(meanings)}" if meanings else ""
 
 
 def reads_line(what: str, costs: ReadingCosts) -> str:

@@ -1,289 +1,361 @@
-"""The summary of an evaluation as people read it: tables for a terminal, and the lines around them."""
+"""An evaluation as ``--full`` prints it: all its tables, and the lines around them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 from rich.table import Table
-from rich.text import Text
 
 from engine import tables
-from engine.evaluation.assess import Evaluation
-from engine.evaluation.edited import EditedReads
-from engine.labels.annotator import Annotator, Display, Role
-from engine.reading.certify import Certificate
-from engine.report import layout, margins, runs, verdict
-from engine.report.costs import labelling
-from engine.report.costs import table as costs_table
-from engine.tables import ANNOTATOR, ANNOTATOR_B, BEST, MEASURE, MEASURE_B, RUN, RUN_B, VALUE
-from engine.wording import counted, with_interval
+from engine.labels.registry import ANNOTATORS
+from engine.report import grids, header, layout, verdict
+from engine.report import study as study_report
+from engine.report.findings import Findings
+from engine.report.layout import Grid, terminal_table
+from engine.report.page.render import where_to_look
+from engine.tables import (
+    ANNOTATOR,
+    ANNOTATOR_B,
+    AUC,
+    BEST,
+    DIFFERENCE,
+    END_TO_END,
+    MEASURE,
+    MEASURE_B,
+    METHOD,
+    RHO,
+    RUN,
+    RUN_B,
+    TAU,
+    TAU_MAX,
+    TAU_MIN,
+    TAU_REACHED,
+    VALUE,
+    N,
+    difference_of,
+)
+from engine.wording import counted, number
 
-# The line's end sets it apart from what is printed next.
 _BEST = (
     "* the annotator's highest tau, chosen after the fact, with these data: it is optimistic;\n"
-    "answer, page and verdict take the first measure of each annotator, which was chosen before\n"
+    "answer, page and verdict take the first measure of each annotator, which was chosen before"
+)
+_LIMIT = (
+    "limit: the tau of the best order (of the worst one, where tau is negative) that these scores and "
+    "outcomes allow, ties included"
 )
 # What the columns about the order of runs hold.
 _SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is. "
 _WINNERS = "One winner: the pairs of runs of which both name the same"
 
 
-def shown_tables(evaluation: Evaluation) -> list[Table]:
+def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
+    """What to print, in order: what was measured, all tables, all lines.
+
+    Args:
+        out: where the results are, without credentials.
+    """
+    shown, said = full_tables(findings), full_lines(findings)
+    if findings.conditions:
+        shown += study_report.study_tables(findings)
+        said += study_report.study_lines(findings)
+    above = [*header.lines(findings.summary), ""]
+    return [*above, *shown, *said, f"results -> {out}; {where_to_look(out)}"]
+
+
+def full_tables(findings: Findings) -> list[Table]:
     """The means and correlations, and where there is something to compare, the comparisons.
 
     Comparisons are shown with the first annotator and the first run; the files hold all of them.
     """
-    statistics, settings = evaluation.statistics, evaluation.settings
-    result = [_means_and_correlations(evaluation)]
-    if (reached := margins.shown(evaluation)) is not None:
-        result.append(reached)
-    first = settings.labels.names()[0]
-    annotators = statistics.comparisons.filter(
-        (pl.col(RUN) == pl.col(RUN_B)) & (pl.col(ANNOTATOR) == first)
+    comparisons = findings.table("comparisons")
+    annotators = comparisons.filter(
+        pl.col(RUN) == pl.col(RUN_B), pl.col(ANNOTATOR) == findings.annotators[0]
     )
-    systems = statistics.comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
-    for rows, compared, other in (
-        (annotators, (ANNOTATOR, ANNOTATOR_B), RUN),
-        (systems.filter(pl.col(RUN) == pl.col(RUN).first()), (RUN, RUN_B), ANNOTATOR),
-    ):
-        if rows["tau_difference"].is_not_nan().any():
-            result.append(_differences(rows, compared, other, evaluation))
-    if not statistics.run_pairs.is_empty():
-        result.append(runs.shown(evaluation))
-    if not statistics.systems.is_empty():
-        result.append(_systems(evaluation))
-    level = layout.level(settings.bootstrap)
-    for annotator in settings.labels.listed():
-        result += [_rendered(display) for display in _displays(annotator, evaluation, level)]
-    roles = {name: reading.costs for name, reading in evaluation.readings.items()}
-    if (costs := costs_table(roles, labelling(settings))) is not None:
+    systems = comparisons.filter(pl.col(ANNOTATOR) == pl.col(ANNOTATOR_B))
+    of_first = systems.filter(pl.col(RUN) == pl.col(RUN).first())
+    shown = [
+        _means_and_correlations(findings),
+        _reach(findings),
+        _differences(annotators, findings),
+        _differences(of_first, findings, among_runs=True),
+        _means_of_runs(findings),
+        _order_of_runs(findings),
+        *_further(findings),
+    ]
+    result = [terminal_table(grid) for grid in shown if grid.rows or grid is shown[0]]
+    roles = {role.name: costs for role, costs in findings.roles.items()}
+    if (costs := grids.compared_costs(roles, grids.labelling(findings))) is not None:
         costs.add_row()  # sets it apart from the lines below
         result.append(costs)
     return result
 
 
-def _displays(annotator: Annotator, evaluation: Evaluation, level: str) -> Iterator[Display]:
-    """The further tables of an annotator that are printed."""
-    for table in annotator.further_tables:
-        frame = evaluation.further_table(table.name)
-        if table.display is not None and not frame.is_empty():
-            yield table.display(frame, level)
+def _further(findings: Findings) -> Iterator[Grid]:
+    """The further tables of annotators that are printed."""
+    for name in findings.annotators:
+        further = ANNOTATORS[name].further_tables if name in ANNOTATORS else ()
+        for table in further:
+            frame = findings.table(table.name, table.schema)
+            if table.display is not None and not frame.is_empty():
+                display = table.display(frame, layout.level(findings.bootstrap))
+                rows = [[*names, *values] for names, values in display.rows]
+                head = [*display.names, *display.values]
+                yield Grid(table.name, "", head, rows, len(display.names), display.title)
 
 
-def _rendered(display: Display) -> Table:
-    result = layout.table(display.title, display.names, display.values)
-    layout.add_rows(result, display.rows)
-    return result
-
-
-def _means_and_correlations(evaluation: Evaluation) -> Table:
-    scores, settings = evaluation.means, evaluation.settings
-    several = scores[RUN].n_unique() > 1
+def _means_and_correlations(findings: Findings) -> Grid:
+    means, level = findings.means, layout.level(findings.bootstrap)
     cells = {
         (row[RUN], row[ANNOTATOR], row[MEASURE]): row
-        for row in evaluation.statistics.correlations.iter_rows(named=True)
+        for row in findings.correlations.iter_rows(named=True)
     }
+    runs = sorted({run for run, _, _ in means})
+    several, read = len(runs) > 1, findings.is_read_whole
     # Where not every figure is over all queries, each says over how many.
-    counts = [*scores[tables.N], *(cell[tables.N] for cell in cells.values() if cell[tables.N])]
-    partial = any(n != evaluation.queries for n in counts)
-    level = layout.level(settings.bootstrap)
+    counts = [row[N] for row in (*means.values(), *cells.values()) if row[N]]
+    partial = ["n"] if any(n != findings.queries for n in counts) else []
     title = "Means of ranking measures over queries"
-    if settings.reader.end_to_end:
+    head = [*(["run"] if several else []), "annotator", "measure", "mean", *partial]
+    if read:
         title = "Agreement of ranking measures with the end-to-end score, over queries"
-    columns = ["mean", *(["n"] if partial else [])]
-    if settings.reader.end_to_end:
-        columns += [f"Kendall's tau{level}", f"Spearman's rho{level}", *(["n"] if partial else [])]
-    result = layout.table(title, (["run"] if several else []) + ["annotator", "measure"], columns)
-    means = {(row[RUN], row[ANNOTATOR], row[MEASURE]): row for row in scores.to_dicts()}
-    annotators = evaluation.settings.labels.names()
-    named = [str(measure) for measure in settings.measures()]
-    rows = []
-    starred = False
-    empty = set(evaluation.undefined.select(ANNOTATOR, MEASURE).iter_rows())
-    for key in product(scores[RUN].unique().sort(), annotators, named):
+        head += [f"Kendall's tau{level}", f"Spearman's rho{level}", *partial]
+    empty = {(row[ANNOTATOR], row[MEASURE]) for row in findings.summary["undefined"]}
+    rows, starred = [], False
+    for key in product(runs, findings.annotators, findings.configuration["measures"]):
         row, cell = means.get(key), cells.get(key)
         if row is None and key[1:] not in empty:
             continue
-        values = [""] * len(columns)  # of cells that have no meaning; the notes say why
-        if row is not None:
-            values = [f"{row[VALUE]:.3f}"] + ([str(row[tables.N])] if partial else [])
-            if settings.reader.end_to_end:
-                values += [layout.interval(cell, name) for name in ("tau", "rho")]
-                values += [str(cell[tables.N] if cell else 0)] if partial else []
         # One measure alone is not the best of anything.
         rivals = sum(key[:2] == other[:2] for other in means)
         best = " *" if rivals > 1 and cell and cell[BEST] else ""
-        rows.append(((*key[0 if several else 1 : 2], key[2] + best), values))
         starred = starred or bool(best)
-    methods = [cell[tables.METHOD] for cell in cells.values()]
-    layout.add_methods(result, methods, more=_BEST if starred else "")
-    layout.add_rows(result, rows)
-    return result
+        names = [*(key if several else key[1:])]
+        names[-1] += best
+        values = [""] * (len(head) - len(names))  # of cells that have no meaning; the notes say why
+        if row is not None:
+            values = [f"{row[VALUE]:.3f}", *(str(row[N]) for _ in partial)]
+            if read:
+                values += [layout.interval(cell, name) for name in (TAU, RHO)]
+                values += [str(cell[N] if cell else 0) for _ in partial]
+        rows.append([*names, *values])
+    methods = layout.methods_line(cell[METHOD] for cell in cells.values())
+    caption = "\n".join(line for line in (methods, _BEST if starred else "") if line)
+    return Grid("correlations", caption, head, rows, 3 if several else 2, title)
+
+
+def _reach(findings: Findings) -> Grid:
+    """How far tau reaches of what its margins allow, and AUC where the metric is binary, by primary measures.
+
+    No rows where no tau is defined. ``correlations.parquet`` has all measures.
+    """
+    cells = findings.correlations
+    primary = pl.col(ANNOTATOR).replace_strict(findings.primary_measures, default=None)
+    shown = cells.filter(pl.col(MEASURE) == primary, pl.col(TAU).is_not_nan())
+    binary = ["AUC"] if shown[AUC].is_not_nan().any() else []
+    partial = ["n"] if cells.filter(pl.col(N) > 0)[N].ne(findings.queries).any() else []
+    several = ["run"] if cells[RUN].n_unique() > 1 else []
+    head = [
+        *several,
+        "annotator",
+        "measure",
+        *binary,
+        "Kendall's tau",
+        "limit",
+        "reached",
+        *partial,
+    ]
+    rows = []
+    for row in _in_order(shown, [RUN, ANNOTATOR], findings).iter_rows(named=True):
+        limit = row[TAU_MAX] if row[TAU] >= 0 else row[TAU_MIN]
+        figures = [row[AUC]] if binary else []
+        figures += [row[TAU], limit, abs(row[TAU_REACHED])]
+        names = [*(row[RUN] for _ in several), row[ANNOTATOR], row[MEASURE]]
+        values = ["" if math.isnan(value) else number(value, 2) for value in figures]
+        rows.append([*names, *values, *(str(row[N]) for _ in partial)])
+    title = "How far tau reaches, by each annotator's primary measure"
+    return Grid("reach", _LIMIT, head, rows, len(several) + 2, title)
+
+
+def _in_order(frame: pl.DataFrame, by: Sequence[str], findings: Findings) -> pl.DataFrame:
+    """A table sorted by some columns, annotators as they were asked for."""
+    order = {name: place for place, name in enumerate(findings.annotators)}
+    columns = [
+        pl.col(name).replace_strict(order, return_dtype=pl.Int64)
+        if name in (ANNOTATOR, ANNOTATOR_B)
+        else pl.col(name)
+        for name in by
+    ]
+    return frame.sort(columns, maintain_order=True)
 
 
 def _differences(
-    comparisons: pl.DataFrame,
-    compared: tuple[str, str],
-    other: str,
-    evaluation: Evaluation,
-) -> Table:
-    """Differences of tau to the first of what is compared, a row each; p where there are intervals.
+    comparisons: pl.DataFrame, findings: Findings, *, among_runs: bool = False
+) -> Grid:
+    """Differences of tau to the first annotator, or run, a row each; p where there are intervals.
 
-    Args:
-        compared: the columns that hold the two compared.
-        other: the column of what they share.
+    No rows where no difference is defined.
     """
-    first, second = compared
-    settings = evaluation.settings
-    # Rows of the first run stand for those of all: corrected together, as the rivals of the first are.
-    family = evaluation.statistics.comparisons.filter(pl.col(RUN) != pl.col(RUN_B))
-    tests = _tests(family if first == RUN else comparisons)
-    keys = [second, other, MEASURE]
-    if comparisons[other].n_unique() == 1:
-        keys.remove(other)
-    partial = (comparisons[tables.N] != evaluation.queries).any()
-    result = layout.table(
-        f"Kendall's tau of {comparisons[first][0]}, less that of:",
-        [{RUN_B: "run", ANNOTATOR_B: "annotator"}.get(key, key) for key in keys],
-        [f"difference{layout.level(settings.bootstrap)}"]
-        + ([f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else [])
-        + (["n"] if partial else []),
-    )
+    first, second, other = (RUN, RUN_B, ANNOTATOR) if among_runs else (ANNOTATOR, ANNOTATOR_B, RUN)
+    difference = difference_of(TAU)
+    if not comparisons[difference].is_not_nan().any():
+        return Grid("differences", "", [], [])
+    family = comparisons
+    if among_runs:
+        # Rows of the first run stand for those of all: corrected together, as the rivals of the first are.
+        family = findings.table("comparisons").filter(pl.col(RUN) != pl.col(RUN_B))
+    tests = family.filter(pl.col("tau_p").is_not_nan()).height
+    keys = [second, *([other] if comparisons[other].n_unique() > 1 else []), MEASURE]
+    partial = ["n"] if (comparisons[N] != findings.queries).any() else []
+    names = {RUN_B: "run", ANNOTATOR_B: "annotator"}
+    head = [*(names.get(key, key) for key in keys), f"difference{layout.level(findings.bootstrap)}"]
+    head += [f"p (Holm, {counted(tests, 'test[|s]')})"] if tests else []
     rows = []
-    annotators = evaluation.settings.labels.names()
-    order = {name: place for place, name in enumerate(annotators)}
-    by = [
-        pl.col(key).replace_strict(order, return_dtype=pl.Int64)
-        if key in (ANNOTATOR, ANNOTATOR_B)
-        else pl.col(key)
-        for key in keys[:-1]
-    ]
-    for row in comparisons.sort(by, maintain_order=True).iter_rows(named=True):
+    for row in _in_order(comparisons, keys[:-1], findings).iter_rows(named=True):
         if row[MEASURE_B] != row[MEASURE]:
             row[MEASURE] += f" ({row[MEASURE_B]})"
-        values = [_difference(row)]
+        values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
-        values += [str(row[tables.N])] if partial else []
-        rows.append(([row[key] for key in keys], values))
-    layout.add_methods(result, comparisons[tables.METHOD])
-    layout.add_rows(result, rows)
-    return result
+        rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
+    title = f"Kendall's tau of {comparisons[first][0]}, less that of:"
+    caption = layout.methods_line(comparisons[METHOD])
+    return Grid("differences", caption, [*head, *partial], rows, len(keys), title)
 
 
-def _difference(row: dict[str, Any]) -> str:
-    value, low, high = (row[f"tau_{x}"] for x in ("difference", "low", "high"))
-    if math.isnan(value):
-        return "undefined"
-    text = with_interval(value, low, high, 2, plus="+")
-    return text if math.isnan(low) else text + layout.letter(row[tables.METHOD])
+def _means_of_runs(findings: Findings) -> Grid:
+    """The first run against every other: its end-to-end score, and of each annotator the primary measure.
 
-
-def _systems(evaluation: Evaluation) -> Table:
-    settings = evaluation.settings
-    systems, run_pairs = evaluation.statistics.systems, evaluation.statistics.run_pairs
-    partial = (systems[tables.N] != evaluation.queries).any()
-    resampled = settings.bootstrap.resamples > 0
-    result = layout.table(
-        f"Order of the {systems['runs'][0]} runs, by measure and by end-to-end score",
-        ["annotator", "measure"],
-        [f"tau over runs{layout.level(settings.bootstrap)}"]
-        + (["SPA", "one winner", "resampled"] if resampled else ["one winner"])
-        + (["n"] if partial else []),
+    All measures where no list was read whole.
+    """
+    pairs, bootstrap = findings.table("run_pairs"), findings.bootstrap
+    pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
+    primary, read = findings.primary_measures.items(), bool(findings.wholes)
+    found: list[tuple[list[str], dict[str, Any], str]] = []
+    for (run_b,), of_pair in pairs.group_by([RUN_B], maintain_order=True):
+        if read:
+            row = of_pair.row(0, named=True)
+            row[N] = row[tables.END_TO_END_N]
+            found.append(([str(run_b), f"end to end {findings.metric}"], row, END_TO_END))
+        for row in of_pair.iter_rows(named=True):
+            names = [row[ANNOTATOR], row[MEASURE]]
+            if read and tuple(names) in primary:
+                # One column: two of them would set every row apart.
+                found.append(([str(run_b), " ".join(names)], row, DIFFERENCE))
+            elif not read:
+                found.append(([str(run_b), *names], row, DIFFERENCE))
+    if not found:
+        return Grid("means", "", [], [])
+    partial = ["n"] if any(row[N] != findings.queries for _, row, _ in found) else []
+    tested = ["p"] if bootstrap.resamples else []
+    names = ["run", "score"] if read else ["run", "annotator", "measure"]
+    head = [*names, f"difference{layout.level(bootstrap)}", *tested, *partial]
+    rows = []
+    for named, row, score in found:
+        value = difference_of(END_TO_END) if score == END_TO_END else DIFFERENCE
+        values = [layout.interval(row, score, value, 3, plus="+")]
+        values += [layout.p_value(row[f"{score}_p"]) for _ in tested]
+        rows.append([*named, *values, *(str(row[N]) for _ in partial)])
+    caption = layout.adjusted(pairs[tables.PAIRS][0], bootstrap)
+    return Grid(
+        "means", caption, head, rows, len(names), f"Means of {pairs[RUN][0]}, less those of:"
     )
-    caption = f"{_WINNERS}\n"
-    if resampled:
-        caption = f"{_SOFT}{_WINNERS}, here and in resamples\nintervals: percentile of resamples\n"
-    result.caption = Text(caption, style="table.caption")
+
+
+def _order_of_runs(findings: Findings) -> Grid:
+    systems, run_pairs = findings.table("systems"), findings.table("run_pairs")
+    partial = ["n"] if (systems[N] != findings.queries).any() else []
+    resampled = findings.bootstrap.resamples > 0
     rows = []
     for row in systems.iter_rows(named=True):
-        pairs = run_pairs.filter(
-            (pl.col(ANNOTATOR) == row[ANNOTATOR]) & (pl.col(MEASURE) == row[MEASURE])
-        )
-        winners = pairs["difference"].sign() * pairs["end_to_end_difference"].sign()
+        pairs = run_pairs.filter(annotator=row[ANNOTATOR], measure=row[MEASURE])
+        winners = pairs[DIFFERENCE].sign() * pairs[difference_of(END_TO_END)].sign()
         tied = (winners == 0).sum()
         agreed = f"{(winners > 0).sum()} of {pairs.height}" + (f" ({tied} tied)" if tied else "")
-        values = [layout.interval(row, "tau"), agreed]
+        values = [layout.interval(row, TAU), agreed]
         if resampled:
-            soft, agreement = row[tables.SOFT_ACCURACY], pairs["agreement"].to_numpy().mean()
+            soft, agreement = row[tables.SOFT_ACCURACY], pairs[tables.AGREEMENT].to_numpy().mean()
             values.insert(1, "" if math.isnan(soft) else f"{soft:.2f}")
             values.append("" if math.isnan(agreement) else f"{agreement:.0%}")
-        values += [str(row[tables.N])] if partial else []
-        rows.append(((row[ANNOTATOR], row[MEASURE]), values))
-    layout.add_rows(result, rows)
-    return result
+        rows.append([row[ANNOTATOR], row[MEASURE], *values, *(str(row[N]) for _ in partial)])
+    caption, columns = _WINNERS, ["one winner"]
+    if resampled:
+        caption = f"{_SOFT}{_WINNERS}, here and in resamples\nintervals: percentile of resamples"
+        columns = ["SPA", "one winner", "resampled"]
+    head = ["annotator", "measure", f"tau over runs{layout.level(findings.bootstrap)}", *columns]
+    runs = next(iter(systems["runs"]), 0)
+    title = f"Order of the {runs} runs, by measure and by end-to-end score"
+    return Grid("systems", caption, [*head, *partial], rows, 2, title)
 
 
-def lines(evaluation: Evaluation) -> list[str]:
+def full_lines(findings: Findings) -> list[str]:
     """The lines below the tables: scores, reads, everything that deserves a warning, the verdict."""
     return [
-        *end_to_end(evaluation),
-        *_readers(evaluation),
-        *asked_for(evaluation),
-        *(f"note: {note.text}" for note in evaluation.notes if note.is_shown),
-        *(f"note: {remark}" for remark in remarks(evaluation)),
-        *(f"verdict: {sentence}" for sentence in verdict.sentences(evaluation)),
+        *end_to_end(findings),
+        *_readers(findings),
+        *asked_for(findings),
+        *(f"note: {text}" for text in findings.notes),
+        *(f"note: {remark}" for remark in remarks(findings)),
+        *(f"verdict: {sentence}" for sentence in verdict.said(findings.summary)),
     ]
 
 
-def remarks(evaluation: Evaluation) -> list[str]:
+def remarks(findings: Findings) -> list[str]:
     """Why cells are empty, undefined, or without an interval or a p-value; each reason once."""
-    statistics = evaluation.statistics
+    correlations = findings.correlations.filter(pl.col(N) > 0)
+    several = "{run} " if correlations[RUN].n_unique() > 1 else ""
     return [
-        *_empty_cells(evaluation.undefined),
-        *_cell_notes(
-            statistics.correlations.filter(pl.col(tables.N) > 0), "{of_run}{annotator} {measure}"
-        ),
-        *_cell_notes(statistics.systems, "order of runs by {annotator} {measure}"),
-        *_untested(statistics.comparisons),
+        *_empty_cells(findings.summary["undefined"]),
+        *_cell_notes(correlations, several + "{annotator} {measure}"),
+        *_cell_notes(findings.table("systems"), "order of runs by {annotator} {measure}"),
+        *_untested(findings.table("comparisons")),
     ]
 
 
-def asked_for(evaluation: Evaluation) -> Iterator[str]:
+def asked_for(findings: Findings) -> Iterator[str]:
     """What was asked for beside the figures: the reads of edited runs, prices, certificates."""
-    yield from (edits_line(reads) for reads in evaluation.edited)
-    yield from _prices(evaluation)
-    for role, repeated in evaluation.certificates.items():
-        yield certificate_line(repeated, evaluation.readings[role].ask.role)
+    yield from map(edits_line, findings.summary["edits"])
+    yield from _prices(findings)
+    titles = {role.name: role.title for role in findings.roles}
+    for role, repeated in findings.summary["certificates"].items():
+        yield certificate_line(repeated, titles.get(role, role))
 
 
-def end_to_end(evaluation: Evaluation) -> Iterator[str]:
+def end_to_end(findings: Findings) -> Iterator[str]:
     """The end-to-end score of every run."""
-    for row in evaluation.end_to_end.iter_rows(named=True):
-        partial = row[tables.N] != evaluation.queries
-        over = f" over {counted(row[tables.N], '[query|queries]')}" if partial else ""
+    for run, row in findings.wholes.items():
+        over = f" over {counted(row[N], '[query|queries]')}" if row[N] != findings.queries else ""
         yield (
-            f"end-to-end score of {row[RUN]} ({evaluation.settings.reader.metric_name}, "
-            f"{counted(row[tables.K], 'passage[|s]')}): {row[VALUE]:.3f}{over}"
+            f"end-to-end score of {run} ({findings.metric}, {counted(row[tables.K], 'passage[|s]')}): "
+            f"{row[VALUE]:.3f}{over}"
         )
 
 
-def _readers(evaluation: Evaluation) -> Iterator[str]:
+def _readers(findings: Findings) -> Iterator[str]:
     """Who read, where it is not one reader alone, and what the reads of each role cost."""
-    reader = evaluation.settings.reader
-    asks = evaluation.settings.asks().values()
-    for other in dict.fromkeys(ask.model for ask in asks if ask.instead_of_reader):
-        whole = f", whole lists by {reader.reader}" if reader.end_to_end else ""
-        yield f"single passages are read by {other}{whole}"
-    for reading in evaluation.readings.values():
-        title = reading.ask.role.title
-        if reading.costs.wanted:
-            yield layout.reads_line(f"reads of {title}" if title else "reads", reading.costs)
+    whole = f", whole lists by {findings.configuration['reader']}" if findings.is_read_whole else ""
+    others = [findings.summary[role.key]["name"] for role in findings.roles if role.is_readers]
+    for other in dict.fromkeys(others):
+        if other != findings.configuration["reader"]:
+            yield f"single passages are read by {other}{whole}"
+    for role, costs in findings.roles.items():
+        if costs.wanted:
+            yield layout.reads_line(f"reads of {role.title}" if role.title else "reads", costs)
 
 
-def _tests(comparisons: pl.DataFrame) -> int:
-    return comparisons.filter(pl.col("tau_p").is_not_nan()).height
-
-
-def _empty_cells(undefined: pl.DataFrame) -> Iterator[str]:
+def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Why cells are empty, a line for each reason."""
-    for (annotator, _), cells in undefined.group_by(
-        [ANNOTATOR, pl.col(tables.NOTE).str.split(",").list.first()], maintain_order=True
-    ):
-        yield f"{', '.join(cells[MEASURE])} of {annotator}: {cells[tables.NOTE][0]}"
+    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in undefined:
+        reason = row[tables.NOTE].split(",")[0]
+        cells.setdefault((row[ANNOTATOR], reason), []).append(row)
+    for (annotator, _), rows in cells.items():
+        measures = ", ".join(row[MEASURE] for row in rows)
+        yield f"{measures} of {annotator}: {rows[0][tables.NOTE]}"
 
 
 def _untested(comparisons: pl.DataFrame) -> list[str]:
@@ -292,8 +364,10 @@ def _untested(comparisons: pl.DataFrame) -> list[str]:
         pl.col("tau_difference").is_not_nan(), pl.col("tau_low").is_nan(), pl.col("note") != ""
     )
     of_runs = pl.col(RUN) != pl.col(RUN_B)
+    of_annotators = untested.filter(~of_runs)
+    several = "{run} " if of_annotators[RUN].n_unique() > 1 else ""
     return [
-        *_cell_notes(untested.filter(~of_runs), "{of_run}{annotator} less {annotator_b} {measure}"),
+        *_cell_notes(of_annotators, several + "{annotator} less {annotator_b} {measure}"),
         *_cell_notes(
             untested.filter(of_runs), "{annotator} {measure} of {run} less that of {run_b}"
         ),
@@ -301,55 +375,61 @@ def _untested(comparisons: pl.DataFrame) -> list[str]:
 
 
 def _cell_notes(statistics: pl.DataFrame, names: str) -> list[str]:
-    """Each distinct note once, with the cells that it stands for; with their runs where there are several."""
-    several = RUN in statistics.columns and statistics[RUN].n_unique() > 1
+    """Each distinct note once, with the cells that it stands for."""
     cells: dict[str, list[str]] = {}
     for row in statistics.filter(pl.col("note") != "").iter_rows(named=True):
-        name = names.format_map(row | {"of_run": f"{row[RUN]} " if several else ""})
-        cells.setdefault(row["note"], []).append(name)
+        cells.setdefault(row["note"], []).append(names.format_map(row))
     return [
         f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}: {note}"
         for note, named in cells.items()
     ]
 
 
-def edits_line(reads: EditedReads) -> str:
+def edits_line(reads: Mapping[str, Any]) -> str:
     """What edits of a run cost: how many there were, and how many of the edited run's reads its original does not have."""
-    edits = f"{counted(reads.edits, 'edit[|s]')} in {counted(reads.queries, '[query|queries]')}"
+    edits = (
+        f"{counted(reads['edits'], 'edit[|s]')} in {counted(reads['queries'], '[query|queries]')}"
+    )
     new = [
-        f"{fresh} of {counted(total, what)}"
-        for fresh, total, what in (
-            (reads.new_passages, reads.passages, "single-passage read[|s]"),
-            (reads.new_lists, reads.lists, "whole-list read[|s]"),
+        f"{reads[f'new_{kind}']} of {counted(reads[kind], what)}"
+        for kind, what in (
+            ("passages", "single-passage read[|s]"),
+            ("lists", "whole-list read[|s]"),
         )
-        if fresh is not None and total is not None
+        if reads[f"new_{kind}"] is not None and reads[kind] is not None
     ]
     if not new:
-        return f"{reads.run}: {edits}"
-    return f"{reads.run}: {edits}; {' and '.join(new)} are new, the rest are shared with {reads.original}"
+        return f"{reads['run']}: {edits}"
+    return f"{reads['run']}: {edits}; {' and '.join(new)} are new, the rest are shared with {reads['original']}"
 
 
-def _prices(evaluation: Evaluation) -> Iterator[str]:
+def _prices(findings: Findings) -> Iterator[str]:
     """What the tokens of the reads done now cost; nothing without prices, or where no server was asked."""
-    costs = [
-        reading.costs
-        for reading in evaluation.readings.values()
-        if reading.spec.api and not reading.spec.executor
-    ]
-    prompt = sum(one.prompt_tokens for one in costs)
-    output = sum(one.output_tokens for one in costs)
-    price = evaluation.settings.api.cost(prompt, output)
-    if price is not None and prompt + output:
+    described = {role: findings.summary[role.key] for role in findings.roles}
+    asked = {
+        role: reader["api"]["cost"]
+        for role, reader in described.items()
+        if reader and reader.get("api") and not reader.get("executor")
+    }
+    prompt = sum(findings.roles[role].prompt_tokens for role in asked)
+    output = sum(findings.roles[role].output_tokens for role in asked)
+    if None not in asked.values() and prompt + output:
+        price = sum(asked.values())
         yield f"price of the tokens: {price:.4g} ({prompt:,} of prompts, {output:,} of answers)"
 
 
-def certificate_line(certificate: Certificate, role: Role) -> str:
-    """The certificate in a line: what was repeated, and how much of it changed."""
-    failed = f", {certificate.failed} failed" if certificate.failed else ""
+def certificate_line(certificate: Mapping[str, Any], title: str) -> str:
+    """The certificate in a line: what was repeated, and how much of it changed.
+
+    Args:
+        certificate: as ``summary.json`` has it.
+        title: of the role that read; empty for the reader.
+    """
+    failed = f", {certificate['failed']} failed" if certificate["failed"] else ""
     return (
-        f"certificate{f' of {role.title}' if role.title else ''}: "
-        f"{counted(certificate.repeated, 'read[|s]')} repeated{failed}, "
-        f"{counted(certificate.changed_outputs, 'output[|s]')} and "
-        f"{counted(certificate.changed_labels, 'label[|s]')} changed"
-        f"{'' if certificate.reproducible else ' (a server or a function may answer otherwise each time)'}"
+        f"certificate{f' of {title}' if title else ''}: "
+        f"{counted(certificate['repeated'], 'read[|s]')} repeated{failed}, "
+        f"{counted(certificate['changed_outputs'], 'output[|s]')} and "
+        f"{counted(certificate['changed_labels'], 'label[|s]')} changed"
+        f"{'' if certificate['reproducible'] else ' (a server or a function may answer otherwise each time)'}"
     )

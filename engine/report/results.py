@@ -20,7 +20,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.report import study as study_report
 from engine.report import summary
 from engine.report.audit import Origin
-from engine.report.page.findings import Sources, read_findings
+from engine.report.findings import Findings, Sources, read_findings
 from engine.report.page.render import BESIDE, PAGE, page_files, sparing
 from engine.report.page.write import write_page
 from engine.report.summary import SHARDS
@@ -68,7 +68,7 @@ def write_results(
     origin: Origin | None = None,
     *,
     reworded: Reworded = _as_it_is,
-) -> dict[str, Any]:
+) -> Findings:
     """Write every table and ``summary.json`` under ``out``, where they replace an earlier evaluation's
     all together.
 
@@ -81,7 +81,7 @@ def write_results(
         reworded: the summary in the words of whoever asked.
 
     Returns:
-        What ``summary.json`` has.
+        What was found, as it was written; its tables stay in memory.
 
     Raises:
         WriteError: the disk is full, or the place cannot be written; at a path, an earlier evaluation
@@ -97,11 +97,11 @@ def write_results(
 
     about = _About(files, origin, reworded)
     with replaced_together(out, earlier, last=SUMMARY) as directory:
-        content = _write(result, inputs, about, directory, study)
+        found = _write(result, inputs, about, directory, study)
     # An evaluation is not lost for a picture: everything else is in its place by now.
     for error in about.unforeseen:
         raise error
-    return content
+    return found
 
 
 def _names(settings: Settings) -> list[str]:
@@ -157,7 +157,7 @@ def _write(
     study: Study | None = None,
     *,
     above: str = "",
-) -> dict[str, Any]:
+) -> Findings:
     """Write an evaluation, and those of its study, into an empty folder; ``above``: the way to the folder of all."""
     for name in _OF_QUERIES if result.shards else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
@@ -173,13 +173,15 @@ def _write(
     content = about.reworded(summary.summarize(result, about.files, about.origin))
     if result.shards:
         content["shards"] = above + content["shards"]
+    conditions: list[Findings] = []
     if study is not None:
-        content["study"] = _write_study(study, inputs, about, out)
+        content["study"], conditions = _write_study(study, inputs, about, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
+    used = sources(inputs, result.settings)
     if not missing("report"):
         with sparing(out, about.unforeseen):
-            write_page(read_findings(out, sources(inputs, result.settings)), out)
-    return content
+            write_page(read_findings(out, used), out)
+    return Findings.of(result, content, used, study, conditions)
 
 
 def sources(inputs: EvaluationInputs | None, settings: Settings) -> Sources | None:
@@ -197,13 +199,15 @@ def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
 
 def _write_study(
     study: Study, inputs: EvaluationInputs | None, about: _About, out: Path
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[Findings]]:
+    """Write the tables of a study and its further evaluations; what its summary has, and what these found."""
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
-    for condition in others:
-        directory = out / CONDITIONS / names[condition]
-        _write(study.evaluations[condition], inputs, about, directory, above="../../")
+    found = [
+        _write(study.evaluations[one], inputs, about, out / CONDITIONS / names[one], above="../../")
+        for one in others
+    ]
     for name in _OF_A_STUDY:
         _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
     places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}
-    return summary.jsonable(study_report.content(study, places))
+    return summary.jsonable(study_report.summarize_study(study, places)), found

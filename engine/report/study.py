@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -12,22 +12,33 @@ from typing import Any
 import polars as pl
 from rich.table import Table
 
-from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels.annotator import READER as READER_ROLE
-from engine.ranking.measures import UTILITY_KIND, Measure
-from engine.report.layout import add_methods, add_rows, interval, level, p_value, reads_line, table
+from engine.ranking.measures import UTILITY_KIND, Measure, parse_measure, parse_measures
+from engine.report.findings import Findings, costs_of, texts_of
+from engine.report.layout import (
+    Grid,
+    interval,
+    level,
+    methods_line,
+    p_value,
+    reads_line,
+    terminal_table,
+)
 from engine.tables import (
     ANNOTATOR,
     AUGMENTATION,
     LABELS_BY,
+    LABELS_BY_B,
     MEASURE,
     METHOD,
     READER,
     RUN,
+    TAU,
     VALUE,
     K,
     N,
+    difference_of,
 )
 from engine.wording import with_interval
 
@@ -37,27 +48,27 @@ _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (
 _LONGEST = 60
 
 
-def shown(study: Study) -> list[Table]:
+def study_tables(findings: Findings) -> list[Table]:
     """Correlations (means, where nothing was read whole) by condition; then eRAG's across readers."""
-    tables = [_by_condition(study)]
-    if not study.readers.is_empty():
-        tables.append(_across_readers(study))
-    return tables
+    grids = [_by_condition(findings), _across_readers(findings)]
+    return [terminal_table(grid) for grid in grids if grid.rows]
 
 
-def lines(study: Study) -> list[str]:
+def study_lines(findings: Findings) -> list[str]:
     """What the reads of the whole study cost, what to mind, and whose labels could stand in for whose."""
-    short = short_names([reader for reader, _, _ in study.costs])
-    costs = [
-        reads_line(f"study, {role} {short[reader]} ({augmentation})", costs)
-        for (reader, augmentation, role), costs in study.costs.items()
-        if costs.wanted
+    short, costs = _short(findings), findings.summary["study"]["costs"]
+    reads = [
+        reads_line(
+            f"study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]})", costs_of(one)
+        )
+        for one in costs
+        if one["wanted"]
     ]
-    notes = [f"note: {note.text}" for note in study.notes if note.is_shown]
-    return [*costs, *notes, *_stand_in(study)]
+    notes = [f"note: {text}" for text in texts_of(findings.study_notes)]
+    return [*reads, *notes, *_stand_in(findings)]
 
 
-def content(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
+def summarize_study(study: Study, directories: dict[Condition, str]) -> dict[str, Any]:
     """The study for ``summary.json``: where each condition's evaluation lies, figures, costs."""
     return {
         "conditions": [
@@ -101,171 +112,147 @@ def directory_names(conditions: Sequence[Condition]) -> dict[Condition, str]:
     return names
 
 
-def _columns(study: Study) -> tuple[str, list[Any]]:
+def _short(findings: Findings) -> dict[str, str]:
+    """The readers of a study by name, with what they are called in short."""
+    readers = [one.configuration[READER] for one in findings.conditions]
+    return short_names(list(dict.fromkeys(readers)))
+
+
+def _columns(findings: Findings) -> tuple[str, list[Any]]:
     """What the columns of the table are: the first of k, reader and augmentation that varies."""
     for name in (K, READER, AUGMENTATION):
-        values = list(dict.fromkeys(getattr(condition, name) for condition in study.evaluations))
+        values = list(dict.fromkeys(one.configuration[name] for one in findings.conditions))
         if len(values) > 1:
             return name, sorted(values) if name == K else values
     raise ValueError("a study of one condition")
 
 
-def _by_condition(study: Study) -> Table:
-    across, values = _columns(study)
-    short = short_names(list(dict.fromkeys(c.reader for c in study.evaluations)))
-    main = study.evaluations[study.main]
-    settings = main.settings
-    runs = main.query_scores[RUN].unique(maintain_order=True).sort().to_list()
-    annotators = main.labels[ANNOTATOR].unique(maintain_order=True).to_list()
-    groups = list(
-        dict.fromkeys(tuple(_group(condition, across)) for condition in study.evaluations)
-    )
+class _Pivot(dict[tuple[str, ...], dict[Any, str]]):
+    """Cells of a table by the names of their row, then by their column."""
+
+    def put(self, names: Iterable[str], column: object, text: str) -> None:
+        self.setdefault(tuple(names), {})[column] = text
+
+    def rows(self, columns: Sequence[object]) -> list[list[str]]:
+        """The rows, in the order of their first cells, without those that are empty."""
+        return [
+            [*names, *(cells.get(column, "") for column in columns)]
+            for names, cells in self.items()
+            if any(cells.values())
+        ]
+
+
+def _by_condition(findings: Findings) -> Grid:
+    across, values = _columns(findings)
+    conditions, runs = findings.conditions, sorted(findings.runs)
+    short, k, read = _short(findings), findings.configuration[K], findings.is_read_whole
     others = [
-        name
-        for place, name in enumerate(_OTHERS[across])
-        if len({group[place] for group in groups}) > 1
+        name for name in _OTHERS[across] if len({one.configuration[name] for one in conditions}) > 1
     ]
     names = [*others, *([RUN] if len(runs) > 1 else []), "annotator", "measure"]
-    headers = [
-        f"k = {value}" if across == K else _sized(study, value, short.get(value, str(value)))
+    heads = [
+        f"k = {value}" if across == K else _sized(findings, value, short.get(value, str(value)))
         for value in values
     ]
+    measures = parse_measures(" ".join(findings.configuration["measures"]))
+    cells = _Pivot()
+    for one, run in product(conditions, runs):
+        of_condition = [str(one.configuration[name]) for name in others]
+        row = [short.get(name, name) for name in of_condition] + [run] * (len(runs) > 1)
+        column = one.configuration[across]
+        if read:
+            cells.put([*row, "(mean score)", findings.metric], column, _end_to_end(one, run))
+        for annotator, measure in product(findings.annotators, measures):
+            follows = across == K and measure.cutoff == k
+            name = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
+            there = at_cutoff(measure, k, one.configuration[K])
+            cells.put([*row, annotator, name], column, _cell(one, run, annotator, there))
     title = f"Means of ranking measures, by {across}"
-    if settings.reader.end_to_end:
-        title = f"Kendall's tau with the end-to-end score, by {across}{level(settings.bootstrap)}"
-    result = table(title, names, headers)
-    rows = []
-    k = settings.ranking.k
-    for group, run in product(groups, runs):
-        column = {
-            getattr(condition, across): evaluation
-            for condition, evaluation in study.evaluations.items()
-            if tuple(_group(condition, across)) == group
-        }
-        head = [
-            short.get(str(value), str(value))
-            for name, value in zip(_OTHERS[across], group, strict=True)
-            if name in others
-        ]
-        head += [run] if len(runs) > 1 else []
-        if settings.reader.end_to_end:
-            cells = [_end_to_end(column[value], run) if value in column else "" for value in values]
-            rows.append(([*head, "(mean score)", settings.reader.metric_name], cells))
-        for annotator, measure in product(annotators, settings.measures()):
-            cells = [
-                _cell(
-                    column[value],
-                    (run, annotator),
-                    at_cutoff(measure, k, column[value].settings.ranking.k),
-                )
-                if value in column
-                else ""
-                for value in values
-            ]
-            if any(cells):
-                follows = across == K and measure.cutoff == k
-                shown = f"{replace(measure, cutoff=None)}@k" if follows else str(measure)
-                rows.append(([*head, annotator, shown], cells))
-    add_methods(
-        result,
-        {
-            method
-            for evaluation in study.evaluations.values()
-            for method in evaluation.statistics.correlations[METHOD]
-        },
-    )
-    add_rows(result, rows)
-    return result
+    if read:
+        title = f"Kendall's tau with the end-to-end score, by {across}{level(findings.bootstrap)}"
+    methods = (method for one in conditions for method in one.correlations[METHOD])
+    head, caption = [*names, *heads], methods_line(methods)
+    return Grid("conditions", caption, head, cells.rows(values), len(names), title)
 
 
-def _group(condition: Condition, across: str) -> list[object]:
-    """What a condition is beside what the columns are."""
-    return [getattr(condition, name) for name in _OTHERS[across]]
+def _end_to_end(findings: Findings, run: str) -> str:
+    row = findings.wholes.get(run)
+    return "no queries" if row is None else f"{row[VALUE]:.3f}{_over(row[N], findings)}"
 
 
-def _end_to_end(evaluation: Evaluation, run: str) -> str:
-    rows = evaluation.end_to_end.filter(pl.col(RUN) == run).to_dicts()
-    if not rows:
-        return "no queries"
-    return f"{rows[0][VALUE]:.3f}{_over(rows[0][N], evaluation)}"
-
-
-def _cell(evaluation: Evaluation, of: tuple[str, str], measure: Measure) -> str:
+def _cell(findings: Findings, run: str, annotator: str, measure: Measure) -> str:
     """A correlation, or a mean, with the number of queries where it is not all; empty without a meaning."""
-    run, annotator = of
-    settings = evaluation.settings
-    here = (pl.col(RUN) == run, pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == str(measure))
-    if not settings.reader.end_to_end:
-        means = evaluation.means.filter(*here).to_dicts()
-        return f"{means[0][VALUE]:.3f}{_over(means[0][N], evaluation)}" if means else ""
-    rows = evaluation.statistics.correlations.filter(*here).to_dicts()
+    name = str(measure)
+    if not findings.is_read_whole:
+        mean = findings.means.get((run, annotator, name))
+        return f"{mean[VALUE]:.3f}{_over(mean[N], findings)}" if mean else ""
+    rows = findings.correlations.filter(run=run, annotator=annotator, measure=name).to_dicts()
     if rows and rows[0][N]:
-        return interval(rows[0], "tau") + _over(rows[0][N], evaluation)
-    undefined = (pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == str(measure))
-    utilities = {a.name for a in settings.labels.listed() if a.scale(settings).utilities}
-    fits = (annotator in utilities) == (measure.kind == UTILITY_KIND)
-    return "no queries" if fits and evaluation.undefined.filter(*undefined).is_empty() else ""
+        return interval(rows[0], TAU) + _over(rows[0][N], findings)
+    if any(
+        (row[ANNOTATOR], row[MEASURE]) == (annotator, name) for row in findings.summary["undefined"]
+    ):
+        return ""
+    primary = findings.primary_measures.get(annotator)
+    utilities = primary is not None and parse_measure(primary).kind == UTILITY_KIND
+    return "no queries" if utilities == (measure.kind == UTILITY_KIND) else ""
 
 
-def _over(n: int, evaluation: Evaluation) -> str:
-    return "" if n == evaluation.queries else f" (n = {n})"
+def _over(n: int, findings: Findings) -> str:
+    return "" if n == findings.queries else f" (n = {n})"
 
 
-def _sized(study: Study, reader: str, name: str) -> str:
-    """The name of a reader with its size."""
-    for condition, evaluation in study.evaluations.items():
-        if condition.reader == reader and (reading := evaluation.readings.get(READER_ROLE.name)):
-            amount = reading.spec.parameters
-            if not amount:  # a server's, of which nobody says
-                return name
-            size = f"{amount / 1e9:.1f}B" if amount >= 1e9 else f"{amount / 1e6:.0f}M"
-            return f"{name} ({size})"
-    return name
+def _sized(findings: Findings, reader: str, name: str) -> str:
+    """The name of a reader with its size, where that is known."""
+    described = (
+        one.summary[READER_ROLE.key]
+        for one in findings.conditions
+        if one.configuration[READER] == reader
+    )
+    amount = next((one["parameters"] for one in described if one), None)
+    if not amount:
+        return name
+    return f"{name} ({f'{amount / 1e9:.1f}B' if amount >= 1e9 else f'{amount / 1e6:.0f}M'})"
 
 
-def _across_readers(study: Study) -> Table:
+def _as_asked(findings: Findings, name: str) -> pl.DataFrame:
+    """A table of the study; where other things than the reader vary too, as the study was first asked for."""
+    here = [pl.col(column) == findings.configuration[column] for column in (AUGMENTATION, K)]
+    return findings.table(name).filter(*here)
+
+
+def _across_readers(findings: Findings) -> Grid:
     """Labels by one reader, in rows, against the end-to-end score of each, in columns."""
-    readers = list(dict.fromkeys(c.reader for c in study.evaluations))
-    short = short_names(readers)
-    # Where other things vary too, what is shown is as the study was first asked for.
-    main = study.main
-    level_ = level(study.evaluations[main].settings.bootstrap)
-    correlations = study.readers.filter(
-        (pl.col(AUGMENTATION) == main.augmentation) & (pl.col(K) == main.k)
-    )
-    runs = correlations[RUN].n_unique() > 1
-    result = table(
-        f"eRAG's labels by one reader, Kendall's tau with the end-to-end score of another{level_}",
-        [*([RUN] if runs else []), "labels by", "measure"],
-        [_sized(study, reader, short[reader]) for reader in readers],
-    )
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in correlations.iter_rows(named=True):
-        key = (*([row[RUN]] if runs else []), short[row[LABELS_BY]], row[MEASURE])
-        evaluation = study.evaluations[Condition(row[READER], main.augmentation, main.k)]
-        cells.setdefault(key, {})[row[READER]] = interval(row, "tau") + _over(row[N], evaluation)
-    names = [short[reader] for reader in readers]
-    rows = sorted(cells, key=lambda key: (key[:-2], names.index(key[-2])))
-    add_methods(result, correlations[METHOD])
-    add_rows(result, [(key, [cells[key].get(reader, "") for reader in readers]) for key in rows])
-    return result
+    correlations, short = _as_asked(findings, "readers"), _short(findings)
+    asked = [findings.configuration[name] for name in (AUGMENTATION, K)]
+    by_reader = {
+        one.configuration[READER]: one
+        for one in findings.conditions
+        if [one.configuration[name] for name in (AUGMENTATION, K)] == asked
+    }
+    runs = [RUN] if correlations[RUN].n_unique() > 1 else []
+    order = {reader: place for place, reader in enumerate(short)}
+    by = [*map(pl.col, runs), pl.col(LABELS_BY).replace_strict(order, default=None)]
+    cells = _Pivot()
+    for row in correlations.sort(by, maintain_order=True).iter_rows(named=True):
+        names = [*(row[name] for name in runs), short[row[LABELS_BY]], row[MEASURE]]
+        text = interval(row, TAU) + _over(row[N], by_reader[row[READER]])
+        cells.put(names, row[READER], text)
+    head = [*runs, "labels by", "measure"]
+    heads = [_sized(findings, reader, name) for reader, name in short.items()]
+    title = "eRAG's labels by one reader, Kendall's tau with the end-to-end score of another"
+    title += level(findings.bootstrap)
+    rows, caption = cells.rows(list(short)), methods_line(correlations[METHOD])
+    return Grid("readers", caption, [*head, *heads], rows, len(head), title)
 
 
-def _stand_in(study: Study) -> list[str]:
+def _stand_in(findings: Findings) -> list[str]:
     """Whether labels of a cheaper reader could stand in, by the first measure: a line for each two."""
-    sentences: list[str] = []
-    short = short_names(list(dict.fromkeys(c.reader for c in study.evaluations)))
-    main = study.main
-    compared = study.reader_comparisons.filter(
-        (pl.col(AUGMENTATION) == main.augmentation) & (pl.col(K) == main.k)
-    )
-    if compared.is_empty():
-        return sentences
+    short, compared = _short(findings), _as_asked(findings, "reader_comparisons")
+    sentences = []
     # The first measure that eRAG's labels have.
-    first = compared[MEASURE][0]
-    compared = compared.filter(pl.col(MEASURE) == first)
-    for row in compared.iter_rows(named=True):
-        difference = row["tau_difference"]
+    for row in compared.filter(pl.col(MEASURE) == pl.col(MEASURE).first()).iter_rows(named=True):
+        difference = row[difference_of(TAU)]
         if math.isnan(difference):
             continue
         text = with_interval(difference, row["tau_low"], row["tau_high"], 2, plus="+")
@@ -273,6 +260,6 @@ def _stand_in(study: Study) -> list[str]:
             text += f", p {p_value(row['tau_p_holm'])} (Holm)"
         sentences.append(
             f"end-to-end score of {short[row[READER]]} on {row[RUN]}: its own labels less those of "
-            f"{short[row['labels_by_b']]}, {first}: tau {text}"
+            f"{short[row[LABELS_BY_B]]}, {row[MEASURE]}: tau {text}"
         )
     return sentences

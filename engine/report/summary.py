@@ -70,7 +70,7 @@ def summarize(
             "configuration": configuration(settings, evaluation.relevant, files),
             **_roles(evaluation),
             "counts": _counts(evaluation),
-            "notes": _notes_by_code(evaluation.notes),
+            "notes": notes_by_code(evaluation.notes),
             "reading": asdict(reading.costs if reading else ReadingCosts()),
             "edits": [asdict(reads) for reads in evaluation.edited],
             "seconds": evaluation.seconds,
@@ -84,7 +84,7 @@ def summarize(
             "comparisons": evaluation.statistics.comparisons.to_dicts(),
             "systems": evaluation.statistics.systems.to_dicts(),
             "run_pairs": evaluation.statistics.run_pairs.to_dicts(),
-            "verdict": verdict.content(evaluation),
+            "verdict": verdict.summarize_verdict(evaluation),
             **{
                 table.name: evaluation.further_table(table.name).to_dicts()
                 for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
@@ -149,7 +149,7 @@ def _counts(evaluation: Evaluation) -> dict[str, Any]:
     return counts
 
 
-def _notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
+def notes_by_code(notes: Iterable[Note]) -> dict[str, Any]:
     """The notes that are printed, by code."""
     by_code: dict[str, list[dict[str, Any]]] = {}
     for note in notes:

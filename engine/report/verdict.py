@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,13 +11,15 @@ from engine.evaluation.assess import Evaluation
 from engine.report import layout
 from engine.statistics.choice import Choice, Lead, Opinion
 from engine.statistics.power import MOST_QUERIES, POWER
+from engine.tables import RUN
 from engine.wording import counted, listed, with_interval
 
 # Names and leads shown; summary.json and run_pairs.parquet have all.
 _SHOWN = 3
+_UNFIT = "Labels where `relevant` is list do not compare runs; `relevant` pool lets them."
 
 
-def content(evaluation: Evaluation) -> dict[str, Any] | None:
+def summarize_verdict(evaluation: Evaluation) -> dict[str, Any] | None:
     """The verdict as ``summary.json`` holds it; None where there is nothing to choose from."""
     choice = _fair(evaluation)
     if choice is None:
@@ -29,8 +31,18 @@ def content(evaluation: Evaluation) -> dict[str, Any] | None:
     }
 
 
+def said(summary: Mapping[str, Any]) -> list[str]:
+    """The sentences of an evaluation's verdict, as ``summary.json`` has them; none where there is one run."""
+    if summary["verdict"]:
+        return list(summary["verdict"]["sentences"])
+    # Edited runs are no rivals of their originals.
+    runs = {row[RUN] for row in summary["means"]} - {edited[RUN] for edited in summary["edits"]}
+    of_lists = summary["configuration"]["relevant"] == "list" and not summary["end_to_end"]
+    return [_UNFIT] if of_lists and len(runs) > 1 else []
+
+
 def sentences(evaluation: Evaluation) -> list[str]:
-    """The verdict in at most three lines; none where there is one run.
+    """The verdict in at most three lines; none where there is nothing to choose from.
 
     The first says which run to choose or that the data do not decide; the second how many queries
     would; the third whether the labels of the first annotator agree, and which other annotators
@@ -38,11 +50,7 @@ def sentences(evaluation: Evaluation) -> list[str]:
     """
     choice = _fair(evaluation)
     if choice is None:
-        return (
-            ["Labels where `relevant` is list do not compare runs; `relevant` pool lets them."]
-            if evaluation.statistics.choice
-            else []
-        )
+        return []
     sure = evaluation.settings.bootstrap.resamples > 0
     verdict_lines = [_choice(choice, evaluation)]
     if sure and (needed := _needed(choice)):

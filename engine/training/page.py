@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.report.layout import Grid
 from engine.report.page import figures
-from engine.report.page.content import Answer, Grid, Part, sentence
+from engine.report.page.content import Answer, Part, sentence
 from engine.report.page.plain import Page, page_text
 from engine.report.page.plotting import COLOURS, FAINT, INK, MARKERS, Drawing, add_legend
 from engine.sources.io.files import write_text

@@ -15,15 +15,15 @@ from engine.evaluation.settings import Settings
 from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled
 from engine.labels.traces import trace_given
-from engine.report import answer
-from engine.report.printed import lines, shown_tables
+from engine.report.answer import answer_parts
+from engine.report.printed import full_lines, full_tables
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.runs.read import write_run
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader, make_run
-from tests.tables import CORPUS, QUERIES, RUN, inputs, read_files, say_last, with_qrels
+from tests.tables import CORPUS, QUERIES, RUN, findings_of, inputs, read_files, say_last, with_qrels
 
 
 def test_every_label_can_be_traced(tmp_path):
@@ -281,18 +281,20 @@ def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
     assert (empty["n"], empty["best"]) == (0, False)
     assert math.isnan(empty["tau"])
     assert empty["note"].startswith("not defined on eRAG's graded labels under f1")
-    said = "\n".join(lines(result))
+    said = "\n".join(full_lines(findings_of(result)))
     assert "note: AP@3 of half: not defined on real-valued labels, which need a threshold" in said
     # the primary measure, where it is defined; else the next one, and that is said
     assert result.primary_measures == {"erag": "P@3", "containment": "AP@3", "half": "P@3"}
     (note,) = [
-        line for line in answer.shown(result, "out") if str(line).startswith("note: half is")
+        line
+        for line in answer_parts(findings_of(result), "out")
+        if str(line).startswith("note: half is")
     ]
     assert note == (
         "note: half is compared by P@3, since AP@3, the primary measure, is not defined on real-valued "
         "labels, which need a threshold to tell what is relevant, as in AP(rel=0.5)@3"
     )
-    (table, *_) = shown_tables(result)
+    (table, *_) = full_tables(findings_of(result))
     rows = list(
         zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     )

@@ -12,11 +12,11 @@ from engine.evaluation.study import Sweep, study, vary
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation
 from engine.reading.reads import NamedExecutor
-from engine.report.printed import lines
+from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
 from tests.reading.api.server import Behaviour, Said, prompt_of, serving
-from tests.tables import amount, inputs, say_last
+from tests.tables import amount, findings_of, inputs, say_last
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_results_say_that_reads_are_not_reproducible_and_whose_they_are(tmp_path
     assert certificate["device"] == url.split("/")[2]
     assert "s3cret" not in json.dumps(summary)
     assert summary["configuration"]["base_url"] == url.replace("http://", "http://***@")
-    printed = lines(result)
+    printed = full_lines(findings_of(result))
     assert any(line.startswith(f"price of the tokens: {price:.4g} (") for line in printed)
     assert any(
         "(a server or a function may answer otherwise each time)" in line for line in printed

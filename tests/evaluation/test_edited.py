@@ -1,7 +1,7 @@
 """An evaluation with an edited run: what is read, and what becomes of the figures."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import polars as pl
 import pytest
@@ -11,12 +11,12 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.reading.reads import NamedExecutor
 from engine.report import printed
-from engine.report.printed import lines
+from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from engine.sources.runs.edits import Edit, Insert, Swap, apply_edits
 from tests.commands import evaluate as evaluate_files
 from tests.conftest import ScriptedReader
-from tests.tables import RUN, inputs, say_last
+from tests.tables import RUN, findings_of, inputs, say_last
 
 # q1 lists d4, d1, d2; q2 and q3, of one text, list d2, d3.
 EDITS = [
@@ -104,7 +104,7 @@ def test_over_the_pool_of_both_measures_without_an_ideal_stay(tmp_path):
 )
 def test_what_was_wanted_is_counted_and_said(tmp_path, settings, words):
     found = evaluate(with_edits(), settings, store=tmp_path, executor=ScriptedReader(say_last))
-    assert words in lines(found)
+    assert words in full_lines(findings_of(found))
     (written,) = summarize(found, {})["edits"]
     assert (written["run"], written["edits"], written["queries"]) == ("sys-edited", 3, 2)
     assert (written["new_passages"] is None) == ("erag" not in settings.labels.names())
@@ -113,7 +113,7 @@ def test_what_was_wanted_is_counted_and_said(tmp_path, settings, words):
 
 def test_one_is_no_plural():
     found = EditedReads("a-edited", "a", 1, 1, None, None, 9, 1)
-    assert printed.edits_line(found) == (
+    assert printed.edits_line(asdict(found)) == (
         "a-edited: 1 edit in 1 query; 1 of 9 whole-list reads are new, the rest are shared with a"
     )
 
@@ -152,6 +152,10 @@ def test_an_edited_run_is_compared_and_is_none_to_choose(tmp_path):
     compared = result.statistics.run_pairs
     assert "sys-edited" in set(compared["run"]) | set(compared["run_b"])
     assert set(result.statistics.choice.means) == {"sys", "other"}
-    assert all("sys-edited" not in line for line in lines(result) if line.startswith("verdict"))
+    assert all(
+        "sys-edited" not in line
+        for line in full_lines(findings_of(result))
+        if line.startswith("verdict")
+    )
     alone = evaluate(with_edits(), settings, store=tmp_path, executor=ScriptedReader(say_last))
     assert alone.statistics.choice is None

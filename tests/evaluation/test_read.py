@@ -18,10 +18,10 @@ from engine.evaluation.study import Sweep, study, vary
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.reading.reads import Means, NamedExecutor
-from engine.report.printed import lines
+from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
-from tests.tables import amount, inputs, say_last
+from tests.tables import amount, findings_of, inputs, say_last
 
 # Of what a passage says, by the judge.
 PROBABILITIES = {"says Ann": 0.9, "says Bo": 0.5, "says Cy": 0.51, "says nothing": 0.0}
@@ -94,7 +94,9 @@ def test_graded_labels_are_the_probabilities(tmp_path):
     values = result.query_scores["value"].to_list()
     assert values == pytest.approx([1.4 / 3, 1.01 / 3, 1.01 / 3])
     assert amount(result, "real_valued_annotators") == 1
-    assert any("labels of judge are real-valued" in line for line in lines(result))
+    assert any(
+        "labels of judge are real-valued" in line for line in full_lines(findings_of(result))
+    )
     default = Settings.of(annotators=("judge",), judge_labels="graded")
     assert [str(m) for m in default.measures()] == ["nDCG@10", "P@10", "Success@10"]
     with pytest.raises(InputError, match="AP@5 is not defined on the judge's graded labels"):
@@ -120,7 +122,7 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     assert result.readings["reader"].spec.fingerprint != result.readings["judge"].spec.fingerprint
     assert result.reads.height == 7 + 3 + 7
     assert set(result.statistics.correlations["annotator"]) == {"erag", "judge"}
-    shown = lines(result)
+    shown = full_lines(findings_of(result))
     assert any(line.startswith("reads of the judge: 5 wanted") for line in shown)
     again = JudgingReader()
     graded = Settings.of(
@@ -185,7 +187,7 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
     }
     assert amount(result, "skipped_queries") == 1
     assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
-    assert any(line.startswith("note: 1 read failed") for line in lines(result))
+    assert any(line.startswith("note: 1 read failed") for line in full_lines(findings_of(result)))
 
 
 def test_a_reader_that_writes_where_it_was_to_choose_is_an_error_and_no_label(tmp_path):

@@ -14,14 +14,14 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Sweep, study, vary
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
-from engine.report import answer
 from engine.report import study as report
-from engine.report.printed import lines
+from engine.report.answer import answer_parts
+from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from engine.statistics.intervals import holm
 from jobs._results import write_results
 from tests.conftest import ScriptedReader
-from tests.tables import inputs, say_last
+from tests.tables import findings_of, inputs, say_last
 
 SETTINGS = Settings.of(
     k=3, resamples=100, annotators=("erag", "containment"), measures="P@3 RR Success@1"
@@ -33,6 +33,10 @@ def run_study(tmp_path, settings=SETTINGS, **varied):
     conditions = vary(settings, Sweep(**varied))
     done = study(inputs(), conditions, store=tmp_path / "store", executor=reader)
     return done, reader
+
+
+def found(done):
+    return findings_of(done.evaluations[done.main], done)
 
 
 def test_each_cutoff_is_an_evaluation_at_that_cutoff(tmp_path):
@@ -102,10 +106,10 @@ def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
 
 def test_what_is_printed_and_written(tmp_path, two_readers):
     done, settings, poor = two_readers
-    titles = [str(table.title) for table in report.shown(done)]
+    titles = [str(table.title) for table in report.study_tables(found(done))]
     assert titles[0].startswith("Kendall's tau with the end-to-end score, by reader")
     assert titles[1].startswith("eRAG's labels by one reader")
-    parts = answer.shown(next(iter(done.evaluations.values())), tmp_path, done)
+    parts = answer_parts(found(done), tmp_path)
     assert "a study of 2 conditions; above is the first, conditions.parquet has all" in parts
     (reads,) = (part for part in parts if str(part).startswith("reads: "))
     assert reads.startswith(f"reads: {sum(cost.wanted for cost in done.costs.values())} wanted, ")
@@ -128,28 +132,28 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
 
 def test_measures_follow_k_in_the_table(tmp_path):
     done, _ = run_study(tmp_path, k_sweep=(2, 3))
-    (table,) = report.shown(done)
+    (table,) = report.study_tables(found(done))
     assert [str(column.header) for column in table.columns] == [
         "annotator", "measure", "k = 2", "k = 3"
     ]  # fmt: skip
     rows = [str(cell) for cell in table.columns[1].cells]
     assert rows == ["em", "P@k", "RR", "Success@1", "P@k", "RR", "Success@1"]
-    assert "study, reader bundled (in-prompt): " in report.lines(done)[0]
+    assert "study, reader bundled (in-prompt): " in report.study_lines(found(done))[0]
 
 
 def test_a_k_that_no_list_reaches_is_said(tmp_path):
     done, _ = run_study(tmp_path / "a", SETTINGS.but(k=9, measures="P@9"), k_sweep=(2, 9))
-    said = [line for line in report.lines(done) if "no list is longer" in line]
+    said = [line for line in report.study_lines(found(done)) if "no list is longer" in line]
     assert said == ["note: no list is longer than 3: k = 9 reads the same as k = 3 would"]
     done, _ = run_study(tmp_path / "b", k_sweep=(2, 3))
-    assert not [line for line in report.lines(done) if "no list is longer" in line]
+    assert not [line for line in report.study_lines(found(done)) if "no list is longer" in line]
 
 
 def test_lists_that_are_cut_for_the_reader_are_not_called_short(tmp_path, tiny_t5):
     settings = SETTINGS.but(end_to_end_k=1, resamples=0)
     conditions = vary(settings, Sweep(readers=("bundled", str(tiny_t5))))
     done = study(inputs(), conditions, store=tmp_path, executor=ScriptedReader(lambda text: "Bo"))
-    assert not [line for line in report.lines(done) if "no list is longer" in line]
+    assert not [line for line in report.study_lines(found(done)) if "no list is longer" in line]
 
 
 def test_directories_are_named_by_what_differs():
@@ -189,11 +193,12 @@ def test_failed_reads_are_tried_once(tmp_path):
     (costs,) = done.costs.values()
     first = done.evaluations[Condition("bundled", "in-prompt", 3)]
     assert costs.failed == first.readings["reader"].costs.failed > 0
-    (table, *_) = report.shown(done)
+    (table, *_) = report.study_tables(found(done))
     cells = [str(cell) for column in table.columns[2:] for cell in column.cells]
     assert any("(n = " in cell for cell in cells)
     assert any(
-        line.startswith("note: ") and "of the study failed" in line for line in report.lines(done)
+        line.startswith("note: ") and "of the study failed" in line
+        for line in report.study_lines(found(done))
     )
 
 
@@ -218,7 +223,7 @@ def test_p_values_across_readers_are_corrected_among_what_is_shown(tmp_path, tin
 def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
     settings = SETTINGS.but(measures="P@1 P@3", annotators=("erag",))
     done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
-    (table,) = report.shown(done)
+    (table,) = report.study_tables(found(done))
     rows = list(
         zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     )
@@ -229,7 +234,7 @@ def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
 def test_without_end_to_end_scores_means_stand_side_by_side(tmp_path):
     settings = SETTINGS.but(end_to_end=False)
     done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
-    (table,) = report.shown(done)
+    (table,) = report.study_tables(found(done))
     assert str(table.title) == "Means of ranking measures, by k"
     assert next(str(cell) for cell in table.columns[3].cells) != ""
 
@@ -281,7 +286,9 @@ def test_a_reader_of_single_passages_can_stand_in(tmp_path, tiny_t5):
     useful = result.labels.filter(pl.col("label") > 0).select("query_id").unique()
     assert useful["query_id"].to_list() == ["q2"]  # which Bo answers
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
-    assert f"single passages are read by {tiny_t5}, whole lists by bundled" in lines(result)
+    assert f"single passages are read by {tiny_t5}, whole lists by bundled" in full_lines(
+        findings_of(result)
+    )
     written = summarize(result, {})
     assert written["erag_reader"]["name"] == str(tiny_t5)
     assert written["erag_reader"]["parameters"] > 0

@@ -13,7 +13,7 @@ from engine.evaluation import evaluate as evaluation
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.reading.function import reader_function
-from engine.report.page.findings import SUMMARY
+from engine.report.findings import SUMMARY
 
 QUERIES = {f"q{i}": {"query": f"question {i}", "answers": ["Ann"]} for i in range(12)}
 # d says the answer, but not to every fourth question; e never does.

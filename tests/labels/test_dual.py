@@ -15,14 +15,14 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.labels import containment, dual, provenance
 from engine.labels.annotator import Material
-from engine.report.printed import lines
+from engine.report.printed import full_lines
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet
 from engine.sources.passages.cut import passages
 from engine.sources.runs.read import write_run
 from engine.statistics.dual import PROBABILITIES
 from tests.conftest import make_run
-from tests.tables import read_files
+from tests.tables import findings_of, read_files
 
 # Contexts by name, under their titles, each a passage: island and mountain are of one document, city
 # and port of another; hikers hold the answer of q1, ships that of q3, and are of wrong documents.
@@ -157,10 +157,10 @@ def test_particles_hide_korean_answers_from_tokens(tmp_path):
     # 한라산은, 제주시에, 컨테이너의, 번째로: no answer stands between two spaces.
     assert found[2][:3] == [1, 0, 0]
     assert result.traces["answer"].null_count() == result.traces.height
-    said = [line for line in lines(result) if "Korean particles" in line]
+    said = [line for line in full_lines(findings_of(result)) if "Korean particles" in line]
     assert said[0].startswith("note: 4 queries have answers that")
     _, result = worked(tmp_path, "korean", RIGHT_DOCUMENT, "substring")
-    assert not any("Korean particles" in line for line in lines(result))
+    assert not any("Korean particles" in line for line in full_lines(findings_of(result)))
     assert set(result.traces["answer"].drop_nulls()) == {"한라산", "제주시", "컨테이너", "두 번째"}
 
 

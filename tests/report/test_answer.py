@@ -11,10 +11,11 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.reading.protocol import ReadOutput
-from engine.report import answer, header, printed, verdict
+from engine.report import answer, printed, verdict
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader, make_run
 from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES, N
+from tests.tables import findings_of
 
 
 def evaluated(tmp_path, runs=GOOD, **options):
@@ -27,8 +28,7 @@ def evaluated(tmp_path, runs=GOOD, **options):
 def shown(result, tmp_path):
     console = Console(width=160)
     with console.capture() as captured:
-        above = header.lines(summarize(result, {}))
-        for part in answer.shown(result, tmp_path, header=above):
+        for part in answer.answer_parts(findings_of(result), tmp_path):
             console.print(part, soft_wrap=isinstance(part, str), markup=False, highlight=False)
     return captured.get().splitlines()
 
@@ -126,7 +126,7 @@ def test_all_annotators_are_compared_by_the_measure_that_was_named_first(tmp_pat
     assert "erag P@2   containment P@2" in text
     assert "P@1" not in text
     # in full the best one is marked, as chosen after the fact
-    (table, *_) = printed.shown_tables(result)
+    (table, *_) = printed.full_tables(findings_of(result))
     assert "P@1 *" in [str(cell) for cell in table.columns[2].cells]
     assert "chosen after the fact" in str(table.caption)
 
@@ -179,7 +179,7 @@ def test_notes_are_one_line_that_names_what_they_are_about(tmp_path):
     result = evaluated(tmp_path, annotators=("erag", "containment"))
     (line,) = (line for line in shown(result, tmp_path) if line.startswith("notes: "))
     assert "own executor" in line
-    assert sum(text.startswith("note: ") for text in printed.lines(result)) >= 1
+    assert sum(text.startswith("note: ") for text in printed.full_lines(findings_of(result))) >= 1
 
 
 def test_lists_that_are_mostly_shorter_than_the_cutoff_are_told_in_a_line(tmp_path):

@@ -1,11 +1,10 @@
 """The certificate as it is printed and written, from the command line."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from engine.labels.annotator import READER, Role
 from engine.reading.certify import BatchPolicy, Certificate, Change
 from engine.report.printed import certificate_line
 from jobs import cli
@@ -29,12 +28,12 @@ CERTIFICATE = Certificate(
 
 
 def test_the_line_says_what_was_repeated_and_what_changed():
-    assert certificate_line(CERTIFICATE, READER) == (
+    assert certificate_line(asdict(CERTIFICATE), "") == (
         "certificate: 64 reads repeated, 2 outputs and 1 label changed"
     )
-    assert certificate_line(
-        replace(CERTIFICATE, failed=3), Role("judge", "the judge", "judge")
-    ).startswith("certificate of the judge: 64 reads repeated, 3 failed, 2 outputs")
+    assert certificate_line(asdict(replace(CERTIFICATE, failed=3)), "the judge").startswith(
+        "certificate of the judge: 64 reads repeated, 3 failed, 2 outputs"
+    )
 
 
 @pytest.mark.parametrize(

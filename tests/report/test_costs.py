@@ -1,13 +1,17 @@
 """What the reads of each kind cost, as a table."""
 
 import re
+from pathlib import Path
 
 from rich.console import Console
 
 from engine.evaluation.settings import Settings
+from engine.labels.function import from_function
 from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
-from engine.report import costs
-from engine.report.costs import Labelling
+from engine.report import grids
+from engine.report.findings import Findings
+from engine.report.grids import Labelling
+from engine.report.summary import configuration
 
 ERAG = Labelling("erag", "reader")
 
@@ -27,7 +31,7 @@ def kind(**given):
 
 
 def shown(roles, base=ERAG):
-    table = costs.table(roles, base)
+    table = grids.compared_costs(roles, base)
     if table is None:
         return None
     console = Console(width=160)
@@ -86,8 +90,16 @@ def test_one_kind_alone_and_reads_that_were_all_stored_need_no_table():
     assert shown({"reader": ReadingCosts(kinds=kinds)}) is None
 
 
+def labelling(*, roles=(), **options):
+    described = {role: {"fingerprint": "f", "reading": {}} for role in roles}
+    asked = configuration(Settings.of(**options), "pool", {})
+    summary = {"configuration": asked, "reading": {}, **described}
+    return grids.labelling(Findings(summary, Path(), None))
+
+
 def test_whose_labels_are_the_readers_own_follows_from_the_settings():
-    assert costs.labelling(Settings.of(annotators=("containment", "erag"))) == ERAG
-    other = Settings.of(annotators=("erag",), erag_reader="another")
-    assert costs.labelling(other) == Labelling("erag", "erag")
-    assert costs.labelling(Settings.of(annotators=("containment",))) is None
+    assert labelling(annotators=("containment", "erag")) == ERAG
+    other = labelling(annotators=("erag",), erag_reader="another", roles=["erag_reader"])
+    assert other == Labelling("erag", "erag")
+    mine = from_function("mine", lambda query, answers, passage: 1.0)
+    assert labelling(annotators=("containment", mine)) is None

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from engine import tables
 from engine.evaluation.settings import Settings
 from engine.report import printed, verdict
-from engine.report.page.findings import mean_interval
+from engine.report.findings import mean_interval
 from engine.statistics.dual import dual_probabilities
 from engine.statistics.table import analyse
+from tests.report.made import made_findings
 from tests.statistics.made_scores import read_whole, scored
 
 # Of tables: each statistic, the name of its bounds, and its range.
@@ -80,17 +80,11 @@ def test_intervals_lie_in_their_ranges_and_hold_their_estimates(seed):
         relevant="pool",
         queries=n,
         settings=options,
-        primary_measures={"erag": "P@3", "containment": "P@3"},
-        means=query_scores.group_by("run", "annotator", "measure", maintain_order=True).agg(
-            pl.col("value").mean(), pl.len().alias("n")
-        ),
-        undefined=pl.DataFrame(schema=tables.UNDEFINED),
-        further_table=lambda name: pl.DataFrame(),
-        readings={},
     )
+    shown = made_findings(query_scores, evaluation.downstream, found, options, queries=n)
     console = Console(width=200, record=True, file=None)
     with console.capture() as captured:
-        console.print(*printed.shown_tables(evaluation), *verdict.sentences(evaluation))
+        console.print(*printed.full_tables(shown), *verdict.sentences(evaluation))
     text = captured.get()
     # "value [low, high]": a bound that is out of order, or 0 with a sign, would mislead
     for value, low, high in re.findall(r"([+-]?[\d.]+) \[([+-]?[\d.]+), ([+-]?[\d.]+)\]", text):

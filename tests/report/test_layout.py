@@ -13,7 +13,7 @@ def test_an_interval_says_which_method_made_it():
     assert layout.interval(cell(""), "tau") == "0.10 [0.00, 0.20]"
     assert layout.interval(cell("", low=float("nan")), "tau") == "0.10"
     assert layout.methods_line(["studentized", "", "percentile", "studentized"]) == (
-        "intervals: p percentile of resamples, s studentized\n"
+        "intervals: p percentile of resamples, s studentized"
     )
     assert layout.methods_line([""]) == ""
 

@@ -11,8 +11,9 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.report import printed
-from engine.report.printed import lines, shown_tables
+from engine.report.printed import full_lines, full_tables
 from tests.conftest import ScriptedReader, make_run
+from tests.tables import findings_of
 
 # 40 queries with two passages each; the reader answers from the first passage that it is given. The
 # first passage of every third query says the answer; its article is the gold one for every other.
@@ -45,12 +46,12 @@ def shown(tmp_path, runs=GOOD, qrels=None, cut_runs=(), **options):
         cut_runs=cut_runs,
     )
     reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
-    result = evaluate(inputs, settings, store=tmp_path, executor=reader)
+    result = findings_of(evaluate(inputs, settings, store=tmp_path, executor=reader))
     console = Console(width=100, record=True, file=None)
     with console.capture() as captured:
-        for table in shown_tables(result):
+        for table in full_tables(result):
             console.print(table)
-    return captured.get(), lines(result)
+    return captured.get(), full_lines(result)
 
 
 @pytest.mark.parametrize("first", ["erag", "provenance"])

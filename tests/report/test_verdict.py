@@ -8,9 +8,11 @@ import pytest
 from rich.console import Console
 
 from engine.evaluation.settings import Settings
-from engine.report import runs, verdict
+from engine.report import verdict
+from engine.report.printed import full_tables
 from engine.statistics.choice import Choice, Lead, primary_measures
 from engine.statistics.table import analyse
+from tests.report.made import made_findings
 from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 
 CLEAR = {"s": first(25), "t": first(50)}
@@ -97,8 +99,17 @@ def test_without_end_to_end_scores_it_says_that_labels_alone_speak():
 
 def test_labels_that_excuse_what_was_not_found_compare_no_runs():
     rows = [("erag", "P@3", {"s": first(50), "t": first(25)})]
-    (only,) = said(rows, relevant="list")
+    assert said(rows, relevant="list") == []
+    labels_alone = {
+        "verdict": None,
+        "configuration": {"relevant": "list"},
+        "means": [{"run": "s"}, {"run": "t"}],
+        "end_to_end": [],
+        "edits": [],
+    }
+    (only,) = verdict.said(labels_alone)
     assert only == "Labels where `relevant` is list do not compare runs; `relevant` pool lets them."
+    assert verdict.said(labels_alone | {"edits": [{"run": "t"}]}) == []
     (choice,) = said(rows, CLEAR, relevant="list")
     assert choice.startswith("Choose t.")
 
@@ -180,12 +191,14 @@ def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, 
 def test_one_run_gets_no_verdict():
     alone = evaluation([("erag", "P@3", {"s": first(3)})], {"s": first(3)})
     assert verdict.sentences(alone) == []
-    assert verdict.content(alone) is None
+    assert verdict.summarize_verdict(alone) is None
 
 
 def test_the_summary_holds_fields_and_sentences():
     settings = Settings.of(resamples=1000)
-    found = verdict.content(evaluation([("erag", "P@3", ALIKE)], WHOLE, settings=settings))
+    found = verdict.summarize_verdict(
+        evaluation([("erag", "P@3", ALIKE)], WHOLE, settings=settings)
+    )
     found = json.loads(json.dumps(found))
     assert (found["best"], found["undecided"], found["n"]) == ("t", ["u"], 60)
     assert list(found["means"]) == ["t", "u", "s"]
@@ -199,10 +212,14 @@ def test_the_table_has_the_score_and_each_annotators_primary_measure_or_all(whol
     rows = [("erag", "P@3", ALIKE), ("erag", "RR@3", WHOLE)]
     settings = Settings.of(resamples=100)
     console = Console(width=100, record=True, file=None)
+    made = evaluation(rows, whole, settings=settings)
+    findings = made_findings(
+        scored(rows), made.downstream, made.statistics, settings, queries=made.queries
+    )
+    (table,) = (t for t in full_tables(findings) if str(t.title) == "Means of s, less those of:")
     with console.capture() as captured:
-        console.print(runs.shown(evaluation(rows, whole, settings=settings)))
+        console.print(table)
     text = captured.get()
-    assert text.startswith("Means of s, less those of:")
     if whole:
         assert text.count("end to end em") == 2
         assert text.count("erag P@3") == 2  # the first, though RR@3 follows the end-to-end score

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from engine.report.layout import Grid
 
-@dataclass(frozen=True)
-class Grid:
-    """A table for people: every cell a text. The first ``names`` columns are names, the others figures.
-
-    Attributes:
-        name: of its files.
-        caption: what the figures are of, and how their intervals were made.
-        title: what it is called, where the part of the page has several.
-    """
-
-    name: str
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    names: int = 1
-    title: str = ""
+_SIGN = re.compile(r"(?<![^ \[])-(?=\d)")
 
 
 @dataclass(frozen=True)
@@ -79,3 +66,18 @@ def sentence(text: str) -> str:
         if text.startswith(start):
             text = text[0].upper() + text[1:]
     return text if not text or text[-1] in ".?!" else f"{text}."
+
+
+def typeset(figure: str) -> str:
+    """A figure as a page shows it: with a minus sign, and whole where lines are broken; a dash for none.
+
+    >>> typeset("-0.10 [-0.30, 0.10]")
+    '−0.10 [−0.30,\\xa00.10]'
+    """
+    return _SIGN.sub("\N{MINUS SIGN}", figure).replace(", ", ",\N{NO-BREAK SPACE}") or "\N{EM DASH}"
+
+
+def typeset_grid(grid: Grid) -> Grid:
+    """A table with its figures as a page shows them."""
+    rows = [[*row[: grid.names], *map(typeset, row[grid.names :])] for row in grid.rows]
+    return replace(grid, rows=rows)

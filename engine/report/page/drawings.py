@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from engine import tables
+from engine.report.findings import Findings
 from engine.report.page import shares
-from engine.report.page.findings import Findings
 from engine.report.page.plotting import (
     COLOURS,
     FAINT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from engine.report.page.content import Grid
+from engine.report.layout import Grid
 
 _LATEX = str.maketrans(
     {

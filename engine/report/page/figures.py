@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engine.report.page.content import Grid
+from engine.report.layout import Grid
 from engine.report.page.plotting import FAINT, INK, Drawing
 
 if TYPE_CHECKING:

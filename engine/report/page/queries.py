@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from engine.labels.registry import ANNOTATORS
-from engine.report.page.findings import SUCCESS, Findings
+from engine.report.findings import SUCCESS, Findings
 from engine.tables import (
     ANNOTATOR,
     ANSWER,

@@ -13,8 +13,9 @@ from engine.query_coverage.figures import Figures
 from engine.query_coverage.measure import USER, Coverage
 from engine.report import layout
 from engine.report import query_coverage as report
-from engine.report.page.content import Answer, Fold, Grid, Part, sentence
-from engine.report.page.findings import read_table
+from engine.report.findings import read_table
+from engine.report.layout import Grid
+from engine.report.page.content import Answer, Fold, Part, sentence
 from engine.report.page.plain import Page, write_plain
 from engine.report.page.plotting import (
     COLOURS,

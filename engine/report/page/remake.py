@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.errors import InputError
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, read_inputs
-from engine.report.page.findings import (
+from engine.report.findings import (
     SUMMARY,
     Findings,
     Sources,

@@ -15,8 +15,9 @@ from typing import Any
 
 from engine.errors import InputError, WriteError
 from engine.extras import command, missing, require
+from engine.report.layout import Grid
 from engine.report.page import exports, figures, plotting
-from engine.report.page.content import Answer, Grid
+from engine.report.page.content import Answer
 from engine.report.page.figures import Picture
 from engine.sources.io.files import write_bytes, write_text
 from engine.sources.io.folders import Folder

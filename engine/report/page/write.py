@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from urllib.parse import quote
 
+from engine.report.findings import Findings
 from engine.report.page import drawings, figures, overview, queries
-from engine.report.page.findings import Findings
+from engine.report.page.content import typeset_grid
 from engine.report.page.render import (
     BESIDE,
     PAGE,
@@ -35,11 +36,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         WriteError: the disk is full, or the place cannot be written.
     """
     require_page()
-    grids = [overview.leaderboard(findings)]
-    if findings.summary["end_to_end"] and findings.annotators:
-        grids.append(overview.agreement(findings))
-    costs = overview.costs(findings)
-    grids += [costs] if costs.rows else []
+    grids = {grid.name: typeset_grid(grid) for grid in overview.overview_grids(findings)}
     drawn = figures.pictures(drawings.drawings(findings), with_png=not single_file)
     rows: list[queries.Row] = []
     inlined: list[str] = []
@@ -65,15 +62,15 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         files_note=_files_note(single_file=single_file),
         settings=findings.configuration,
         script=as_it_is(source("page.js")),
-        leaderboard=grids[0],
-        agreement=next((grid for grid in grids if grid.name == "agreement"), None),
-        costs=costs if costs.rows else None,
+        leaderboard=grids["runs"],
+        agreement=grids.get("agreement"),
+        costs=grids.get("costs"),
         conditions=_conditions(findings),
         queries_note=_queries_note(findings),
         data=as_it_is(queries.escaped(data)),
         inlined=[as_it_is(script) for script in inlined],
     )
-    beside = {} if single_file else dict(pictures_and_tables(drawn, grids))
+    beside = {} if single_file else dict(pictures_and_tables(drawn, list(grids.values())))
     return write_files(page, beside, folder, also=names)
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from engine.errors import InputError
-from engine.report.page.findings import mean_interval, read_findings
+from engine.report.findings import mean_interval, read_findings
 
 
 def test_intervals_of_proportions_are_scipys_exact_ones():

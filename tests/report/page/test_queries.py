@@ -6,7 +6,7 @@ import re
 import pytest
 
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.report.page.findings import Sources, read_findings
+from engine.report.findings import Sources, read_findings
 from engine.report.page.queries import as_json, escaped, filters, parts
 from tests.report.page.results import SCRIPT
 

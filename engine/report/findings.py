@@ -1,29 +1,42 @@
-"""What a page shows, read back from the folder that an evaluation wrote.
+"""What an evaluation found, as its files have it: the one value that terminal, page and Python show.
 
-The page is made of files, whether right after the evaluation or years later: there is one way to make it.
+An evaluation that has just ended hands its tables and its summary on; an earlier one is read back from its folder.
+What is shown is the same: there is one way to make it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.evaluation.assess import Evaluation
+from engine.evaluation.study import Study
+from engine.labels.annotator import READER, Role
+from engine.labels.registry import ANNOTATORS
+from engine.reading.costs import KindCosts, ReadingCosts
+from engine.report.summary import notes_by_code
 from engine.sources.io.parquet import read_parquet
 from engine.statistics import bounded
 from engine.statistics.cells import Ints, clusters_of, numbered
 from engine.statistics.choice import primary_measures
+from engine.statistics.correlation import Bootstrap
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
 
 SUMMARY = "summary.json"
+# The tables of every evaluation, of every evaluation's statistics, and of every study.
+TABLES = ("labels", "query_scores", "downstream", "traces", "reads")
+STATISTICS = ("correlations", "comparisons", "systems", "run_pairs")
+_STUDY = ("conditions", "readers", "reader_comparisons")
+Costs = TypeVar("Costs", KindCosts, ReadingCosts)
 # The least end-to-end score that a page calls a success: of scores between 0 and 1, one half.
 SUCCESS = 0.5
 # Judges' verdicts on claims and answers to questions are right or wrong; other scores are right in part.
@@ -65,16 +78,53 @@ class Findings:
         sources: what was evaluated; None where the page has no passages: the evaluation was done in
             shards, or they were not asked for.
         held: tables by name, where they are in memory; then nothing is looked for in the folder.
+        conditions: of a study that has just ended: what was found under each condition, the main one first.
+        study_notes: what qualifies the figures of that study as a whole, as ``summary`` has the notes of an
+            evaluation.
     """
 
     summary: Mapping[str, Any]
     folder: Path
     sources: Sources | None
     held: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    conditions: Sequence[Findings] = ()
+    study_notes: Mapping[str, Any] = field(default_factory=dict)
 
-    def table(self, name: str) -> pl.DataFrame:
-        """A table of the evaluation; without rows where it has none of that name."""
-        schema: tables.Schema = getattr(tables, name.upper())
+    @classmethod
+    def of(
+        cls,
+        evaluation: Evaluation,
+        summary: Mapping[str, Any],
+        sources: Sources | None = None,
+        study: Study | None = None,
+        conditions: Sequence[Findings] = (),
+    ) -> Findings:
+        """What an evaluation that has just ended found; its tables stay in memory.
+
+        Args:
+            summary: its ``summary.json``.
+            study: of which it is the first evaluation.
+            conditions: what the others of the study found, in their order.
+        """
+        held = {name: getattr(evaluation, name) for name in TABLES}
+        held |= {name: getattr(evaluation.statistics, name) for name in STATISTICS}
+        held |= evaluation.further
+        if evaluation.clusters.height:
+            held["clusters"] = evaluation.clusters
+        found = cls(summary, Path(), sources, held)
+        if study is None:
+            return found
+        held |= {name: getattr(study, name) for name in _STUDY}
+        all_conditions = [found, *conditions]
+        return cls(summary, Path(), sources, held, all_conditions, notes_by_code(study.notes))
+
+    def table(self, name: str, schema: tables.Schema | None = None) -> pl.DataFrame:
+        """A table of the evaluation; without rows where it has none of that name.
+
+        Args:
+            schema: its columns, where ``tables`` does not have them.
+        """
+        schema = schema or getattr(tables, name.upper())
         if self.held:
             return self.held.get(name, tables.empty(schema))
         path = self.folder / f"{name}.parquet"
@@ -131,6 +181,68 @@ class Findings:
         """Of the intervals."""
         return float(self.configuration["confidence"])
 
+    @property
+    def bootstrap(self) -> Bootstrap:
+        """How many resamples there are, and the confidence of the intervals."""
+        return Bootstrap(resamples=self.configuration["resamples"], confidence=self.confidence)
+
+    @property
+    def queries(self) -> int:
+        """How many were evaluated."""
+        return int(self.summary["counts"]["queries"])
+
+    @property
+    def notes(self) -> list[str]:
+        """What qualifies the figures."""
+        return texts_of(self.summary["notes"])
+
+    @property
+    def is_read_whole(self) -> bool:
+        """Whether lists were to be read whole."""
+        return bool(self.configuration["end_to_end"])
+
+    @cached_property
+    def means(self) -> dict[tuple[str, str, str], dict[str, Any]]:
+        """The rows of the means, by run, annotator and measure."""
+        return {(row[RUN], row[ANNOTATOR], row[MEASURE]): row for row in self.summary["means"]}
+
+    @cached_property
+    def wholes(self) -> dict[str, dict[str, Any]]:
+        """The rows of the mean end-to-end scores, by run."""
+        return {row[RUN]: row for row in self.summary["end_to_end"]}
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The queries of every run that have the score which decides: the end-to-end score, if there is one."""
+        numbers: dict[str, int] = {}
+        for row in self.summary["end_to_end"] or self.summary["means"]:
+            numbers[row[RUN]] = max(row[N], numbers.get(row[RUN], 0))
+        return numbers
+
+    @cached_property
+    def leads(self) -> dict[str, dict[str, Any]]:
+        """The leads of the run to choose over others, by their names; bounds are NaN where there are none."""
+        verdict = self.summary["verdict"] or {"leads": []}
+        empty = dict.fromkeys(("low", "high"), math.nan)
+        return {
+            lead["over"]: lead | {k: v for k, v in empty.items() if lead[k] is None}
+            for lead in verdict["leads"]
+        }
+
+    @cached_property
+    def roles(self) -> dict[Role, ReadingCosts]:
+        """The roles in which somebody may have read, the reader's first, and what its reads cost.
+
+        Of the role of a user's annotator, the key is known alone.
+        """
+        known = {one.role.key: one.role for one in ANNOTATORS.values() if one.role}
+        roles = {READER: costs_of(self.summary["reading"])}
+        for key, value in self.summary.items():
+            if isinstance(value, dict) and {"fingerprint", "reading"} <= value.keys():
+                name = key.replace("_", " ")
+                roles[known.get(key, Role(name, name, key))] = costs_of(value["reading"])
+        return roles
+
     @cached_property
     def annotators(self) -> list[str]:
         """The annotators, in the order in which they were asked for."""
@@ -141,16 +253,16 @@ class Findings:
         """The runs: the best one first, where anything says which that is; else by name."""
         names = sorted({row[RUN] for row in (*self.summary["means"], *self.summary["end_to_end"])})
         verdict = self.summary["verdict"]
-        if verdict:
-            means = verdict["means"]
-            return sorted(names, key=lambda name: -(means.get(name) or -math.inf))
-        means = {row[RUN]: row[VALUE] for row in self.summary["end_to_end"]}
+        means = (
+            verdict["means"] if verdict else {run: row[VALUE] for run, row in self.wholes.items()}
+        )
         return sorted(names, key=lambda name: -(means.get(name) or -math.inf))
 
     @property
     def best_run(self) -> str | None:
-        """The first run, of which the agreement is shown; None without runs."""
-        return self.runs[0] if self.runs else None
+        """The run to choose, else the first one: the agreement on it is shown. None without runs."""
+        verdict = self.summary["verdict"]
+        return verdict["best"] if verdict else next(iter(self.runs), None)
 
     @cached_property
     def primary_measures(self) -> dict[str, str]:
@@ -182,7 +294,7 @@ class Findings:
         return self.table("clusters")
 
     def agreement(self, annotator: str) -> dict[str, Any] | None:
-        """The row of ``correlations`` of an annotator's primary measure on the best run; None without one."""
+        """The row of ``correlations`` of an annotator's primary measure on the best run; None without a tau."""
         rows = self.correlations.filter(
             pl.col(RUN) == self.best_run,
             pl.col(ANNOTATOR) == annotator,
@@ -205,6 +317,26 @@ def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = 
         return Interval(mean, math.nan, math.nan, n)
     low, high = bounded.mean_interval(values.to_numpy(), confidence, clusters)
     return Interval(mean, low, high, n)
+
+
+def texts_of(notes: Mapping[str, Any]) -> list[str]:
+    """Notes, of which ``summary.json`` has those of one code together."""
+    return [note["text"] for of_code in notes.values() for note in of_code]
+
+
+def _filled(kind: type[Costs], values: Mapping[str, Any]) -> Costs:
+    """Costs from a summary, of which one of an earlier version has fewer."""
+    names = [each.name for each in fields(kind) if values.get(each.name) is not None]
+    return kind(**{name: values[name] for name in names})
+
+
+def costs_of(values: Mapping[str, Any]) -> ReadingCosts:
+    """What reads cost, from ``summary.json``."""
+    kinds = values.get("kinds") or {}
+    return _filled(
+        ReadingCosts,
+        {**values, "kinds": {name: _filled(KindCosts, one) for name, one in kinds.items()}},
+    )
 
 
 def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:

@@ -1,0 +1,205 @@
+"""The tables that a terminal, a page and a notebook show alike: the runs, agreement with the reader, costs of reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import polars as pl
+from rich.table import Table
+
+from engine.labels.annotator import READER
+from engine.labels.registry import ANNOTATORS
+from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
+from engine.report import layout
+from engine.report.findings import Findings, Interval
+from engine.report.layout import Grid
+from engine.tables import METHOD, RHO, RUN, TAU, TAU_REACHED, VALUE, N
+from engine.wording import counted, with_interval
+
+# Measures beside the end-to-end score on a screen: the first annotator's and a rival's; without that score, more.
+_MEASURES, _MEASURES_ALONE = 2, 4
+# Names of kinds of reads in the table of costs; any role but the reader's reads single passages.
+_WHOLE_NAME = "end to end: whole lists"
+_NAMES = {SINGLE: "single passages", WHOLE: "whole lists"}
+
+
+def leaderboard(findings: Findings, most: int | None = None) -> Grid:
+    """The runs, the best one first: their scores, and what each lacks to the one to choose.
+
+    Args:
+        most: how many a screen has room for, with means alone and few measures; None for all runs and the
+            measures of all annotators, with intervals of each mean by itself and the number of queries.
+    """
+    leads, best, numbers = findings.leads, findings.best_run, findings.numbers
+    partial = most is None or any(n != findings.queries for n in numbers.values())
+    measures = _measures(findings, most)
+    head = ["run", *([f"end to end {findings.metric}"] if findings.wholes else [])]
+    head += [f"{annotator} {measure}" for annotator, measure in measures]
+    head += [f"lead over {best}{layout.level(findings.bootstrap)}"] if leads else []
+    head += ["n"] if partial else []
+    listed = findings.runs[:most]
+    listed += [best] if best is not None and best not in listed else []
+    rows = []
+    for run in listed:
+        if most is None:
+            row = [run, *([_interval(findings.end_to_end(run))] if findings.wholes else [])]
+            row += [_interval(findings.mean(run, *of_annotator)) for of_annotator in measures]
+        else:
+            row = [run, *([_mean(findings.wholes.get(run))] if findings.wholes else [])]
+            row += [_mean(findings.means.get((run, *of_annotator))) for of_annotator in measures]
+        row += [_less(leads.get(run))] if leads else []
+        rows.append(row + ([str(numbers.get(run, 0))] if partial else []))
+    rest = len(findings.runs) - len(listed)
+    return Grid("runs", "", head, rows + _more(rest, "run[|s]", head))
+
+
+def _measures(findings: Findings, most: int | None) -> list[tuple[str, str]]:
+    """Annotators with their primary measures.
+
+    On a screen, none where the labels of one run say nothing of another's (``relevant`` is list), unless there is
+    nothing else to show.
+    """
+    named = list(findings.primary_measures.items())
+    if most is None:
+        return named
+    if not findings.wholes:
+        return named[:_MEASURES_ALONE]
+    return [] if findings.configuration["relevant"] == "list" else named[:_MEASURES]
+
+
+def _interval(mean: Interval | None) -> str:
+    return "" if mean is None else with_interval(mean.value, mean.low, mean.high)
+
+
+def _mean(row: Mapping[str, Any] | None) -> str:
+    return "" if row is None else f"{row[VALUE]:.3f}"
+
+
+def _less(lead: Mapping[str, float] | None) -> str:
+    """A lead of the best run over another, as the lead of that over the best."""
+    if lead is None:
+        return ""
+    return with_interval(-lead["difference"], -lead["high"], -lead["low"], plus="+")
+
+
+def _more(rest: int, what: str, head: Sequence[str]) -> list[list[str]]:
+    """The row that says how many more there are, if any."""
+    return [[f"and {counted(rest, f'more {what}')}", *[""] * (len(head) - 1)]] if rest > 0 else []
+
+
+def agreement(findings: Findings, most: int | None = None) -> Grid:
+    """How well each annotator's primary measure agrees with the end-to-end score of the best run.
+
+    Args:
+        most: how many annotators a screen has room for; None for all, with the number of queries in any case.
+    """
+    run = findings.best_run
+    cells = findings.correlations.filter(pl.col(RUN) == run, pl.col(N) > 0)
+    partial = most is None or any(n != findings.queries for n in cells[N])
+    level = layout.level(findings.bootstrap)
+    head = [
+        "annotator",
+        "measure",
+        f"Kendall's tau{level}",
+        f"Spearman's rho{level}",
+        "of possible tau",
+    ]
+    head += ["n"] if partial else []
+    names = findings.annotators[:most]
+    rows, methods = [], []
+    for name in names:
+        measure = findings.primary_measures.get(name, "")
+        cell = next(cells.filter(annotator=name, measure=measure).iter_rows(named=True), None)
+        row = [name, measure, layout.interval(cell, TAU), layout.interval(cell, RHO), ""]
+        row += [""] if partial else []
+        if cell is not None:
+            methods.append(cell[METHOD])
+            if cell[TAU_REACHED] is not None and math.isfinite(cell[TAU_REACHED]):
+                row[4] = f"{cell[TAU_REACHED]:.0%}"
+            row[5:] = [str(cell[N])] if partial else []
+        rows.append(row)
+    rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
+    title = f"agreement with the reader{f' on {run}' if len(findings.runs) > 1 else ''}"
+    return Grid("agreement", layout.methods_line(methods), head, rows, title=title)
+
+
+class Labelling(NamedTuple):
+    """The annotator whose labels are the reader's own outcomes, and the role in which single passages are read for it."""
+
+    annotator: str
+    role: str
+
+
+def labelling(findings: Findings) -> Labelling | None:
+    """What whole lists are compared with; None where no labels can be the reader's own outcomes."""
+    for known in ANNOTATORS.values():
+        # Of a user's annotator, it is not known what its labels rest on.
+        is_used = known.name in findings.annotators or not findings.configuration["own_annotators"]
+        if known.is_the_readers and is_used:
+            role = known.role if known.role in findings.roles else READER
+            return Labelling(known.name, (role or READER).name)
+    return None
+
+
+def costs(roles: Mapping[str, ReadingCosts], base: Labelling | None) -> Grid:
+    """What the reads of each role and kind cost, a row each, and how much that is.
+
+    Args:
+        roles: costs by the name of the role.
+        base: whose reads of single passages the others are compared with.
+    """
+    kinds = {
+        (role, kind): costs.kinds[kind]
+        for role, costs in roles.items()
+        for kind in (SINGLE, WHOLE)
+        if kind in costs.kinds
+    }
+    of_base = kinds.get((base.role, SINGLE)) if base else None
+    padded = any(one.padded_tokens > one.computed_tokens for one in kinds.values())
+    split = any(one.split_seconds for one in kinds.values())
+    ratios = [_ratio(one, of_base) if of_base else "" for one in kinds.values()]
+    compared = any(ratios) and base is not None
+    head = ["reads", "done", "stored", "prompt tokens", "shared", *(["padding"] if padded else [])]
+    head += ["generated", "reader s (~ by tokens)" if split else "reader s", "wall s"]
+    head += [f"to {base.annotator}"] if compared and base else []
+    rows = []
+    for ((role, kind), one), ratio in zip(kinds.items(), ratios, strict=True):
+        named = base.annotator if base and role == base.role else role
+        name = _WHOLE_NAME if (role, kind) == (READER.name, WHOLE) else f"{named}: {_NAMES[kind]}"
+        rows.append([name, *_values(one, padded=padded), *([ratio] if compared else [])])
+    return Grid("costs", "", head, rows, title="cost of reads")
+
+
+def _values(costs: KindCosts, *, padded: bool) -> list[str]:
+    shared = 1 - costs.computed_tokens / costs.prompt_tokens if costs.prompt_tokens else 0.0
+    padding = 1 - costs.computed_tokens / costs.padded_tokens if costs.padded_tokens else 0.0
+    about = "~" if costs.split_seconds else ""
+    return [
+        f"{costs.done:,}",
+        f"{costs.reused:,}",
+        f"{costs.prompt_tokens:,}",
+        f"{max(0.0, shared):.0%}" if costs.done else "",
+        *([f"{padding:.0%}" if costs.done else ""] if padded else []),
+        f"{costs.output_tokens:,}",
+        f"{about}{costs.reader_seconds:,.1f}",
+        f"{about}{costs.seconds:,.1f}",
+    ]
+
+
+def _ratio(costs: KindCosts, base: KindCosts) -> str:
+    """Reader seconds for those of eRAG's reads, where both were done now and none came from the store."""
+    if costs.reused or base.reused or not (costs.reader_seconds and base.reader_seconds):
+        return ""
+    return f"{costs.reader_seconds / base.reader_seconds:.2f}"
+
+
+def compared_costs(roles: Mapping[str, ReadingCosts], base: Labelling | None) -> Table | None:
+    """The same on a screen; None for one kind alone, and where every read came from the store."""
+    grid = costs(roles, base)
+    if len(grid.rows) < 2 or not any(
+        one.done for of in roles.values() for one in of.kinds.values()
+    ):
+        return None
+    return layout.terminal_table(grid, short=True)
