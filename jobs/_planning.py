@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.size import shard_pairs
+from engine.evaluation.shards import Held
+from engine.evaluation.start import shard_pairs
 from engine.evaluation.study import Condition
 from engine.planning import report
 from engine.planning.forecast import Forecast, PlanSettings
@@ -48,7 +49,7 @@ def plan_and_print(
     # A sample is taken of plain runs alone.
     plain = files.edits is None and files.corpus is not None
     sample = take_sample(files, k=k, pairs=pairs) if pairs and plain else None
-    inputs = read_inputs(files, k=k) if sample is None else sample.inputs
+    inputs = Held.of_files(files, k=k).inputs if sample is None else sample.inputs
     with shown_progress("probing") as on_progress:
         made = plan_evaluation(
             inputs,

@@ -12,8 +12,9 @@ import polars as pl
 
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held
 from engine.evaluation.study import Sweep, vary
 from engine.labels.annotator import READER
 from engine.machine.device import best_dtype
@@ -220,7 +221,7 @@ def time_reads(
     """
     limit = TIMED
     while True:
-        inputs = read_inputs(replace(files, limit=limit), k=K)
+        inputs = Held.of_files(replace(files, limit=limit), k=K).inputs
         with shown_progress() as on_progress:
             reading = evaluate(
                 inputs,

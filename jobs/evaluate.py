@@ -8,14 +8,13 @@ from typing import Any
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.context import Context
+from engine.evaluation.cut import Partition
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.inputs import InputFiles, cut_inputs, read_inputs
+from engine.evaluation.inputs import InputFiles, cut_inputs
 from engine.evaluation.passes import check_readers
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.partition import Partition
-from engine.evaluation.sharded.size import shard_pairs
-from engine.evaluation.sharded.start import partition_beside_ray
 from engine.evaluation.shards import Held, InputShards
+from engine.evaluation.start import partition_beside_ray, shard_pairs
 from engine.evaluation.study import Condition, study_shards, vary
 from engine.evaluation.work import digest_of_shards
 from engine.machine.model_files import cache_directory
@@ -125,8 +124,8 @@ def evaluate_and_report(
         shards: InputShards = _cut(files, settings, folder / _INPUTS, pairs)
         digests = {"shards": digest_of_shards(shards)}
     else:
-        inputs = read_inputs(files, k=max(condition.k for condition in conditions))
-        shards = Held(inputs)
+        held = Held.of_files(files, k=max(condition.k for condition in conditions))
+        inputs, shards = held.inputs, held
         digests = inputs_sha256(cut_inputs(inputs, settings[0].ranking.k))
     if not overwrite:
         refuse_another(out, conditions, digests, runs=len(shards.runs))

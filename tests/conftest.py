@@ -67,7 +67,7 @@ SPEC = ReaderSpec(
 # fits is taken, and groups come before the rest, which takes less time.
 GROUPS = {
     "ray": (
-        "tests/evaluation/sharded/test_stream.py::test_shards_on_ray",
+        "tests/evaluation/test_stream.py::test_shards_on_ray",
         "tests/machine/test_cluster.py",
         "tests/machine/test_nodes.py",
         "tests/machine/test_tasks.py",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import polars as pl
 
-from engine.sources.io.locations import Location
-from engine.sources.passages.read import first_with, scan_corpus
 from engine.sources.runs.texts import ID, with_ids
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
 
@@ -15,27 +13,16 @@ def keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
     known = runs.join(queries, on=QUERY_ID, how="semi")[RUN].unique()
     if len(known) == runs[RUN].n_unique():
         return runs
+    return pl.concat(
+        run if run[RUN][0] in known else keyed_by_text(run, queries)
+        for run in runs.partition_by(RUN, maintain_order=True)
+    )
+
+
+def keyed_by_text(run: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+    """Lists in order whose keys are texts of queries, with the id of each query that has the text."""
     ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
-    frames: list[pl.DataFrame] = []
-    for run in runs.partition_by(RUN, maintain_order=True):
-        if run[RUN][0] not in known:
-            run = with_ids(run, ids, QUERY_ID).sort(QUERY_ID, RANK)
-        frames.append(run)
-    return pl.concat(frames)
-
-
-def named_by_id(
-    runs: pl.DataFrame, passages: pl.DataFrame, corpus: Location, skip_bad: int
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The runs, with document ids instead of texts of passages, and the passages of both."""
-    # Texts hold spaces and ids of TREC runs cannot, so the corpus is read again only for texts.
-    texts = runs.join(passages, on=DOC_ID, how="anti").filter(pl.col(DOC_ID).str.contains(r"\s"))
-    if texts.is_empty():
-        return runs, passages
-    named = first_with(scan_corpus(corpus, skip_bad=skip_bad), texts[DOC_ID].unique())
-    runs = with_ids(runs, ids_of_texts(named), DOC_ID)
-    both = pl.concat([passages, named.select(passages.columns)])
-    return runs, both.unique(DOC_ID, maintain_order=True)
+    return with_ids(run, ids, QUERY_ID).sort(QUERY_ID, RANK)
 
 
 def ids_of_texts(passages: pl.DataFrame) -> pl.DataFrame:

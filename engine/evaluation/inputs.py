@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError, require_least
-from engine.evaluation.by_text import keyed_by_id, named_by_id
 from engine.evaluation.clusters import column_of, with_clusters
-from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
+from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, named_by_id, read_lists
 from engine.evaluation.settings import Settings
-from engine.evaluation.titles import match_titles, without_titles
+from engine.evaluation.titles import match_titles, with_titles, without_titles
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
 from engine.notes import Note, count_note
 from engine.sources.io.locations import Location
-from engine.sources.io.skipping import SkipBad
-from engine.sources.passages.read import read_corpus
+from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
-from engine.sources.runs.edits import EditedRun, apply_edits, read_edits
-from engine.sources.runs.read import read_runs
+from engine.sources.runs.edits import EditedRun
 from engine.sources.runs.texts import read_runs_with_texts
-from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
+from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
 from engine.wording import quoted
 
 _EMPTY_PASSAGES = "empty_passages"
@@ -124,7 +122,120 @@ def input_tables() -> dict[str, InputTable]:
     return {table.name: table for table in needed if table is not None}
 
 
-def read_inputs(files: InputFiles, *, k: int) -> EvaluationInputs:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckedInputs:
+    """All inputs of an evaluation, read and checked against each other; lists and passages may lie in files.
+
+    Attributes:
+        queries: the queries evaluated, with gold articles that are named by title matched, and clusters.
+        lists: of all runs, with the ids of documents.
+        passages: those that some run lists within the cutoff.
+        tables: what annotators need, by the name of their input.
+        notes: what was left out or is empty.
+        unmatchable: as in ``EvaluationInputs``.
+    """
+
+    queries: pl.DataFrame
+    lists: Lists
+    passages: Listed
+    tables: Mapping[str, pl.DataFrame]
+    notes: tuple[Note, ...]
+    unmatchable: tuple[str, ...]
+
+
+def check_inputs(
+    files: InputFiles,
+    *,
+    k: int,
+    parts_of: Callable[[pl.DataFrame], Parts],
+    passages_of: Callable[[pl.DataFrame | None], Listed],
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> CheckedInputs:
+    """Read what an evaluation at cutoff ``k`` needs, and check it.
+
+    Args:
+        files: as in ``read_inputs``.
+        k: passages per query at most.
+        parts_of: gives the place for lists, for ``Parts.queries`` of all queries of the file.
+        passages_of: gives the place for passages; called with the corpus table of what the runs carry where
+            there is no corpus.
+        on_rows: called with the rows of the runs read so far.
+
+    Raises:
+        InputError: as ``read_inputs``.
+    """
+    query_set, queries, lists, carried = listed_queries(
+        files, k=k, parts_of=parts_of, on_rows=on_rows
+    )
+    passages = passages_of(carried)
+    lists = named_by_id(lists, passages, files.corpus)
+    listed = with_titles(query_set.titles, passages.scan())
+    matched = match_titles(queries, query_set.titles, listed)
+    matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
+    return CheckedInputs(
+        queries=matched,
+        lists=lists,
+        passages=passages,
+        tables=read_tables(files, queries),
+        notes=input_notes(
+            skipped=passages.skipped,
+            unanswerable=query_set.unanswerable,
+            empty=passages.count_empty(),
+            ignored=lists.ignored,
+            clustered=clustered,
+        ),
+        unmatchable=without_titles(queries, query_set.titles, listed),
+    )
+
+
+class ListedQueries(NamedTuple):
+    """Queries, and what the runs list for them.
+
+    Attributes:
+        query_set: all queries of the file.
+        queries: those that are evaluated.
+        lists: for these, of all runs.
+        carried: the corpus table of the texts that the runs carry; None where there is a corpus.
+    """
+
+    query_set: QuerySet
+    queries: pl.DataFrame
+    lists: Lists
+    carried: pl.DataFrame | None
+
+
+def listed_queries(
+    files: InputFiles,
+    *,
+    k: int,
+    parts_of: Callable[[pl.DataFrame], Parts],
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> ListedQueries:
+    """The first half of ``check_inputs``: queries and runs, without the corpus.
+
+    Raises:
+        InputError: as ``read_inputs``.
+    """
+    query_set = read_queries_of(files)
+    known = query_set.table
+    queries = known if files.limit is None else known.head(files.limit)
+    runs, carried = read_runs_with_texts(files.run) if files.corpus is None else (None, None)
+    is_evaluated = (pl.int_range(pl.len()) < queries.height).alias(IS_EVALUATED)
+    asked = known.select(QUERY_ID, QUERY, is_evaluated)
+    lists = read_lists(
+        files.run,
+        asked,
+        parts_of(asked),
+        k=k,
+        queries_file=files.queries,
+        edits_file=files.edits,
+        given=runs,
+        on_rows=on_rows,
+    )
+    return ListedQueries(query_set, queries, lists, carried)
+
+
+def read_inputs(files: InputFiles, *, k: int, passages: Listed | None = None) -> EvaluationInputs:
     """Read what an evaluation at cutoff ``k`` needs; of the corpus only the listed passages.
 
     A run whose keys are not query ids is keyed by the texts of queries, and its documents may be texts
@@ -137,58 +248,35 @@ def read_inputs(files: InputFiles, *, k: int) -> EvaluationInputs:
         files: in any layout of ``read_query_set``, ``scan_corpus``, ``read_runs`` and ``read_edits``; without a
             corpus, its passages are the texts that the runs carry (``read_runs_with_texts``).
         k: passages per query at most.
+        passages: where passages are looked up; by default in the corpus of the files.
 
     Raises:
         InputError: a file cannot be used, no run lists any of the queries, a run lists a document
             that the corpus lacks, an edit cannot be made, or judgments judge none of the queries.
     """
-    query_set = read_queries_of(files)
-    queries = query_set.table if files.limit is None else query_set.table.head(files.limit)
-    all_ids = query_set.table[QUERY_ID].to_list()
-    carried: pl.DataFrame | None = None
-    if files.corpus is None:
-        all_runs, carried = read_runs_with_texts(files.run)
-    else:
-        all_runs = read_runs(files.run)
-    all_runs = keyed_by_id(all_runs, query_set.table)
-    runs = all_runs.filter(pl.col(QUERY_ID).is_in(queries[QUERY_ID].to_list()))
-    _refuse_other_queries(files, all_runs, runs, queries)
-    edited: tuple[EditedRun, ...] = ()
-    if files.edits is not None:
-        edited_runs, edited = apply_edits(
-            all_runs, read_edits(files.edits), path=files.edits, query_ids=all_ids
-        )
-        runs = pl.concat([runs, _of_edits(files.edits, edited_runs, edited, queries)])
-    cut = runs.filter(pl.col(RANK) <= k)
-    skip = SkipBad(files.skip_bad)
-    if files.corpus is None:
-        assert carried is not None
-        passages = carried.join(cut, on=DOC_ID, how="semi", maintain_order="left")
-    else:
-        passages = read_corpus(files.corpus, wanted=cut[DOC_ID].unique().to_list(), skip_bad=skip)
-        cut, passages = named_by_id(cut, passages, files.corpus, files.skip_bad)
-    _refuse_twice(files, cut)
-    _refuse_lost(files, cut, passages, all_runs[RUN].unique(maintain_order=True).to_list(), edited)
-    ignored = all_runs.filter(~pl.col(QUERY_ID).is_in(all_ids))[QUERY_ID].n_unique()
-    matched = match_titles(queries, query_set.titles, passages)
-    matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
+
+    def passages_of(carried: pl.DataFrame | None) -> Listed:
+        if passages is not None:
+            return passages
+        if carried is not None:
+            return Collected.of_table(carried)
+        assert files.corpus is not None
+        return Collected.of_corpus(files.corpus, files.skip_bad)
+
+    checked = check_inputs(files, k=k, parts_of=HeldPart, passages_of=passages_of)
+    rows = checked.lists.read(0, k + 1)
+    is_kept = rows[RANK] <= k
     return EvaluationInputs(
-        queries=matched,
-        corpus=passages,
-        runs=cut,
+        queries=checked.queries,
+        corpus=pl.concat([tables.empty(tables.CORPUS), *checked.passages.scan()]),
+        runs=rows.filter(is_kept),
         k=k,
-        tables=read_tables(files, queries),
-        cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
-        edited=edited,
-        notes=input_notes(
-            skipped=skip.count,
-            unanswerable=query_set.unanswerable,
-            empty=_count_empty(passages),
-            ignored=ignored,
-            clustered=clustered,
-        ),
+        tables=checked.tables,
+        cut_runs=tuple(rows.filter(~is_kept)[RUN].unique(maintain_order=True)),
+        edited=checked.lists.edited,
+        notes=checked.notes,
         queries_file=files.queries,
-        unmatchable=without_titles(queries, query_set.titles, passages),
+        unmatchable=checked.unmatchable,
     )
 
 
@@ -211,54 +299,6 @@ def read_queries_of(files: InputFiles) -> QuerySet:
         column=column_of(files.cluster),
         remedy="add them, or give `answers` FILE; no answers are needed with `no_end_to_end` and the "
         f"annotators {', '.join(without)}",
-    )
-
-
-def _refuse_other_queries(
-    files: InputFiles, all_runs: pl.DataFrame, runs: pl.DataFrame, queries: pl.DataFrame
-) -> None:
-    """Refuse a run that lists none of the queries evaluated."""
-    names = all_runs[RUN].unique(maintain_order=True)
-    for path, name in zip(files.run, names, strict=True):
-        if runs.filter(pl.col(RUN) == name).is_empty():
-            raise lists_none(
-                path,
-                all_runs.filter(pl.col(RUN) == name)[QUERY_ID][0],
-                queries=files.queries,
-                count=queries.height,
-                first=queries[QUERY_ID][0],
-            )
-
-
-def _refuse_twice(files: InputFiles, runs: pl.DataFrame) -> None:
-    """Refuse edits that bring a document into a list by its id and by its text."""
-    twice = runs.filter(pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated())
-    if files.edits is not None and not twice.is_empty():
-        raise comes_twice(files.edits, twice[QUERY_ID][0], twice[DOC_ID][0])
-
-
-def _refuse_lost(
-    files: InputFiles,
-    runs: pl.DataFrame,
-    passages: pl.DataFrame,
-    order: list[str],
-    edited: tuple[EditedRun, ...],
-) -> None:
-    """Refuse listed documents that the corpus lacks, naming the line of the run or of the edit.
-
-    Args:
-        order: names of the runs, in the order of their files.
-    """
-    lost = runs.join(passages, on=DOC_ID, how="anti").sort(RUN, QUERY_ID, RANK)
-    if lost.is_empty():
-        return
-    raise not_in_corpus(
-        lost.select(RUN, QUERY_ID, DOC_ID).row(0),
-        lost[DOC_ID].n_unique() - 1,
-        corpus=files.corpus,
-        files=dict(zip(order, files.run, strict=True)),
-        edits=files.edits,
-        edited=edited,
     )
 
 
@@ -350,16 +390,6 @@ def read_tables(files: InputFiles, queries: pl.DataFrame) -> dict[str, pl.DataFr
         name: _of_queries(path, known[name].read(path), queries, files.queries)
         for name, path in files.tables.items()
     }
-
-
-def _of_edits(
-    path: Location, runs: pl.DataFrame, edited: tuple[EditedRun, ...], query_table: pl.DataFrame
-) -> pl.DataFrame:
-    known = runs.filter(pl.col(QUERY_ID).is_in(query_table[QUERY_ID].to_list()))
-    for run in edited:
-        if known.filter(pl.col(RUN) == run.name).is_empty():
-            raise leaves_nothing(path, run.original, query_table.height)
-    return known
 
 
 def _of_queries(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from engine.errors import InputError
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location
-from engine.sources.runs.edits import EditedRun
 from engine.sources.runs.forms import is_trec
 from engine.wording import quoted
 
@@ -32,13 +29,13 @@ def lists_none(
     )
 
 
-def comes_twice(edits: Location, query_id: str, doc_id: str) -> InputError:
-    """The error for edits that bring a document into a list by its id and by its text."""
+def comes_twice(path: Location, query_id: str, doc_id: str) -> InputError:
+    """The error for a run, or for edits, that bring a document into a list by its id and by its text."""
     return InputError(
         f"document {quoted(doc_id)} comes into the list of query {quoted(query_id)} twice, "
         "by its id and by its text",
-        "name documents as the run does",
-        path=edits,
+        "name it once",
+        path=path,
     )
 
 
@@ -52,32 +49,27 @@ def leaves_nothing(edits: Location, run: str, queries: int) -> InputError:
 
 
 def not_in_corpus(
-    first: tuple[str, str, str],
+    first: tuple[str, str],
     more: int,
     *,
     corpus: Location | None,
-    files: dict[str, Location],
-    edits: Location | None,
-    edited: Sequence[EditedRun],
+    run: Location,
+    insertion: tuple[Location, int] | None,
 ) -> InputError:
     """The error for listed documents that the corpus lacks, naming the line of the run or of the edit.
 
     Args:
-        first: run, query id and document id of one.
+        first: query id and document id of one.
         more: how many others there are.
         corpus: where they were looked for; None for the texts that the runs carry.
-        files: the files of the runs, by name.
-        edits: the file of the edits, if there is one.
-        edited: the edited runs.
+        run: the file that lists it.
+        insertion: the file and the line of the edit that inserts it, if one does.
     """
-    name, query_id, doc_id = first
-    edited_run = next((run for run in edited if run.name == name), None)
-    line = edited_run.line_of(query_id, doc_id) if edited_run else None
-    if edits is not None and line is not None:
-        path, remedy = edits, "insert passages that the runs list" if corpus is None else _INSERT
+    query_id, doc_id = first
+    path, line = insertion or (run, _line_of(run, query_id, doc_id))
+    if insertion is not None:
+        remedy = "insert passages that the runs list" if corpus is None else _INSERT
     else:
-        path = files[edited_run.original if edited_run else name]
-        line = _line_of(path, query_id, doc_id)
         remedy = "give the corpus that the run was made from"
         if corpus is None:
             remedy = "give `corpus`, or write the texts of passages into the run"

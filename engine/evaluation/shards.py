@@ -1,7 +1,7 @@
 """What an evaluation is given, in shards: whole queries with all that is known of them.
 
 Inputs that fit are one shard, held in memory (``Held``); others are many, on disk
-(``sharded.partition.Partition``).
+(``cut.Partition``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
-from engine.evaluation.inputs import EvaluationInputs, cut_inputs
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, read_inputs
 from engine.notes import Note
 from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
@@ -97,6 +97,15 @@ class Held:
     """Inputs in memory, as one shard."""
 
     inputs: EvaluationInputs
+
+    @classmethod
+    def of_files(cls, files: InputFiles, *, k: int) -> Held:
+        """Files that fit, read at a cutoff.
+
+        Raises:
+            InputError: as ``read_inputs``.
+        """
+        return cls(read_inputs(files, k=k))
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import polars as pl
 
+from engine import tables
 from engine.tables import ARTICLE_ID, PROVENANCE, QUERY_ID, TITLE
+
+
+def with_titles(
+    titles: Mapping[str, Sequence[str]], passages: Iterable[pl.DataFrame]
+) -> pl.DataFrame:
+    """Those of the listed passages by which ``match_titles`` and ``without_titles`` decide.
+
+    They have one of the titles, as their title or as the id of their article; and the first that has any title.
+    """
+    wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)
+    title = pl.col(TITLE).str.strip_chars()
+    deciding = title.is_in(wanted.implode()) | pl.col(ARTICLE_ID).is_in(wanted.implode())
+    found = [tables.empty({ARTICLE_ID: pl.String(), TITLE: pl.String()})]
+    is_titled = False
+    for batch in passages if titles else ():
+        known = batch.select(ARTICLE_ID, TITLE)
+        found.append(known.filter(deciding).unique(maintain_order=True))
+        if not is_titled:
+            found.append(known.filter(title != "").head(1))
+            is_titled = not found[-1].is_empty()
+    return pl.concat(found)
 
 
 def match_titles(
@@ -21,7 +43,7 @@ def match_titles(
     Args:
         queries: the queries table; ``provenance`` holds titles beside ids.
         titles: those that are titles, by query id.
-        passages: the listed passages, of the corpus table.
+        passages: the listed passages, or ``with_titles`` of them.
     """
     if not titles:
         return queries

@@ -13,9 +13,8 @@ from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import input_tables
 from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.size import shard_pairs
-from engine.evaluation.sharded.start import partition_beside_ray
 from engine.evaluation.shards import Held
+from engine.evaluation.start import partition_beside_ray, shard_pairs
 from engine.face.inputs import Given, inputs_of
 from engine.face.progress import event, progress
 from engine.face.result import Result

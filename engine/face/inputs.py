@@ -16,9 +16,9 @@ from engine.evaluation.inputs import (
     InputFiles,
     input_notes,
     input_tables,
-    read_inputs,
 )
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles
 from engine.face.records import Record, is_path, plain, records
 from engine.face.runs import Texts, runs_of
@@ -82,7 +82,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
     need_answers = settings.needs_answers()
     cluster = settings.bootstrap.cluster
     if (files := given.files(need_answers=need_answers, cluster=cluster)) is not None:
-        return read_inputs(files, k=k)
+        return Held.of_files(files, k=k).inputs
     query_set = _queries(given, need_answers=need_answers, column=column_of(cluster))
     queries = query_set.table if given.limit is None else query_set.table.head(given.limit)
     texts = Texts() if given.passages is None else None

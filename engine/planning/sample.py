@@ -15,23 +15,22 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.inputs import (
-    EvaluationInputs,
-    InputFiles,
-    read_inputs,
-    read_queries_of,
+from engine.evaluation.cut import (
+    BUCKET,
+    PAIRS_PER_SHARD,
+    ScatteredParts,
+    count_parts,
+    pairs_by_bucket,
 )
-from engine.evaluation.sharded.cut_lists import BUCKET, NUMBER, CutLists, list_runs
-from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, count_parts
-from engine.evaluation.sharded.query_keys import query_keys
-from engine.evaluation.sharded.ranges import Counts, Range, halved
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, listed_queries
+from engine.evaluation.shards import Held
 from engine.planning.counts import Sample
 from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
-from engine.sources.queries.buckets import BUCKETS
+from engine.sources.queries.buckets import BUCKETS, Range, buckets_of, halved
 from engine.sources.runs.read import write_run
-from engine.tables import DOC_ID, QUERY_ID, RUN
+from engine.tables import QUERY, QUERY_ID, RUN
 
 # Places that a sample is taken from; and which part of a shard it is at most, since its prompts are held
 # beside the keys of all queries.
@@ -53,52 +52,40 @@ def take_sample(files: InputFiles, *, k: int, pairs: int = PAIRS_PER_SHARD) -> S
         InputError: as ``inputs.read_inputs``; of documents that the corpus lacks, for those of the sample.
         WriteError: the disk is full.
     """
-    query_set = read_queries_of(files)
-    keys = query_keys(query_set.table, files.limit)
     place = Path(tempfile.gettempdir()) / "erag-plan"
     with reported_writing(place), temporary_directory(place) as folder:
-        (folder / "parts").mkdir()
-        lists = list_runs(files, keys, folder / "parts", k=k, parts=count_parts(files.run))
-        counted = _pairs_by_bucket(lists)
-        evaluated = np.bincount(keys.buckets[: keys.evaluated], minlength=BUCKETS)
+
+        def parts_of(queries: pl.DataFrame) -> ScatteredParts:
+            return ScatteredParts(queries, folder, count_parts(files.run))
+
+        _, queries, lists, _ = listed_queries(files, k=k, parts_of=parts_of)
+        counted, buckets = pairs_by_bucket(lists), buckets_of(queries[QUERY])
+        evaluated = np.bincount(buckets, minlength=BUCKETS)
         spans = _spread(halved(counted, evaluated, max(1, pairs // (_PART * _PLACES))))
         inside = np.concatenate([np.arange(low, high) for low, high in spans])
-        rows = _rows_of(lists, inside)
-        numbers = np.flatnonzero(np.isin(keys.buckets[: keys.evaluated], inside))
-        queries = keys.table[numbers.tolist()]
-        inputs = _read(files, queries, lists.with_names(rows), lists.names, folder, k)
-    buckets = keys.buckets[numbers]
-    ids = queries[QUERY_ID].to_numpy()
-    sampled = int(counted[inside].sum())
+        sampled = queries.filter(pl.Series(np.isin(buckets, inside)))
+        rows = pl.concat(part.join(sampled, on=QUERY_ID, how="semi") for part in lists)
+        inputs = _read(files, sampled, rows, lists.names, folder, k)
+    found = pl.DataFrame({QUERY_ID: queries[QUERY_ID], BUCKET: buckets})
     return Sample(
         inputs=inputs,
         spans=tuple(
-            ((low, high), frozenset(ids[(buckets >= low) & (buckets < high)]))
-            for low, high in spans
+            (
+                span,
+                frozenset(found.filter(pl.col(BUCKET).is_between(*span, closed="left"))[QUERY_ID]),
+            )
+            for span in spans
         ),
-        queries=keys.evaluated,
-        pairs=int(counted.sum()) / max(1, sampled),
-        lists=keys.evaluated / max(1, len(numbers)),
+        queries=queries.height,
+        pairs=int(counted.sum()) / max(1, int(counted[inside].sum())),
+        lists=queries.height / max(1, sampled.height),
     )
-
-
-def _pairs_by_bucket(lists: CutLists) -> Counts:
-    counts = np.zeros(BUCKETS, dtype=np.int64)
-    for part in lists:
-        pairs = part.select(NUMBER, DOC_ID, BUCKET).unique()
-        counts += np.bincount(pairs[BUCKET].to_numpy(), minlength=BUCKETS)
-    return counts
 
 
 def _spread(ranges: Sequence[Range]) -> list[Range]:
     """Some of the ranges, at even distances."""
     count = min(_PLACES, len(ranges))
     return [ranges[int((place + 0.5) * len(ranges) / count)] for place in range(count)]
-
-
-def _rows_of(lists: CutLists, buckets: Counts) -> pl.DataFrame:
-    wanted = pl.Series(buckets).implode()
-    return pl.concat([part.filter(pl.col(BUCKET).is_in(wanted)) for part in lists])
 
 
 def _read(
@@ -125,7 +112,7 @@ def _read(
         need_answers=files.need_answers,
     )
     try:
-        return read_inputs(sampled, k=k)
+        return Held.of_files(sampled, k=k).inputs
     except InputError as error:
         if error.path is None or Path(error.path) not in given:
             raise

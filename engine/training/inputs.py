@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.errors import InputError, require_least
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
+from engine.evaluation.inputs import EvaluationInputs, InputFiles
+from engine.evaluation.shards import Held
 from engine.notes import Note, count_note
 from engine.scoring.metrics import get_metric
 from engine.sources.io.locations import Location
@@ -107,7 +108,7 @@ def read_training(files: TrainingFiles, *, k: int, metric: str) -> TrainingInput
 def _read(
     files: TrainingFiles, queries: Location, run: Location, *, k: int, limit: int | None = None
 ) -> EvaluationInputs:
-    return read_inputs(
+    held = Held.of_files(
         InputFiles(
             queries=queries,
             corpus=files.corpus,
@@ -118,6 +119,7 @@ def _read(
         ),
         k=k,
     )
+    return held.inputs
 
 
 def _readings(inputs: EvaluationInputs) -> Readings:

@@ -13,13 +13,13 @@ import polars as pl
 
 from engine.evaluation import passes
 from engine.evaluation.context import Context
+from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.partition import partition
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage
-from tests.evaluation.sharded.test_stream import all_shards, assert_same
+from tests.evaluation.test_stream import all_shards, assert_same
 
 QUERIES, PASSAGES = 24, 4
 # Every passage alone, and every query's list.

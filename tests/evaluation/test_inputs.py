@@ -1,5 +1,7 @@
+import ast
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,8 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from tests.conftest import ScriptedReader
 from tests.tables import amount, inputs, read_files, say_last
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -147,3 +151,26 @@ def test_inputs_of_a_larger_cutoff_are_cut_at_that_of_the_settings(tmp_path):
     ]
     for name in ("labels", "query_scores", "reads"):
         assert getattr(found[0], name).equals(getattr(found[1], name)), name
+
+
+def test_only_shards_read_the_files_of_an_evaluation():
+    """What fits and what was cut is read by the same function, and by nothing beside the shards."""
+    callers = {
+        str(path.relative_to(ROOT))
+        for folder in ("engine", "jobs")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and "read_inputs" in ast.unparse(node.func).split(".")
+    }
+    assert callers == {"engine/evaluation/shards.py", "engine/evaluation/cut.py"}
+
+
+def test_a_passage_that_a_list_has_by_its_id_and_by_its_text_is_refused(files, tmp_path):
+    run = tmp_path / "both.json"
+    run.write_text(json.dumps({"1": ["a", "it is b"], "2": ["b", "it is b"]}))
+    files[1].write_text('{"id": "a", "text": "x"}\n{"id": "b", "text": "it is b"}\n')
+    with pytest.raises(InputError) as caught:
+        read_files(files[0], files[1], [run], k=2)
+    assert str(caught.value).startswith(
+        f"{run}: document 'b' comes into the list of query '2' twice"
+    )

@@ -7,12 +7,12 @@ import pytest
 
 from engine.errors import InputError
 from engine.evaluation.context import Context
+from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
-from engine.evaluation.sharded.partition import partition
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN
-from tests.evaluation.sharded.test_stream import made, scripted, settings
+from tests.evaluation.test_stream import made, scripted, settings
 
 __all__ = ["scripted"]  # a fixture
 

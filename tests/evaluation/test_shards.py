@@ -10,9 +10,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine.evaluation.context import Context
+from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.sharded.partition import partition
 from engine.evaluation.shards import Held
 from engine.evaluation.study import Sweep, study_shards, vary
 from engine.labels import from_function
@@ -20,7 +20,7 @@ from engine.reading import readers
 from engine.reading.function import ReaderFunction
 from engine.scoring.own import metric_from_function
 from engine.sources.io.folders import folder_at
-from tests.evaluation.sharded.test_stream import (
+from tests.evaluation.test_stream import (
     Scripted,
     made,
     scripted,

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine.evaluation.sharded import size
+from engine.evaluation import start
 from tests.commands import evaluate as run_evaluate
 
 # What is in parts.
@@ -84,7 +84,7 @@ def test_an_evaluation_replaces_the_shards_of_an_earlier_one(evaluate):
 
 
 def test_large_evaluations_are_cut_into_shards_unless_told_otherwise(evaluate, monkeypatch):
-    monkeypatch.setattr(size, "LARGE", 4)
+    monkeypatch.setattr(start, "LARGE", 4)
     _, _, place = evaluate()
     assert figures(place)[1] is not None
     _, _, place = evaluate("--shard-pairs", "0", out="never")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from engine.errors import InputError
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, read_inputs
+from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs
+from engine.evaluation.shards import Held
 from engine.report.findings import (
     SUMMARY,
     Findings,
@@ -56,7 +57,7 @@ def remake(folder: Path, *, single_file: bool, passages: bool) -> Written:
     conditions = [read_findings(folder / place, None) for place in places]
     if passages and not findings.summary.get("shards"):
         cutoffs = [int(one.configuration["k"]) for one in conditions]
-        inputs = read_inputs(_files(findings), k=max(cutoffs))
+        inputs = Held.of_files(_files(findings), k=max(cutoffs)).inputs
         conditions = [
             replace(one, sources=_sources(one, cut_inputs(inputs, k)))
             for one, k in zip(conditions, cutoffs, strict=True)

@@ -1,4 +1,7 @@
-"""Buckets of queries: by their text alone, so that other evaluations of the same questions agree."""
+"""Buckets of queries: by their text alone, so that other evaluations of the same questions agree.
+
+Ranges of buckets of about equal work are shared by evaluations, too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ import numpy.typing as npt
 
 BUCKETS = 1 << 16
 
+Range = tuple[int, int]
+Counts = npt.NDArray[np.int64]
+
 
 def buckets_of(queries: Iterable[str]) -> npt.NDArray[np.int64]:
     """The bucket of each query text, 0 to 65,535: the first 16 bits of the SHA-256 of its UTF-8.
@@ -18,3 +24,34 @@ def buckets_of(queries: Iterable[str]) -> npt.NDArray[np.int64]:
     """
     digests = (hashlib.sha256(query.encode("utf-8", "surrogatepass")).digest() for query in queries)
     return np.fromiter((int.from_bytes(digest[:2], "big") for digest in digests), dtype=np.int64)
+
+
+def halved(pairs: Counts, queries: Counts, most: int) -> list[Range]:
+    """Cut all buckets into ranges with at most ``most`` pairs and as many queries each.
+
+    A range that has more is halved, until it is a single bucket. So its bounds are multiples of its width,
+    a power of two, and depend on nothing but what is in it: ranges of two evaluations are equal, or one
+    holds the other.
+
+    Args:
+        pairs: the pairs of each bucket; the number of buckets is a power of two.
+        queries: the queries of each bucket.
+        most: at least 1.
+
+    Returns:
+        the ranges [low, high) that have queries, ascending.
+    """
+    pairs_below, queries_below = (np.concatenate([[0], np.cumsum(c)]) for c in (pairs, queries))
+    found: list[Range] = []
+    open_ranges = [(0, len(pairs))]
+    while open_ranges:
+        low, high = open_ranges.pop()
+        total = queries_below[high] - queries_below[low]
+        if total == 0:
+            continue
+        if max(total, pairs_below[high] - pairs_below[low]) <= most or high - low == 1:
+            found.append((low, high))
+        else:
+            middle = (low + high) // 2
+            open_ranges += [(middle, high), (low, middle)]
+    return found

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
+from engine.sources.io.ahead import mapped
 from engine.sources.io.files import write_parquet, write_text
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.runs.checks import RunChecks, in_order, require_new_name
 from engine.sources.runs.scan import SCHEMA, Batch
 from engine.tables import QUERY_ID, RANK, RUN
 from engine.wording import quoted
+
+Taken = TypeVar("Taken")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +65,8 @@ def read_runs(paths: Sequence[Location]) -> pl.DataFrame:
     Raises:
         InputError: as ``read_run``, or two files with the same system name.
     """
-    return pl.concat([run.rows for run in read_texted_runs(paths)])
+    runs = [run.rows for run in read_texted_runs(paths)]
+    return pl.concat([tables.empty(tables.RUNS), *runs])
 
 
 def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
@@ -73,32 +78,93 @@ def read_texted_runs(paths: Sequence[Location]) -> list[TextedRun]:
     runs: list[TextedRun] = []
     sources: dict[str, Location] = {}
     for path in paths:
-        run = _collected(path)
-        require_new_name(path, run.rows[RUN][0], sources)
-        runs.append(run)
+        texts: list[pl.DataFrame] = []
+
+        def take_texts(batch: Batch, texts: list[pl.DataFrame] = texts) -> None:
+            texts.append(batch.texts)
+
+        name, (rows,) = read_in_parts(path, OnePart(), lambda part, rows: rows, take_texts)
+        require_new_name(path, name, sources)
+        named = rows.select(*list(tables.RUNS)[:-1], pl.lit(name).alias(RUN))
+        runs.append(TextedRun(named, pl.concat(texts)))
     return runs
 
 
-def _collected(path: Location) -> TextedRun:
+class Gathered(Protocol):
+    """The rows of one run at a time, in parts that have all rows of a query.
+
+    Attributes:
+        count: how many parts there are.
+    """
+
+    count: int
+
+    def gather(self, batches: Iterator[pl.DataFrame]) -> None:
+        """Take the rows of a run, in place of those of the run before; an error of the iterator leaves what
+        came before it."""
+        ...
+
+    def rows(self, part: int) -> pl.DataFrame:
+        """The rows of a part, in the order in which they came."""
+        ...
+
+
+class OnePart:
+    """All rows of a run in memory, as one part."""
+
+    count = 1
+
+    def __init__(self) -> None:
+        self._batches: list[pl.DataFrame] = []
+
+    def gather(self, batches: Iterator[pl.DataFrame]) -> None:
+        self._batches = []
+        self._batches.extend(batches)
+
+    def rows(self, part: int) -> pl.DataFrame:
+        return pl.concat(self._batches or [tables.empty(SCHEMA)])
+
+
+def read_in_parts(
+    path: Location,
+    parts: Gathered,
+    take: Callable[[int, pl.DataFrame], Taken],
+    on_batch: Callable[[Batch], None] = lambda batch: None,
+) -> tuple[str, list[Taken]]:
+    """Read a run part after part, each of which is checked and put in order.
+
+    Args:
+        path: the file.
+        parts: gather its rows.
+        take: called with the number and the rows (``scan.SCHEMA``) of each part, in threads.
+        on_batch: called with each batch when it was read, before any part is taken.
+
+    Returns:
+        the name of the run, and what ``take`` gave for each part.
+
+    Raises:
+        InputError: as ``read_run``.
+    """
     checks = RunChecks(path)
-    batches: list[Batch] = []
+
+    def batches() -> Iterator[pl.DataFrame]:
+        for batch in checks.scan():
+            on_batch(batch)
+            yield batch.rows
+
+    def checked(part: int) -> pl.DataFrame:
+        return checks.look(parts.rows(part))
+
     try:
-        batches.extend(checks.scan())
+        parts.gather(batches())
     except InputError:
         if checks.has_lines:
-            checks.look(_rows(batches))
+            for part in range(parts.count):
+                checked(part)
             checks.refuse_repeats()
         raise
-    rows = checks.look(_rows(batches))
-    name = pl.lit(checks.name()).alias(RUN)
-    texts = pl.concat([batch.texts for batch in batches])
-    del batches
-    rows = in_order(rows)
-    return TextedRun(rows.select(*list(tables.RUNS)[:-1], name), texts)
-
-
-def _rows(batches: Sequence[Batch]) -> pl.DataFrame:
-    return pl.concat([batch.rows for batch in batches] or [tables.empty(SCHEMA)])
+    taken = list(mapped(lambda part: take(part, in_order(checked(part))), range(parts.count)))
+    return checks.name(), taken
 
 
 def write_run(frame: pl.DataFrame, path: Location) -> None:

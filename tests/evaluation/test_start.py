@@ -6,7 +6,7 @@ import time
 import pytest
 
 from engine.errors import InputError
-from engine.evaluation.sharded import start
+from engine.evaluation import start
 from engine.machine.pool import PoolSettings
 
 

@@ -10,11 +10,11 @@ from polars.testing import assert_frame_equal
 from engine import tables
 from engine.errors import InputError
 from engine.evaluation.context import Context
+from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
-from engine.evaluation.sharded.partition import partition
 from engine.sources.io.folders import folder_at
-from tests.evaluation.sharded.test_stream import (
+from tests.evaluation.test_stream import (
     FEW,
     Scripted,
     assert_same,

@@ -16,13 +16,13 @@ from engine import tables
 from engine.errors import InputError, ReadError
 from engine.evaluation import passes, plans
 from engine.evaluation.context import Context
+from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.parts import InFolder
 from engine.evaluation.passes import check_readers
 from engine.evaluation.read import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
-from engine.evaluation.sharded.partition import partition
 from engine.evaluation.work import Work
 from engine.machine import device
 from engine.machine.nodes import Needs

@@ -1,4 +1,7 @@
-"""The start of an evaluation in shards: while the inputs are cut, Ray starts and the readers are looked at."""
+"""The start of an evaluation of files: those that fit are read, larger ones cut into shards.
+
+While inputs are cut, Ray starts and the readers are looked at.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,25 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from engine.evaluation.cut import PAIRS_PER_SHARD, Partition, Progress, partition
 from engine.evaluation.inputs import InputFiles
-from engine.evaluation.sharded.partition import PAIRS_PER_SHARD, Partition, Progress, partition
+from engine.evaluation.settings import Settings
 from engine.machine.pool import PoolSettings
 from engine.sources.io.folders import Folder
+from engine.sources.runs.size import lists_at_least
 
 # Inputs that are cut already, or are refused at once, need no Ray.
 _PATIENCE = 1.0
+# Listed passages from which on an evaluation is large: half a gigabyte of prompts, and a minute to make them.
+LARGE = 200_000
+
+
+def shard_pairs(files: InputFiles, settings: Settings) -> int:
+    """Listed passages of a shard, for an evaluation that is too large to be held; else 0."""
+    wanted = settings.running.shard_pairs
+    if wanted is not None:
+        return wanted
+    return PAIRS_PER_SHARD if lists_at_least(files.run, LARGE, k=settings.ranking.k) else 0
 
 
 def partition_beside_ray(
@@ -25,7 +40,7 @@ def partition_beside_ray(
     on_progress: Progress = lambda what, done: None,
     check: Callable[[], None] = lambda: None,
 ) -> Partition:
-    """As ``partition.partition``; Ray, where the reads are done on it, starts in the meantime.
+    """As ``cut.partition``; Ray, where the reads are done on it, starts in the meantime.
 
     Args:
         pool: where the reads are done.
@@ -34,7 +49,7 @@ def partition_beside_ray(
             cutting, which takes minutes where runs are long. Not called where inputs are cut at once.
 
     Raises:
-        InputError, WriteError: as ``partition.partition``.
+        InputError, WriteError: as ``cut.partition``.
         InputError, ReadError: as ``cluster.start_ray``, and as ``check``.
     """
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import InputError
+from engine.evaluation import cut as module
+from engine.evaluation.cut import partition
 from engine.evaluation.inputs import InputFiles, read_inputs
-from engine.evaluation.sharded import partition as module
-from engine.evaluation.sharded.partition import partition, query_shards, read_shard
 from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of
@@ -210,7 +210,7 @@ class Made:
 
 
 def assert_same_content(made, whole, files):
-    shards = [read_shard(made, shard.number) for shard in made.shards]
+    shards = [made.read(shard.number) for shard in made.shards]
     for shard, inputs in zip(made.shards, shards, strict=True):
         buckets = buckets_of(inputs.queries["query"])
         assert ((buckets >= shard.span[0]) & (buckets < shard.span[1])).all()
@@ -244,8 +244,8 @@ def assert_same_content(made, whole, files):
     assert made.notes == whole.notes
     assert (made.cut_runs, made.edited) == (whole.cut_runs, whole.edited)
     assert {name for s in shards for name in s.cut_runs} == set(whole.cut_runs)
-    assert sorted(q for s in shards for q in s.unmatchable) == sorted(whole.unmatchable)
-    order = query_shards(made)
+    assert {s.unmatchable for s in shards} == {whole.unmatchable[:1]}
+    order = made.queries()
     assert order["query_id"].to_list() == whole.queries["query_id"].to_list()
     for shard, inputs in zip(made.shards, shards, strict=True):
         of_shard = order.filter(pl.col("shard") == shard.number)
@@ -305,7 +305,7 @@ def write_small(folder, queries=40, listed=6):
 
 def refuse_to_read(monkeypatch):
     """Whatever is read of runs or of a corpus from now on fails the test."""
-    for name in ("list_runs", "index_corpus", "read_queries_of"):
+    for name in ("check_inputs", "index_corpus"):
         monkeypatch.setattr(module, name, lambda *a, **b: pytest.fail("read again"))
 
 
@@ -336,7 +336,7 @@ def test_other_files_or_settings_make_another_partition_beside_it(tmp_path, what
     second = partition(files, folder, **more)
     assert second.folder != first.folder
     assert (second.passages.name == first.passages.name) == (what != "corpus")
-    assert read_shard(first, 0).queries.height == first.shards[0].queries
+    assert first.read(0).queries.height == first.shards[0].queries
 
 
 class Killed(BaseException):
@@ -383,21 +383,14 @@ def test_a_damaged_shard_is_one_line_and_not_other_data(tmp_path):
     files, _ = write_small(tmp_path / "files")
     made = partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=30)
     path = made.folder.at / "shard-000001.zip"
-    whole, good = path.read_bytes(), read_shard(made, 1)
-    refused = 0
-    for place in range(0, len(whole), 37):
+    whole = path.read_bytes()
+    for place in [*range(0, len(whole), 37), len(whole) - 1]:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        found = outcome(lambda: read_shard(made, 1))
-        if isinstance(found, tuple):
-            assert "damaged shard" in found[2]
-            refused += 1
-        else:  # a byte of the archive that says nothing about its content
-            assert found.runs.equals(good.runs)
-            assert found.queries.equals(good.queries)
-    assert refused > 20
+        with pytest.raises(InputError, match=r"shard-000001\.zip: a damaged shard"):
+            made.read(1)
     path.unlink()
     with pytest.raises(InputError, match="no such file"):
-        read_shard(made, 1)
+        made.read(1)
 
 
 def test_an_index_of_another_corpus_is_refused(tmp_path):
@@ -405,8 +398,11 @@ def test_an_index_of_another_corpus_is_refused(tmp_path):
     made = partition(files, folder_at(tmp_path / "w"), k=4, pairs_per_shard=30)
     files.corpus.write_text('{"id": "d1", "text": "alone"}\n')
     other = index_corpus(files.corpus, folder_at(tmp_path / "other"), "k")
-    with pytest.raises(InputError, match="listed passages are not in the index"):
-        read_shard(replace(made, passages=other), 0)
+    with pytest.raises(InputError, match=r"shard-000000\.zip: a damaged shard"):
+        replace(made, passages=other).read(0)
+    posing = replace(other, fingerprint=made.passages.fingerprint)
+    with pytest.raises(InputError, match=r"shard-000000\.zip: document .* not in the corpus"):
+        replace(made, passages=posing).read(0)
 
 
 def test_a_partition_at_an_address_is_read_from_there(tmp_path, monkeypatch):
@@ -453,7 +449,7 @@ def test_the_digest_of_a_shard_follows_its_content_alone(tmp_path):
     path.write_text("".join(changed))
     other = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)
     moved = [a.number for a, b in zip(first.shards, other.shards, strict=True) if a != b]
-    home = query_shards(first).filter(pl.col("query_id") == "q0")["shard"][0]
+    home = first.queries().filter(pl.col("query_id") == "q0")["shard"][0]
     assert moved == [home]
     files.corpus.write_text(files.corpus.read_text().replace("It is 49.", "It was 49."))
     corpus = partition(files, folder_at(tmp_path / "a"), k=4, pairs_per_shard=30)

@@ -1,0 +1,570 @@
+"""Evaluations too large for one process, cut into shards of whole queries on disk.
+
+Runs are streamed once, and scattered over parts by the buckets of their queries; part after part, they are
+checked as ``inputs.read_inputs`` checks what is held, by the same functions. What is left lies in ordinary files
+then, a few thousand pairs of query and passage for each shard, which ``read_inputs`` reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.errors import InputError, require_least
+from engine.evaluation.inputs import (
+    CheckedInputs,
+    EvaluationInputs,
+    InputFiles,
+    check_inputs,
+    read_inputs,
+    with_empty,
+)
+from engine.evaluation.lists import ROWS, Lists
+from engine.evaluation.shards import Shard, Within
+from engine.notes import Note
+from engine.sources.io.ahead import ahead, mapped
+from engine.sources.io.files import reported_writing, write_parquet
+from engine.sources.io.folders import Folder
+from engine.sources.io.identity import identity
+from engine.sources.io.locations import Location
+from engine.sources.io.parquet import read_parquet
+from engine.sources.io.places import Places
+from engine.sources.io.scatter import Arranged, Scatter, arrange, read_part
+from engine.sources.io.temporary import temporary_directory
+from engine.sources.passages.index import PassageIndex, index_corpus
+from engine.sources.passages.listed import Collected, Listed, Marked
+from engine.sources.passages.read import scan_corpus
+from engine.sources.queries.buckets import BUCKETS, Counts, Range, buckets_of, halved
+from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
+from engine.sources.runs.scan import SCHEMA
+from engine.sources.runs.size import bytes_of
+from engine.statistics.cells import Clusters, clusters_of
+from engine.tables import CLUSTER, DOC_ID, QUERY, QUERY_ID, RANK, RUN
+
+PAIRS_PER_SHARD = 20_000
+SHARD = "shard"
+BUCKET = "bucket"
+# Called with what is being done ("runs", "passages", "shards") and how much of it is done so far.
+Progress = Callable[[str, int], None]
+
+# Raise it when what shards hold changes; those of other versions are then made anew.
+_VERSION = 3
+_MANIFEST = "manifest.json"
+_AGAIN = "delete the folders of shards and passages, and run again"
+_QUERIES = "queries.parquet"
+# Bytes of runs, as they would be in TREC text, that are ordered at a time: some 200,000 rows.
+_PART_BYTES = 8 << 20
+# More would have more files open at a time than a process may.
+_MOST_PARTS = 256
+
+
+class ScatteredParts:
+    """Lists in files (``lists.Parts``); each part has the queries of an equal range of buckets.
+
+    Memory is that of some parts of one run, whatever their size. The folder takes about 20 bytes and two ids a
+    row of the largest run, and as much for each row that is kept.
+
+    Args:
+        queries: as ``Parts.queries``, of all queries of the file.
+        folder: an empty folder of this process.
+        count: of parts, a power of two up to ``_MOST_PARTS``.
+    """
+
+    def __init__(self, queries: pl.DataFrame, folder: Path, count: int) -> None:
+        self.count = count
+        self.places = Places(queries[QUERY_ID])
+        self.buckets = buckets_of(queries[QUERY])
+        self._queries = _Sorted(queries.with_columns(pl.Series(BUCKET, self.buckets)), self.buckets)
+        self._width = BUCKETS // count
+        self._raw, self._kept = folder / "raw", folder / "kept"
+        self._kept.mkdir()
+        self._runs = 0
+
+    def queries(self, part: int) -> pl.DataFrame:
+        return self._queries.within((part * self._width, self.end(part)))
+
+    def end(self, part: int) -> int:
+        """The bucket behind the last of a part."""
+        return (part + 1) * self._width
+
+    def gather(self, batches: Iterator[pl.DataFrame]) -> None:
+        shutil.rmtree(self._raw, ignore_errors=True)
+        self._raw.mkdir()
+        with Scatter(self._raw) as raw:
+            for rows in mapped(self._arranged, ahead(batches)):
+                raw.append(rows)
+
+    def _arranged(self, rows: pl.DataFrame) -> Arranged | None:
+        ids = rows[QUERY_ID]
+        places = self.places.of(ids)
+        buckets = self.buckets[places.fill_null(0).to_numpy()]
+        unknown = places.is_null()
+        if unknown.any():
+            # Where it would be if it were the text of a query.
+            texts = ids.filter(unknown).to_frame()
+            distinct = texts.unique()
+            found = distinct.with_columns(pl.Series(BUCKET, buckets_of(distinct[QUERY_ID])))
+            joined = texts.join(found, on=QUERY_ID, how="left", maintain_order="left")
+            buckets[unknown.to_numpy()] = joined[BUCKET].to_numpy()
+        return arrange(rows, pl.Series(buckets // self._width), SCHEMA)
+
+    def rows(self, part: int) -> pl.DataFrame:
+        return read_part(self._raw, part, SCHEMA)
+
+    def keep(self, part: int, run: int, lists: pl.DataFrame) -> None:
+        self._runs = max(self._runs, run + 1)
+        if not lists.is_empty():
+            with reported_writing(self._kept):
+                lists.write_ipc(self._kept / f"{part}-{run}.arrow", compression="lz4")
+
+    def kept(self, part: int) -> pl.DataFrame:
+        paths = [self._kept / f"{part}-{run}.arrow" for run in range(self._runs)]
+        of_runs = [pl.read_ipc(path) for path in paths if path.exists()]
+        return pl.concat([tables.empty(ROWS), *of_runs])
+
+    def with_buckets(self, part: int, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of a part with the bucket of their query."""
+        known = self.queries(part).select(QUERY_ID, BUCKET)
+        return rows.join(known, on=QUERY_ID, how="left", maintain_order="left")
+
+
+class _Sorted:
+    """A table in memory of which the rows of a range of buckets are found without looking at all."""
+
+    def __init__(self, table: pl.DataFrame, buckets: Counts) -> None:
+        self._order = np.argsort(buckets, kind="stable")
+        self._buckets = buckets[self._order]
+        self._table = table
+
+    def within(self, span: Range) -> pl.DataFrame:
+        """The rows in a range of buckets, in the order of the table."""
+        start, end = np.searchsorted(self._buckets, span)
+        return self._table[np.sort(self._order[start:end])]
+
+
+def count_parts(runs: Sequence[Location]) -> int:
+    """How many parts of all runs are about as large as may be ordered at a time."""
+    try:
+        needed = sum(bytes_of(path) for path in runs) // _PART_BYTES
+    except InputError:
+        return 1  # one of them cannot be read
+    return min(1 << needed.bit_length(), _MOST_PARTS)
+
+
+def pairs_by_bucket(lists: Lists) -> Counts:
+    """How many distinct pairs of query and document each bucket has, of lists in ``ScatteredParts``."""
+    parts = lists.parts
+    assert isinstance(parts, ScatteredParts)
+
+    def of_part(part: int) -> Counts:
+        rows = parts.with_buckets(part, lists.read(part, lists.k))
+        # A run lists a pair once.
+        pairs = rows if len(lists.names) == 1 else rows.select(BUCKET, QUERY_ID, DOC_ID).unique()
+        return np.bincount(pairs[BUCKET].to_numpy(), minlength=BUCKETS)
+
+    total = np.zeros(BUCKETS, dtype=np.int64)
+    for counts in mapped(of_part, range(parts.count)):
+        total += counts
+    return total
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The inputs of an evaluation in shards, for any process on any machine that sees the folder.
+
+    Attributes:
+        folder: where the files of the shards are.
+        shards: all of them; every query evaluated is in one.
+        runs: the names of the runs in the order of their files, and then of the edited runs.
+        k: the cutoff.
+        notes: what was left out or is empty, of the evaluation as a whole.
+        cut_runs: names of runs that list more passages than the cutoff keeps.
+        unmatchable: the first of the queries whose gold articles cannot be matched, if there are any.
+        edited: the edited runs.
+        tables: names of the inputs of annotators.
+        has_clusters: whether queries have clusters.
+        passages: the index of the corpus.
+        listed: how many of its passages some run lists within the cutoff.
+        queries_file: where the queries come from.
+    """
+
+    folder: Folder
+    shards: tuple[Shard, ...]
+    runs: tuple[str, ...]
+    k: int
+    notes: tuple[Note, ...]
+    cut_runs: tuple[str, ...]
+    unmatchable: tuple[str, ...]
+    edited: tuple[EditedRun, ...]
+    tables: tuple[str, ...]
+    has_clusters: bool
+    passages: PassageIndex
+    listed: int
+    queries_file: Location
+
+    def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
+        """As ``InputShards.read``.
+
+        What only all queries show (clusters, titles, runs that are cut, notes) is that of the evaluation.
+
+        Raises:
+            InputError: a file of the partition, or the index, is gone or damaged.
+        """
+
+        name = _name(number)
+        path = self.folder.place(name)
+        try:
+            archive = self.folder.read(name)
+        except FileNotFoundError:
+            raise InputError("no such file", "run the same command again", path=path) from None
+        if self.digest(archive) != self.shards[number].digest:
+            raise InputError("a damaged shard", _AGAIN, path=path)
+        find = self.passages.find if passages else _without_texts
+        with tempfile.TemporaryDirectory(prefix="erag-shard-") as here:
+            zipfile.ZipFile(io.BytesIO(archive)).extractall(here)
+            runs = (Path(here, _run(run)) for run in range(len(self.runs)))
+            files = InputFiles(
+                queries=Path(here, _QUERIES),
+                corpus=self.passages.folder.place(self.passages.name),
+                run=tuple(path for path in runs if path.exists()),
+                need_answers=False,
+                cluster=CLUSTER if self.has_clusters else None,
+            )
+            try:
+                inputs = read_inputs(files, k=self.k, passages=Collected(find, self.passages.scan))
+            except InputError as error:
+                if str(error.path) != str(files.corpus):
+                    raise InputError(error.problem, _AGAIN, path=path) from None
+                raise
+            given = {table: read_parquet(Path(here, _table(table))) for table in self.tables}
+        return EvaluationInputs(
+            queries=inputs.queries,
+            corpus=inputs.corpus if passages else inputs.corpus.clear(),
+            runs=inputs.runs,
+            k=self.k,
+            tables=given,
+            cut_runs=self.cut_runs,
+            edited=self.edited,
+            queries_file=self.queries_file,
+            unmatchable=self.unmatchable,
+            names=self.runs,
+        )
+
+    def digest(self, archive: bytes) -> str:
+        """What the digest of a shard is that is in this archive."""
+        further = (self.passages.fingerprint, self.k, self.edited, self.cut_runs)
+        return hashlib.sha256(repr(further).encode() + archive).hexdigest()
+
+    def query_ids(self) -> pl.Series:
+        return self.queries()[QUERY_ID]
+
+    def clusters(self) -> Clusters:
+        return clusters_of(self.queries())
+
+    def queries(self) -> pl.DataFrame:
+        """``query_id``, ``shard``, and ``cluster`` if any, of every query evaluated, in the order of the queries file."""
+        return pl.read_parquet(self.folder.read(_QUERIES))
+
+    def within(self, k: int) -> Within:
+        """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
+        if k == self.k:
+            return Within(self.listed, self.notes)
+        marked = Marked(self.passages)
+
+        def documents(number: int) -> pl.Series:
+            runs = self.read(number, passages=False).runs
+            return runs.filter(pl.col(RANK) <= k)[DOC_ID].unique()
+
+        for ids in mapped(documents, range(len(self.shards))):
+            marked.look_up(ids)
+        return Within(marked.count(), with_empty(self.notes, marked.count_empty()))
+
+
+def _without_texts(ids: pl.Series) -> pl.DataFrame:
+    """Passages with these ids, where nobody asks for more."""
+    others = (pl.lit("").alias(name) for name in tables.CORPUS if name != DOC_ID)
+    return ids.alias(DOC_ID).to_frame().with_columns(others)
+
+
+def partition(
+    files: InputFiles,
+    folder: Folder,
+    *,
+    k: int,
+    pairs_per_shard: int = PAIRS_PER_SHARD,
+    on_progress: Progress = lambda what, done: None,
+) -> Partition:
+    """Cut the inputs of an evaluation into shards of whole queries, or take up those that are there.
+
+    A shard has the queries of a range of buckets, at most ``pairs_per_shard`` pairs unless they are all of
+    one bucket, and about 0.7 times as many on average; see ``buckets.halved``. Files that were not finished,
+    because the process was killed, are written anew.
+
+    Memory: about 1 KB a query, two bytes a passage of the corpus, one part of the runs (some hundred
+    MB), and what cannot be streamed, which is held as a whole: runs in JSON, edits with the lists that
+    they are about, judgments and other tables, titles of gold articles, and documents that are given
+    by their texts or come with the runs.
+
+    Args:
+        files: as in ``inputs.read_inputs``.
+        folder: holds the partition and the index of the corpus, each under a name that changes with
+            the files; partitions of other evaluations may lie in it too.
+        k: passages per query at most.
+        pairs_per_shard: how large a shard may be, in pairs and in queries.
+        on_progress: called now and then.
+
+    Raises:
+        InputError: as ``inputs.read_inputs``, or a setting out of range.
+        WriteError: the disk is full, or the folder cannot be written.
+    """
+    require_least("k", k, 1)
+    require_least("pairs_per_shard", pairs_per_shard, 1)
+    try:
+        key = _key(files, k, pairs_per_shard)
+    except (InputError, OSError):
+        key = ""  # some file cannot be opened; which one is named first is for its reader to say
+    if key and (known := _taken_up(files, folder, key, k)) is not None:
+        return known
+    work = folder.at if isinstance(folder.at, Path) else Path(tempfile.gettempdir())
+    with (
+        reported_writing(work / "partition"),
+        temporary_directory(work / "partition") as temporary,
+    ):
+
+        def parts_of(queries: pl.DataFrame) -> ScatteredParts:
+            return ScatteredParts(queries, temporary, count_parts(files.run))
+
+        def passages_of(carried: pl.DataFrame | None) -> Listed:
+            if carried is not None:
+                write_parquet(carried, temporary / "corpus.parquet")
+            index = index_corpus(
+                files.corpus or temporary / "corpus.parquet",
+                folder / "passages",
+                key if files.corpus is None else _corpus_key(files.corpus),
+                skip_bad=files.skip_bad,
+                on_passages=lambda passages: on_progress("passages", passages),
+            )
+            return Marked(index)
+
+        checked = check_inputs(
+            files,
+            k=k,
+            parts_of=parts_of,
+            passages_of=passages_of,
+            on_rows=lambda rows: on_progress("runs", rows),
+        )
+        key = key or _key(files, k, pairs_per_shard)
+        made = _write(checked, folder / key, files, pairs_per_shard, on_progress)
+    made.folder.write(_MANIFEST, json.dumps(_manifest(made), indent=1).encode())
+    return made
+
+
+def _write(
+    checked: CheckedInputs, place: Folder, files: InputFiles, most: int, on_progress: Progress
+) -> Partition:
+    """Write all shards; the partition that they make, which still lacks its manifest."""
+    lists, parts, passages = checked.lists, checked.lists.parts, checked.passages
+    assert isinstance(parts, ScatteredParts)
+    assert isinstance(passages, Marked)
+    made = Partition(
+        folder=place,
+        shards=(),
+        runs=lists.names,
+        k=lists.k,
+        notes=checked.notes,
+        cut_runs=_cut_runs(lists),
+        unmatchable=checked.unmatchable[:1],
+        edited=lists.edited,
+        tables=tuple(checked.tables),
+        has_clusters=files.cluster is not None,
+        passages=passages.index,
+        listed=passages.count(),
+        queries_file=files.queries,
+    )
+    buckets = parts.buckets[: checked.queries.height]
+    counts = np.bincount(buckets, minlength=BUCKETS)
+    spans = halved(pairs_by_bucket(lists), counts, most)
+    queries = _Sorted(checked.queries, buckets)
+    given = {
+        name: _Sorted(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
+        for name, table in checked.tables.items()
+    }
+
+    def write(numbered: tuple[int, tuple[Range, pl.DataFrame]]) -> Shard:
+        number, (span, rows) = numbered
+        content = {_QUERIES: queries.within(span)}
+        content |= {_table(name): table.within(span) for name, table in given.items()}
+        of_runs = rows.partition_by(RUN, as_dict=True, maintain_order=True)
+        content |= {_run(made.runs.index(name)): of_run for (name,), of_run in of_runs.items()}
+        archive = _archive(content)
+        place.write(_name(number), archive)
+        pairs = rows.height if len(made.runs) == 1 else rows.select(QUERY_ID, DOC_ID).n_unique()
+        return Shard(number, content[_QUERIES].height, pairs, span, made.digest(archive))
+
+    shards: list[Shard] = []
+    for shard in mapped(write, enumerate(_rows(lists, parts, spans))):
+        shards.append(shard)
+        on_progress("shards", len(shards))
+    # Spans ascend, and every query is in one.
+    numbers = np.searchsorted([low for low, _ in spans], buckets, side="right") - 1
+    known = checked.queries.select(pl.col(QUERY_ID, f"^{CLUSTER}$"))
+    of_queries = known.with_columns(pl.Series(SHARD, numbers.astype(np.uint32)))
+    place.write(_QUERIES, _parquet(of_queries))
+    return replace(made, shards=tuple(shards))
+
+
+def _cut_runs(lists: Lists) -> tuple[str, ...]:
+    """The runs that list more for some query than the cutoff keeps."""
+
+    def of_part(part: int) -> list[str]:
+        rows = lists.read(part, lists.k + 1)
+        return rows.filter(pl.col(RANK) > lists.k)[RUN].unique().to_list()
+
+    cut = {name for names in mapped(of_part, range(lists.parts.count)) for name in names}
+    return tuple(name for name in lists.names if name in cut)
+
+
+def _rows(
+    lists: Lists, parts: ScatteredParts, spans: Sequence[Range]
+) -> Iterator[tuple[Range, pl.DataFrame]]:
+    """Yield each range of buckets, which ascend, with its rows of the run table."""
+    part, rows = 0, tables.empty({**tables.RUNS, BUCKET: pl.Int64()})
+    for span in spans:
+        while part < parts.count and (part == 0 or parts.end(part - 1) < span[1]):
+            more = parts.with_buckets(part, lists.read(part, lists.k))
+            rows = pl.concat([rows, more])
+            part += 1
+        yield span, rows.filter(pl.col(BUCKET).is_between(*span, closed="left")).drop(BUCKET)
+        rows = rows.filter(pl.col(BUCKET) >= span[1])
+
+
+def _archive(content: Mapping[str, pl.DataFrame]) -> bytes:
+    """Tables by the names of their files, as Parquet in an archive; equal ones give equal bytes."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, table in content.items():
+            archive.writestr(zipfile.ZipInfo(name), _parquet(table))
+    return whole.getvalue()
+
+
+def _parquet(table: pl.DataFrame) -> bytes:
+    content = io.BytesIO()
+    table.rechunk().write_parquet(content, statistics=False)
+    return content.getvalue()
+
+
+def _name(number: int) -> str:
+    return f"shard-{number:06d}.zip"
+
+
+def _run(number: int) -> str:
+    return f"run-{number}.parquet"
+
+
+def _table(name: str) -> str:
+    return f"table-{name}.parquet"
+
+
+def _key(files: InputFiles, k: int, pairs_per_shard: int) -> str:
+    """The name of a partition: another one for other files or settings.
+
+    Raises:
+        InputError, OSError: a file cannot be opened.
+    """
+    content = {
+        "version": _VERSION,
+        "k": k,
+        "pairs_per_shard": pairs_per_shard,
+        "limit": files.limit,
+        "skip_bad": files.skip_bad,
+        "queries": identity(files.queries),
+        "answers": None if files.answers is None else identity(files.answers),
+        "need_answers": files.need_answers,
+        "cluster": files.cluster,
+        "corpus": None if files.corpus is None else identity(files.corpus),
+        "runs": [identity(path) for path in files.run],
+        "edits": None if files.edits is None else identity(files.edits),
+        "tables": {name: identity(path) for name, path in files.tables.items()},
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _corpus_key(corpus: Location) -> str:
+    """The name of the index of a corpus.
+
+    Raises:
+        InputError: what is wrong with the corpus.
+    """
+    try:
+        return identity(corpus)[:32]
+    except (InputError, OSError):
+        for _ in scan_corpus(corpus):  # says what is wrong with it
+            pass
+        raise
+
+
+def _manifest(made: Partition) -> dict[str, object]:
+    """What is known of a partition but for its files, which those who take it up give."""
+    return {
+        "version": _VERSION,
+        "runs": made.runs,
+        "k": made.k,
+        "notes": [asdict(note) for note in made.notes],
+        "cut_runs": made.cut_runs,
+        "unmatchable": made.unmatchable,
+        "listed": made.listed,
+        "passages": {
+            name: value for name, value in asdict(made.passages).items() if name != "folder"
+        },
+        "shards": [[s.queries, s.pairs, *(s.span or ()), s.digest] for s in made.shards],
+    }
+
+
+def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition | None:
+    """The partition of this name, if it was finished and nothing of it is gone."""
+    place, passages = folder / key, folder / "passages"
+    try:
+        manifest = json.loads(place.read(_MANIFEST))
+    except (FileNotFoundError, ValueError):
+        return None
+    if manifest["version"] != _VERSION:
+        return None
+    shards = tuple(
+        Shard(number, queries, pairs, (low, high), digest)
+        for number, (queries, pairs, low, high, digest) in enumerate(manifest["shards"])
+    )
+    needed = {_QUERIES, *(_name(shard.number) for shard in shards)}
+    index = PassageIndex(folder=passages, **manifest["passages"])
+    if not needed <= set(place.names()) or index.name not in passages.names():
+        return None
+    runs = tuple(manifest["runs"])
+    edited: tuple[EditedRun, ...] = ()
+    if files.edits is not None:
+        originals = runs[: len(files.run)]
+        edited = edited_runs(read_edits(files.edits), originals, path=files.edits)
+    return Partition(
+        folder=place,
+        shards=shards,
+        runs=runs,
+        k=k,
+        notes=tuple(Note(**{**note, "about": tuple(note["about"])}) for note in manifest["notes"]),
+        cut_runs=tuple(manifest["cut_runs"]),
+        unmatchable=tuple(manifest["unmatchable"]),
+        edited=edited,
+        tables=tuple(files.tables),
+        has_clusters=files.cluster is not None,
+        passages=index,
+        listed=manifest["listed"],
+        queries_file=files.queries,
+    )

@@ -1,0 +1,161 @@
+"""Which passages of a corpus the runs list: collected in memory, or marked in an index of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+
+from engine import tables
+from engine.sources.io.locations import Location
+from engine.sources.io.skipping import SkipBad
+from engine.sources.passages.index import PassageIndex
+from engine.sources.passages.read import ROW, first_with, read_corpus, scan_corpus
+from engine.tables import DOC_ID, TEXT
+
+# Ids that are looked up at a time.
+_AT_ONCE = 20_000
+
+
+class Listed(Protocol):
+    """The passages of a corpus that were looked up so far."""
+
+    @property
+    def skipped(self) -> int:
+        """Bad records of the corpus that were left out."""
+        ...
+
+    def look_up(self, ids: pl.Series) -> pl.Series:
+        """Take note of the passages with these distinct ids; returns the ids that the corpus lacks."""
+        ...
+
+    def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
+        """Take note of the first passage with each of these distinct texts; returns their ``doc_id`` and ``text``."""
+        ...
+
+    def unknown(self, ids: pl.Series) -> pl.Series:
+        """Those of some ids that are not those of passages noted."""
+        ...
+
+    def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
+        """Yield what was noted, in the order of the corpus; what was noted by its text alone comes last."""
+        ...
+
+    def count_empty(self) -> int:
+        """How many of them have no text."""
+        ...
+
+
+class Collected:
+    """Listed passages in memory.
+
+    Args:
+        find: gives the passages with some ids.
+        read: gives all passages, in batches.
+        skip: counts bad records while passages are found.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[pl.Series], pl.DataFrame],
+        read: Callable[[], Iterable[pl.DataFrame]],
+        skip: SkipBad | None = None,
+    ) -> None:
+        self._find, self._read = find, read
+        self._skip = skip or SkipBad(0)
+        self.passages = tables.empty(tables.CORPUS)
+
+    @classmethod
+    def of_corpus(cls, corpus: Location, skip_bad: int) -> Collected:
+        """Passages of a corpus, which is read once, and again if some are known by their texts.
+
+        Raises:
+            InputError: as ``read_corpus``, when passages are looked up.
+        """
+        skip = SkipBad(skip_bad)
+        return cls(
+            lambda ids: read_corpus(corpus, wanted=ids, skip_bad=skip),
+            lambda: scan_corpus(corpus, skip_bad=skip_bad),
+            skip,
+        )
+
+    @classmethod
+    def of_table(cls, corpus: pl.DataFrame) -> Collected:
+        """Passages of a corpus that is held."""
+        return cls(lambda ids: corpus.filter(pl.col(DOC_ID).is_in(ids.implode())), lambda: [corpus])
+
+    @property
+    def skipped(self) -> int:
+        return self._skip.count
+
+    def look_up(self, ids: pl.Series) -> pl.Series:
+        self._add(self._find(ids))
+        return self.unknown(ids)
+
+    def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
+        found = first_with(self._read(), texts)
+        self._add(found)
+        return found.select(DOC_ID, TEXT)
+
+    def _add(self, found: pl.DataFrame) -> None:
+        both = pl.concat([self.passages, found.select(list(tables.CORPUS))])
+        self.passages = both.unique(DOC_ID, maintain_order=True)
+
+    def unknown(self, ids: pl.Series) -> pl.Series:
+        return ids.filter(~ids.is_in(self.passages[DOC_ID].implode()))
+
+    def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
+        yield self.passages.select(columns)
+
+    def count_empty(self) -> int:
+        return int((self.passages[TEXT].str.strip_chars() == "").sum())
+
+
+class Marked:
+    """Listed passages of an index, as two bytes for each of its passages."""
+
+    def __init__(self, index: PassageIndex) -> None:
+        self.index = index
+        self._by_id, self._by_text = (np.zeros(index.passages, dtype=np.bool_) for _ in range(2))
+        self._rows_of = index.finder()
+
+    @property
+    def skipped(self) -> int:
+        return self.index.skipped
+
+    def look_up(self, ids: pl.Series) -> pl.Series:
+        unknown = [ids.clear()]
+        for some in _sliced(ids):
+            rows = self._rows_of(some)
+            self._by_id[rows.drop_nulls().to_numpy()] = True
+            unknown.append(some.filter(rows.is_null()))
+        return pl.concat(unknown)
+
+    def look_up_texts(self, texts: pl.Series) -> pl.DataFrame:
+        found = first_with(self.index.scan([TEXT, DOC_ID]), texts)
+        self._by_text[found[ROW].to_numpy()] = True
+        return found.select(DOC_ID, TEXT)
+
+    def unknown(self, ids: pl.Series) -> pl.Series:
+        lost = (some.filter(self._rows_of(some).is_null()) for some in _sliced(ids))
+        return pl.concat([ids.clear(), *lost])
+
+    def scan(self, columns: Sequence[str] = tuple(tables.CORPUS)) -> Iterator[pl.DataFrame]:
+        for marks in (self._by_id, self._by_text & ~self._by_id):
+            first = 0
+            for batch in self.index.scan(columns) if marks.any() else ():
+                yield batch.filter(pl.Series(marks[first : first + batch.height]))
+                first += batch.height
+
+    def count(self) -> int:
+        """How many passages are listed."""
+        return int((self._by_id | self._by_text).sum())
+
+    def count_empty(self) -> int:
+        return int((self._by_id | self._by_text)[self.index.empty_rows()].sum())
+
+
+def _sliced(ids: pl.Series) -> Iterator[pl.Series]:
+    return (ids.slice(start, _AT_ONCE) for start in range(0, len(ids), _AT_ONCE))
