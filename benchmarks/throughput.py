@@ -44,6 +44,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, Timing, in_fresh_process, in_turn, make_parser, write_report
+from engine import tables
 from engine.machine import cluster, pool
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
@@ -52,7 +53,6 @@ from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, w
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import Means, input_sizes, unit_tokens
-from engine.reading.store import NOTHING
 from engine.reading.stream import Host, Ready, ShardPlan, UnitDone, UnitSizes
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
@@ -81,7 +81,7 @@ def planned_reads(data: Path | None, count: int, spec: ReaderSpec, prompt: Any) 
         run = search(folder, needed, k=DEPTH)
     lists = run.select("query_id", pl.concat_list("doc_id").alias("doc_ids"))
     wanted = wanted_reads(lists, queries, corpus, prompt=prompt, fingerprint=spec.fingerprint)
-    reads = missing_reads(wanted, NOTHING.reads).head(count)
+    reads = missing_reads(wanted, tables.empty(tables.READS)).head(count)
     if reads.height < count:
         raise SystemExit(f"the data has {reads.height} reads; use --reads {reads.height} or fewer")
     return reads

@@ -31,13 +31,13 @@ from transformers.utils import logging
 from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, Timing, make_parser, write_report
 from benchmarks.throughput import apart, timed, vllm
+from engine import tables
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import input_sizes, means_for, unit_tokens
-from engine.reading.store import NOTHING
 from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
@@ -78,7 +78,7 @@ def planned(what: Evaluation, spec: ReaderSpec, prompt: Any) -> pl.DataFrame:
     wanted = wanted_reads(
         what.lists, what.queries, what.corpus, prompt=prompt, fingerprint=spec.fingerprint
     )
-    missing = missing_reads(wanted, NOTHING.reads)
+    missing = missing_reads(wanted, tables.empty(tables.READS))
     sizes = input_sizes(spec, missing[INPUTS].to_list())
     return longest_first(missing, sizes, lead=len(spec.shared_prefix))
 

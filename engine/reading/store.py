@@ -83,9 +83,6 @@ class Stored(NamedTuple):
     damaged: Sequence[str]
 
 
-NOTHING = Stored(tables.empty(tables.READS), ())
-
-
 @dataclass(frozen=True)
 class Listing:
     """The files that a store has of one reader, listed once for many calls of ``find``.

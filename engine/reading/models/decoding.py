@@ -13,10 +13,6 @@ from engine.errors import InputError
 from engine.reading.models.stops import Stops
 from engine.reading.protocol import ReaderSpec
 
-# On a GPU reads leave their rows when as large a part of these has ended: else dead rows are computed along, for
-# less than what it takes to copy all others.
-ENDED = 0.25
-
 
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that is used here."""

@@ -21,7 +21,6 @@ import torch
 from torch.nn.functional import pad
 
 from engine.machine.batching import MemoryCost
-from engine.reading.models.decoding import ENDED
 from engine.reading.models.encodings import STEP, Encodings, Part, padded_length
 from engine.reading.models.t5_attention import (
     CrossAttention,
@@ -33,6 +32,10 @@ from engine.reading.models.t5_attention import (
     softmax,
 )
 from engine.reading.models.transfer import to_device
+
+# On a GPU reads leave their rows when as large a part of these has ended: else dead rows are computed along, for
+# less than what it takes to copy all others.
+_ENDED = 0.25
 
 
 class T5:
@@ -210,7 +213,7 @@ class Decoding:
         held, begins = self._caches.shape[2], self._at == 0
         dead_rows = self._alive != list(range(held))
         # Where encodings are copied as reads leave, dead rows stay until they are many.
-        leave = dead_rows and not (self._model.padded and len(tokens) > (1 - ENDED) * held)
+        leave = dead_rows and not (self._model.padded and len(tokens) > (1 - _ENDED) * held)
         latest = np.array(tokens)
         if dead_rows and not leave:  # any token will do for them
             latest = np.zeros(held, dtype=np.int64)
