@@ -5,17 +5,23 @@ the one in the files, the mapped pages stay resident beside what they were cast 
 stored in bf16 takes half as much again while it is loaded in fp32. There, files are read instead of mapped,
 tensor by tensor, so that only the few in flight are there twice. Values are the same to the last bit.
 
-A process that has several readers of one model holds its weights once.
+A process that has several readers of one model holds its weights once, and processes of one machine load
+large models one after another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
+import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakValueDictionary
+
+from filelock import FileLock
 
 from engine.errors import InputError
 from engine.machine import model_files
@@ -29,6 +35,9 @@ Kind = Literal["causal", "encoder-decoder", "encoder"]
 # Models in use, with what was said of their weights; each goes with the last of those that use it.
 _IN_USE: WeakValueDictionary[tuple[object, ...], Any] = WeakValueDictionary()
 _TOLD: dict[tuple[object, ...], dict[str, Any]] = {}
+# Weights in bytes from which on loads take turns: several at once can take a machine's main memory, and
+# its disk serves one after another sooner. Smaller ones are loaded before they could wait.
+LARGE = 2**30
 
 
 def shared_model(
@@ -186,3 +195,23 @@ def _read(
             settings = GenerationConfig.from_model_config(options["config"])
         model.generation_config = settings
     return model, loading
+
+
+@contextlib.contextmanager
+def loading_turn(weights: int, folder: Path | None = None) -> Iterator[None]:
+    """Wait until no other process of this user on this machine loads a large model; small ones pass.
+
+    Args:
+        weights: bytes of the model.
+        folder: of the lock; the machine's folder for temporary files by default. A process that dies
+            gives its turn away.
+    """
+    if weights < LARGE:
+        yield
+        return
+    path = (folder or Path(tempfile.gettempdir())) / f"erag-loading-{os.getuid()}.lock"
+    with contextlib.ExitStack() as held:
+        # Somebody else's file of that name, or a full disk: no reason not to load.
+        with contextlib.suppress(OSError):
+            held.enter_context(FileLock(path, mode=0o600, fallback_to_soft=False))
+        yield

@@ -24,8 +24,8 @@ from engine.errors import ReadError
 from engine.machine import cluster
 from engine.machine.attempts import new_attempt
 from engine.machine.device import is_fatal
+from engine.machine.model_loading import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
-from engine.machine.turns import loading_turn
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import UnitResult
 from engine.reading.guard import read_guarded

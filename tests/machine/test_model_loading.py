@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 
 from engine.errors import InputError
 from engine.machine import device, model_files
-from engine.machine.model_loading import load_model, shared_model
+from engine.machine.model_loading import LARGE, load_model, loading_turn, shared_model
 from engine.reading.readers import specify
 
 CPU = torch.device("cpu")
@@ -220,3 +221,46 @@ def test_shards_are_found_by_their_index_and_files_beside_them_are_not_read(stor
     assert len(list(ours.parameters())) == len(list(model.parameters()))
     files[0].unlink()
     assert model_files.weight_files(tmp_path) == []
+
+
+def most_at_once(weights, folder):
+    """The most of three loads that are under way at the same time."""
+    begun = threading.Semaphore(0)
+    go_on = threading.Event()
+    together, seen = [], []
+    changing = threading.Lock()
+
+    def load():
+        with loading_turn(weights, folder):
+            with changing:
+                together.append(1)
+                seen.append(len(together))
+            begun.release()
+            go_on.wait()
+            with changing:
+                together.pop()
+
+    loads = [threading.Thread(target=load) for _ in range(3)]
+    for one in loads:
+        one.start()
+    begun.acquire()
+    if weights < LARGE:
+        begun.acquire()
+        begun.acquire()
+    go_on.set()
+    for one in loads:
+        one.join()
+    return max(seen), len(seen)
+
+
+def test_large_models_take_turns(tmp_path):
+    assert most_at_once(LARGE, tmp_path) == (1, 3)
+
+
+def test_small_models_do_not(tmp_path):
+    assert most_at_once(LARGE - 1, tmp_path) == (3, 3)
+
+
+def test_a_lock_that_cannot_be_made_stops_nobody(tmp_path):
+    with loading_turn(LARGE, tmp_path / "missing"):
+        pass
