@@ -162,8 +162,8 @@ def searched(where: Literal["CPU", "GPU", "actors"], vectors: int = 60_000) -> p
     spec = locate(specify_encoder(EncoderOptions()))
     pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
     assert pool is not None, "Ray has fewer than two GPUs"
-    with search_on_ray.crew(pool, spec) as actors:
-        return flat.search(blocks, queries, k=50, searcher=actors, on_event=refuse)
+    actors = search_on_ray.SearchOnRay(pool, spec, len(blocks))
+    return flat.search(blocks, queries, k=50, searcher=actors, on_event=refuse)
 
 
 def query_vectors(texts: list[str], on_actors: bool) -> Any:
@@ -175,8 +175,7 @@ def query_vectors(texts: list[str], on_actors: bool) -> Any:
 
     pool = search_on_ray.pool_for(spec, len(texts), 0)
     assert pool is not None, "Ray has fewer than two GPUs"
-    with search_on_ray.crew(pool, spec) as actors:
-        return actors.queries(texts)
+    return search_on_ray.SearchOnRay(pool, spec, len(texts)).queries(texts)
 
 
 def reads_a_second(spec: ReaderSpec, reads: Reads) -> float:

@@ -148,7 +148,7 @@ def test_folders_within_a_room_import_one_way():
             }
             | {"machine/tasks.py", "machine/watch.py"}
             | {"reading/ledger.py", "reading/stream_on_ray.py"}
-            | {"retrieval/distribute.py", "retrieval/search_on_ray.py", "training/on_ray.py"},
+            | {"retrieval/search_on_ray.py", "retrieval/tickets.py", "training/on_ray.py"},
         ),
         (
             "torch",

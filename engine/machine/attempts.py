@@ -1,16 +1,25 @@
-"""Attempts at a piece of work whose process may die in it, and how much they say of the work."""
+"""Attempts at pieces of work whose process may die in them: how many, and how much they say of the work."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import uuid
-from collections.abc import Collection
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
 import ray
+import ray.exceptions
+
+from engine.machine import cluster
+from engine.machine.device import is_fatal
+from engine.machine.watch import Start, Tally
 
 # An attempt that ended with its whole node says little of the work: nodes are taken away in the middle of
 # it. It says something, since a piece of work can bring its machine down.
 LOST_WITH_NODE = 0.25
+SECONDS_TO_ANSWER = 5.0
 
 
 class Attempt(NamedTuple):
@@ -31,3 +40,60 @@ def weight(ended: Collection[Attempt]) -> float:
         return 0.0
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     return sum(1.0 if attempt.node in alive else LOST_WITH_NODE for attempt in ended)
+
+
+@contextlib.contextmanager
+def ending_if_fatal() -> Iterator[None]:
+    """End this process where its GPU can do no more: Ray retries a task whose process died, on a fresh one;
+    an exception would end the job.
+    """
+    try:
+        yield
+    except Exception as error:
+        if is_fatal(error):
+            os._exit(1)
+        raise
+
+
+class Counts:
+    """Counts attempts at the pieces of a job, and starts of its actors; an actor of Ray's beside the driver.
+
+    Every message may come twice, as Ray's retries may have it, and counts once.
+    """
+
+    def __init__(self) -> None:
+        cluster.end_at_exit()
+        self._name = uuid.uuid4().hex
+        self._attempts: defaultdict[int, set[Attempt]] = defaultdict(set)
+        self._repeated: set[int] = set()
+        self._starts: list[Start] = []
+
+    def deaths(self, piece: int, attempt: Attempt) -> float:
+        """Record the beginning of a piece; how many deaths its earlier attempts count for."""
+        earlier = self._attempts[piece] - {attempt}
+        self._attempts[piece].add(attempt)
+        if earlier:
+            self._repeated.add(piece)
+        return weight(earlier)
+
+    def started(self, start: Start) -> None:
+        """Record that an actor's process can begin to work."""
+        if start not in self._starts:
+            self._starts.append(start)
+
+    def tally(self) -> Tally:
+        """What was counted since this process started."""
+        return Tally(self._name, list(self._starts), len(self._repeated))
+
+
+def answer(call: ray.ObjectRef, otherwise: Any, seconds: float) -> Any:
+    """What an actor beside the driver answers to a call; something else where it does not within some seconds."""
+    with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+        return ray.get(call, timeout=seconds)
+    return otherwise
+
+
+def tally_of(counts: Any) -> Tally | None:
+    """What ``Counts`` has counted; None where it does not answer within some seconds."""
+    tally: Tally | None = answer(counts.tally.remote(), None, SECONDS_TO_ANSWER)
+    return tally

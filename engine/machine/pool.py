@@ -318,8 +318,13 @@ def one_row_blocks(rows: Sequence[dict[str, Any]]) -> ray.data.Dataset:
     return dataset
 
 
-def pool_options(pool: Pool) -> dict[str, Any]:
-    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task."""
+def pool_options(pool: Pool, *, in_flight: int = 2) -> dict[str, Any]:
+    """The options of ``map_batches`` for a pool of actors that hold a model each, one row a task.
+
+    Args:
+        in_flight: tasks that an actor has at most. With one, none waits behind a slow one, and Ray Data does
+            not make the pool larger.
+    """
     import ray.data
 
     needs = pool.needs
@@ -330,7 +335,7 @@ def pool_options(pool: Pool) -> dict[str, Any]:
             min_size=pool.least,
             max_size=pool.most,
             initial_size=pool.start,
-            max_tasks_in_flight_per_actor=2,
+            max_tasks_in_flight_per_actor=in_flight,
         ),
         "num_cpus": needs.cpus,
         "num_gpus": needs.gpus,
@@ -340,25 +345,3 @@ def pool_options(pool: Pool) -> dict[str, Any]:
     if needs.accelerator_type:
         options["accelerator_type"] = needs.accelerator_type
     return options
-
-
-def map_rows(
-    rows: Sequence[dict[str, Any]], actor_class: type, arguments: dict[str, Any], pool: Pool
-) -> Iterator[dict[str, Any]]:
-    """Map rows on a pool of actors, one row per task; results are yielded as they complete, in any order.
-
-    Args:
-        rows: each becomes a block.
-        actor_class: takes a table of one row and returns a table of results.
-        arguments: for the constructor of each actor.
-        pool: the actors.
-
-    Raises:
-        RayError: a task failed.
-        ExecutionTimeoutError: nothing has moved for ``patience()`` seconds.
-    """
-    results = one_row_blocks(rows).map_batches(
-        actor_class, fn_constructor_kwargs=arguments, **pool_options(pool.at_most(len(rows)))
-    )
-    for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
-        yield from block.to_pylist()

@@ -135,7 +135,8 @@ def certify(
     plan = draw(wanted, reads, sample).with_columns(pl.lit(1).alias(SIZE))
     alone, units = cut(plan.height)
     one = pool if reads_here(pool, [spec]) else replace(pool, actors=1)
-    means = means_for(one, [spec], executor) if units else Means()
+    size = int(plan.estimated_size())
+    means = means_for(one, [spec], executor, size=size) if units else Means()
     in_other_batches, tokens = spec, 0
     if spec.engine == "transformers":  # the others make their batches by themselves
         tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if means.gpu else CPU_BATCH_TOKENS)

@@ -9,20 +9,16 @@ ledger is lost. No unit fails for want of the ledger.
 
 from __future__ import annotations
 
-import contextlib
 import time
-import uuid
 from collections import defaultdict, deque
 from typing import Any, NamedTuple
 
 import ray
-import ray.exceptions
 
-from engine.machine import cluster
-from engine.machine.attempts import Attempt, weight
-from engine.machine.watch import Start, Tally, started_here
+from engine.machine import attempts, cluster
+from engine.machine.attempts import Attempt, Counts, answer, weight
+from engine.machine.watch import started_here
 
-_SECONDS_TO_ANSWER = 5.0
 # Seconds that a unit waits for a ledger that starts again; it may never, on a node that is being drained.
 _SECONDS_TO_COUNT = 30.0
 # An actor's pace follows from so many of its last units, since its first ones hold what is done once; and
@@ -44,25 +40,17 @@ class _Done(NamedTuple):
     seconds: float
 
 
-class Ledger:
-    """The actor. Every message may come twice, as Ray's retries may have it, and counts once."""
+class Ledger(Counts):
+    """The actor."""
 
     def __init__(self) -> None:
-        cluster.end_at_exit()
-        self._name = uuid.uuid4().hex
-        self._begun: defaultdict[int, set[Attempt]] = defaultdict(set)
+        super().__init__()
         self._entered: defaultdict[int, set[Attempt]] = defaultdict(set)
-        self._repeated: set[int] = set()
-        self._starts: list[Start] = []
         self._done: defaultdict[int, dict[str, deque[_Done]]] = defaultdict(dict)
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """Record the beginning of a unit; returns how often it was begun so far, this one included."""
-        earlier = self._begun[unit] - {attempt}
-        self._begun[unit].add(attempt)
-        if earlier:
-            self._repeated.add(unit)
-        return int(1 + weight(earlier))
+        return int(1 + self.deaths(unit, attempt))
 
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
         """Record the beginning of a single read, or other piece; False if processes died in it too often."""
@@ -76,7 +64,7 @@ class Ledger:
 
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
         """Record that an actor has done a unit, of this size in this time; it is not begun again but by chance."""
-        self._begun.pop(unit, None)
+        self._attempts.pop(unit, None)
         done = self._done[role].setdefault(actor, deque(maxlen=_LAST_UNITS))
         done.append(_Done(time.monotonic(), size, seconds))
 
@@ -90,15 +78,6 @@ class Ledger:
         sums = [(sum(d.size for d in done), sum(d.seconds for d in done)) for done in there]
         return [size / seconds for size, seconds in sums if seconds]
 
-    def started(self, start: Start) -> None:
-        """Record that an actor has loaded its reader."""
-        if start not in self._starts:
-            self._starts.append(start)
-
-    def tally(self) -> Tally:
-        """What was counted since this process of the ledger started."""
-        return Tally(self._name, list(self._starts), len(self._repeated))
-
 
 def start_ledger() -> Any:
     """Start the ledger beside the driver; its handle. End it with ``ray.kill``."""
@@ -107,19 +86,8 @@ def start_ledger() -> Any:
 
 def paces_of(ledger: Any, role: int) -> list[float]:
     """What each actor reads in a second for a role, as far as is known."""
-    with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-        paces: list[float] = ray.get(ledger.paces.remote(role), timeout=_SECONDS_TO_ANSWER)
-        return paces
-    return []
-
-
-def tally_of(ledger: Any) -> Tally | None:
-    """What the ledger counted; None where it does not answer within some seconds."""
-    try:
-        tally: Tally = ray.get(ledger.tally.remote(), timeout=_SECONDS_TO_ANSWER)
-    except (ray.exceptions.RayError, TimeoutError):
-        return None
-    return tally
+    paces: list[float] = answer(ledger.paces.remote(role), [], attempts.SECONDS_TO_ANSWER)
+    return paces
 
 
 class Attempts:
@@ -138,9 +106,7 @@ class Attempts:
 
     def begin(self, unit: int, attempt: Attempt) -> int:
         """How often a unit was begun, this attempt included."""
-        with contextlib.suppress(ray.exceptions.RayError):
-            return int(ray.get(self._ledger.begin.remote(unit, attempt), timeout=_SECONDS_TO_COUNT))
-        return 1
+        return int(answer(self._ledger.begin.remote(unit, attempt), 1, _SECONDS_TO_COUNT))
 
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
         """Tell that an actor has done a unit; nobody waits for it."""
@@ -148,12 +114,9 @@ class Attempts:
 
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:
         """Whether a read, or other piece, may be tried: so many processes have died in it if not."""
-        with contextlib.suppress(ray.exceptions.RayError):
-            entered = self._ledger.enter.remote(row, attempt, strikes)
-            return bool(ray.get(entered, timeout=_SECONDS_TO_COUNT))
-        return True
+        entered = self._ledger.enter.remote(row, attempt, strikes)
+        return bool(answer(entered, True, _SECONDS_TO_COUNT))
 
     def leave(self, row: int) -> None:
         """Record that a read ended with this process alive."""
-        with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(self._ledger.leave.remote(row), timeout=_SECONDS_TO_COUNT)
+        answer(self._ledger.leave.remote(row), None, _SECONDS_TO_COUNT)

@@ -14,6 +14,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -22,16 +23,14 @@ import ray.data
 
 from engine.errors import ReadError
 from engine.machine import cluster
-from engine.machine.attempts import new_attempt
-from engine.machine.device import is_fatal
+from engine.machine.attempts import ending_if_fatal, new_attempt, tally_of
 from engine.machine.model_loading import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
 from engine.reading.execute import UnitResult
-from engine.reading.guard import read_guarded
-from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger, tally_of
+from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger
 from engine.reading.plan import Unit
-from engine.reading.protocol import Reader
+from engine.reading.protocol import Reader, ReadOutput
 from engine.reading.stream import (
     TOLD,
     Host,
@@ -52,6 +51,7 @@ _DONE = pa.schema({"done": pa.binary()})
 # Deaths of a process after which it is not started again; Ray itself would do so without end. Others may
 # have taken the memory that a task lacked; a model takes as much the next time.
 _PLANNING_DEATHS, _LOADING_DEATHS = 4, 3
+_WHOLE_ATTEMPTS = 2  # at a unit; the next one goes read by read
 _DIED = (
     "its process died in it again and again, perhaps for want of memory; what is finished is kept"
 )
@@ -190,20 +190,16 @@ class _Actor:
         row = pickle.loads(content)
         if isinstance(row, Exception):
             return content
-        try:
-            if row.reads is not None and not self._host.is_loaded:
-                self._load(row.told.role)
-            done = self._host.done(row, self._read)
-            number, role, worker = row.unit.number, row.told.role, self._host.worker
-            self._attempts.ended(number, role, row.size, done.seconds, worker)
-            return pickle.dumps(done)
-        except TOLD as error:
-            return pickle.dumps(error)
-        except Exception as error:
-            if is_fatal(error):
-                # Ray retries a unit whose process died, on a fresh one; an exception would end the job.
-                os._exit(1)
-            raise
+        with ending_if_fatal():
+            try:
+                if row.reads is not None and not self._host.is_loaded:
+                    self._load(row.told.role)
+                done = self._host.done(row, self._read)
+            except TOLD as error:
+                return pickle.dumps(error)
+        number, role, worker = row.unit.number, row.told.role, self._host.worker
+        self._attempts.ended(number, role, row.size, done.seconds, worker)
+        return pickle.dumps(done)
 
     def _load(self, role: int) -> None:
         # An actor keeps its name when it is started again.
@@ -217,4 +213,25 @@ class _Actor:
         self._attempts.started()
 
     def _read(self, reader: Reader, unit: Unit, inputs: Sequence[Sequence[str]]) -> UnitResult:
-        return read_guarded(reader, unit, inputs, worker=self._host.worker, attempts=self._attempts)
+        """Read a unit; read by read, where processes have died in it twice, so that none does for ever."""
+        attempt, worker = new_attempt(), self._host.worker
+        if self._attempts.begin(unit.number, attempt) <= _WHOLE_ATTEMPTS:
+            return self._host.read(reader, unit, inputs)
+        parts: list[UnitResult] = []
+        for row, single in enumerate(inputs, start=unit.offset):
+            alone = Unit(unit.number, row, 1, unit.reader)
+            if self._attempts.enter(row, attempt):
+                parts.append(self._host.read(reader, alone, [single]))
+                self._attempts.leave(row)
+            else:
+                died = ReadOutput.failed("the reader's process died in this read")
+                parts.append(UnitResult(alone, [died], worker, 0.0, {}))
+        return UnitResult(
+            unit,
+            [output for part in parts for output in part.outputs],
+            worker,
+            sum(part.seconds for part in parts),
+            asdict(reader.stats),
+            sum(part.computed_tokens for part in parts),
+            sum(part.padded_tokens for part in parts),
+        )

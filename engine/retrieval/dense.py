@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
 if TYPE_CHECKING:
-    from engine.retrieval.search_on_ray import Crew
+    from engine.retrieval.search_on_ray import SearchOnRay
 
 # Starts reading the corpus from the beginning: batches of the corpus table.
 Scan = Callable[[], Iterator[pl.DataFrame]]
@@ -230,23 +229,22 @@ def search(
     texts = queries[QUERY].to_list()
     on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
     pieces = max(-(-len(texts) // shards.SHARD), -(-index.passages // on_gpu))
-    with _actors(spec, pieces, on_event) as actors:
-        vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
-        if parameters is not None:
-            best = approximate.search(directory, index, vectors, k=k, parameters=parameters)
-            return _as_run(best, queries, name)
-        searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
-        if actors and actors.has_gpu_code():
-            searcher = actors
-        elif actors and searcher is None:
-            on_event("FAISS has no code for GPUs: vectors are searched on the CPUs of this machine")
-        blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
-        best = flat.search(blocks, vectors, k=k, searcher=searcher, on_event=on_event)
+    actors = _actors(spec, pieces, on_event)
+    vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
+    if parameters is not None:
+        best = approximate.search(directory, index, vectors, k=k, parameters=parameters)
         return _as_run(best, queries, name)
+    searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
+    if actors and actors.has_gpu_code:
+        searcher = actors
+    elif actors and searcher is None:
+        on_event("FAISS has no code for GPUs: vectors are searched on the CPUs of this machine")
+    blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
+    best = flat.search(blocks, vectors, k=k, searcher=searcher, on_event=on_event)
+    return _as_run(best, queries, name)
 
 
-@contextlib.contextmanager
-def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> Iterator[Crew | None]:
+def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> SearchOnRay | None:
     """Actors that encode and search, one for each of several GPUs; None where there are fewer, or one piece
     of work.
     """
@@ -256,10 +254,8 @@ def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> Iterator[Crew 
 
         pool = search_on_ray.pool_for(spec, pieces, 4 * _GPU_BLOCK_NUMBERS)
         if pool is not None:
-            with search_on_ray.crew(pool, spec, on_event=on_event) as actors:
-                yield actors
-            return
-    yield None
+            return search_on_ray.SearchOnRay(pool, spec, pieces, on_event)
+    return None
 
 
 def read_blocks(

@@ -19,7 +19,7 @@ import ray
 
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
-from engine.retrieval import distribute, flat, search_on_ray
+from engine.retrieval import distribute, flat, search_on_ray, tickets
 from engine.retrieval.shards import Block, Shard
 from tests.cluster.play import READS
 from tests.cluster.stage import Stage
@@ -140,8 +140,9 @@ def encoding(stage):
             return np.array([[float(text), 1.0] for text in texts])
 
     class Actor(distribute.EncoderActor):
-        def __init__(self, spec, storage, desk):
-            self._encoder, self._storage, self._desk = Encoder(), storage, desk
+        def __init__(self, desk, spec, storage):
+            tickets.TicketActor.__init__(self, desk)
+            self._encoder, self._storage = Encoder(), storage
 
     def corpus():
         return (Shard(f"key {n}", [f"d{n}"], [f"{n}"]) for n in range(SHARDS))
@@ -182,12 +183,12 @@ def searching(stage):
     log = str(stage.log)
 
     class Actor(search_actors.Actor):
-        def candidates(self, block, queries, k, floor):
+        def candidates(self, block, floor):
             node = ray.get_runtime_context().get_node_id()
             with open(log, "a") as stream:
                 stream.write(f"{block.doc_ids[0]} {node} {time.monotonic()}\n")
             time.sleep(0.3)
-            return super().candidates(block, queries, k, floor)
+            return super().candidates(block, floor)
 
     draw = np.random.default_rng(0)
     vectors = draw.standard_normal((20 * SHARDS, 16)).astype(np.float32)
@@ -195,18 +196,17 @@ def searching(stage):
     ids = pl.Series([f"d{n}" for n in range(len(vectors))])
     blocks = [Block(ids.slice(at, 20), vectors[at : at + 20]) for at in range(0, len(vectors), 20)]
     spec = SimpleNamespace(path=str(stage.folder), dtype="float32", dimensions=16)
-    found, starts = [], []
+    found = []
 
     def search():
         pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
-        with search_on_ray.crew(pool, spec, actor_class=Actor, on_event=stage.say) as actors:
-            found.append(flat.search(blocks, queries, k=10, searcher=actors))
-            starts.extend(actors.tally().starts)
+        actors = search_on_ray.SearchOnRay(pool, spec, len(blocks), stage.say, Actor)
+        found.append(flat.search(blocks, queries, k=10, searcher=actors))
 
     thread = threading.Thread(target=search, daemon=True)
     thread.start()
     stage.until_reading(nodes)
-    stage.kill_process("Actor")
+    stage.kill_process("MapWorker")
     stage.kill(stage.busy(nodes))
     thread.join()
     begun = collections.Counter(text for text, _, _ in stage.lines())
@@ -215,7 +215,6 @@ def searching(stage):
         "lost": SHARDS - len(begun),
         "doubled": 0,
         "repeated": sum(times - 1 for times in begun.values()),
-        "starts": len(starts),
         "events": stage.events,
     }
 

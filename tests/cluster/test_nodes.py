@@ -76,7 +76,6 @@ def test_a_killed_desk_and_a_killed_node_lose_no_shard(tmp_path):
 def test_a_killed_process_and_a_killed_node_change_no_search(tmp_path):
     found = play("searching", tmp_path)
     check(found, repeated=2)
-    assert found["starts"] >= 4
     assert any("is lost; 3 nodes left" in line for line in found["events"])
     assert any("started again on node" in line for line in found["events"])
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from engine.machine import cluster
+from engine.machine import attempts, cluster
 from engine.machine.attempts import Attempt, new_attempt
 from engine.machine.watch import Start
 from engine.reading import ledger
@@ -158,13 +158,13 @@ def test_a_lost_ledger_starts_again_and_no_call_fails():
 
 def test_a_ledger_that_never_answers_holds_nothing_up(monkeypatch):
     monkeypatch.setattr(ledger, "_SECONDS_TO_COUNT", 0.2)
-    monkeypatch.setattr(ledger, "_SECONDS_TO_ANSWER", 0.2)
+    monkeypatch.setattr(attempts, "SECONDS_TO_ANSWER", 0.2)
     nowhere = ray.remote(resources={"a resource that no node has": 1})(Ledger).remote()
-    attempts = Attempts(nowhere)
-    assert attempts.begin(1, new_attempt()) == 1
-    assert attempts.enter(1, new_attempt())
-    attempts.leave(1)
-    assert ledger.tally_of(nowhere) is None
+    asked = Attempts(nowhere)
+    assert asked.begin(1, new_attempt()) == 1
+    assert asked.enter(1, new_attempt())
+    asked.leave(1)
+    assert attempts.tally_of(nowhere) is None
     ray.kill(nowhere)
 
 

@@ -39,9 +39,9 @@ class Actor(search_on_ray.SearchActor):
 class DyingActor(Actor):
     """Its process dies once in the third of the blocks, and once in the first part of the queries."""
 
-    def candidates(self, block, queries, k, floor):
+    def candidates(self, block, floor):
         self.die(self._spec.folder / "searching", block.doc_ids[0] == self._spec.deadly)
-        return super().candidates(block, queries, k, floor)
+        return super().candidates(block, floor)
 
     def encode(self, texts):
         self.die(self._spec.folder / "encoding", texts[0] == TEXTS[0])
@@ -54,19 +54,19 @@ class DyingActor(Actor):
 
 
 class DeadlyActor(Actor):
-    def candidates(self, block, queries, k, floor):
+    def candidates(self, block, floor):
         os._exit(9)
 
 
 class SlowActor(Actor):
     """The one that gets the first block is done with it when the other has begun four."""
 
-    def candidates(self, block, queries, k, floor):
+    def candidates(self, block, floor):
         begun = self._spec.folder
         (begun / f"{block.doc_ids[0]}").touch()
         while block.doc_ids[0] == self._spec.first and len(list(begun.iterdir())) < 5:
             time.sleep(0.01)
-        return super().candidates(block, queries, k, floor)
+        return super().candidates(block, floor)
 
 
 class CpuActor(Actor):

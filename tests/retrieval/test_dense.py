@@ -26,6 +26,7 @@ from engine.retrieval import (
     manifest,
     search_on_ray,
     shards,
+    tickets,
 )
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.shards import cut
@@ -354,8 +355,11 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
 
 def test_a_shard_that_kills_every_actor_ends_the_build(ray_session, corpus, spec):
     """Ray hands a ticket out again and again; the desk counts, and says which shard it is."""
-    desk = distribute.Desk(room=2)
-    given = [[ray.put(shard)] for shard in cut(corpus.iter_slices(50), spec, "fp32", size=150)]
+    desk = tickets.Desk(room=2)
+    given = [
+        tickets.Piece(f"the shard {shard.doc_ids[0]!r}", [ray.put(shard)])
+        for shard in cut(corpus.iter_slices(50), spec, "fp32", size=150)
+    ]
 
     async def story():
         assert await desk.needs(0, False) == []
@@ -376,17 +380,17 @@ def test_a_shard_that_kills_every_actor_ends_the_build(ray_session, corpus, spec
 
 
 def test_the_driver_waits_while_the_desk_is_full_unless_an_actor_waits(ray_session):
-    desk = distribute.Desk(room=1)
+    desk = tickets.Desk(room=1)
 
     async def story():
-        await desk.offer(0, [ray.put("zero")])
+        await desk.offer(0, tickets.Piece("zero", []))
         waiting = asyncio.ensure_future(desk.needs(1, False))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         taking = asyncio.ensure_future(desk.take(1, new_attempt()))  # whatever the order of tickets
         assert await waiting == []
-        await desk.offer(1, [ray.put("one")])
-        assert ray.get((await taking)[0]) == "one"
+        await desk.offer(1, tickets.Piece("one", []))
+        assert (await taking).name == "one"
 
     asyncio.run(story())
 

@@ -13,10 +13,12 @@ from engine.errors import EncodeError, InputError
 from engine.machine import cluster
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
+from engine.machine.watch import silent
 from engine.retrieval import flat, search_on_ray
 from engine.retrieval.shards import Block
 from tests.retrieval.search_actors import (
     TEXTS,
+    Actor,
     CpuActor,
     DeadlyActor,
     DyingActor,
@@ -51,35 +53,35 @@ def cut(vectors, size):
     ]
 
 
-def crew(actor_class, **spec):
-    return search_on_ray.crew(POOL, SimpleNamespace(dimensions=32, **spec), actor_class=actor_class)
+def searching(actor_class, blocks=9, on_event=silent, **spec):
+    spec = SimpleNamespace(dimensions=32, **spec)
+    return search_on_ray.SearchOnRay(POOL, spec, blocks, on_event, actor_class)
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_process_that_dies_is_replaced_and_nothing_shows(vectors, queries, tmp_path, monkeypatch):
     blocks = cut(vectors, 60)
-    with crew(DyingActor, folder=tmp_path, deadly=blocks[2].doc_ids[0]) as actors:
-        monkeypatch.setattr(search_on_ray, "SHARD", 20)
-        made = actors.queries(TEXTS)
-        found = flat.search(blocks, queries, k=20, searcher=actors)
-        starts, repeated = actors.tally().starts, actors.tally().repeated
+    told = []
+    deadly = blocks[2].doc_ids[0]
+    actors = searching(DyingActor, on_event=told.append, folder=tmp_path, deadly=deadly)
+    monkeypatch.setattr(search_on_ray, "SHARD", 20)
+    made = actors.queries(TEXTS)
+    found = flat.search(blocks, queries, k=20, searcher=actors)
     assert np.array_equal(
         made, np.concatenate([vectors_of(TEXTS[i : i + 20]) for i in (0, 20, 40)])
     )
     assert found.equals(flat.search(cut(vectors, ROWS), queries, k=20))
-    assert repeated == 2
-    assert sorted(start.again for start in starts) in (
-        [False, False, True],
-        [False, False, True, True],
-    )
+    # One part of the queries, and one block.
+    for words in ("an actor was lost and started again", "1 unit of work is done again"):
+        assert sum(words in line for line in told) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"searching", "encoding"}
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_slow_actor_does_not_hold_up_the_others(vectors, queries, tmp_path):
     blocks = cut(vectors, 100)
-    with crew(SlowActor, folder=tmp_path, first=blocks[0].doc_ids[0]) as actors:
-        found = flat.search(blocks, queries, k=5, searcher=actors)
+    actors = searching(SlowActor, folder=tmp_path, first=blocks[0].doc_ids[0])
+    found = flat.search(blocks, queries, k=5, searcher=actors)
     assert found.equals(flat.search(cut(vectors, ROWS), queries, k=5))
 
 
@@ -88,8 +90,8 @@ def test_a_slow_actor_does_not_hold_up_the_others(vectors, queries, tmp_path):
 def test_a_block_that_kills_every_process_ends_the_search(vectors, queries):
     blocks = cut(vectors, ROWS)
     died = f"died 3 times in the part that begins with document '{blocks[0].doc_ids[0]}'"
-    with crew(DeadlyActor) as actors, pytest.raises(EncodeError, match=died):
-        flat.search(blocks, queries, k=5, searcher=actors)
+    with pytest.raises(EncodeError, match=died):
+        flat.search(blocks, queries, k=5, searcher=searching(DeadlyActor))
 
 
 def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
@@ -107,16 +109,20 @@ def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
         monkeypatch.setattr(search_on_ray, "decide", lambda *_, pool=pool: pool)
         found = search_on_ray.pool_for(spec, pieces, 2**20)
         assert (found.start if found else 0) == expected
-    # A block for what each GPU has, and one more: here there are no GPUs.
-    assert set(started) == {2**20}
+    # A block for what each GPU has, and two more: here there are no GPUs.
+    assert set(started) == {2 * 2**20}
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_nodes_without_code_for_gpus_say_so(vectors, queries):
-    with crew(CpuActor) as actors:
-        assert not actors.has_gpu_code()
-    with (
-        crew(search_on_ray.SearchActor) as actors,
-        pytest.raises(InputError, match="run 'make gpu'"),
-    ):
-        flat.search(cut(vectors, ROWS), queries, k=5, searcher=actors)
+    actors = searching(CpuActor)
+    actors.queries(TEXTS)
+    assert not actors.has_gpu_code
+    with pytest.raises(InputError, match="run 'make gpu'"):
+        flat.search(cut(vectors, ROWS), queries, k=5, searcher=searching(search_on_ray.SearchActor))
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_blocks_beyond_those_of_the_manifest_are_not_left_out_silently(vectors, queries):
+    with pytest.raises(EncodeError, match="more than 3 blocks"):
+        flat.search(cut(vectors, 100), queries, k=5, searcher=searching(Actor, blocks=3))

@@ -1,0 +1,249 @@
+"""Pieces of work that the driver makes one after the other, done by a pool of actors on Ray Data.
+
+The pieces may be more than any memory holds, but a dataset's rows must be known at its start. So a row is
+only a ticket: it stands for the piece of its number. The driver makes pieces and hands them to a desk, a few
+at a time; an actor that receives a ticket fetches its piece there, and a ticket that comes again because its
+actor died gets it again. One ticket is one block and one task.
+
+The desk stands on the driver's node and restarts where its process ends alone. It holds references; the
+pieces under way are the driver's, which hands them out again when a new desk asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import ray
+import ray.exceptions
+
+from engine.errors import EncodeError
+from engine.machine.attempts import (
+    Attempt,
+    Counts,
+    ending_if_fatal,
+    new_attempt,
+    tally_of,
+)
+from engine.machine.cluster import beside_driver, end_at_exit
+from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
+from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
+
+_ATTEMPTS = 3  # at a piece, before it counts as the cause of its actors' deaths
+_RESULT = pa.schema({"ticket": pa.int64(), "result": pa.large_binary()})
+
+
+class Piece(NamedTuple):
+    """A piece of work.
+
+    Attributes:
+        name: says which it is, for an error.
+        content: what an actor is given.
+    """
+
+    name: str
+    content: Any
+
+
+class Desk(Counts):
+    """Where the driver leaves pieces and actors take them; a Ray actor with a single event loop.
+
+    Their contents are references to the object store, within a list so that Ray hands the reference on.
+
+    Args:
+        room: maximum of waiting pieces; the driver waits while there are that many.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+        self._here: dict[int, Piece | None] = {}
+        self._taken: set[int] = set()
+        self._asked: set[int] = set()
+        self._given = 0
+        self._ended = False
+        self._changed = asyncio.Condition()
+
+    async def needs(self, given: int, ended: bool) -> list[int]:
+        """Wait until the driver has something to do.
+
+        Args:
+            given: how many pieces the driver has handed over so far.
+            ended: whether there are no more.
+
+        Returns:
+            the pieces below ``given`` that an actor asks for and a lost desk had; else nothing, and
+            there is room for the next, or an actor waits for it.
+        """
+
+        def lacking() -> list[int]:
+            return sorted(n for n in self._asked if n < given and n not in self._here)
+
+        def wanted() -> bool:
+            waiting = len(self._here.keys() - self._taken)
+            return not ended and (waiting < self._room or any(n >= given for n in self._asked))
+
+        async with self._changed:
+            self._given, self._ended = given, ended
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: lacking() or wanted())
+            return lacking()
+
+    async def offer(self, number: int, piece: Piece | None) -> None:
+        """Leave the piece of a number; None if it is done and forgotten."""
+        async with self._changed:
+            self._here[number] = piece
+            self._changed.notify_all()
+
+    async def take(self, ticket: int, attempt: Attempt) -> Piece | None:
+        """The piece of a ticket; None if there are not so many.
+
+        Raises:
+            EncodeError: the piece was handed out too often.
+        """
+        async with self._changed:
+            self._asked.add(ticket)
+            self._changed.notify_all()
+            await self._changed.wait_for(
+                lambda: ticket in self._here or (self._ended and ticket >= self._given)
+            )
+            self._asked.discard(ticket)
+            piece = self._here.get(ticket)
+            if piece is None:
+                return None
+            self._taken.add(ticket)
+            self._changed.notify_all()
+            if self.deaths(ticket, attempt) >= _ATTEMPTS:
+                raise EncodeError(f"the process died {_ATTEMPTS} times in {piece.name}")
+            return piece
+
+    async def forget(self, ticket: int) -> None:
+        """Drop a piece whose result is taken."""
+        self._here.pop(ticket, None)
+        self._taken.discard(ticket)
+        self._attempts.pop(ticket, None)
+
+
+class TicketActor:
+    """Does pieces of work; Ray Data calls it with one ticket at a time."""
+
+    def __init__(self, desk: Any) -> None:
+        end_at_exit()
+        self._desk = desk
+        desk.started.remote(started_here())
+
+    def do(self, content: Any) -> Any:
+        """The result of a piece."""
+        raise NotImplementedError
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        (ticket,) = batch["ticket"].to_pylist()
+        piece = ray.get(self._desk.take.remote(ticket, new_attempt()))
+        if piece is None:
+            return _RESULT.empty_table()
+        with ending_if_fatal():
+            result = self.do(ray.get(piece.content[0]))
+        return pa.table({"ticket": [ticket], "result": [pickle.dumps(result, 5)]}, schema=_RESULT)
+
+
+def do_pieces(
+    doing: str,
+    pieces: Iterator[Piece],
+    most: int,
+    actor_class: type[TicketActor],
+    arguments: dict[str, Any],
+    *,
+    pool: Pool,
+    room: int,
+    on_event: OnEvent = silent,
+) -> Iterator[Any]:
+    """Do pieces of work on a pool of actors; results are yielded as they complete, in any order.
+
+    Ray must have been started.
+
+    Args:
+        doing: names the work, for errors.
+        pieces: made in a thread, a few ahead of the actors.
+        most: of them.
+        actor_class: what does them.
+        arguments: for the constructor of each actor, beside the desk.
+        pool: the actors.
+        room: pieces that wait for actors.
+        on_event: told one line when nodes come or go, actors restart, or the pool waits.
+
+    Raises:
+        Exception: what making a piece raised.
+        InputError: as raised on an actor.
+        EncodeError: Ray or an actor failed.
+    """
+    # Ray Data makes a pool larger whose actors have tickets that wait; elsewhere none waits behind a slow actor.
+    in_flight = 1 if pool.most == pool.start else 2
+    desk = ray.remote(**beside_driver() | {"max_concurrency": 1000})(Desk).remote(room)
+    feeder = _Feeder(pieces, desk)
+    feeder.start()
+    try:
+        with (
+            reported(doing, EncodeError, pool.needs),
+            watched(pool.needs, on_event, PoolTotals(), lambda: tally_of(desk)),
+        ):
+            results = one_row_blocks([{"ticket": ticket} for ticket in range(most)]).map_batches(
+                actor_class,
+                fn_constructor_kwargs={"desk": desk, **arguments},
+                **pool_options(pool.at_most(most), in_flight=in_flight),
+            )
+            for block in results.iter_batches(batch_size=None, batch_format="pyarrow"):
+                for row in block.to_pylist():
+                    yield pickle.loads(row["result"])
+                    feeder.forget(row["ticket"])
+        if feeder.error is not None:
+            raise feeder.error
+    finally:
+        with contextlib.suppress(Exception):
+            ray.kill(desk)
+        feeder.join()
+
+
+class _Feeder(threading.Thread):
+    """Makes pieces in parallel with the driver's loop and hands them to the desk.
+
+    It holds what is under way, a few pieces for each actor, so that nothing is lost with a desk.
+    """
+
+    def __init__(self, pieces: Iterator[Piece], desk: Any) -> None:
+        super().__init__(daemon=True)
+        self._pieces = pieces
+        self._desk = desk
+        self._under_way: dict[int, Piece] = {}
+        self.error: Exception | None = None
+
+    def forget(self, ticket: int) -> None:
+        """Drop a piece whose result is taken."""
+        self._under_way.pop(ticket, None)
+        self._desk.forget.remote(ticket)
+
+    def run(self) -> None:
+        given, ended = 0, False
+        # Ends when the driver ends the desk: until then a new desk may ask for what the old one had.
+        with contextlib.suppress(ray.exceptions.RayError):
+            while True:
+                lost = ray.get(self._desk.needs.remote(given, ended))
+                for number in lost:
+                    ray.get(self._desk.offer.remote(number, self._under_way.get(number)))
+                if lost:
+                    continue
+                try:
+                    piece = next(self._pieces, None)
+                except Exception as error:
+                    self.error, piece = error, None
+                if piece is None:
+                    ended = True
+                    continue
+                held = piece._replace(content=[ray.put(piece.content)])
+                self._under_way[given] = held
+                ray.get(self._desk.offer.remote(given, held))
+                given += 1
