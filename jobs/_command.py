@@ -21,7 +21,7 @@ from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
 from jobs._examples import epilogue
-from jobs._options import with_options_of
+from jobs._options import option, with_options_of
 from jobs._signals import StoppedError, stoppable, without_output
 from jobs._terminal import Speech, speak, speech, tell
 
@@ -42,33 +42,14 @@ ConfigFile = Annotated[
 
 
 _OUTPUT = Group("Output", sort_key=10)
-_QUIET = Annotated[
-    bool,
-    Parameter(
-        name=("--quiet", "-q"),
-        negative=(),
-        group=_OUTPUT,
-        help="Say nothing but errors and warnings, and JSON where that is asked for.",
+# What every command has, how much it says: options and help.
+_SPEECH = {
+    ("--quiet", "-q"): "Say nothing but errors and warnings, and JSON where that is asked for.",
+    ("--verbose", "-v"): (
+        "Say also which options come from a file or the environment, and show tracebacks."
     ),
-]
-_VERBOSE = Annotated[
-    bool,
-    Parameter(
-        name=("--verbose", "-v"),
-        negative=(),
-        group=_OUTPUT,
-        help="Say also which options come from a file or the environment, and show tracebacks.",
-    ),
-]
-_JSON = Annotated[
-    bool,
-    Parameter(
-        name="--json",
-        negative=(),
-        group=_OUTPUT,
-        help="Print the results as JSON on standard output, and nothing else there.",
-    ),
-]
+    ("--json",): "Print the results as JSON on standard output, and nothing else there.",
+}
 
 
 def spoken(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
@@ -98,9 +79,11 @@ def spoken(command: Callable[..., None], *, as_json: bool = False) -> Callable[.
             _SPEAKING.reset(token)
 
     more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=False)
-        for name, kind in (("quiet", _QUIET), ("verbose", _VERBOSE), ("json", _JSON))
-        if as_json or name != "json"
+        option(
+            names[0][2:], Annotated[bool, Parameter(name=names, negative=())], _OUTPUT, text, False
+        )
+        for names, text in _SPEECH.items()
+        if as_json or names != ("--json",)
     ]
     parameters = [*signature.parameters.values(), *more]
     with_speech.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import docstring_parser
-from cyclopts import App, Group, Parameter, Token
+from cyclopts import App, Group, Parameter
 
 Instance = TypeVar("Instance")
 
@@ -51,42 +51,22 @@ def _exists(value: str) -> bool:
         return False
 
 
-def _values(tokens: Sequence[Token]) -> list[str]:
-    return [token.value for token in tokens]
-
-
-def _words(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    return items_of(_values(tokens))
-
-
-def _paths(kind: Any, tokens: Sequence[Token]) -> list[Path]:
-    return [Path(part) for part in parts_of(_values(tokens))]
-
-
-def _texts(kind: Any, tokens: Sequence[Token]) -> list[str]:
-    return parts_of(_values(tokens))
-
-
-def _models(kind: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
-    return tuple(parts_of(_values(tokens)))
-
-
-def _several(converter: Callable[[Any, Sequence[Token]], Any]) -> Parameter:
+def _several(convert: Callable[[list[str]], Any]) -> Parameter:
+    """The parameter of a list, which is made of the texts that are given."""
     # The help says what an empty list stands for.
     return Parameter(
-        consume_multiple=True, negative=(), converter=converter, show_default=_shown_default
+        consume_multiple=True,
+        negative=(),
+        converter=lambda kind, tokens: convert([token.value for token in tokens]),
+        show_default=lambda values: ", ".join(map(str, values or ())) or "none",
     )
 
 
-def _shown_default(values: Sequence[object] | None) -> str:
-    return ", ".join(map(str, values or ())) or "none"
-
-
 # Lists, everywhere: separated by commas or spaces, or the option given several times.
-Words = Annotated[tuple[str, ...], _several(_words)]
-Models = Annotated[tuple[str, ...], _several(_models)]
-Paths = Annotated[list[Path], _several(_paths)]
-SEVERAL_TEXTS = _several(_texts)
+Words = Annotated[tuple[str, ...], _several(items_of)]
+Models = Annotated[tuple[str, ...], _several(lambda values: tuple(parts_of(values)))]
+Paths = Annotated[list[Path], _several(lambda values: [Path(part) for part in parts_of(values)])]
+SEVERAL_TEXTS = _several(parts_of)
 Texts = Annotated[list[str], SEVERAL_TEXTS]
 
 
