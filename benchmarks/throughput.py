@@ -58,7 +58,7 @@ from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries
-from jobs._sizes import parse_bytes
+from jobs._options import parse_bytes
 
 Read = Callable[[list[str]], list[str]]
 DEPTH = 10  # passages of a query that are read

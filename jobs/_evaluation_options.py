@@ -33,8 +33,7 @@ from jobs._functions import (
     reader_functions,
     reader_name,
 )
-from jobs._options import Models, Paths, Words, items_of, option, options_of, take
-from jobs._sizes import convert_bytes
+from jobs._options import Models, Paths, Size, Words, items_of, option, options_of, take
 
 # The option that makes an evaluation a plan of itself.
 DRY_RUN = "dry_run"
@@ -92,7 +91,7 @@ def parameters() -> list[inspect.Parameter]:
             RunningSettings,
             RUNNING,
             types={
-                "memory": Annotated[int, Parameter(converter=convert_bytes)],
+                "memory": Size,
                 "actors": Annotated[int | str | None, Parameter(converter=_actors)],
                 "certify": Annotated[int | bool, Parameter(negative=())],
             },

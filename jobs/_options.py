@@ -1,8 +1,8 @@
-"""Options of a command that are fields of the engine's dataclasses: names, types, defaults and help.
+"""Options: the types of lists and sizes, and options that are fields of the engine's dataclasses.
 
-The engine names fields, in its docstrings and messages; here they become options. ``erag evaluate`` makes
-its options here, and not by cyclopts' own flattening of dataclasses as other commands do: its options
-depend on which annotators are registered, and some take other types than their fields.
+The engine names fields, in its docstrings and messages; here they become options. Commands let cyclopts flatten
+dataclasses, but for ``erag evaluate``, ``plan`` and ``train``: their options depend on which annotators are
+registered, take other types and defaults than the fields, and must be known by name, without a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import docstring_parser
 from cyclopts import App, Group, Parameter
 
+from engine.errors import InputError
+from engine.wording import quoted
+
 Instance = TypeVar("Instance")
+
+_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6}
+_UNITS |= {"gb": 10**9, "k": 2**10, "m": 2**20, "g": 2**30}
 
 # Items of a list of names: commas and white space separate them, but not in parentheses.
 _ITEM = re.compile(r"(?:\([^)]*\)|[^\s,])+")
@@ -68,6 +74,22 @@ Models = Annotated[tuple[str, ...], _several(lambda values: tuple(parts_of(value
 Paths = Annotated[list[Path], _several(lambda values: [Path(part) for part in parts_of(values)])]
 SEVERAL_TEXTS = _several(parts_of)
 Texts = Annotated[list[str], SEVERAL_TEXTS]
+
+
+def parse_bytes(text: str) -> int:
+    """A size in bytes: 1.5GiB, 800MB, 1000000.
+
+    Raises:
+        InputError: the text is not a size from 1 byte to 8 EiB.
+    """
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    size = float(parts[1]) * _UNITS.get(parts[2].lower(), 0) if parts else 0.0
+    if not 1 <= size < 2**63:
+        raise InputError(f"{quoted(text)} is not a size", "write it like 1.5GiB or 800MB")
+    return int(size)
+
+
+Size = Annotated[int, Parameter(converter=lambda kind, tokens: parse_bytes(tokens[0].value))]
 
 
 def with_options(text: str, known: Collection[str] | None = None) -> str:

@@ -24,10 +24,9 @@ from engine.sources.passages.read import scan_corpus
 from engine.wording import counted
 from jobs._command import ConfigFile, run_app, spoken
 from jobs._examples import epilogue
-from jobs._options import Models, parts_of
+from jobs._options import Models, Size, parts_of
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
-from jobs._sizes import convert_bytes
 from jobs._terminal import say, warn_of_code
 
 app = App(name="index", help="Build an index of a corpus.", help_epilogue=epilogue("index"))
@@ -101,7 +100,7 @@ def dense(
     out: Path,
     encoder: Annotated[PassageEncoderOptions, Parameter(name="*")] = PassageEncoderOptions(),  # noqa: B008 - it is frozen
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
-    memory: Annotated[int, Parameter(converter=convert_bytes)] = 0,
+    memory: Size = 0,
     skip_bad: int = 0,
     config: ConfigFile = None,
 ) -> None:
@@ -154,7 +153,7 @@ def several(
     encoder: Models = (BUNDLED,),
     splitting: Annotated[Splitting, Parameter(name="*")] = Splitting(),
     options: Annotated[IndexOptions, Parameter(name="*")] = IndexOptions(),  # noqa: B008 - it is frozen
-    memory: Annotated[int, Parameter(converter=convert_bytes)] = 0,
+    memory: Size = 0,
     skip_bad: int = 0,
     config: ConfigFile = None,
 ) -> None:

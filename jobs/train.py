@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -23,7 +22,7 @@ from engine.scoring.metrics import METRICS, get_metric
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location, locate
-from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap, sole_writer
+from engine.sources.io.outputs import Inputs, Outputs, lies_in, refuse_overlap, sole_writer
 from engine.sources.io.replacing import replaced_together
 from engine.training import checkpoints, report
 from engine.training.checkpoints import MODEL, Progress
@@ -36,10 +35,9 @@ from engine.training.train import Plan, fetch_model
 from engine.training.train import train as train_here
 from engine.wording import counted
 from jobs._command import ConfigFile, command_line, run_command, spoken
-from jobs._options import option, options_of, take, with_signature
+from jobs._options import Size, option, options_of, take, with_signature
 from jobs._progress import shown_training
 from jobs._signals import keeps
-from jobs._sizes import convert_bytes
 from jobs._terminal import say, say_json, speech
 
 SUMMARY = "training.json"
@@ -85,7 +83,7 @@ def parameters() -> list[inspect.Parameter]:
         *options_of(Workers, _RUNNING),
         option(
             "memory",
-            Annotated[int, Parameter(converter=convert_bytes)],
+            Size,
             _RUNNING,
             "Memory of one worker, as in 12GiB; 0 stands for what the machine has room for. It decides how many "
             "queries go through the model at once, and not what is learned.",
@@ -221,21 +219,13 @@ def _refuse_overlap(options: Mapping[str, Any], out: Folder, folder: Folder) -> 
     models = {name: options[name] for name in ("reader", "prompt")}
     files = [out.place(name) for name in (SUMMARY, PAGE)]
     refuse_overlap(Inputs(given, models), Outputs(files, [(out / MODEL).at, folder.at]))
-    if _is_in(out, folder) or _is_in(folder, out / MODEL):
+    if lies_in(out.at, folder.at) or lies_in(folder.at, (out / MODEL).at):
         # Checkpoints are removed at the end, and whatever is beside them.
         raise InputError(
             "is given as `checkpoints`, and the trained model will be written there",
             "give another folder with `checkpoints`",
             path=folder.shown(),
         )
-
-
-def _is_in(inner: Folder, outer: Folder) -> bool:
-    """Whether a folder is another one, or lies in it."""
-    names = (
-        os.path.realpath(one.at) if isinstance(one.at, Path) else one.at for one in (inner, outer)
-    )
-    return f"{next(names)}/".startswith(f"{next(names)}/")
 
 
 def _refuse_trained(out: Folder, folder: Folder) -> None:

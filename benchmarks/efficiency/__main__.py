@@ -41,7 +41,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import require_output
 from engine.wording import quoted
-from jobs._sizes import parse_bytes
+from jobs._options import parse_bytes
 
 NO_TIME = "no time left"
 # Half of the machine is left to others; the engine itself takes a quarter by default.

@@ -79,6 +79,11 @@ def refuse_overlap(inputs: Inputs, outputs: Outputs) -> None:
                 refuse(field, file, whole=False)
 
 
+def lies_in(place: Location, folder: Location) -> bool:
+    """Whether a place is a folder, or lies anywhere in it."""
+    return _are_in(_names(place), _names(folder))
+
+
 @contextlib.contextmanager
 def sole_writer(folder: Location) -> Iterator[None]:
     """Be the only command that writes results into a folder, as long as the block runs.
