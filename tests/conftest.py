@@ -41,6 +41,7 @@ from engine.machine import device
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.sources.articles.article import Article
 from tests.retrieval.lucene_double import without_java  # noqa: F401 (a fixture)
 from tests.s3_server import s3  # noqa: F401 (a fixture)
 
@@ -63,8 +64,9 @@ SPEC = ReaderSpec(
 )
 
 # Where tests run in several processes, a module's tests stay together, and so do those of a group here,
-# by how their ids begin: one process starts Ray, one converts the bundled reader. The first group that
-# fits is taken, and groups come before the rest, which takes less time.
+# by how their ids begin: one process starts Ray, one converts the bundled reader, one parses the bundled
+# articles. The first group that fits is taken. Groups come first, then modules that take long, then the rest:
+# so that all processes end at about the same time.
 GROUPS = {
     "ray": (
         "tests/evaluation/test_stream.py::test_shards_on_ray",
@@ -86,12 +88,23 @@ GROUPS = {
         "tests/reading/models/test_causal.py",
         "tests/reading/models/test_weights.py",
         "tests/reading/test_readers.py",
-        "tests/jobs/test_addresses.py",
         "tests/jobs/test_commands.py",
         "tests/jobs/test_demo.py",
-        "tests/jobs/test_study_command.py",
+    ),
+    "bundled articles": (
+        "tests/jobs/bundled_reader/test_make.py",
+        "tests/retrieval/test_bm25.py",
+        "tests/test_demo_questions.py",
     ),
 }
+LONG = (
+    "tests/evaluation/sharded/",
+    "tests/evaluation/test_shards.py",
+    "tests/jobs/test_train.py",
+    "tests/reading/models/",
+    "tests/report/page/",
+    "tests/training/",
+)
 
 
 def group_of(nodeid: str) -> str:
@@ -102,7 +115,14 @@ def group_of(nodeid: str) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = list(GROUPS)
-    items.sort(key=lambda item: order.index(g) if (g := group_of(item.nodeid)) in order else 9)
+
+    def rank(item: pytest.Item) -> int:
+        group = group_of(item.nodeid)
+        if group in GROUPS:
+            return order.index(group)
+        return len(order) + (not item.nodeid.startswith(LONG))
+
+    items.sort(key=rank)
     # What is imported by now stays: the collector, which runs with every read that is halved, passes it over.
     gc.freeze()
 
@@ -205,13 +225,20 @@ def bundled_spec() -> ReaderSpec:
 
 
 @pytest.fixture(scope="session")
-def bundled_corpus() -> pl.DataFrame:
-    """The passages of the bundled articles."""
+def bundled_articles() -> list[Article]:
+    """The bundled articles: parsing them takes seconds."""
     from engine.sources.articles.read import read_source
     from engine.sources.bundled import wikipedia_dump
+
+    return list(read_source(wikipedia_dump()))
+
+
+@pytest.fixture(scope="session")
+def bundled_corpus(bundled_articles: list[Article]) -> pl.DataFrame:
+    """The passages of the bundled articles."""
     from engine.sources.passages.cut import passages
 
-    return passages(read_source(wikipedia_dump()))
+    return passages(bundled_articles)
 
 
 @pytest.fixture(scope="session")

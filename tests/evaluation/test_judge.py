@@ -36,9 +36,9 @@ def told(result):
     return [(note.code, note.amount, note.text, note.about) for note in result.notes]
 
 
-@pytest.mark.parametrize("pairs", [40, 1])
+@pytest.mark.parametrize("pairs", [15, 1])
 def test_that_no_gold_article_is_listed_is_said_of_every_passage_once(tmp_path, pairs):
-    files = made(tmp_path)
+    files = made(tmp_path, queries=15)
     foreign = pl.col("provenance").list.eval(pl.lit("Z") + pl.element())
     pl.read_parquet(files.queries).with_columns(foreign).write_parquet(files.queries)
     # Some queries, and with them some shards, without anything listed.
@@ -51,7 +51,7 @@ def test_that_no_gold_article_is_listed_is_said_of_every_passage_once(tmp_path, 
 
 
 def test_queries_of_a_shard_that_lists_nothing_count_as_without_results(tmp_path):
-    files = made(tmp_path, queries=20)
+    files = made(tmp_path, queries=10)
     for path in files.run:
         rows = pl.read_parquet(path)
         rows.filter(~pl.col("query_id").str.ends_with("3")).write_parquet(path)

@@ -39,7 +39,7 @@ def both(tmp_path, files, conditions, **more):
     held = study_shards(
         Held(read_inputs(files, k=k)), conditions, Context(store=tmp_path / "held-store", **more)
     )
-    cut = partition(files, folder_at(tmp_path / "inputs"), k=k, pairs_per_shard=60)
+    cut = partition(files, folder_at(tmp_path / "inputs"), k=k, pairs_per_shard=15 * k)
     assert len(cut.shards) >= 6
     parts = study_shards(
         cut, conditions,
@@ -157,7 +157,7 @@ def test_a_bound_on_tokens_holds_for_all_shards_together(tmp_path):
         asked = settings(
             **FEW, dtype=None, actors=None, reader="openai:m", base_url=url, max_tokens=2000
         )
-        cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
+        cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90)
         with pytest.raises(Exception, match="`max_tokens` is 2,000"):
             evaluate_shards(
                 cut, [asked], Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
@@ -180,7 +180,7 @@ def test_an_annotator_of_the_users(tmp_path):
     assert_same(held, parts, tmp_path)
     # Nobody knows whether a function does what it did: nothing that it made is taken up.
     again = evaluate_shards(
-        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60),
+        partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90),
         [asked],
         Context(store=tmp_path / "store"),
         folder_at(tmp_path / "shards"),
@@ -259,7 +259,7 @@ def test_shards_that_a_study_judged_are_taken_up_by_one_of_its_readers(tmp_path,
     _, parts = both(tmp_path, files, conditions)
     read = len(Scripted.asked)
     for condition, of_one in conditions.items():
-        cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
+        cut = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90)
         context = Context(store=tmp_path / "another")
         shards = folder_at(tmp_path / "shards")
         (alone,) = evaluate_shards(cut, [of_one], context, shards).evaluations
@@ -272,7 +272,7 @@ def test_shards_that_a_study_judged_are_taken_up_by_one_of_its_readers(tmp_path,
 def test_a_repeatability_check_needs_no_store_of_shards_that_are_judged(tmp_path):
     asked = settings(**FEW)
     both(tmp_path, made(tmp_path), one(asked))
-    cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
+    cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90)
     context = Context(store=tmp_path / "another")
     (evaluation,) = evaluate_shards(
         cut, [asked.but(certify=10)], context, folder_at(tmp_path / "shards")

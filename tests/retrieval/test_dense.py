@@ -1,6 +1,7 @@
 """Dense retrieval against brute force over sentence-transformers' vectors, for any division into shards."""
 
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -30,6 +31,9 @@ from engine.retrieval import (
 )
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.shards import cut
+from engine.sources.articles.read import read_source
+from engine.sources.bundled import wikipedia_dump
+from engine.sources.passages.cut import passages
 from engine.tables import DOC_ID, QUERY_ID
 from tests.retrieval import search_actors
 from tests.retrieval.tiny_encoder import WORDS, save_tiny_encoder
@@ -127,7 +131,7 @@ def test_the_same_lists_as_brute_force_over_sentence_transformers(index, tiny, c
     assert_same_but_for_ties(run, brute_force(tiny, corpus, queries, K), corpus)
 
 
-def test_the_bundled_encoder_gives_sentence_transformers_vectors(bundled_corpus, tmp_path):
+def test_the_bundled_encoder_gives_sentence_transformers_vectors(tmp_path):
     from sentence_transformers import SentenceTransformer
 
     from engine.retrieval.encoder import Encoder
@@ -135,7 +139,9 @@ def test_the_bundled_encoder_gives_sentence_transformers_vectors(bundled_corpus,
 
     bundled = specify(EncoderOptions(dtype="float32"))
     assert bundled.text.max_tokens == 256
-    written = passage_texts(bundled_corpus.head(24), bundled.text)
+    articles = itertools.islice(read_source(wikipedia_dump()), 3)
+    written = passage_texts(passages(articles).head(16), bundled.text)
+    assert len(written) == 16
     ours = Encoder(bundled).encode([*written, "", "long " * 400])
     theirs = SentenceTransformer(bundled.path, device="cpu").encode([*written, "", "long " * 400])
     assert np.abs(ours - theirs).max() < 1e-6

@@ -10,8 +10,7 @@ from safetensors.torch import load_file
 from engine.reading.protocol import ReadOutput
 from engine.scoring.normalize import normalize_answer
 from engine.sources.articles.article import Article
-from engine.sources.articles.read import read_source
-from engine.sources.bundled import QuestionSet, fid_reader_directory, questions, wikipedia_dump
+from engine.sources.bundled import QuestionSet, fid_reader_directory, questions
 from engine.sources.io.folders import folder_at
 from engine.sources.queries.read import read_queries
 from engine.tables import ANSWERS, DOC_ID, QUERY, QUERY_ID, TEXT, TITLE
@@ -141,8 +140,8 @@ def test_ability_is_asked_with_the_passage_with_ten_with_ten_others_and_with_non
 
 
 @pytest.fixture(scope="module")
-def wikipedia():
-    return in_parts(read_source(wikipedia_dump()))
+def wikipedia(bundled_articles):
+    return in_parts(bundled_articles)
 
 
 def test_no_question_of_the_demo_is_learned_and_no_held_out_article(wikipedia):
