@@ -13,6 +13,7 @@ import pytest
 from engine.errors import InputError, ReadError
 from engine.evaluation import passes
 from engine.evaluation.evaluate import evaluate
+from engine.evaluation.read import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.reading.execute import UnitResult
@@ -276,6 +277,13 @@ def test_the_fusion_in_decoder_reader_is_not_given_prompts_without_a_note(tmp_pa
         executor = ScriptedReader(lambda text: "nothing")
         result = evaluate(inputs(), settings, store=tmp_path, executor=executor)
         assert amount(result, "reader_not_as_trained") == expected
+
+
+def test_the_prompt_to_decline_follows_the_style_of_a_chat():
+    settings = Settings.of(annotators=("utility",), prompt="chat", helpful="containment")
+    jobs = {job.ask.role.name: job for job in specify_jobs(asks_of(settings), settings)}
+    assert jobs["abstain"].prompt.template.name == "chat"
+    assert jobs["abstain"].spec.choices == ("NO-RESPONSE",)
 
 
 def test_a_study_keeps_the_reads_of_executors_apart_too(tmp_path):

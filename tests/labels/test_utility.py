@@ -11,7 +11,6 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.read import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels import utility
 from engine.reading.execute import UnitResult
@@ -230,13 +229,6 @@ def test_utilities_of_a_reader_that_never_declines_are_noted(tmp_path):
     assert note.startswith("note: UDCG@3 of sys differs by ")
 
 
-def test_the_prompt_to_decline_follows_the_style_of_the_prompt(tmp_path):
+def test_the_prompt_to_decline_follows_the_style_of_a_completion(tmp_path):
     _, reader, _ = label(tmp_path, prompt="completion")
     assert reader.asked
-    settings = Settings.of(annotators=("utility",), prompt="chat", helpful="containment")
-    (job,) = [
-        job for job in specify_jobs(asks_of(settings), settings) if job.ask.role.name == "abstain"
-    ]
-    spec, prompt = job.spec, job.prompt
-    assert prompt.template.name == "chat"
-    assert spec.choices == ("NO-RESPONSE",)

@@ -18,16 +18,20 @@ from engine.sources.io.locations import DAMAGE, Location, open_decompressed, req
 from engine.sources.io.skipping import SkipBad
 
 _WHAT = "a MediaWiki dump, pages-articles (.xml, .xml.bz2 or .xml.gz)"
-_BLOCK = 1 << 20
-# The largest pages of Wikipedia have 2 MB; a page with its full history may have gigabytes.
-_LARGEST_PAGE = 256 << 20
 _OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
 
 
-def raw_pages(path: Location, *, skip: SkipBad) -> Iterator[tuple[int, bytes]]:
+def raw_pages(
+    path: Location, *, skip: SkipBad, block: int = 1 << 20, largest: int = 256 << 20
+) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, unparsed ``<page>…</page>``) of a dump.
 
     Text between pages and pages without an end tag are bad records.
+
+    Args:
+        block: bytes that are read at a time.
+        largest: bytes of a page, at most. Wikipedia's largest have 2 MB; a page with its full history may
+            have gigabytes.
 
     Raises:
         InputError: the file is missing, is not a MediaWiki dump, is truncated, or has more bad records than
@@ -37,7 +41,7 @@ def raw_pages(path: Location, *, skip: SkipBad) -> Iterator[tuple[int, bytes]]:
     pages = _Pages(path, skip)
     try:
         with open_decompressed(path) as stream:
-            yield from pages.cut(stream)
+            yield from pages.cut(stream, block, largest)
     except DAMAGE as error:
         raise damaged(path, pages.line, error) from None
 
@@ -52,10 +56,10 @@ class _Pages:
         self.buffer = b""
         self.at = 0  # everything before it in the buffer is already cut
 
-    def cut(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    def cut(self, stream: IO[bytes], size: int, largest: int) -> Iterator[tuple[int, bytes]]:
         any_page = False
         searched = 0  # there is no end tag of a page before this position in the buffer
-        while block := stream.read(_BLOCK):
+        while block := stream.read(size):
             self.buffer += block
             while (end := self.buffer.find(_CLOSE, searched)) >= 0:
                 searched = end + len(_CLOSE)
@@ -65,9 +69,9 @@ class _Pages:
                     yield page
             self.buffer, self.at = self.buffer[self.at :], 0
             searched = max(0, len(self.buffer) - len(_CLOSE))
-            if len(self.buffer) > _LARGEST_PAGE:
+            if len(self.buffer) > largest:
                 raise InputError(
-                    f"a page of more than {_LARGEST_PAGE >> 20} MiB, or a page without an end tag",
+                    f"a page of more than {largest >> 20} MiB, or a page without an end tag",
                     f"give {_WHAT}",
                     path=self.path,
                     line=_first_line(self.line, self.buffer),

@@ -36,8 +36,7 @@ Layout = Literal["mediawiki", "json-lines", "squad", "parquet"]
 
 WHAT = "articles: a MediaWiki dump, JSONL, Parquet, a SQuAD document, or a directory of such files"
 # Half a second of work for wikitext.
-_CHUNK_BYTES = 1 << 20
-_CHUNK_ROWS = 1000
+CHUNK_BYTES = 1 << 20
 _PACKED = (".gz", ".bz2")
 _KNOWN = (".xml", ".jsonl", ".json", ".parquet", ".pq")
 
@@ -110,13 +109,16 @@ def layout_of(path: Location) -> Layout:
     return "squad" if is_squad(path) else "json-lines"
 
 
-def article_chunks(path: Location, *, skip: SkipBad, prose: bool = True) -> Iterator[Chunk]:
+def article_chunks(
+    path: Location, *, skip: SkipBad, prose: bool = True, size: int = CHUNK_BYTES, rows: int = 1000
+) -> Iterator[Chunk]:
     """Cut a file into chunks of at most some megabytes, without parsing it.
 
     Args:
         path: the file.
         skip: the bad records to tolerate.
         prose: whether texts will be rendered, as in ``parse_chunk``.
+        size, rows: bytes of a chunk of lines or pages, about, and rows of one of other layouts.
 
     Raises:
         InputError: the file cannot be read, has more bad records than ``skip`` tolerates, or is a dump of
@@ -127,21 +129,21 @@ def article_chunks(path: Location, *, skip: SkipBad, prose: bool = True) -> Iter
         require("a MediaWiki dump", "articles", "mwparserfromhell")
     if layout == "squad":
         articles = [(None, paragraph.article) for paragraph in read_squad(path)]
-        for start in range(0, len(articles), _CHUNK_ROWS):
-            yield Chunk(path, layout, articles[start : start + _CHUNK_ROWS])
+        for start in range(0, len(articles), rows):
+            yield Chunk(path, layout, articles[start : start + rows])
         return
     if layout == "parquet":
-        for rows in _parquet_rows(path):
-            yield Chunk(path, layout, rows)
+        for batch in _parquet_rows(path, rows):
+            yield Chunk(path, layout, batch)
         return
     records: list[tuple[int | None, bytes]] = []
-    size = 0
+    held = 0
     for record in raw_pages(path, skip=skip) if layout == "mediawiki" else raw_lines(path, WHAT):
         records.append(record)
-        size += len(record[1])
-        if size >= _CHUNK_BYTES:
+        held += len(record[1])
+        if held >= size:
             yield Chunk(path, layout, records)
-            records, size = [], 0
+            records, held = [], 0
     if records:
         yield Chunk(path, layout, records)
 
@@ -194,10 +196,10 @@ def _parse(chunk: Chunk, line: int | None, record: Any, *, prose: bool) -> Artic
     return parse_record(chunk.path, line, parse_json_object(chunk.path, line or 1, text))
 
 
-def _parquet_rows(path: Location) -> Iterator[list[tuple[int | None, dict[str, Any]]]]:
+def _parquet_rows(path: Location, rows: int) -> Iterator[list[tuple[int | None, dict[str, Any]]]]:
     known = {*ID_FIELDS, *TITLE_FIELDS, *TEXT_FIELDS, *NAME_FIELDS}
     with open_parquet(path) as table:
-        for batch in table.batches(_CHUNK_ROWS, known):
+        for batch in table.batches(rows, known):
             yield [(None, row) for row in batch.iter_rows(named=True)]
 
 

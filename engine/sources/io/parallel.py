@@ -17,7 +17,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 # Seconds of work before processes are started; starting them takes more than a second.
-_PATIENCE = 5.0
+PATIENCE = 5.0
 
 
 def usable_cpus() -> int:
@@ -26,17 +26,22 @@ def usable_cpus() -> int:
 
 
 def map_ordered(
-    function: Callable[[_Item], _Result], items: Iterable[_Item], *, workers: int
+    function: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    *,
+    workers: int,
+    patience: float = PATIENCE,
 ) -> Iterator[_Result]:
     """Yield ``function(item)`` for every item, in order, for any number of ``workers``.
 
-    At most three items per worker are in progress at any time. The first five seconds of work are
+    At most three items per worker are in progress at any time. The first seconds of work are
     done in this process, and so is everything if there is one worker.
 
     Args:
         function: a module-level function, or a partial of one, since it is sent to other processes.
         items: anything that can be pickled; taken one by one.
         workers: processes.
+        patience: seconds of work before they are started.
 
     Raises:
         RuntimeError: a process was killed; otherwise whatever ``function`` raises.
@@ -45,7 +50,7 @@ def map_ordered(
     start = time.monotonic()
     for item in stream:
         yield function(item)
-        if workers > 1 and time.monotonic() - start >= _PATIENCE:
+        if workers > 1 and time.monotonic() - start >= patience:
             break
     # Processes are started only if items remain.
     first = list(itertools.islice(stream, 1))

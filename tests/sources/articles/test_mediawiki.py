@@ -4,7 +4,7 @@ import gzip
 import pytest
 
 from engine.errors import InputError
-from engine.sources.articles import mediawiki
+from engine.sources.articles.mediawiki import raw_pages
 from engine.sources.articles.read import read_source
 from engine.sources.io.skipping import SkipBad
 
@@ -52,13 +52,12 @@ def dump(path, *pages):
     return path
 
 
-def test_pages_do_not_depend_on_the_size_of_the_blocks_read(tmp_path, monkeypatch):
+def test_pages_do_not_depend_on_the_size_of_the_blocks_read(tmp_path):
     path = dump(tmp_path / "d.xml", *(page(n, f"a{n}\nb") for n in range(40)))
-    whole = list(read_source(path))
-    assert [article.page_id for article in whole] == [str(n) for n in range(40)]
+    assert [article.page_id for article in read_source(path)] == [str(n) for n in range(40)]
+    whole = list(raw_pages(path, skip=SkipBad(0)))
     for block in (1, 7, 100):
-        monkeypatch.setattr(mediawiki, "_BLOCK", block)
-        assert list(read_source(path)) == whole
+        assert list(raw_pages(path, skip=SkipBad(0), block=block)) == whole
 
 
 @pytest.mark.parametrize(
@@ -101,8 +100,7 @@ def test_concatenated_dumps_are_read_as_one(tmp_path):
     assert [a.page_id for a in read_source(packed)] == ["1", "2"]
 
 
-def test_a_page_without_an_end_tag_does_not_fill_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(mediawiki, "_LARGEST_PAGE", 3 << 20)
+def test_a_page_without_an_end_tag_does_not_fill_the_memory(tmp_path):
     path = dump(tmp_path / "d.xml", page(1), "<page>" + "x" * (5 << 20))
     with pytest.raises(InputError, match=":4: a page of more than 3 MiB"):
-        list(read_source(path))
+        list(raw_pages(path, skip=SkipBad(0), largest=3 << 20))

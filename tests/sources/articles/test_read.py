@@ -6,9 +6,13 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError
-from engine.sources.articles import read as articles
 from engine.sources.articles.article import Article
-from engine.sources.articles.read import read_source, source_files
+from engine.sources.articles.read import (
+    article_chunks,
+    parse_chunk,
+    read_source,
+    source_files,
+)
 from engine.sources.io.skipping import SkipBad
 
 RECORDS = [{"id": str(n), "title": f"T{n}", "text": f"x{n}"} for n in range(5)]
@@ -37,18 +41,23 @@ XML = (
         ("a.xml.gz", gzip.compress(XML, mtime=0)),
     ],
 )
-def test_the_layout_follows_from_the_content(tmp_path, monkeypatch, name, content):
+def test_the_layout_follows_from_the_content(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     assert list(read_source(tmp_path / name)) == ARTICLES
-    monkeypatch.setattr(articles, "_CHUNK_BYTES", 1)
-    assert list(read_source(tmp_path / name)) == ARTICLES
+    assert in_chunks(tmp_path / name, size=1) == [[article] for article in ARTICLES]
 
 
-def test_parquet_articles(tmp_path, monkeypatch):
-    monkeypatch.setattr(articles, "_CHUNK_ROWS", 2)
+def in_chunks(path, **sizes):
+    """The articles of each chunk, of which those without articles are left out."""
+    chunks = article_chunks(path, skip=SkipBad(0), **sizes)
+    return [found for chunk in chunks if (found := [one for _, one in parse_chunk(chunk)])]
+
+
+def test_parquet_articles(tmp_path):
     path = tmp_path / "a.parquet"
     pl.DataFrame(RECORDS).with_columns(url=pl.lit("u")).write_parquet(path)
     assert list(read_source(path)) == ARTICLES
+    assert in_chunks(path, rows=2) == [ARTICLES[:2], ARTICLES[2:4], ARTICLES[4:]]
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match="not a readable Parquet file"):
         list(read_source(path))

@@ -12,30 +12,28 @@ def _exit_elsewhere(pid):
         os._exit(3)
 
 
-@pytest.fixture
-def impatient(monkeypatch):
+def impatient(function, items, *, workers):
     """Processes are started after the first item."""
-    monkeypatch.setattr(parallel, "_PATIENCE", 0)
+    return map_ordered(function, items, workers=workers, patience=0)
 
 
-def test_results_come_in_order_from_processes_and_without(impatient):
+def test_results_come_in_order_from_processes_and_without():
     items = range(-40, 40)
     expected = [-n for n in items]
-    assert list(map_ordered(operator.neg, items, workers=1)) == expected
-    assert list(map_ordered(operator.neg, items, workers=2)) == expected
-    assert list(map_ordered(operator.neg, [], workers=2)) == []
+    assert list(impatient(operator.neg, items, workers=1)) == expected
+    assert list(impatient(operator.neg, items, workers=2)) == expected
+    assert list(impatient(operator.neg, [], workers=2)) == []
 
 
 def test_little_work_starts_no_process(monkeypatch):
     monkeypatch.setattr(parallel, "ProcessPoolExecutor", None)
     assert list(map_ordered(operator.neg, range(99), workers=4)) == [-n for n in range(99)]
-    monkeypatch.setattr(parallel, "_PATIENCE", 0)
-    assert list(map_ordered(operator.neg, [1], workers=4)) == [-1]
+    assert list(impatient(operator.neg, [1], workers=4)) == [-1]
     with pytest.raises(TypeError):
-        list(map_ordered(operator.neg, [1, 2], workers=4))
+        list(impatient(operator.neg, [1, 2], workers=4))
 
 
-def test_items_are_taken_lazily_and_errors_are_passed_on(impatient):
+def test_items_are_taken_lazily_and_errors_are_passed_on():
     taken = []
 
     def items():
@@ -43,14 +41,14 @@ def test_items_are_taken_lazily_and_errors_are_passed_on(impatient):
             taken.append(n)
             yield n
 
-    results = map_ordered(operator.neg, items(), workers=2)
+    results = impatient(operator.neg, items(), workers=2)
     assert [next(results), next(results)] == [100, 99]
     assert len(taken) < 20
     results.close()
     with pytest.raises(TypeError):
-        list(map_ordered(operator.neg, ["x"] * 9, workers=2))
+        list(impatient(operator.neg, ["x"] * 9, workers=2))
 
 
-def test_a_killed_worker_gives_a_clear_error(impatient):
+def test_a_killed_worker_gives_a_clear_error():
     with pytest.raises(RuntimeError, match="use fewer workers"):
-        list(map_ordered(_exit_elsewhere, [os.getpid()] * 9, workers=2))
+        list(impatient(_exit_elsewhere, [os.getpid()] * 9, workers=2))

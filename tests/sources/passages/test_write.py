@@ -5,13 +5,10 @@ import polars as pl
 import pytest
 
 from engine.errors import InputError
-from engine.sources.articles import read as articles
-from engine.sources.io import parallel
 from engine.sources.io.skipping import SkipBad
-from engine.sources.passages import write as passage_files
 from engine.sources.passages.read import read_corpus
 from engine.sources.passages.splitting import Cutting
-from engine.sources.passages.write import Written, write_passages
+from engine.sources.passages.write import Portions, Written, write_passages
 
 
 def source(path, numbers, words=250):
@@ -26,16 +23,15 @@ def source(path, numbers, words=250):
     return path
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Chunks, row groups and shards so small that a few articles fill several."""
-    monkeypatch.setattr(articles, "_CHUNK_BYTES", 5000)
-    monkeypatch.setattr(parallel, "_PATIENCE", 0)
-    monkeypatch.setattr(passage_files, "_GROUP_ROWS", 7)
-    monkeypatch.setattr(passage_files, "SHARD_PASSAGES", 21)
+# So small that a few articles fill several chunks, row groups and shards.
+SMALL = Portions(chunk=5000, group=7, shard=21, patience=0)
 
 
-def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small):
+def write(sources, out, **options):
+    return write_passages(sources, out, cutting=Cutting(), portions=SMALL, **options)
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path):
     sources = [
         source(tmp_path / "a.jsonl", range(30)),
         source(tmp_path / "b.jsonl.gz", range(30, 41)),
@@ -43,7 +39,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small):
     written = {}
     for workers in (1, 2):
         out = tmp_path / f"{workers}.parquet"
-        done = write_passages(sources, out, cutting=Cutting(), workers=workers)
+        done = write(sources, out, workers=workers)
         assert done == Written(passages=41 * 3, articles=41, empty=0, files=1)
         written[workers] = out.read_bytes()
     assert written[1] == written[2]
@@ -53,51 +49,49 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small):
     assert joined["text"][40] == " ".join(f"w40.{i}" for i in range(250))
 
 
-def test_shards_in_a_directory_hold_the_same_passages_as_a_single_file(tmp_path, small):
+def test_shards_in_a_directory_hold_the_same_passages_as_a_single_file(tmp_path):
     articles_ = source(tmp_path / "a.jsonl", range(20))
-    write_passages([articles_], tmp_path / "one.parquet", cutting=Cutting(), workers=1)
-    done = write_passages([articles_], tmp_path / "many", cutting=Cutting(), workers=1)
+    write([articles_], tmp_path / "one.parquet", workers=1)
+    done = write([articles_], tmp_path / "many", workers=1)
     shards = sorted((tmp_path / "many").iterdir())
     assert [p.name for p in shards] == ["00000.parquet", "00001.parquet", "00002.parquet"]
     assert done.files == 3
     assert [pl.read_parquet(p).height for p in shards] == [21, 21, 18]
     assert read_corpus(tmp_path / "many").equals(read_corpus(tmp_path / "one.parquet"))
     with pytest.raises(InputError, match="a directory with content"):
-        write_passages([articles_], tmp_path / "many", cutting=Cutting(), workers=1)
+        write([articles_], tmp_path / "many", workers=1)
 
 
 @pytest.mark.parametrize(("name", "workers"), [("out.parquet", 2), ("out", 1)])
-def test_a_failed_run_leaves_no_files(tmp_path, small, workers, name):
+def test_a_failed_run_leaves_no_files(tmp_path, workers, name):
     path = source(tmp_path / "a.jsonl", range(40))
     with path.open("a") as stream:
         stream.write('{"id": "broken"\n')
     out = tmp_path / "to" / name
     with pytest.raises(InputError, match=":41: broken JSON"):
-        write_passages([path], out, cutting=Cutting(), workers=workers)
+        write([path], out, workers=workers)
     assert list(out.parent.iterdir()) == []
     skip = SkipBad(1)
-    done = write_passages([path], out, cutting=Cutting(), workers=1, skip_bad=skip)
+    done = write([path], out, workers=1, skip_bad=skip)
     assert (done.articles, skip.count) == (40, 1)
     assert [p.name for p in out.parent.iterdir()] == [name]
 
 
-def test_duplicate_article_ids_are_refused_and_both_places_named(tmp_path, small):
+def test_duplicate_article_ids_are_refused_and_both_places_named(tmp_path):
     first = source(tmp_path / "a.jsonl", range(30), words=120)
     second = source(tmp_path / "b.jsonl", [30, 7], words=3)
     with pytest.raises(InputError) as caught:
-        write_passages([first, second], tmp_path / "o.parquet", cutting=Cutting(), workers=1)
+        write([first, second], tmp_path / "o.parquet", workers=1)
     assert str(caught.value).startswith(
         f"{second}:2: article id '7' already occurs in line 8 of {first}"
     )
     with first.open("a") as stream:
         stream.write('{"id": "3", "text": ""}\n')
     with pytest.raises(InputError, match=r"a\.jsonl:31: article id '3' already occurs in line 4"):
-        write_passages([first], tmp_path / "o.parquet", cutting=Cutting(), workers=1)
+        write([first], tmp_path / "o.parquet", workers=1)
     pl.DataFrame({"id": ["1", "1"], "text": ["a", "b"]}).write_parquet(tmp_path / "p.parquet")
     with pytest.raises(InputError, match="article id '1' occurs more than once"):
-        write_passages(
-            [tmp_path / "p.parquet"], tmp_path / "o.parquet", cutting=Cutting(), workers=1
-        )
+        write([tmp_path / "p.parquet"], tmp_path / "o.parquet", workers=1)
 
 
 def test_articles_without_text_are_counted_and_a_corpus_needs_others(tmp_path):
