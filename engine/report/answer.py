@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
 from rich.table import Table
 
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SHORT_LISTS
-from engine.reading.costs import ReadingCosts, merge_kinds
 from engine.report import grids, header, layout, printed, verdict
-from engine.report.findings import Findings, costs_of
+from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.page.render import where_to_look
 from engine.tables import NOTE, TAU, N
 from engine.wording import counted
@@ -86,29 +84,14 @@ def _costs(findings: Findings) -> list[Table | str]:
     if findings.conditions:
         found = [(one["role"], costs_of(one)) for one in findings.summary["study"]["costs"]]
     roles = {
-        name: _together(costs for role, costs in found if role == name)
+        name: costs_together(costs for role, costs in found if role == name)
         for name in dict.fromkeys(name for name, costs in found if costs.wanted)
     }
     if not roles:
         return []
-    line = layout.reads_line("reads", _together(roles.values()))
+    line = f"reads: {layout.reads_line(costs_together(roles.values()))}"
     table = grids.compared_costs(roles, grids.labelling(findings))
     return [line] if table is None else [line, table]
-
-
-def _together(of_several: Iterable[ReadingCosts]) -> ReadingCosts:
-    several = list(of_several)
-    workers = [peak for one in several for peak in one.workers.values()]
-    return ReadingCosts(
-        wanted=sum(one.wanted for one in several),
-        reused=sum(one.reused for one in several),
-        done=sum(one.done for one in several),
-        failed=sum(one.failed for one in several),
-        retried_requests=sum(one.retried_requests for one in several),
-        seconds=sum(one.seconds for one in several if one.done),
-        workers={"": max(workers)} if workers else {},
-        kinds=merge_kinds(one.kinds for one in several),
-    )
 
 
 def _notes(findings: Findings) -> list[str]:

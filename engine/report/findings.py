@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Study
 from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
-from engine.reading.costs import KindCosts, ReadingCosts
+from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.summary import notes_by_code
 from engine.sources.io.parquet import read_parquet
 from engine.statistics import bounded
@@ -221,12 +221,11 @@ class Findings:
 
     @cached_property
     def leads(self) -> dict[str, dict[str, Any]]:
-        """The leads of the run to choose over others, by their names; bounds are NaN where there are none."""
-        verdict = self.summary["verdict"] or {"leads": []}
-        empty = dict.fromkeys(("low", "high"), math.nan)
+        """The leads of the run to choose over others, by their names; what is not known of them is NaN."""
+        leads = (self.summary["verdict"] or {"leads": []})["leads"]
         return {
-            lead["over"]: lead | {k: v for k, v in empty.items() if lead[k] is None}
-            for lead in verdict["leads"]
+            lead["over"]: {key: math.nan if value is None else value for key, value in lead.items()}
+            for lead in leads
         }
 
     @cached_property
@@ -293,17 +292,20 @@ class Findings:
         """``tables.CLUSTERS``; without rows where queries are independent."""
         return self.table("clusters")
 
+    @cached_property
+    def primary_cells(self) -> dict[str, dict[str, Any]]:
+        """By annotator, the row of ``correlations`` of its primary measure on the best run."""
+        of_best = self.correlations.filter(pl.col(RUN) == self.best_run, pl.col(N) > 0)
+        return {
+            row[ANNOTATOR]: row
+            for row in of_best.iter_rows(named=True)
+            if row[MEASURE] == self.primary_measures.get(row[ANNOTATOR])
+        }
+
     def agreement(self, annotator: str) -> dict[str, Any] | None:
-        """The row of ``correlations`` of an annotator's primary measure on the best run; None without a tau."""
-        rows = self.correlations.filter(
-            pl.col(RUN) == self.best_run,
-            pl.col(ANNOTATOR) == annotator,
-            pl.col(MEASURE) == self.primary_measures.get(annotator, ""),
-            pl.col(N) > 0,
-        )
-        if rows.is_empty() or math.isnan(rows[tables.TAU][0]):
-            return None
-        return rows.row(0, named=True)
+        """The row of an annotator in ``primary_cells``; None without a tau."""
+        cell = self.primary_cells.get(annotator)
+        return None if cell is None or math.isnan(cell[tables.TAU]) else cell
 
 
 def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = None) -> Interval:
@@ -336,6 +338,22 @@ def costs_of(values: Mapping[str, Any]) -> ReadingCosts:
     return _filled(
         ReadingCosts,
         {**values, "kinds": {name: _filled(KindCosts, one) for name, one in kinds.items()}},
+    )
+
+
+def costs_together(of_several: Iterable[ReadingCosts]) -> ReadingCosts:
+    """What the reads of several roles or conditions cost together, as far as a line tells it."""
+    several = list(of_several)
+    workers = [peak for one in several for peak in one.workers.values()]
+    return ReadingCosts(
+        wanted=sum(one.wanted for one in several),
+        reused=sum(one.reused for one in several),
+        done=sum(one.done for one in several),
+        failed=sum(one.failed for one in several),
+        retried_requests=sum(one.retried_requests for one in several),
+        seconds=sum(one.seconds for one in several if one.done),
+        workers={"": max(workers)} if workers else {},
+        kinds=merge_kinds(one.kinds for one in several),
     )
 
 

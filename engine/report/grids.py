@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import polars as pl
 from rich.table import Table
 
 from engine.labels.annotator import READER
@@ -15,7 +14,7 @@ from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
 from engine.report import layout
 from engine.report.findings import Findings, Interval
 from engine.report.layout import Grid
-from engine.tables import METHOD, RHO, RUN, TAU, TAU_REACHED, VALUE, N
+from engine.tables import METHOD, RHO, TAU, TAU_REACHED, VALUE, N
 from engine.wording import counted, with_interval
 
 # Measures beside the end-to-end score on a screen: the first annotator's and a rival's; without that score, more.
@@ -95,34 +94,24 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     Args:
         most: how many annotators a screen has room for; None for all, with the number of queries in any case.
     """
-    run = findings.best_run
-    cells = findings.correlations.filter(pl.col(RUN) == run, pl.col(N) > 0)
-    partial = most is None or any(n != findings.queries for n in cells[N])
-    level = layout.level(findings.bootstrap)
-    head = [
-        "annotator",
-        "measure",
-        f"Kendall's tau{level}",
-        f"Spearman's rho{level}",
-        "of possible tau",
-    ]
-    head += ["n"] if partial else []
+    level, cells = layout.level(findings.bootstrap), findings.primary_cells
+    partial = most is None or any(cell[N] != findings.queries for cell in cells.values())
+    head = ["annotator", "measure", f"Kendall's tau{level}", f"Spearman's rho{level}"]
+    head += ["of possible tau", *(["n"] if partial else [])]
     names = findings.annotators[:most]
-    rows, methods = [], []
+    rows = []
     for name in names:
-        measure = findings.primary_measures.get(name, "")
-        cell = next(cells.filter(annotator=name, measure=measure).iter_rows(named=True), None)
-        row = [name, measure, layout.interval(cell, TAU), layout.interval(cell, RHO), ""]
-        row += [""] if partial else []
-        if cell is not None:
-            methods.append(cell[METHOD])
-            if cell[TAU_REACHED] is not None and math.isfinite(cell[TAU_REACHED]):
-                row[4] = f"{cell[TAU_REACHED]:.0%}"
-            row[5:] = [str(cell[N])] if partial else []
-        rows.append(row)
+        cell = cells.get(name)
+        reached = cell[TAU_REACHED] if cell else None
+        share = f"{reached:.0%}" if reached is not None and math.isfinite(reached) else ""
+        row = [name, findings.primary_measures.get(name, "")]
+        row += [layout.interval(cell, TAU), layout.interval(cell, RHO), share]
+        rows.append(row + ([str(cell[N]) if cell else ""] if partial else []))
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
-    title = f"agreement with the reader{f' on {run}' if len(findings.runs) > 1 else ''}"
-    return Grid("agreement", layout.methods_line(methods), head, rows, title=title)
+    caption = layout.methods_line(cells[name][METHOD] for name in names if name in cells)
+    several = len(findings.runs) > 1
+    title = f"agreement with the reader{f' on {findings.best_run}' if several else ''}"
+    return Grid("agreement", caption, head, rows, title=title)
 
 
 class Labelling(NamedTuple):

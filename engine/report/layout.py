@@ -125,7 +125,7 @@ def methods_line(methods: Iterable[str]) -> str:
     return f"intervals: {', '.join(meanings)}" if meanings else ""
 
 
-def reads_line(what: str, costs: ReadingCosts) -> str:
+def reads_line(costs: ReadingCosts) -> str:
     """What some reads cost."""
     rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
     highest = max(costs.workers.values(), default=0)  # 0 where a server reads
@@ -134,7 +134,7 @@ def reads_line(what: str, costs: ReadingCosts) -> str:
     if costs.retried_requests:
         failed += f", {counted(costs.retried_requests, 'request[|s]')} made again"
     return (
-        f"{what}: {costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}"
+        f"{costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}"
         f"{failed}{peak}"
     )
 

@@ -160,16 +160,8 @@ def _reach(findings: Findings) -> Grid:
     binary = ["AUC"] if shown[AUC].is_not_nan().any() else []
     partial = ["n"] if cells.filter(pl.col(N) > 0)[N].ne(findings.queries).any() else []
     several = ["run"] if cells[RUN].n_unique() > 1 else []
-    head = [
-        *several,
-        "annotator",
-        "measure",
-        *binary,
-        "Kendall's tau",
-        "limit",
-        "reached",
-        *partial,
-    ]
+    head = [*several, "annotator", "measure", *binary]
+    head += ["Kendall's tau", "limit", "reached", *partial]
     rows = []
     for row in _in_order(shown, [RUN, ANNOTATOR], findings).iter_rows(named=True):
         limit = row[TAU_MAX] if row[TAU] >= 0 else row[TAU_MIN]
@@ -344,7 +336,8 @@ def _readers(findings: Findings) -> Iterator[str]:
             yield f"single passages are read by {other}{whole}"
     for role, costs in findings.roles.items():
         if costs.wanted:
-            yield layout.reads_line(f"reads of {role.title}" if role.title else "reads", costs)
+            of_role = f" of {role.title}" if role.title else ""
+            yield f"reads{of_role}: {layout.reads_line(costs)}"
 
 
 def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:

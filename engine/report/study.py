@@ -58,9 +58,7 @@ def study_lines(findings: Findings) -> list[str]:
     """What the reads of the whole study cost, what to mind, and whose labels could stand in for whose."""
     short, costs = _short(findings), findings.summary["study"]["costs"]
     reads = [
-        reads_line(
-            f"study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]})", costs_of(one)
-        )
+        f"study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {reads_line(costs_of(one))}"
         for one in costs
         if one["wanted"]
     ]

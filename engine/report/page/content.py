@@ -69,11 +69,7 @@ def sentence(text: str) -> str:
 
 
 def typeset(figure: str) -> str:
-    """A figure as a page shows it: with a minus sign, and whole where lines are broken; a dash for none.
-
-    >>> typeset("-0.10 [-0.30, 0.10]")
-    '−0.10 [−0.30,\\xa00.10]'
-    """
+    """A figure as a page shows it: with a minus sign, and whole where lines are broken; a dash for none."""
     return _SIGN.sub("\N{MINUS SIGN}", figure).replace(", ", ",\N{NO-BREAK SPACE}") or "\N{EM DASH}"
 
 

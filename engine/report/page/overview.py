@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from engine.report import grids, header
-from engine.report.findings import Findings
-from engine.report.layout import Grid
+from engine.report.findings import Findings, costs_together
+from engine.report.layout import Grid, reads_line
 from engine.report.page.content import Answer, sentence, typeset
 from engine.tables import MEASURE, TAU, high_of, low_of
-from engine.wording import counted, with_interval
+from engine.wording import with_interval
 
 
 def answer(findings: Findings) -> Answer:
@@ -53,26 +53,13 @@ def _of_one_run(findings: Findings) -> tuple[str, list[str]]:
 
 
 def _facts(findings: Findings) -> list[tuple[str, str]]:
-    facts = [("cost", _cost(findings))]
+    costs = costs_together(findings.roles.values())
+    facts = [("cost", reads_line(costs) if costs.wanted else "no read was needed")]
     date = (findings.summary.get("audit") or {}).get("date")
     if date:
         # To the minute: 2026-11-23 08:34, in UTC.
         facts.append(("date", f"{date[:16].replace('T', ' ')} UTC"))
     return facts
-
-
-def _cost(findings: Findings) -> str:
-    costs = list(findings.roles.values())
-    wanted = sum(one.wanted for one in costs)
-    if not wanted:
-        return "no read was needed"
-    done, failed = sum(one.done for one in costs), sum(one.failed for one in costs)
-    seconds = sum(one.seconds for one in costs if one.done)
-    text = f"{wanted:,} reads: {done:,} done now"
-    if done and seconds:
-        text += f" in {_duration(seconds)}"
-    text += f", {sum(one.reused for one in costs):,} from the store"
-    return text + (f", {failed:,} failed" if failed else "")
 
 
 def overview_grids(findings: Findings) -> Iterator[Grid]:
@@ -84,9 +71,8 @@ def overview_grids(findings: Findings) -> Iterator[Grid]:
     costs = grids.costs(roles, grids.labelling(findings))
     if costs.rows:
         caption = (
-            "Reads of this evaluation. A list is read together with its first passage alone, and seconds are split "
-            f"by tokens{_peak(findings)}. python -m benchmarks.efficiency measures time and memory of each kind by "
-            "itself."
+            "Reads of this evaluation. A list is read together with its first passage alone, and seconds are split by "
+            "tokens. python -m benchmarks.efficiency measures time and memory of each kind by itself."
         )
         yield replace(costs, caption=caption)
 
@@ -116,25 +102,6 @@ def _agreement(findings: Findings) -> Grid:
     return replace(grid, caption=caption + methods)
 
 
-def _peak(findings: Findings) -> str:
-    """How much memory the actors took, of both kinds of reads and with the model."""
-    # Summaries that were written earlier do not tell it.
-    peaks = [peak for costs in findings.roles.values() for peak in costs.workers.values()]
-    if not peaks:
-        return ""
-    return (
-        f"; the actor that took most memory, the model included, had {max(peaks) / 2**20:,.0f} MiB"
-    )
-
-
 def notes(findings: Findings) -> list[str]:
     """What qualifies the figures, a sentence each."""
     return [sentence(text) for text in findings.notes]
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return counted(round(seconds), "second[|s]")
-    if seconds < 5400:
-        return counted(round(seconds / 60), "minute[|s]")
-    return f"{seconds / 3600:.1f} hours"
