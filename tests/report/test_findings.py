@@ -1,14 +1,23 @@
-"""What a page reads back from a folder of results."""
+"""What an evaluation found, in memory and read back from its folder."""
 
 import math
 import shutil
 
 import polars as pl
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from engine.errors import InputError
+from engine.evaluation.evaluate import evaluate
+from engine.evaluation.inputs import EvaluationInputs
+from engine.evaluation.settings import Settings
+from engine.report.answer import answer_parts
 from engine.report.findings import mean_interval, read_findings
+from engine.report.printed import full_parts
+from engine.report.results import write_results
+from tests.conftest import ScriptedReader
+from tests.report.test_printed import CORPUS, GOOD, POOR, QUERIES
 
 
 def test_intervals_of_proportions_are_scipys_exact_ones():
@@ -65,3 +74,28 @@ def test_tables_of_an_earlier_version_are_refused_by_name(tmp_path, folder):
     )
     with pytest.raises(InputError, match="lacks confidence"):
         _ = read_findings(copy, None).traces
+
+
+def test_what_is_printed_at_the_end_is_printed_of_the_files_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.report.results.write_page", lambda *_, **__: None)  # takes seconds
+    inputs = EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=pl.concat([GOOD, POOR]))
+    settings = Settings.of(
+        k=2, annotators=("erag", "dual"), measures="P@1 Success@2", resamples=100, relevant="pool"
+    )
+    reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
+    result = evaluate(inputs, settings, store=tmp_path / "store", executor=reader)
+    ended = write_results(result, inputs, {}, tmp_path / "out")
+    earlier = read_findings(tmp_path / "out", None)
+    for parts in (answer_parts, full_parts):
+        texts = [shown(parts(found, "out")) for found in (ended, earlier)]
+        assert "Choose sys." in texts[0]
+        assert texts[0] == texts[1]
+    shutil.rmtree(tmp_path / "out")
+    assert shown(full_parts(ended, "out")) == texts[0]  # of what is in memory
+
+
+def shown(parts):
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(*parts, markup=False, highlight=False)
+    return captured.get()
