@@ -53,7 +53,6 @@ from engine.statistics.cells import Clusters, clusters_of
 from engine.tables import CLUSTER, DOC_ID, QUERY, QUERY_ID, RANK, RUN
 
 PAIRS_PER_SHARD = 20_000
-SHARD = "shard"
 BUCKET = "bucket"
 # Called with what is being done ("runs", "passages", "shards") and how much of it is done so far.
 Progress = Callable[[str, int], None]
@@ -193,7 +192,6 @@ class Partition:
         unmatchable: the first of the queries whose gold articles cannot be matched, if there are any.
         edited: the edited runs.
         tables: names of the inputs of annotators.
-        has_clusters: whether queries have clusters.
         passages: the index of the corpus.
         listed: how many of its passages some run lists within the cutoff.
         queries_file: where the queries come from.
@@ -208,7 +206,6 @@ class Partition:
     unmatchable: tuple[str, ...]
     edited: tuple[EditedRun, ...]
     tables: tuple[str, ...]
-    has_clusters: bool
     passages: PassageIndex
     listed: int
     queries_file: Location
@@ -239,7 +236,6 @@ class Partition:
                 corpus=self.passages.folder.place(self.passages.name),
                 run=tuple(path for path in runs if path.exists()),
                 need_answers=False,
-                cluster=CLUSTER if self.has_clusters else None,
             )
             try:
                 inputs = read_inputs(files, k=self.k, passages=Collected(find, self.passages.scan))
@@ -257,7 +253,6 @@ class Partition:
             cut_runs=self.cut_runs,
             edited=self.edited,
             queries_file=self.queries_file,
-            unmatchable=self.unmatchable,
             names=self.runs,
         )
 
@@ -266,15 +261,11 @@ class Partition:
         further = (self.passages.fingerprint, self.k, self.edited, self.cut_runs)
         return hashlib.sha256(repr(further).encode() + archive).hexdigest()
 
-    def query_ids(self) -> pl.Series:
-        return self.queries()[QUERY_ID]
+    def queries(self) -> pl.DataFrame:
+        return read_parquet(self.folder.place(_QUERIES))
 
     def clusters(self) -> Clusters:
-        return clusters_of(self.queries())
-
-    def queries(self) -> pl.DataFrame:
-        """``query_id``, ``shard``, and ``cluster`` if any, of every query evaluated, in the order of the queries file."""
-        return pl.read_parquet(self.folder.read(_QUERIES))
+        return clusters_of(read_parquet(self.folder.place(_QUERIES), [QUERY_ID, CLUSTER]))
 
     def within(self, k: int) -> Within:
         """As ``InputShards.within``; below the cutoff of the partition, every shard is looked through."""
@@ -387,7 +378,6 @@ def _write(
         unmatchable=checked.unmatchable[:1],
         edited=lists.edited,
         tables=tuple(checked.tables),
-        has_clusters=files.cluster is not None,
         passages=passages.index,
         listed=passages.count(),
         queries_file=files.queries,
@@ -416,11 +406,7 @@ def _write(
     for shard in mapped(write, enumerate(_rows(lists, parts, spans))):
         shards.append(shard)
         on_progress("shards", len(shards))
-    # Spans ascend, and every query is in one.
-    numbers = np.searchsorted([low for low, _ in spans], buckets, side="right") - 1
-    known = checked.queries.select(pl.col(QUERY_ID, f"^{CLUSTER}$"))
-    of_queries = known.with_columns(pl.Series(SHARD, numbers.astype(np.uint32)))
-    place.write(_QUERIES, _parquet(of_queries))
+    place.write(_QUERIES, _parquet(checked.queries))
     return replace(made, shards=tuple(shards))
 
 
@@ -563,7 +549,6 @@ def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition 
         unmatchable=tuple(manifest["unmatchable"]),
         edited=edited,
         tables=tuple(files.tables),
-        has_clusters=files.cluster is not None,
         passages=index,
         listed=manifest["listed"],
         queries_file=files.queries,

@@ -87,8 +87,8 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
 
     Args:
         inputs: read at the cutoff of the settings, or at a larger one: they are cut at it.
-        part: whether they are of some of the queries, so that nothing is refused that only all of them
-            together may lack.
+        part: whether they are of some of the queries: ``early.refuse_early`` has looked at all of them, and
+            nothing is refused that only all of them together may lack.
 
     Raises:
         InputError: the inputs were read at a smaller cutoff, an annotator lacks what it needs, the metric
@@ -96,18 +96,12 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
             labels, or a run lists nothing for a query where ``missing`` is ``error``.
     """
     inputs = cut_inputs(inputs, settings.ranking.k)
-    refuse_lacking_tables(settings, inputs.tables.keys())
-    if settings.bootstrap.cluster and CLUSTER not in inputs.queries.columns:
-        raise InputError(
-            "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
-        )
     if not part:
-        refuse_lacking_provenance(settings, int(inputs.queries[PROVENANCE].list.len().sum()))
-    refuse_unmatchable(inputs, settings)
-    refuse_unscorable(inputs, settings)
-    query_ids = inputs.queries[QUERY_ID].to_list()
-    if settings.ranking.missing == "error":
-        refuse_missing_results(inputs.runs, query_ids, names=inputs.run_names)
+        refuse_lacking_tables(settings, inputs.tables.keys())
+        refuse_queries(inputs, settings)
+        if settings.ranking.missing == "error":
+            query_ids = inputs.queries[QUERY_ID].to_list()
+            refuse_missing_results(inputs.runs, query_ids, names=inputs.run_names)
     relevant = settings.judged(len(inputs.run_names))
     pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
     asking = settings.asks()
@@ -126,7 +120,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
     }
     if not part:
         refuse_unjudged({name: of.judged for name, of in scored.items()})
-    refuse_meaningless(settings, relevant)
+        refuse_meaningless(settings, relevant)
     requests = requests_for(pairs, lists, settings)
     return Prepared(inputs, settings, relevant, pairs, lists, tuple(requests), labelled, scored)
 
@@ -354,6 +348,22 @@ def refuse_meaningless(settings: Settings, relevant: Relevant) -> None:
         [measure for measure in settings.measures() if measure.kind != UTILITY_KIND],
         relevant=relevant,
     )
+
+
+def refuse_queries(inputs: EvaluationInputs, settings: Settings) -> None:
+    """Refuse what cannot work with these queries, which are all that there are, whatever runs list for them.
+
+    Raises:
+        InputError: they were read without the clusters that are asked for, lack gold articles that an
+            annotator needs, or have answers that the metric cannot score.
+    """
+    if settings.bootstrap.cluster and CLUSTER not in inputs.queries.columns:
+        raise InputError(
+            "`cluster`, but the inputs were read without", "give it to `read_inputs` too"
+        )
+    refuse_lacking_provenance(settings, int(inputs.queries[PROVENANCE].list.len().sum()))
+    refuse_unmatchable(inputs, settings)
+    refuse_unscorable(inputs, settings)
 
 
 def refuse_lacking_provenance(settings: Settings, gold: int) -> None:

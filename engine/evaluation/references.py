@@ -22,28 +22,15 @@ def refuse_unscorable(inputs: EvaluationInputs, settings: Settings) -> None:
     Raises:
         InputError: naming the first such query, with its line.
     """
-    if (first := first_unscorable(inputs, settings)) is not None:
-        raise unscorable(inputs, settings, *first)
-
-
-def first_unscorable(inputs: EvaluationInputs, settings: Settings) -> tuple[str, str] | None:
-    """The first query none of whose answers the metric can score, and an answer of it."""
-    found = _queries_with(inputs, settings, any)
-    return next(((query_id, answers[0]) for query_id, answers in found), None)
-
-
-def unscorable(
-    inputs: EvaluationInputs, settings: Settings, query_id: str, answer: str
-) -> InputError:
-    """The error for a query whose answers the metric cannot score."""
-    metric = get_metric(settings.reader.metric)
-    path, line = query_place(inputs, query_id)
-    return InputError(
-        f"the metric {metric.name} cannot score the answers of query {query_id!r} ({answer!r})",
-        f"write answers with {metric.needs}, or use another `metric`",
-        path=path,
-        line=line,
-    )
+    for query_id, answers in _queries_with(inputs, settings, any):
+        metric = get_metric(settings.reader.metric)
+        path, line = query_place(inputs, query_id)
+        raise InputError(
+            f"the metric {metric.name} cannot score the answers of query {query_id!r} ({answers[0]!r})",
+            f"write answers with {metric.needs}, or use another `metric`",
+            path=path,
+            line=line,
+        )
 
 
 def note_unscorable(inputs: EvaluationInputs, settings: Settings) -> Note:

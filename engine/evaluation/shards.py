@@ -6,6 +6,7 @@ Inputs that fit are one shard, held in memory (``Held``); others are many, on di
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -76,11 +77,21 @@ class InputShards(Protocol):
         ...
 
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
-        """The inputs of one shard; without ``passages`` the corpus is empty."""
+        """The inputs of one shard, without clusters; without ``passages`` the corpus is empty."""
         ...
 
-    def query_ids(self) -> pl.Series:
-        """All queries evaluated, in the order of their file."""
+    @property
+    def unmatchable(self) -> tuple[str, ...]:
+        """Of ``EvaluationInputs.unmatchable`` of all queries, the first at least."""
+        ...
+
+    @property
+    def tables(self) -> Collection[str]:
+        """The names of the inputs of annotators."""
+        ...
+
+    def queries(self) -> pl.DataFrame:
+        """All queries evaluated, in the order of their file, with their ``cluster`` where that was asked for."""
         ...
 
     def clusters(self) -> Clusters:
@@ -127,8 +138,16 @@ class Held:
     def read(self, number: int, *, passages: bool = True) -> EvaluationInputs:
         return self.inputs
 
-    def query_ids(self) -> pl.Series:
-        return self.inputs.queries[QUERY_ID]
+    @property
+    def unmatchable(self) -> tuple[str, ...]:
+        return self.inputs.unmatchable
+
+    @property
+    def tables(self) -> Collection[str]:
+        return self.inputs.tables.keys()
+
+    def queries(self) -> pl.DataFrame:
+        return self.inputs.queries
 
     def clusters(self) -> Clusters:
         return clusters_of(self.inputs.queries)
