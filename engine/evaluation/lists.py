@@ -18,7 +18,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.evaluation.by_text import ids_of_texts, keyed_by_text
 from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
-from engine.sources.io.ahead import mapped
+from engine.sources.io.ahead import Made, mapped
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.passages.listed import Listed
@@ -107,7 +107,11 @@ class Lists:
     texts: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
-        return mapped(lambda part: self.read(part, self.k), range(self.parts.count))
+        return self.map(lambda rows: rows)
+
+    def map(self, function: Callable[[pl.DataFrame], Made]) -> Iterator[Made]:
+        """Yield what a function makes of the lists up to the cutoff, part after part; it is called in threads."""
+        return mapped(lambda part: function(self.read(part, self.k)), range(self.parts.count))
 
     def read(self, part: int, deepest: int) -> pl.DataFrame:
         """The run table of a part, run after run; a list that goes on below the cutoff has one rank beyond it.
@@ -336,7 +340,7 @@ def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> List
     """
     texts = [pl.Series([], dtype=pl.String)]
     lacks_some = False
-    for ids in mapped(lambda rows: rows[DOC_ID].unique(), lists):
+    for ids in lists.map(lambda rows: rows[DOC_ID].unique()):
         unknown = passages.look_up(ids)
         # Texts hold white space and ids of TREC runs cannot, so the corpus is looked through only for texts.
         is_text = unknown.str.contains(r"\s")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -41,8 +41,11 @@ def mapped(function: Callable[[Item], Made], items: Iterable[Item]) -> Generator
 
     As many are under way as there are threads, up to four, and one more. What ``items`` or ``function`` raises
     is raised in its place in the order, as if all were done one after another; items behind it may have been
-    begun.
+    begun. One item alone is worked on in the thread of the caller.
     """
+    if isinstance(items, Sized) and len(items) == 1:
+        yield from map(function, items)
+        return
     threads = min(_MOST, len(os.sched_getaffinity(0)))
     waiting: deque[Future[Made]] = deque()
     fault: BaseException | None = None
