@@ -11,7 +11,8 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError, require_least
 from engine.evaluation.clusters import column_of, with_clusters
-from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, named_by_id, read_lists
+from engine.evaluation.documents import named_by_id
+from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
 from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, with_titles, without_titles
 from engine.labels.annotator import InputTable

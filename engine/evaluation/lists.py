@@ -2,7 +2,7 @@
 
 Lists come in parts that have all rows of a query: one part where everything is held, many where a run is
 larger than memory. A part is worked on alone; what only all parts together show (a run that lists none of the
-queries, edits that leave nothing, documents that the corpus lacks) is refused once.
+queries, edits that leave nothing) is refused once. Keys of runs may be texts of queries, as in the eRAG package.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.by_text import ids_of_texts, keyed_by_text
-from engine.evaluation.refusals import comes_twice, leaves_nothing, lists_none, not_in_corpus
 from engine.sources.io.ahead import Made, mapped
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
-from engine.sources.passages.listed import Listed
 from engine.sources.runs.checks import require_new_name
 from engine.sources.runs.edits import Edit, EditedRun, apply_edits, read_edits
 from engine.sources.runs.read import Gathered, OnePart, read_in_parts
 from engine.sources.runs.records import LINE
 from engine.sources.runs.scan import Batch
-from engine.sources.runs.texts import with_ids
-from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
+from engine.sources.runs.texts import ID, with_ids
+from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
+from engine.wording import quoted
 
 IS_EVALUATED = "is_evaluated"
 # Rows of lists; ``run`` is the number of the run.
@@ -93,7 +90,7 @@ class Lists:
         edits: the file of the edits, if there is one.
         edited: the edited runs.
         changed: their lists for the queries that some edit is about (``ROWS``).
-        texts: documents that runs give by their texts, and their ids (``by_text.ids_of_texts``).
+        texts: documents that runs give by their texts, and their ids, as ``with_ids`` takes them.
     """
 
     parts: Parts
@@ -210,9 +207,13 @@ def read_lists(
         require_new_name(path, found[-1][0], sources)
     for path, (_, of_run) in zip(paths, found, strict=True):
         if not any(one.is_evaluated for one in of_run):
-            first = min(one.first for one in of_run if one.first is not None)
-            named = queries[QUERY_ID][0]
-            raise lists_none(path, first, queries=queries_file, count=evaluated, first=named)
+            has = min(one.first for one in of_run if one.first is not None)
+            raise InputError(
+                f"lists none of the {evaluated} queries of {queries_file} "
+                f"(it has {quoted(has)}, they have {quoted(queries[QUERY_ID][0])})",
+                "give the queries that the run was made for",
+                path=path,
+            )
     if fault is not None:
         raise fault
     of_parts = [one for _, of_run in found for one in of_run]
@@ -323,83 +324,25 @@ def _refuse_emptied(lists: Lists, evaluated: int) -> None:
     left = {name for rows in lists for name in rows[RUN].unique()}
     for run in lists.edited:
         if run.name not in left:
-            raise leaves_nothing(lists.edits, run.original, evaluated)
+            raise InputError(
+                f"leaves {quoted(run.original)} no document for any of the {evaluated} queries",
+                "keep at least one document",
+                path=lists.edits,
+            )
 
 
-def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> Lists:
-    """The lists with ids of documents, whose passages are looked up, in place of texts of passages.
-
-    Args:
-        lists: of all runs.
-        passages: takes note of the listed passages.
-        corpus: where they are looked up, for errors; None for the texts that the runs carry.
-
-    Raises:
-        InputError: the corpus cannot be used, lacks a document, or a run lists a document by its id and by
-            its text.
-    """
-    texts = [pl.Series([], dtype=pl.String)]
-    lacks_some = False
-    for ids in lists.map(lambda rows: rows[DOC_ID].unique()):
-        unknown = passages.look_up(ids)
-        # Texts hold white space and ids of TREC runs cannot, so the corpus is looked through only for texts.
-        is_text = unknown.str.contains(r"\s")
-        texts.append(unknown.filter(is_text))
-        lacks_some = lacks_some or not is_text.all()
-    wanted = pl.concat(texts).unique()
-    if not wanted.is_empty():
-        named = passages.look_up_texts(wanted)
-        lacks_some = lacks_some or named.height < len(wanted)
-        lists = replace(lists, texts=ids_of_texts(named))
-        _refuse_twice(lists)
-    if lacks_some:
-        _refuse_lost(lists, passages, corpus)
-    return lists
+def keyed_by_id(runs: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+    """The runs, with query ids instead of query texts in those that have no known id."""
+    known = runs.join(queries, on=QUERY_ID, how="semi")[RUN].unique()
+    if len(known) == runs[RUN].n_unique():
+        return runs
+    return pl.concat(
+        run if run[RUN][0] in known else keyed_by_text(run, queries)
+        for run in runs.partition_by(RUN, maintain_order=True)
+    )
 
 
-_Row = tuple[str, str, int, str]
-
-
-def _first(lists: Lists, fault: Callable[[pl.DataFrame], pl.DataFrame]) -> _Row | None:
-    """Run, query id, rank and document id of the first row that has a fault, in this order."""
-    found: list[_Row] = []
-    for rows in lists:
-        faulty = fault(rows).select(RUN, QUERY_ID, RANK, DOC_ID)
-        found += faulty.sort(RUN, QUERY_ID, RANK).head(1).rows()
-    return min(found, default=None)
-
-
-def _refuse_twice(lists: Lists) -> None:
-    """Refuse documents that come into a list by their id and by their text."""
-    twice = pl.struct(RUN, QUERY_ID, DOC_ID).is_duplicated()
-    first = _first(lists, lambda rows: rows.filter(twice))
-    if first is not None:
-        name, query_id, _, doc_id = first
-        is_edited = name in {run.name for run in lists.edited}
-        path = lists.edits if is_edited and lists.edits is not None else lists.path_of(name)
-        raise comes_twice(path, query_id, doc_id)
-
-
-def _refuse_lost(lists: Lists, passages: Listed, corpus: Location | None) -> None:
-    """Refuse listed documents that the corpus lacks."""
-    hashes = np.array([], dtype=np.uint64)
-
-    def lost(rows: pl.DataFrame) -> pl.DataFrame:
-        nonlocal hashes
-        unknown = passages.unknown(rows[DOC_ID].unique())
-        # 8 bytes a document that is lost, of which there may be as many as rows.
-        hashes = np.union1d(hashes, unknown.hash().to_numpy())
-        return rows.filter(pl.col(DOC_ID).is_in(unknown.implode()))
-
-    first = _first(lists, lost)
-    if first is not None:
-        name, query_id, _, doc_id = first
-        edited = next((run for run in lists.edited if run.name == name), None)
-        inserted = edited.line_of(query_id, doc_id) if edited is not None else None
-        raise not_in_corpus(
-            (query_id, doc_id),
-            len(hashes) - 1,
-            corpus=corpus,
-            run=lists.path_of(name),
-            insertion=None if inserted is None or lists.edits is None else (lists.edits, inserted),
-        )
+def keyed_by_text(run: pl.DataFrame, queries: pl.DataFrame) -> pl.DataFrame:
+    """Lists in order whose keys are texts of queries, with the id of each query that has the text."""
+    ids = queries.select(pl.col(QUERY).alias(QUERY_ID), pl.col(QUERY_ID).alias(ID))
+    return with_ids(run, ids, QUERY_ID).sort(QUERY_ID, RANK)

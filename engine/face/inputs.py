@@ -9,7 +9,6 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.by_text import keyed_by_id
 from engine.evaluation.clusters import column_of, with_clusters
 from engine.evaluation.inputs import (
     EvaluationInputs,
@@ -17,6 +16,7 @@ from engine.evaluation.inputs import (
     input_notes,
     input_tables,
 )
+from engine.evaluation.lists import keyed_by_id
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles

@@ -15,14 +15,9 @@ import polars as pl
 
 from engine import tables
 from engine.errors import InputError
-from engine.evaluation.cut import (
-    BUCKET,
-    PAIRS_PER_SHARD,
-    ScatteredParts,
-    count_parts,
-    pairs_by_bucket,
-)
+from engine.evaluation.cut import PAIRS_PER_SHARD
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, listed_queries
+from engine.evaluation.scattered import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
 from engine.evaluation.shards import Held
 from engine.planning.counts import Sample
 from engine.sources.io.files import reported_writing, write_parquet

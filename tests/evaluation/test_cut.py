@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.errors import InputError
 from engine.evaluation import cut as module
+from engine.evaluation import scattered
 from engine.evaluation.cut import partition
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.sources.io.folders import folder_at
@@ -64,9 +65,10 @@ class Made:
         if self.sometimes(0.3):
             tables["preferences"] = self._preferences()
         edits = self._edits(len(runs)) if self.sometimes(0.3) else None
+        cluster = draw.choice([None, None, "article"])
         return InputFiles(
-            queries=queries, corpus=self._corpus(skip), run=tuple(runs),
-            edits=edits, limit=limit, skip_bad=skip, tables=tables,
+            queries=queries, corpus=self._corpus(skip), run=tuple(runs), edits=edits,
+            limit=limit, skip_bad=skip, tables=tables, cluster=cluster,
         )  # fmt: skip
 
     def write(self, name, lines):
@@ -227,7 +229,11 @@ def assert_same_content(made, whole, files):
         assert places == sorted(places)
         assert (inputs.notes, inputs.queries_file) == ((), files.queries)
     of_all = {
-        "queries": (pl.concat(s.queries for s in shards), whole.queries, ["query_id"]),
+        "queries": (
+            pl.concat(s.queries for s in shards),
+            whole.queries.drop("cluster", strict=False),
+            ["query_id"],
+        ),
         "runs": (pl.concat(s.runs for s in shards), whole.runs, ["run", "query_id", "rank"]),
         "corpus": (pl.concat(s.corpus for s in shards).unique(), whole.corpus, ["doc_id"]),
         **{
@@ -252,7 +258,7 @@ def compare_with_reading_whole(folder, seed, most, k):
     files = Made(folder / "files", seed).files()
     whole = outcome(lambda: read_inputs(files, k=k))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_PART_BYTES", 100)
+        patch.setattr(scattered, "_PART_BYTES", 100)
         made = outcome(lambda: partition(files, folder_at(folder / "w"), k=k, pairs_per_shard=most))
     if isinstance(whole, tuple):
         assert made == whole
