@@ -90,7 +90,7 @@ def _costs(findings: Findings) -> list[Table | str]:
     if not roles:
         return []
     line = f"reads: {layout.reads_line(costs_together(roles.values()))}"
-    table = grids.compared_costs(roles, grids.labelling(findings))
+    table = grids.compared_costs(findings, roles)
     return [line] if table is None else [line, table]
 
 

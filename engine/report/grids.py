@@ -132,13 +132,15 @@ def labelling(findings: Findings) -> Labelling | None:
     return None
 
 
-def costs(roles: Mapping[str, ReadingCosts], base: Labelling | None) -> Grid:
-    """What the reads of each role and kind cost, a row each, and how much that is.
+def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -> Grid:
+    """What the reads of each role and kind cost, a row each, and how much that is of eRAG's reads of single passages.
 
     Args:
-        roles: costs by the name of the role.
-        base: whose reads of single passages the others are compared with.
+        roles: costs by the name of the role; None for those of the evaluation.
     """
+    base = labelling(findings)
+    if roles is None:
+        roles = {role.name: costs for role, costs in findings.roles.items()}
     kinds = {
         (role, kind): costs.kinds[kind]
         for role, costs in roles.items()
@@ -184,11 +186,11 @@ def _ratio(costs: KindCosts, base: KindCosts) -> str:
     return f"{costs.reader_seconds / base.reader_seconds:.2f}"
 
 
-def compared_costs(roles: Mapping[str, ReadingCosts], base: Labelling | None) -> Table | None:
+def compared_costs(
+    findings: Findings, roles: Mapping[str, ReadingCosts] | None = None
+) -> Table | None:
     """The same on a screen; None for one kind alone, and where every read came from the store."""
-    grid = costs(roles, base)
-    if len(grid.rows) < 2 or not any(
-        one.done for of in roles.values() for one in of.kinds.values()
-    ):
+    grid = costs(findings, roles)
+    if len(grid.rows) < 2 or all(done == "0" for _, done, *_ in grid.rows):
         return None
     return layout.terminal_table(grid, short=True)

@@ -89,8 +89,7 @@ def full_tables(findings: Findings) -> list[Table]:
         *_further(findings),
     ]
     result = [terminal_table(grid) for grid in shown if grid.rows or grid is shown[0]]
-    roles = {role.name: costs for role, costs in findings.roles.items()}
-    if (costs := grids.compared_costs(roles, grids.labelling(findings))) is not None:
+    if (costs := grids.compared_costs(findings)) is not None:
         costs.add_row()  # sets it apart from the lines below
         result.append(costs)
     return result

@@ -16,6 +16,13 @@ from engine.report.summary import configuration
 ERAG = Labelling("erag", "reader")
 
 
+def asked(*, roles=(), **options):
+    """An evaluation under these settings, in which nothing is said of what these further roles cost."""
+    described = {role: {"fingerprint": "f", "reading": {}} for role in roles}
+    settings = configuration(Settings.of(**options), "pool", {})
+    return Findings({"configuration": settings, "reading": {}, **described}, Path(), None)
+
+
 def kind(**given):
     usual = {
         "wanted": 100,
@@ -30,8 +37,8 @@ def kind(**given):
     return KindCosts(**usual | given)
 
 
-def shown(roles, base=ERAG):
-    table = grids.compared_costs(roles, base)
+def shown(roles):
+    table = grids.compared_costs(asked(annotators=("erag",)), roles)
     if table is None:
         return None
     console = Console(width=160)
@@ -90,16 +97,9 @@ def test_one_kind_alone_and_reads_that_were_all_stored_need_no_table():
     assert shown({"reader": ReadingCosts(kinds=kinds)}) is None
 
 
-def labelling(*, roles=(), **options):
-    described = {role: {"fingerprint": "f", "reading": {}} for role in roles}
-    asked = configuration(Settings.of(**options), "pool", {})
-    summary = {"configuration": asked, "reading": {}, **described}
-    return grids.labelling(Findings(summary, Path(), None))
-
-
 def test_whose_labels_are_the_readers_own_follows_from_the_settings():
-    assert labelling(annotators=("containment", "erag")) == ERAG
-    other = labelling(annotators=("erag",), erag_reader="another", roles=["erag_reader"])
-    assert other == Labelling("erag", "erag")
+    assert grids.labelling(asked(annotators=("containment", "erag"))) == ERAG
+    other = asked(annotators=("erag",), erag_reader="another", roles=["erag_reader"])
+    assert grids.labelling(other) == Labelling("erag", "erag")
     mine = from_function("mine", lambda query, answers, passage: 1.0)
-    assert labelling(annotators=("containment", mine)) is None
+    assert grids.labelling(asked(annotators=("containment", mine))) is None

@@ -67,8 +67,7 @@ def overview_grids(findings: Findings) -> Iterator[Grid]:
     yield _leaderboard(findings)
     if findings.wholes and findings.annotators:
         yield _agreement(findings)
-    roles = {role.name: costs for role, costs in findings.roles.items()}
-    costs = grids.costs(roles, grids.labelling(findings))
+    costs = grids.costs(findings)
     if costs.rows:
         caption = (
             "Reads of this evaluation. A list is read together with its first passage alone, and seconds are split by "
