@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from engine.errors import InputError
 from engine.sources.io.files import is_text
-from engine.sources.io.lines import read_document
+from engine.sources.io.lines import BOM, decode_line, read_document
 from engine.sources.io.locations import require_file
 from engine.sources.io.yaml_text import read_settings
 
@@ -134,11 +134,7 @@ def read_template(name: str, task: Purpose) -> Template:
     path = _SHIPPED / task / f"{name}.txt" if name in known else Path(name)
     require_file(path, f"a prompt template, or one of {', '.join(known)}")
     data = read_document(path, "a prompt template")
-    try:
-        content = data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise InputError("not UTF-8 text", "save the file as UTF-8", path=path, line=line) from None
+    content = decode_line(path, 1, data.removeprefix(BOM)).replace("\r\n", "\n")
     settings, lines, body, first = _take_apart(content, path)
 
     def fault(key: str, problem: str, remedy: str) -> InputError:

@@ -8,11 +8,13 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from engine.errors import InputError, WriteError
 from engine.sources.io.temporary import temporary_directory, temporary_file
+
+if TYPE_CHECKING:  # every command begins with this module, and few write tables
+    import polars as pl
 
 
 @contextlib.contextmanager

@@ -50,19 +50,13 @@ class RowHashes:
         return f"{self._sum:064x}"
 
 
-class Fingerprint:
-    """The fingerprint of a corpus, over ids, titles, texts and articles, in constant memory.
-
-    Attributes:
-        passages: the number of passages added.
-    """
-
-    def __init__(self) -> None:
-        self._rows = RowHashes()
+class Fingerprint(RowHashes):
+    """The fingerprint of a corpus, over ids, titles, texts and articles, in constant memory."""
 
     @property
     def passages(self) -> int:
-        return self._rows.rows
+        """The number of passages added."""
+        return self.rows
 
     def update(self, batch: pl.DataFrame) -> None:
         """Add passages: a frame with the columns of the corpus table, without nulls."""
@@ -71,8 +65,4 @@ class Fingerprint:
         row_bytes = pl.concat_str(
             pl.concat_str(lengths, separator=","), *_COLUMNS, separator=":"
         ).cast(pl.Binary)
-        self._rows.add(batch.select(row_bytes).to_series())
-
-    def hexdigest(self) -> str:
-        """64 hexadecimal digits."""
-        return self._rows.hexdigest()
+        self.add(batch.select(row_bytes).to_series())

@@ -94,12 +94,7 @@ def read_text(path: Location, what: str) -> str:
     Raises:
         InputError: as ``read_document``, or it is not UTF-8, with the line.
     """
-    content = read_document(path, what).removeprefix(BOM)
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError("not UTF-8 text", "save the file as UTF-8", path=path, line=line) from None
+    return decode_line(path, 1, read_document(path, what).removeprefix(BOM))
 
 
 def damaged(path: Location, line: int | None, error: Exception) -> InputError:
@@ -110,14 +105,15 @@ def damaged(path: Location, line: int | None, error: Exception) -> InputError:
 
 
 def decode_line(path: Location, number: int, line: bytes) -> str:
-    """A line as text.
+    """A line, or all lines from this number on, as text.
 
     Raises:
         InputError: it is not UTF-8.
     """
     try:
         return line.decode()
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as error:
+        number += line.count(b"\n", 0, error.start)
         raise InputError(
             "not UTF-8 text", "save the file as UTF-8", path=path, line=number
         ) from None
