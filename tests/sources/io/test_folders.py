@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 
+from engine.errors import InputError, WriteError
 from engine.sources.io.folders import folder_at
 
 
@@ -41,3 +42,32 @@ def test_files_are_copied_into_a_folder_and_out_of_it(folder, tmp_path):
     assert (tmp_path / "back").read_bytes() == b"content"
     with pytest.raises(FileNotFoundError):
         folder.download("never there", tmp_path / "back")
+
+
+def test_folders_inside_are_listed_and_a_file_is_set_aside(folder):
+    assert folder.folders() == []
+    (folder / "inner").write("three", b"3")
+    (folder / "other").write("four", b"4")
+    folder.write("one", b"1")
+    assert folder.folders() == ["inner", "other"]
+    assert folder.sizes() == {"one": 1}
+    assert folder.set_aside("one", ".damaged") == folder.shown("one.damaged")
+    assert folder.sizes() == {"one.damaged": 1}
+    # Another process was first.
+    assert folder.set_aside("one", ".damaged") == folder.shown("one.damaged")
+    assert dict(folder.read_each(["one", "one.damaged"])) == {"one": None, "one.damaged": b"1"}
+
+
+def test_what_cannot_be_read_or_written_is_one_line_that_names_it(tmp_path):
+    (tmp_path / "file").write_text("x")
+    below = folder_at(tmp_path / "file")
+    assert below.names() == []
+    with pytest.raises(NotADirectoryError):
+        below.read("one")
+    with pytest.raises(WriteError, match=r"file/one: cannot be written \(.*\); check the place"):
+        below.write("one", b"1")
+    (tmp_path / "folder" / "one").mkdir(parents=True)
+    with pytest.raises(WriteError, match="folder/one: cannot be written .Is a directory"):
+        folder_at(tmp_path / "folder").delete(["one"])
+    with pytest.raises(InputError, match="cannot be opened .it holds the character U.0000"):
+        folder_at(f"{tmp_path}/\0").names()

@@ -120,3 +120,10 @@ def test_a_broken_file_is_named_by_line(tmp_path):
     path.write_bytes(bz2.compress(b"line\n" * 40_000)[:-15])
     with pytest.raises(InputError, match=r":\d+: cannot be read"):
         list(read_lines(path, "lines"))
+
+
+def test_files_of_a_directory_keep_what_opens_them(memory):
+    memory.pipe("/user:secret@bucket/a", b"a")
+    (file,) = list_files("memory://user:secret@bucket/")
+    assert file == "memory://user:secret@bucket/a"
+    assert list(read_lines(file, "lines")) == [(1, "a")]
