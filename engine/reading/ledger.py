@@ -1,10 +1,10 @@
 """The ledger of attempts: how often units and reads were begun, so that none is begun for ever.
 
-Ray hands a unit whose process died out again, without end. The ledger is an actor that counts; a
-``ReaderActor`` asks it through ``Attempts``. It stands on the driver's node, so that no other node's end
-takes it away, and restarts where its process ends alone. Its counts are then lost and start anew: a
-read that kills its process costs two deaths of its unit and two of its own more, each time that the
-ledger is lost. No unit fails for want of the ledger.
+Ray hands a unit whose process died out again, without end. The ledger is an actor that counts; the actors that
+read ask it through ``Attempts``. It stands on the driver's node, so that no other node's end takes it away, and
+restarts where its process ends alone. Its counts are then lost and start anew: a read that kills its process
+costs two deaths of its unit and two of its own more, each time that the ledger is lost. No unit fails for want
+of the ledger.
 """
 
 from __future__ import annotations

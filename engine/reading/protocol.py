@@ -167,8 +167,7 @@ class ReaderSpec:
 class ReadOutput:
     """What one read gave.
 
-    The one definition of these fields: the records that actors return (``pipeline``) and the columns
-    of reads (``reads.OUTPUT_COLUMNS``) are derived from it.
+    The one definition of these fields: the columns of reads (``execute.OUTPUT_COLUMNS``) are derived from it.
 
     Attributes:
         output: the text; empty for a failed read. Where the reader chooses between given answers

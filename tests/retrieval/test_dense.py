@@ -1,6 +1,5 @@
 """Dense retrieval against brute force over sentence-transformers' vectors, for any division into shards."""
 
-import asyncio
 import itertools
 import json
 import os
@@ -15,7 +14,6 @@ import ray
 from engine import tables
 from engine.errors import EncodeError, InputError
 from engine.machine import device
-from engine.machine.attempts import new_attempt
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.retrieval import (
@@ -27,10 +25,8 @@ from engine.retrieval import (
     manifest,
     search_on_ray,
     shards,
-    tickets,
 )
 from engine.retrieval.encoders import EncoderOptions, specify
-from engine.retrieval.shards import cut
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
 from engine.sources.passages.cut import passages
@@ -357,48 +353,6 @@ def test_actors_on_ray_give_the_same_index_though_one_dies(
     assert os.path.exists(os.path.join(os.environ["ERAG_CACHE"], "died"))
     assert made == manifest.read(index)
     assert dense.search(tmp_path / "i", queries, k=K).equals(dense.search(index, queries, k=K))
-
-
-def test_a_shard_that_kills_every_actor_ends_the_build(ray_session, corpus, spec):
-    """Ray hands a ticket out again and again; the desk counts, and says which shard it is."""
-    desk = tickets.Desk(room=2)
-    given = [
-        tickets.Piece(f"the shard {shard.doc_ids[0]!r}", [ray.put(shard)])
-        for shard in cut(corpus.iter_slices(50), spec, "fp32", size=150)
-    ]
-
-    async def story():
-        assert await desk.needs(0, False) == []
-        await desk.offer(0, given[0])
-        await desk.offer(1, given[1])
-        for _ in range(3):
-            assert await desk.take(0, new_attempt()) == given[0]
-        same = new_attempt()
-        for _ in range(5):  # a message that Ray repeats is one attempt
-            assert await desk.take(1, same) == given[1]
-        with pytest.raises(EncodeError, match="died 3 times in the shard.*'d0'"):
-            await desk.take(0, new_attempt())
-        told = asyncio.ensure_future(desk.needs(2, True))
-        assert await desk.take(2, new_attempt()) is None
-        told.cancel()
-
-    asyncio.run(story())
-
-
-def test_the_driver_waits_while_the_desk_is_full_unless_an_actor_waits(ray_session):
-    desk = tickets.Desk(room=1)
-
-    async def story():
-        await desk.offer(0, tickets.Piece("zero", []))
-        waiting = asyncio.ensure_future(desk.needs(1, False))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        taking = asyncio.ensure_future(desk.take(1, new_attempt()))  # whatever the order of tickets
-        assert await waiting == []
-        await desk.offer(1, tickets.Piece("one", []))
-        assert (await taking).name == "one"
-
-    asyncio.run(story())
 
 
 class DeskKiller(distribute.EncoderActor):
