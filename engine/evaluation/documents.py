@@ -38,8 +38,9 @@ def named_by_id(lists: Lists, passages: Listed, corpus: Location | None) -> List
     lacks_some = False
     for ids in lists.map(lambda rows: rows[DOC_ID].unique()):
         unknown = passages.look_up(ids)
-        # Texts hold white space and ids of TREC runs cannot, so the corpus is looked through only for texts.
-        is_text = unknown.str.contains(r"\s")
+        # Texts hold white space and ids of TREC runs cannot, so the corpus is looked through only for texts; those
+        # that runs carry have ids by now.
+        is_text = unknown.str.contains(r"\s") & (corpus is not None)
         texts.append(unknown.filter(is_text))
         lacks_some = lacks_some or not is_text.all()
     wanted = pl.concat(texts).unique()
