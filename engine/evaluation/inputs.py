@@ -23,7 +23,7 @@ from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import EditedRun
 from engine.sources.runs.texts import read_runs_with_texts
-from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT
+from engine.tables import ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 from engine.wording import quoted
 
 _EMPTY_PASSAGES = "empty_passages"
@@ -170,7 +170,7 @@ def check_inputs(
     )
     passages = passages_of(carried)
     lists = named_by_id(lists, passages, files.corpus)
-    listed = with_titles(query_set.titles, passages.scan())
+    listed = with_titles(query_set.titles, passages.scan([ARTICLE_ID, TITLE]))
     matched = match_titles(queries, query_set.titles, listed)
     matched, clustered = with_clusters(matched, query_set.groups, files.cluster)
     return CheckedInputs(

@@ -16,6 +16,10 @@ def with_titles(
     """Those of the listed passages by which ``match_titles`` and ``without_titles`` decide.
 
     They have one of the titles, as their title or as the id of their article; and the first that has any title.
+
+    Args:
+        titles: as in ``match_titles``.
+        passages: batches of the columns ``article_id`` and ``title``.
     """
     wanted = pl.Series(list({t for names in titles.values() for t in names}), dtype=pl.String)
     title = pl.col(TITLE).str.strip_chars()
@@ -23,10 +27,9 @@ def with_titles(
     found = [tables.empty({ARTICLE_ID: pl.String(), TITLE: pl.String()})]
     is_titled = False
     for batch in passages if titles else ():
-        known = batch.select(ARTICLE_ID, TITLE)
-        found.append(known.filter(deciding).unique(maintain_order=True))
+        found.append(batch.filter(deciding).unique(maintain_order=True))
         if not is_titled:
-            found.append(known.filter(title != "").head(1))
+            found.append(batch.filter(title != "").head(1))
             is_titled = not found[-1].is_empty()
     return pl.concat(found)
 

@@ -54,17 +54,19 @@ class Collected:
     Args:
         find: gives the passages with some ids.
         read: gives all passages, in batches.
-        skip: counts bad records while passages are found.
+
+    Attributes:
+        skipped: bad records that were left out when passages were found.
+        passages: the corpus table of those that were looked up.
     """
 
     def __init__(
         self,
         find: Callable[[pl.Series], pl.DataFrame],
         read: Callable[[], Iterable[pl.DataFrame]],
-        skip: SkipBad | None = None,
     ) -> None:
         self._find, self._read = find, read
-        self._skip = skip or SkipBad(0)
+        self.skipped = 0
         self.passages = tables.empty(tables.CORPUS)
 
     @classmethod
@@ -74,21 +76,20 @@ class Collected:
         Raises:
             InputError: as ``read_corpus``, when passages are looked up.
         """
-        skip = SkipBad(skip_bad)
-        return cls(
-            lambda ids: read_corpus(corpus, wanted=ids, skip_bad=skip),
-            lambda: scan_corpus(corpus, skip_bad=skip_bad),
-            skip,
-        )
+
+        def find(ids: pl.Series) -> pl.DataFrame:
+            skip = SkipBad(skip_bad)
+            found = read_corpus(corpus, wanted=ids, skip_bad=skip)
+            collected.skipped = skip.count
+            return found
+
+        collected = cls(find, lambda: scan_corpus(corpus, skip_bad=skip_bad))
+        return collected
 
     @classmethod
     def of_table(cls, corpus: pl.DataFrame) -> Collected:
         """Passages of a corpus that is held."""
         return cls(lambda ids: corpus.filter(pl.col(DOC_ID).is_in(ids.implode())), lambda: [corpus])
-
-    @property
-    def skipped(self) -> int:
-        return self._skip.count
 
     def look_up(self, ids: pl.Series) -> pl.Series:
         self._add(self._find(ids))
