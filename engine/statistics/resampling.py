@@ -31,9 +31,6 @@ _SIGNS = 1
 _ORDERS = 2
 # How many times as much it costs to draw a row's multiplicity (binomial) as to draw a query.
 _BINOMIAL_COST = 20
-# Pair tables held at a time, and one more; of two continuous columns of 10,000 queries one takes 10 MB,
-# of 100,000 queries 90 MB.
-_TABLE_BYTES = 2**27
 # Queries drawn at a time, or put in order: 4 MiB.
 _DRAWN = 2**19
 # What blocks take together that are made at the same time, and one takes of each query: multiplicities, and
@@ -71,6 +68,7 @@ def replicate(
     leave_out: bool = False,
     threads: int | None = None,
     clusters: Ints | None = None,
+    table_bytes: int = 2**27,
 ) -> Replicates:
     """Correlate pairs of columns over the same n queries, and over bootstrap resamples of them.
 
@@ -87,13 +85,15 @@ def replicate(
         threads: None for all cores, fewer where there are many queries.
         clusters: (n,) the cluster of each query, numbered from 0 without gaps: these are drawn, and left
             out, instead of queries.
+        table_bytes: of pair tables that are held at a time, and one more; of two continuous columns of
+            10,000 queries one takes 10 MB, of 100,000 queries 90 MB.
     """
     rows, row_of = distinct_rows(columns)
     counts = np.bincount(row_of, minlength=len(rows)).astype(np.int32)
     taus, rhos = np.empty((2, len(pairs), resamples))
     sample: list[tuple[float, float]] = []
     without: list[Floats] = []
-    for tables in _tables_that_fit(rows, pairs):
+    for tables in _tables_that_fit(rows, pairs, table_bytes):
         start = len(sample)
         fill = partial(_fill, tables, taus[start:], rhos[start:])
         for_each_block(
@@ -117,7 +117,9 @@ def replicate(
     )
 
 
-def _tables_that_fit(rows: Floats, pairs: Sequence[tuple[int, int]]) -> Iterator[list[PairTable]]:
+def _tables_that_fit(
+    rows: Floats, pairs: Sequence[tuple[int, int]], table_bytes: int
+) -> Iterator[list[PairTable]]:
     """The pairs' tables in their order, as many at a time as memory allows.
 
     Each group is resampled with the same draws: they depend on the seed alone.
@@ -125,7 +127,7 @@ def _tables_that_fit(rows: Floats, pairs: Sequence[tuple[int, int]]) -> Iterator
     tables: list[PairTable] = []
     for i, j in pairs:
         tables.append(pair_table(rows[:, i], rows[:, j]))
-        if sum(table.bytes for table in tables) > _TABLE_BYTES:
+        if sum(table.bytes for table in tables) > table_bytes:
             yield tables
             tables = []
     if tables:

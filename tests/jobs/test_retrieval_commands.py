@@ -69,8 +69,6 @@ def test_two_retrievers_and_their_fusion_from_the_command_line(files, tmp_path, 
     given = ["--run", out / "bm25.trec", "--run", out / "dense.trec", "--k", 2]
     assert erag("fuse", *given, "--out", tmp_path / "fused.trec") == 0
     assert read_run(tmp_path / "fused.trec").equals(runs["rrf"])
-    assert retrieve(files, tmp_path / "one.trec", "bm25", "dense", more=["--fuse", "rrf"]) == 0
-    assert read_run(tmp_path / "one.trec").equals(runs["rrf"])
 
 
 def test_options_named_like_commands_may_stand_in_a_yaml_file(indexed, tmp_path, capsys):
@@ -105,6 +103,8 @@ def test_a_system_without_any_hit_is_fused_nevertheless(indexed, tmp_path, capsy
     assert "bm25: 0 results for 1 query, 1 query without any hit" in capsys.readouterr().out
     fused, dense = (read_run(tmp_path / "runs" / f"{name}.trec") for name in ("rrf", "dense"))
     assert fused["doc_id"].to_list() == dense["doc_id"].to_list()
+    assert retrieve(indexed, tmp_path / "one.trec", "bm25", "dense", more=["--fuse", "rrf"]) == 0
+    assert read_run(tmp_path / "one.trec").equals(fused)
 
 
 def test_an_index_never_replaces_other_files(indexed, tmp_path, capsys):

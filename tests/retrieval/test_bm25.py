@@ -107,7 +107,9 @@ def test_parameters_reach_lucene(queries, index, run):
     assert not run.equals(bm25.search(index, queries, k=K, k1=2.0, b=0.9))
 
 
-def test_only_indexes_are_searched_and_replaced(tmp_path, queries, index, bundled_corpus):
+def test_only_indexes_are_searched_and_replaced(
+    tmp_path, queries, index, bundled_corpus, without_java
+):
     with pytest.raises(InputError, match="is not an index; build one with"):
         bm25.search(tmp_path, queries, k=3)
     (tmp_path / "precious.txt").write_text("x")

@@ -69,12 +69,11 @@ def test_more_resamples_begin_with_the_same():
     assert (few.taus != other.taus).any()
 
 
-def test_pairs_are_resampled_alike_in_whatever_groups_memory_allows(monkeypatch):
+def test_pairs_are_resampled_alike_in_whatever_groups_memory_allows():
     columns = columns_of(100)
     pairs = [(0, 2), (1, 2), (0, 1), (1, 2)]
     whole = replicate(columns, pairs, resamples=70, seed=1, leave_out=True)
-    monkeypatch.setattr(resampling, "_TABLE_BYTES", 1)
-    apart = replicate(columns, pairs, resamples=70, seed=1, leave_out=True)
+    apart = replicate(columns, pairs, resamples=70, seed=1, leave_out=True, table_bytes=1)
     for name in ("tau", "rho", "taus", "rhos", "without"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(apart, name))
     np.testing.assert_array_equal(whole.taus[1], whole.taus[3])
@@ -87,18 +86,18 @@ def test_other_columns_do_not_change_what_is_drawn():
     np.testing.assert_array_equal(one.taus, among_others.taus)
 
 
-@pytest.mark.parametrize("multinomial", [True, False])
-def test_multiplicities_are_those_of_drawing_queries(monkeypatch, multinomial):
-    # 5 distinct rows with 10, 20, 30, 40 and 100 of 200 queries
-    counts = np.array([10, 20, 30, 40, 100], dtype=np.int32)
-    monkeypatch.setattr(resampling, "_BINOMIAL_COST", 1 if multinomial else 10**6)
+# Multiplicities of 5 distinct rows are drawn directly where there are more than 100 queries.
+@pytest.mark.parametrize("n", [100, 200])
+def test_multiplicities_are_those_of_drawing_queries(n):
+    counts = np.array([5, 10, 15, 20, 50], dtype=np.int32) * n // 100
     values = np.repeat(np.arange(5.0), counts)[None, :]
     _, weights = drawn(values, 20_000, 3)
     mean = weights.mean(axis=0)
     # standard error of a mean: sqrt(n p (1 - p) / 20,000) <= 0.05
     np.testing.assert_allclose(mean, counts, atol=0.25)
-    np.testing.assert_allclose(weights.var(axis=0), counts * (1 - counts / 200), rtol=0.05)
-    assert np.cov(weights[:, 3], weights[:, 4])[0, 1] == pytest.approx(-40 * 100 / 200, rel=0.1)
+    np.testing.assert_allclose(weights.var(axis=0), counts * (1 - counts / n), rtol=0.05)
+    covariance = np.cov(weights[:, 3], weights[:, 4])[0, 1]
+    assert covariance == pytest.approx(-counts[3] * counts[4] / n, rel=0.1)
 
 
 def test_an_error_in_a_block_is_not_lost():
@@ -116,9 +115,9 @@ def test_the_same_bits_however_much_is_done_at_a_time(n, monkeypatch):
     # One row is ranked, one block of pairs multiplied and one resample drawn at a time; signs are bytes.
     for name in ("_CELLS", "_SIGNS", "_HELD_SIGNS"):
         monkeypatch.setattr(pairs_module, name, 1)
-    for name in ("_DRAWN", "_TABLE_BYTES", "_BLOCKS_BYTES"):
+    for name in ("_DRAWN", "_BLOCKS_BYTES"):
         monkeypatch.setattr(resampling, name, 1)
-    cut = replicate(columns, pairs, resamples=40, seed=1, leave_out=True)
+    cut = replicate(columns, pairs, resamples=40, seed=1, leave_out=True, table_bytes=1)
     np.testing.assert_array_equal(whole.taus, cut.taus)
     np.testing.assert_array_equal(whole.rhos, cut.rhos)
     np.testing.assert_array_equal(whole.without, cut.without)
