@@ -15,7 +15,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -280,7 +280,7 @@ def on_vllm() -> str:
     return as_expected(apart(outputs, bundled(engine="vllm"), reads), expected, of=2)
 
 
-def tensor_parallel() -> str:
+def tensor_parallel(apart: Callable[..., Any] = apart) -> str:
     """Two GPUs hold a reader together: each adds up its half of the heads, and NCCL adds the halves."""
     if importlib.util.find_spec("vllm") is None:
         raise NotRun("vLLM is not installed (make gpu)")
@@ -360,9 +360,9 @@ def run(checks: dict[str, Callable[[], str]]) -> Iterator[Row]:
         yield Row(what, outcome, f"{told} ({time.perf_counter() - start:.0f} s)")
 
 
-def report(rows: Iterable[Row]) -> Iterator[str]:
+def report(gpus: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     """The report, in Markdown."""
-    yield f"{date.today().isoformat()}, {', '.join(apart(device.gpu_names))}, {', '.join(_versions())}"
+    yield f"{date.today().isoformat()}, {', '.join(gpus)}, {', '.join(_versions())}"
     yield ""
     yield "| | | |"
     yield "| --- | --- | --- |"
@@ -377,11 +377,11 @@ def _versions() -> Iterator[str]:
             yield f"{package} {version(package)}"
 
 
-def main() -> int:
+def main(checks: dict[str, Callable[[], str]] = CHECKS, apart: Callable[..., Any] = apart) -> int:
     if not device.machine_has_gpu():
         print("There is no GPU on this machine: nothing was checked.")
         return 0
-    if not apart(device.gpu_names):
+    if not (gpus := apart(device.gpu_names)):
         print(
             "There is a GPU, but torch cannot use it: install a CUDA build of torch (make gpu, which takes "
             "a CPU build away first) and an NVIDIA driver of version 580 or later."
@@ -389,7 +389,7 @@ def main() -> int:
         return 1
     start = time.perf_counter()
     rows: list[Row] = []
-    for line in report(rows.append(row) or row for row in run(CHECKS)):
+    for line in report(gpus, (rows.append(row) or row for row in run(checks))):
         print(line, flush=True)
     print(f"\nAll of it took {time.perf_counter() - start:.0f} s.")
     return int(any(row.outcome == "FAILS" for row in rows))

@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 MODULES = {
-    "engine.normalize": 2,
+    "engine.scoring.normalize": 2,
     "engine.wording": 3,
     "engine.scoring.metrics": 8,
     "engine.ranking.measures": 2,

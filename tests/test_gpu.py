@@ -43,8 +43,7 @@ def test_without_a_gpu_nothing_is_claimed(monkeypatch, capsys):
 
 def test_a_gpu_that_torch_cannot_use_is_no_pass(monkeypatch, capsys):
     monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
-    monkeypatch.setattr(gpu, "apart", lambda what, *given, gpu=True: what(*given))
-    assert gpu.main() == 1
+    assert gpu.main(apart=lambda what: what()) == 1
     assert "install a CUDA build of torch" in capsys.readouterr().out
 
 
@@ -56,11 +55,10 @@ def test_a_check_that_fails_decides_the_status_and_hides_no_other(monkeypatch, c
         raise gpu.NotRun("vLLM is not installed")
 
     monkeypatch.setattr(device, "machine_has_gpu", lambda: True)
-    monkeypatch.setattr(gpu, "apart", lambda what, *given, gpu=True: ["A GPU"])
     checks = {"one": fails, "two": not_run, "three": lambda: "all the same"}
     for names, status in ((checks, 1), (["two", "three"], 0)):
-        monkeypatch.setattr(gpu, "CHECKS", {name: checks[name] for name in names})
-        assert gpu.main() == status
+        chosen = {name: checks[name] for name in names}
+        assert gpu.main(chosen, apart=lambda what: ["A GPU"]) == status
     first, _, head, _, one, two, three, _, total, *_ = capsys.readouterr().out.splitlines()
     assert ", A GPU, Python 3." in first
     assert head == "| | | |"
@@ -102,16 +100,15 @@ def test_one_reader_on_two_gpus_is_compared_with_one_where_there_are_two(monkeyp
         alike = 30 if spec.gpus == 2 else 32
         return [f"{i if i < alike else i + 1}" for i in range(len(reads))]
 
-    monkeypatch.setattr(gpu, "apart", apart)
     monkeypatch.setattr(gpu, "random_llama", lambda folder, dtype, gpus: Asked(dtype, gpus, "vllm"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(gpu.NotRun, match="vLLM is not installed"):
-        gpu.tensor_parallel()
+        gpu.tensor_parallel(apart)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: "found")
     with pytest.raises(gpu.NotRun, match="^one GPU$"):
-        gpu.tensor_parallel()
+        gpu.tensor_parallel(apart)
     names.append("A GPU")
-    assert gpu.tensor_parallel() == "30 of 32 outputs are the same"
+    assert gpu.tensor_parallel(apart) == "30 of 32 outputs are the same"
     assert [(dtype, gpus) for dtype, gpus, _ in asked] == [("float32", 1), ("float32", 2)]
 
 

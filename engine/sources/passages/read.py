@@ -30,7 +30,6 @@ from engine.sources.passages.dpr import dpr_rows
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 from engine.wording import quoted
 
-BATCH_ROWS = 20_000
 ROW = "row"
 
 _WHAT = "a corpus: JSONL, JSON or Parquet with doc_id, title, text (and article_id)"
@@ -50,7 +49,11 @@ class _Batch:
 
 
 def scan_corpus(
-    path: Location, *, skip_bad: int | SkipBad = 0, distinct: bool = False
+    path: Location,
+    *,
+    skip_bad: int | SkipBad = 0,
+    distinct: bool = False,
+    rows: int = 20_000,
 ) -> Iterator[pl.DataFrame]:
     """Yield the corpus table in batches, in the order of the source and in constant memory.
 
@@ -70,6 +73,7 @@ def scan_corpus(
         path: the file or directory.
         skip_bad: bad records to tolerate, or the ``SkipBad`` that counts them.
         distinct: refuse duplicate document ids; costs 8 to 16 bytes per passage.
+        rows: of a batch, at most.
 
     Raises:
         InputError: the corpus is unreadable or empty, or has more bad records than tolerated. A
@@ -78,10 +82,10 @@ def scan_corpus(
     path = locate(path)
     hashes = IdHashes()
     passages = 0
-    for batch in _batches(path, tolerance(skip_bad)):
+    for batch in _batches(path, tolerance(skip_bad), rows):
         passages += batch.frame.height
         if distinct and len(suspects := hashes.add(batch.frame[DOC_ID])):
-            _refuse_duplicates(path, pl.Series(suspects), upto=passages)
+            _refuse_duplicates(path, pl.Series(suspects), rows, upto=passages)
         yield batch.frame
     if not passages:
         raise InputError("the corpus is empty", f"give {_WHAT}", path=path)
@@ -126,13 +130,13 @@ def first_with(batches: Iterable[pl.DataFrame], texts: pl.Series) -> pl.DataFram
     return pl.concat(found).unique(TEXT, keep="first", maintain_order=True)
 
 
-def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+def _batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
     if is_data_set(path):
         records = ((None, record) for record in records_of(path, "passages"))
-        yield from _row_batches(path, _json_rows(path, records, skip))
+        yield from _row_batches(path, _json_rows(path, records, skip), size)
         return
     if not is_directory(path):
-        yield from _file_batches(require_file(path, _WHAT), skip)
+        yield from _file_batches(require_file(path, _WHAT), skip, size)
         return
     files = list_files(path)
     beir = [
@@ -148,37 +152,38 @@ def _batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
             path=path,
         )
     for file in beir[:1] or shards:
-        yield from _file_batches(file, skip)
+        yield from _file_batches(file, skip, size)
 
 
-def _file_batches(path: Location, skip: SkipBad) -> Iterator[_Batch]:
+def _file_batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
     if suffix_of(path) == ".parquet":
-        yield from _parquet_batches(path)
+        yield from _parquet_batches(path, size)
     elif name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2")):
-        yield from _row_batches(path, _dpr_rows(path, skip))
+        yield from _row_batches(path, _dpr_rows(path, skip), size)
     else:
-        yield from _row_batches(
-            path, _json_rows(path, read_json_records(path, _WHAT, skip=skip), skip)
-        )
+        records = read_json_records(path, _WHAT, skip=skip)
+        yield from _row_batches(path, _json_rows(path, records, skip), size)
 
 
-def _row_batches(path: Location, rows: Iterable[tuple[int | None, _Row]]) -> Iterator[_Batch]:
+def _row_batches(
+    path: Location, rows: Iterable[tuple[int | None, _Row]], size: int
+) -> Iterator[_Batch]:
     lines: list[int | None] = []
     passages: list[_Row] = []
     for line, row in rows:
         lines.append(line)
         passages.append(row)
-        if len(passages) == BATCH_ROWS:
+        if len(passages) == size:
             yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
             lines, passages = [], []
     if passages:
         yield _Batch(path, pl.DataFrame(passages, schema=tables.CORPUS, orient="row"), lines)
 
 
-def _parquet_batches(path: Location) -> Iterator[_Batch]:
+def _parquet_batches(path: Location, size: int) -> Iterator[_Batch]:
     first_row = 0
     with open_parquet(path) as table:
-        for frame in table.batches(BATCH_ROWS, _COLUMNS):
+        for frame in table.batches(size, _COLUMNS):
             frame = tables.conform(_named(frame), tables.CORPUS, path, first_row=first_row)
             first_row += frame.height
             yield _Batch(path, frame, None)
@@ -266,10 +271,10 @@ def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:
         yield number, (doc_id, title, text, title or doc_id)
 
 
-def _refuse_duplicates(path: Location, suspects: pl.Series, *, upto: int) -> None:
+def _refuse_duplicates(path: Location, suspects: pl.Series, size: int, *, upto: int) -> None:
     """Compare the ids of equal hashes, and refuse the corpus if they are equal too."""
     first: dict[str, int | None] = {}
-    for batch in _batches(path, SkipBad(limit=2**63)):
+    for batch in _batches(path, SkipBad(limit=2**63), size):
         ids = batch.frame[DOC_ID]
         for row in hash_ids(ids).is_in(suspects.implode()).arg_true():
             line = None if batch.lines is None else batch.lines[row]
