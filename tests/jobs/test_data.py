@@ -45,7 +45,7 @@ def test_judgments_of_beir_need_no_answers(beir, capsys, shards):
     assert scores.sort("query_id")["value"].to_list() == [0.5, 0.0]
 
 
-def test_whoever_needs_answers_says_what_to_do(beir, capsys):
+def test_annotators_that_need_answers_refuse_queries_without(beir, capsys):
     for options in ((), ALONE, ("--annotators", "dual", *ALONE)):
         assert evaluate(beir, *options) == 2
         error = capsys.readouterr().err

@@ -97,7 +97,7 @@ def outputs(plan, units, actor, actors=2):
     return [results[key] for key in plan["read_key"]]
 
 
-def test_every_read_comes_once_for_any_number_of_actors_and_one_that_raises_fails_alone():
+def test_every_read_comes_once_and_one_that_raises_fails_alone():
     def upper(text):
         if text == "t7":
             raise ValueError("no such token")
