@@ -138,7 +138,7 @@ def _evaluate(place: str, queries: int, resamples: int) -> dict[str, Any]:
     start, clock = time.perf_counter(), time.process_time()
     told: list[tuple[float, float]] = []
     result, partitioned = _run(Path(place), FreeHost, actors=None, resamples=resamples, told=told)
-    write_results(result, None, {}, Path(place, "results"))
+    write_results(result, {}, Path(place, "results"))
     seconds, cpu = time.perf_counter() - start, time.process_time() - clock
     cluster.stop_ray()
     costs = result.readings["reader"].costs

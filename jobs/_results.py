@@ -7,7 +7,6 @@ from collections.abc import Collection
 from typing import Any
 
 from engine.evaluation.assess import Evaluation
-from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.study import Study
 from engine.report import results
 from engine.report.answer import answer_parts
@@ -23,7 +22,6 @@ from jobs._terminal import say_json, speech, standard_output
 
 def write_results(
     result: Evaluation,
-    inputs: EvaluationInputs | None,
     files: dict[str, Any],
     out: Location,
     study: Study | None = None,
@@ -31,7 +29,7 @@ def write_results(
 ) -> Findings:
     """As ``engine.report.results.write_results``, with options in the sentences of the summary."""
     reworded = functools.partial(_with_options, known=_fields())
-    return results.write_results(result, inputs, files, out, study, origin, reworded=reworded)
+    return results.write_results(result, files, out, study, origin, reworded=reworded)
 
 
 def print_results(findings: Findings, out: str, *, full: bool = False) -> None:

@@ -118,7 +118,7 @@ def evaluate_and_report(
     keeps(_kept(settings[0], store))
     # Before the work: it may take hours, in which files may change.
     origin = Origin(command_line(), input_files(name_files(files)))
-    inputs, folder = None, None
+    folder = None
     if pairs := shard_pairs(files, settings[0]):
         folder = folder_at(out) / SHARDS
         shards: InputShards = _cut(files, settings, folder / _INPUTS, pairs)
@@ -134,7 +134,7 @@ def evaluate_and_report(
         done = study_shards(shards, conditions, context, folder)
     result = done.evaluations[done.main]
     study = done if len(conditions) > 1 else None
-    found = write_results(result, inputs, name_files(files), out, study, origin)
+    found = write_results(result, name_files(files), out, study, origin)
     print_results(found, folder_at(out).shown(), full=full)
     return result
 

@@ -13,9 +13,11 @@ from engine import tables
 from engine.evaluation.edited import EditedReads
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.judge import Judged
+from engine.evaluation.parts import InFolder
 from engine.evaluation.prepare import refuse_unjudged
 from engine.evaluation.read import Reading, failures
 from engine.evaluation.settings import Settings
+from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator
 from engine.notes import Note, count_note
 from engine.ranking.measures import comparable, largest_value, parse_measure
@@ -25,7 +27,6 @@ from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import UNNAMED
-from engine.statistics.cells import Clusters
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import RESAMPLING, STUDENTIZED
 from engine.statistics.table import Statistics, analyse
@@ -69,12 +70,14 @@ class Evaluation:
         seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
         edited: what the edited runs cost, where there are such.
-        shards: the name of the folder of the tables of passages (labels, traces, reads), in as many
-            files as there are shards, where they are not here; empty where they are.
+        shards: what was evaluated, cut at the cutoff or at a larger one.
+        parts: where the tables of passages (labels, traces, reads) are, in as many files as there are
+            shards; None where they are here.
         sha256: digests of what was evaluated, where ``inputs`` has no rows.
     """
 
     settings: Settings
+    shards: InputShards
     inputs: EvaluationInputs
     queries: int
     passages: int
@@ -96,7 +99,7 @@ class Evaluation:
     seconds: float = 0.0
     certificates: Mapping[str, Certificate] = field(default_factory=dict)
     edited: tuple[EditedReads, ...] = ()
-    shards: str = ""
+    parts: InFolder | None = None
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -113,25 +116,21 @@ def conclude(
     judged: Judged,
     readings: Mapping[str, Reading],
     settings: Settings,
-    relevant: Relevant,
-    *,
-    runs: Sequence[str],
-    never_chosen: Sequence[str] = (),
-    clusters: Clusters = None,
+    shards: InputShards,
 ) -> Evaluation:
     """The evaluation that labels and scores of all queries give, without the tables that it was given.
 
     Args:
         judged: of all queries.
         readings: by role, with what they cost; their tables are not looked at.
-        runs: the names of all runs, in order.
-        never_chosen: runs that cannot be chosen.
-        clusters: of queries by id, where these are not independent.
+        shards: what was evaluated. Perturbed runs cannot be chosen.
 
     Raises:
         InputError: an annotator judged nothing.
     """
     refuse_unjudged(judged.judged)
+    runs, clusters = shards.runs, shards.clusters()
+    relevant = settings.judged(len(runs))
     query_scores, downstream = judged.query_scores, judged.downstream
 
     def largest(annotator: str, measure: str) -> float:
@@ -142,13 +141,14 @@ def conclude(
         downstream,
         settings.bootstrap,
         undefined=judged.undefined,
-        never_chosen=never_chosen,
+        never_chosen=[run.name for run in shards.edited],
         comparable=comparable,
         largest=largest,
         clusters=clusters,
     )
     return Evaluation(
         settings=settings,
+        shards=shards,
         inputs=NO_INPUTS,
         queries=judged.queries,
         passages=judged.passages,

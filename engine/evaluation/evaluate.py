@@ -27,7 +27,7 @@ from engine.evaluation.prepare import Prepared, prepare
 from engine.evaluation.read import Job, Reading, asks_of, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
-from engine.evaluation.work import Work, digest_of, digest_of_shards
+from engine.evaluation.work import Work, digest_of, digest_of_shards, is_lasting
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
 from engine.reading.reads import Executor, Progress
@@ -88,7 +88,7 @@ def evaluate_shards(
         conditions: the settings, one at least.
         context: the store, who reads, and who hears of it.
         folder: for the tables of passages, which the evaluations that are returned lack then: they are in
-            folders inside, of the names ``Evaluation.shards``. None to hold everything in memory.
+            folders inside (``Evaluation.parts``). None to hold everything in memory.
 
     Raises:
         InputError: as ``evaluate``; of labels made from texts or by reading of inputs in a folder, when the
@@ -148,7 +148,8 @@ def _work_for(
         asked=asked,
         jobs=tuple(known.values()),
         parts=tuple(
-            _parts(settings, name, folder) for settings, name in zip(conditions, names, strict=True)
+            _parts(settings, name, folder, is_lasting(settings, of_condition.values()))
+            for settings, name, of_condition in zip(conditions, names, asked, strict=True)
         ),
         store=folder_at(context.store),
         unkept=None if folder is None else folder / names[0] / "unkept",
@@ -169,7 +170,7 @@ def _forgotten(work: Work) -> Iterator[None]:
                 outputs.delete(outputs.names())
 
 
-def _parts(settings: Settings, name: str, folder: Folder | None) -> Parts:
+def _parts(settings: Settings, name: str, folder: Folder | None, lasting: bool) -> Parts:
     if folder is None:
         return InMemory()
     tables = [table for annotator in settings.labels.listed() for table in annotator.further_tables]
@@ -177,6 +178,7 @@ def _parts(settings: Settings, name: str, folder: Folder | None) -> Parts:
         folder / name,
         tuple(table.name for table in tables),
         tuple(names_of_concluded(settings)),
+        lasting,
     )
 
 
@@ -193,7 +195,6 @@ def _concluded(work: Work, condition: int, passes: Sequence[Pass]) -> Evaluation
     }
     if work.prepared:
         ((judged, *_),) = done
-        inputs = work.prepared[condition].inputs
     else:
         within = shards.within(settings.ranking.k)
         judged = merge(
@@ -202,21 +203,11 @@ def _concluded(work: Work, condition: int, passes: Sequence[Pass]) -> Evaluation
         judged = replace(judged, notes=(*within.notes, *judged.notes))
     edited = merge_edited([one.edited for one in done])
     done.clear()  # the scores are held once while statistics are made of them
-    evaluation = conclude(
-        judged,
-        readings,
-        settings,
-        settings.judged(len(shards.runs)),
-        runs=shards.runs,
-        never_chosen=[run.name for run in shards.edited],
-        clusters=shards.clusters(),
-    )
-    if work.prepared:
-        return replace(evaluation, inputs=inputs, edited=edited)
+    evaluation = replace(conclude(judged, readings, settings, shards), edited=edited)
     parts = work.parts[condition]
-    name = parts.name if isinstance(parts, InFolder) else ""
-    sha256 = {"shards": digest_of_shards(shards)}
-    return replace(evaluation, shards=name, sha256=sha256, edited=edited)
+    if isinstance(parts, InFolder):
+        return replace(evaluation, parts=parts, sha256={"shards": digest_of_shards(shards)})
+    return replace(evaluation, inputs=work.prepared[condition].inputs)
 
 
 def _reading(

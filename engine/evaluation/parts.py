@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import polars as pl
@@ -25,8 +27,12 @@ from engine.evaluation.judge import Judged
 from engine.evaluation.read import Reading
 from engine.evaluation.shards import Shard
 from engine.notes import Note
+from engine.sources.io.files import flush
 from engine.sources.io.folders import Folder
+from engine.sources.io.locations import Location
 
+# What the names of files begin with where a table of passages is delivered as a folder of them.
+_PART = "part-"
 _PLANS, _MANIFESTS = "plans", "manifests"
 # Tables of a shard, a file each, in folders of these names.
 _NO_PASSAGES = {
@@ -150,11 +156,13 @@ class InFolder:
 
     Attributes:
         further: names of the further tables that the annotators leave; ``merged`` of them are needed as a whole.
+        is_lasting: whether another evaluation may take up its shards.
     """
 
     folder: Folder
     further: tuple[str, ...] = ()
     merged: tuple[str, ...] = ()
+    is_lasting: bool = True
 
     @property
     def name(self) -> str:
@@ -221,6 +229,36 @@ class InFolder:
     def reads(self, shard: Shard) -> pl.DataFrame:
         return self._needed("reads", shard.number)
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables of passages."""
+        return (*_NO_PASSAGES, *(name for name in self.further if name not in self.merged))
+
+    def table(self, name: str, shards: Sequence[Shard]) -> Iterator[pl.DataFrame]:
+        """A table of passages, shard by shard.
+
+        Raises:
+            InputError: a file is gone, or damaged.
+        """
+        return (self._needed(name, shard.number) for shard in shards)
+
+    def deliver(self, name: str, shards: Sequence[Shard], folder: Path) -> None:
+        """Put a table of passages into an empty folder, a file for each shard; files are shared where that can be.
+
+        Raises:
+            InputError: a file is gone.
+            OSError: the folder cannot be written.
+        """
+        folder.mkdir(parents=True)
+        source = self.folder / name
+        for shard in shards:
+            file = _file(shard.number)
+            with all_there(source, shard.number):
+                part = folder / f"{_PART}{file}"
+                if not _linked(source.place(file), part):
+                    source.download(file, part)
+                    flush(part)
+
     def _needed(self, name: str, shard: int) -> pl.DataFrame:
         with all_there(self.folder / name, shard):
             return _table(self.folder / name, shard)
@@ -239,6 +277,22 @@ class InFolder:
             for shard in shards
             if _manifest(shard) not in done or _file(shard.number) not in whole
         }
+
+
+def _linked(file: Location, target: Path) -> bool:
+    """Give a file a second name, if it and the file system have such names."""
+    if not isinstance(file, Path):
+        return False
+    try:
+        os.link(file, target)
+    except OSError:
+        return False
+    return True
+
+
+def delivered(folder: Folder) -> Iterator[str]:
+    """The names, in the folder of a table, of the files that ``InFolder.deliver`` put there."""
+    yield from (name for name in folder.names() if re.fullmatch(rf"{_PART}\d{{6}}\.parquet", name))
 
 
 def shard_tables(folder: Folder, *, other_than: Sequence[str]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -106,8 +106,7 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
     """A digest of all that decides labels and scores: inputs, settings, and who reads with which prompt.
 
     The names of all runs count apart from the shards: one that lists nothing for a shard's queries
-    is not in its files, and has scores for them. What functions of the user's do is not known, so that
-    whoever has some gets another digest each time.
+    is not in its files, and has scores for them. Where it is not ``is_lasting``, it is another one each time.
     """
     decisive = {
         name: value for name, value in settings.flat().items() if name not in WITHOUT_EFFECT
@@ -118,10 +117,15 @@ def digest_of(shards: InputShards, settings: Settings, jobs: Sequence[Job]) -> s
     ]
     known: list[Any] = [_VERSION, __version__, shards.runs, digest_of_shards(shards)]
     known += [decisive, readers]
-    if settings.has_functions or not all(job.spec.is_kept for job in jobs):
+    if not is_lasting(settings, jobs):
         known.append(uuid.uuid4().hex)
     content = json.dumps(known, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def is_lasting(settings: Settings, jobs: Iterable[Job]) -> bool:
+    """Whether all that decides labels and scores is known, which what functions of the user's do is not."""
+    return not settings.has_functions and all(job.spec.is_kept for job in jobs)
 
 
 def digest_of_shards(shards: InputShards) -> str:

@@ -28,7 +28,7 @@ from engine.report.audit import name_files
 from engine.report.summary import SHARDS
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
-from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import sole_writer
 from engine.wording import name_of
 
@@ -113,18 +113,12 @@ def evaluate(
     _refuse_unused(settings, given)
     with progress(shown=shown) as on_progress:
         context = Context(store=store, on_progress=on_progress, on_event=event)
-        evaluation, folder = _evaluated(given, settings, context)
-    return Result.of(evaluation, name_files(given.files()), folder)
+        evaluation = _evaluated(given, settings, context)
+    return Result.of(evaluation, name_files(given.files()))
 
 
-def _evaluated(
-    given: Given, settings: Settings, context: Context
-) -> tuple[Evaluation, Folder | None]:
-    """The evaluation of inputs in memory, or cut into a folder of the store where they are files too large for that.
-
-    Returns:
-        the evaluation, and where the folder of its tables of passages is, if it is not in memory.
-    """
+def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation:
+    """The evaluation of inputs in memory, or cut into a folder of the store where they are files too large for that."""
     files = given.files(need_answers=settings.needs_answers(), cluster=settings.bootstrap.cluster)
     if files is None and settings.running.shard_pairs:
         raise InputError(
@@ -135,14 +129,14 @@ def _evaluated(
     if files is None or not pairs:
         held = Held(inputs_of(given, settings))
         (evaluation,) = evaluate_shards(held, [settings], context).evaluations
-        return evaluation, None
+        return evaluation
     folder, pool = folder_at(context.store) / SHARDS, settings.running.pool()
     k = settings.ranking.k
     shards = partition_beside_ray(files, folder / "inputs", pool, k=k, pairs_per_shard=pairs)
     # Whoever evaluates the same inputs at the same time would have the same plans.
     with sole_writer(shards.folder.at):
         (evaluation,) = evaluate_shards(shards, [settings], context, folder).evaluations
-    return evaluation, folder
+    return evaluation
 
 
 def _settings(

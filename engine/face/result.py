@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +24,7 @@ from engine.report.page import exports, overview
 from engine.report.page.content import typeset_grid
 from engine.report.page.remake import replace_page
 from engine.report.page.write import write_page
-from engine.report.summary import SHARDS
 from engine.sources.io.files import write_text
-from engine.sources.io.folders import Folder, copy_tables, folder_at
 from engine.sources.io.outputs import sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
@@ -45,26 +42,18 @@ class Result:
         findings: the summary and the tables, in memory or in the folder that they were loaded from.
         evaluation: the evaluation itself; None where it was loaded.
         files: the files that were evaluated, by what they are.
-        parts: where the tables of passages of an evaluation in shards are, in a folder of its own.
     """
 
     findings: Findings
     evaluation: Evaluation | None = None
     files: Mapping[str, Any] | None = None
-    parts: Folder | None = None
 
     @classmethod
-    def of(
-        cls, evaluation: Evaluation, files: Mapping[str, Any], parts: Folder | None = None
-    ) -> Result:
-        """The result of an evaluation.
-
-        Args:
-            parts: where the folder of its tables of passages is; None where these are in memory.
-        """
+    def of(cls, evaluation: Evaluation, files: Mapping[str, Any]) -> Result:
+        """The result of an evaluation."""
         content = summary.summarize(evaluation, dict(files))
-        sources = results.sources(evaluation.inputs, evaluation.settings)
-        return cls(Findings.of(evaluation, content, sources), evaluation, dict(files), parts)
+        sources = results.sources(evaluation)
+        return cls(Findings.of(evaluation, content, sources), evaluation, dict(files))
 
     @classmethod
     def load(cls, directory: str | Path) -> Result:
@@ -113,14 +102,11 @@ class Result:
             InputError: there is no table of that name.
         """
         held, folder = self.findings.held, self.findings.folder
-        if (shards := self.summary.get("shards")) and name in ("labels", "traces", "reads"):
-            own = Path(shards).name
-            parts = (self.parts / own if self.parts else Folder(folder / shards)) / name
-            files = parts.read_each(parts.names())
-            return pl.concat(
-                (pl.read_parquet(io.BytesIO(content)) for _, content in files if content),
-                how="diagonal",
-            )
+        parts = self.evaluation.parts if self.evaluation else None
+        if self.evaluation and parts and name in parts.tables:
+            return pl.concat(parts.table(name, self.evaluation.shards.shards))
+        if (folder / f"{name}.parquet").is_dir() and not held:
+            return pl.read_parquet(folder / f"{name}.parquet")
         if name in (*TABLES, *STATISTICS):
             return self.findings.table(name)
         further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
@@ -199,11 +185,7 @@ class Result:
                 digests = dict(self.evaluation.sha256) or inputs_sha256(inputs)
                 runs = self.evaluation.means[RUN].n_unique()
                 refuse_another(directory, vary(settings, Sweep()), digests, runs=runs)
-            if self.parts is not None:
-                own = self.parts / self.evaluation.shards
-                copy_tables(own, folder_at(directory) / SHARDS / self.evaluation.shards)
-            held = None if self.evaluation.shards else inputs
-            results.write_results(self.evaluation, held, dict(self.files or {}), directory)
+            results.write_results(self.evaluation, dict(self.files or {}), directory)
 
     def report(self, path: str | Path) -> Path:
         """Write a report for people.

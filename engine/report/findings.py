@@ -119,7 +119,7 @@ class Findings:
         return cls(summary, Path(), sources, held, all_conditions, notes_by_code(study.notes))
 
     def table(self, name: str, schema: tables.Schema | None = None) -> pl.DataFrame:
-        """A table of the evaluation; without rows where it has none of that name.
+        """A table of the evaluation; without rows where it has none of that name in one file.
 
         Args:
             schema: its columns, where ``tables`` does not have them.
@@ -128,7 +128,7 @@ class Findings:
         if self.held:
             return self.held.get(name, tables.empty(schema))
         path = self.folder / f"{name}.parquet"
-        return read_table(path, schema) if path.exists() else tables.empty(schema)
+        return read_table(path, schema) if path.is_file() else tables.empty(schema)
 
     @cached_property
     def configuration(self) -> Mapping[str, Any]:

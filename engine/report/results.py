@@ -11,8 +11,7 @@ from typing import Any
 import polars as pl
 
 from engine.evaluation.assess import Evaluation
-from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.parts import shard_tables
+from engine.evaluation.parts import delivered, shard_tables
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Study
 from engine.extras import missing
@@ -55,13 +54,14 @@ _OF_A_STUDY = ("conditions", "readers", "reader_comparisons")
 def outputs(out: Location, settings: Settings) -> Outputs:
     """What an evaluation under these settings writes or clears under ``out``."""
     folder = folder_at(out)
-    files = [folder.place(name) for name in _names(settings)]
-    return Outputs(files, [folder.place(name) for name in (CONDITIONS, EXPORTED, SHARDS, BESIDE)])
+    folders = [CONDITIONS, EXPORTED, SHARDS, BESIDE, *_in_parts(settings)]
+    return Outputs(
+        [folder.place(name) for name in _names(settings)], [folder.place(name) for name in folders]
+    )
 
 
 def write_results(
     result: Evaluation,
-    inputs: EvaluationInputs | None,
     files: dict[str, Any],
     out: Location,
     study: Study | None = None,
@@ -73,9 +73,7 @@ def write_results(
     all together.
 
     Args:
-        inputs: what was evaluated, or more: runs are cut at the evaluation's cutoff; None where that is
-            in shards, whose tables of passages are there already, and are not exported.
-        files: where that came from, for the summary.
+        files: where what was evaluated came from, for the summary.
         study: of which ``result`` is the first evaluation; the others are written beside it.
         origin: the command and its files, for the summary.
         reworded: the summary in the words of whoever asked.
@@ -92,12 +90,13 @@ def write_results(
 
     def earlier() -> Iterator[str]:
         evaluations = [result] if study is None else list(study.evaluations.values())
-        own = [evaluation.shards for evaluation in evaluations]
+        # Nothing takes up the shards of functions that nothing is known of.
+        own = [one.parts.name for one in evaluations if one.parts and one.parts.is_lasting]
         return _earlier(folder_at(out), result.settings, own)
 
     about = _About(files, origin, reworded)
     with replaced_together(out, earlier, last=SUMMARY) as directory:
-        found = _write(result, inputs, about, directory, study)
+        found = _write(result, about, directory, study)
     # An evaluation is not lost for a picture: everything else is in its place by now.
     for error in about.unforeseen:
         raise error
@@ -109,16 +108,16 @@ def _names(settings: Settings) -> list[str]:
 
     Last those by which an earlier evaluation is known, so that one which is half removed still is.
     """
-    further = (
-        table.name
-        for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
-        for table in annotator.further_tables
-    )
-    tables = dict.fromkeys(
-        (*_OF_READS, *_OF_QUERIES, _CLUSTERS, *further, *_OF_STATISTICS, *_OF_A_STUDY)
-    )
-    names = (f"{name}.parquet" for name in tables)
+    whole = (*_OF_QUERIES, _CLUSTERS, *_OF_STATISTICS, *_OF_A_STUDY)
+    names = (*_in_parts(settings), *(f"{name}.parquet" for name in whole))
     return [*(name for name in names if name != _LABELS), PAGE, _LABELS, SUMMARY]
+
+
+def _in_parts(settings: Settings) -> list[str]:
+    """The tables that are one file each, or of an evaluation in shards a folder of files of that name."""
+    annotators = (*ANNOTATORS.values(), *settings.labels.listed())
+    further = (table.name for annotator in annotators for table in annotator.further_tables)
+    return [f"{name}.parquet" for name in dict.fromkeys((*_OF_READS, *further))]
 
 
 def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Iterator[str]:
@@ -129,11 +128,15 @@ def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Itera
     """
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
     yield from page_files(folder)
+    folders = folder.folders()
+    for table in _in_parts(settings):
+        if table in folders:
+            yield from (f"{table}/{name}" for name in delivered(folder / table))
     yield from (f"{SHARDS}/{name}" for name in shard_tables(folder / SHARDS, other_than=shards))
     conditions = folder / CONDITIONS
     for name in conditions.folders():
         old = conditions / name
-        if {SUMMARY, _LABELS} <= old.sizes().keys():
+        if {SUMMARY, _LABELS} <= {*old.sizes(), *old.folders()}:
             earlier = _earlier(old, settings, [])
             yield from (f"{CONDITIONS}/{name}/{file}" for file in earlier)
     yield from _names(settings)
@@ -151,45 +154,48 @@ class _About:
 
 def _write(
     result: Evaluation,
-    inputs: EvaluationInputs | None,
     about: _About,
     out: Path,
     study: Study | None = None,
-    *,
-    above: str = "",
 ) -> Findings:
-    """Write an evaluation, and those of its study, into an empty folder; ``above``: the way to the folder of all."""
-    for name in _OF_QUERIES if result.shards else (*_OF_READS, *_OF_QUERIES):
+    """Write an evaluation, and those of its study, into an empty folder."""
+    parts, shards = result.parts, result.shards
+    for name in _OF_QUERIES if parts else (*_OF_READS, *_OF_QUERIES):
         write_parquet(getattr(result, name), out / f"{name}.parquet")
+    if parts:
+        for name in parts.tables:
+            parts.deliver(name, shards.shards, out / f"{name}.parquet")
     _write_unless_empty(result.clusters, out / f"{_CLUSTERS}.parquet")
     for annotator in (*ANNOTATORS.values(), *result.settings.labels.listed()):
         for table in annotator.further_tables:
             _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
     for name in _OF_STATISTICS:
         write_parquet(getattr(result.statistics, name), out / f"{name}.parquet")
-    if inputs is not None:
-        runs = inputs.runs.filter(pl.col(RANK) <= result.settings.ranking.k)
-        write_exports(result.labels, runs, out / EXPORTED)
+    runs = (shards.read(shard.number, passages=False).runs for shard in shards.shards)
+    write_exports(
+        parts.table("labels", shards.shards) if parts else [result.labels],
+        (rows.filter(pl.col(RANK) <= result.settings.ranking.k) for rows in runs),
+        out / EXPORTED,
+        runs_in_order=shards.runs,
+    )
     content = about.reworded(summary.summarize(result, about.files, about.origin))
-    if result.shards:
-        content["shards"] = above + content["shards"]
     conditions: list[Findings] = []
     if study is not None:
-        content["study"], conditions = _write_study(study, inputs, about, out)
+        content["study"], conditions = _write_study(study, about, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
-    used = sources(inputs, result.settings)
+    used = sources(result)
     if not missing("report"):
         with sparing(out, about.unforeseen):
             write_page(read_findings(out, used), out)
     return Findings.of(result, content, used, study, conditions)
 
 
-def sources(inputs: EvaluationInputs | None, settings: Settings) -> Sources | None:
+def sources(result: Evaluation) -> Sources | None:
     """What the page of an evaluation shows of its inputs."""
-    if inputs is None:
+    if result.parts:
         return None
-    runs = inputs.runs.filter(pl.col(RANK) <= settings.ranking.k)
-    return Sources(inputs.queries, inputs.corpus, runs)
+    inputs = result.inputs
+    return Sources(inputs.queries, inputs.corpus, inputs.runs)
 
 
 def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
@@ -197,16 +203,11 @@ def _write_unless_empty(frame: pl.DataFrame, path: Path) -> None:
         write_parquet(frame, path)
 
 
-def _write_study(
-    study: Study, inputs: EvaluationInputs | None, about: _About, out: Path
-) -> tuple[dict[str, Any], list[Findings]]:
+def _write_study(study: Study, about: _About, out: Path) -> tuple[dict[str, Any], list[Findings]]:
     """Write the tables of a study and its further evaluations; what its summary has, and what these found."""
     names = study_report.directory_names(list(study.evaluations))
     main, *others = study.evaluations
-    found = [
-        _write(study.evaluations[one], inputs, about, out / CONDITIONS / names[one], above="../../")
-        for one in others
-    ]
+    found = [_write(study.evaluations[one], about, out / CONDITIONS / names[one]) for one in others]
     for name in _OF_A_STUDY:
         _write_unless_empty(getattr(study, name), out / f"{name}.parquet")
     places = {c: f"{CONDITIONS}/{names[c]}" for c in others} | {main: "."}

@@ -25,7 +25,7 @@ from engine.report import audit, verdict
 from engine.report.audit import Origin
 from engine.version import __version__
 
-# The folder of the shards, beside the summary.
+# The folder of what an evaluation in shards needs to go on, beside the summary.
 SHARDS = "shards"
 
 _PACKAGES = ("torch", "transformers", "ray", "polars", "scipy", "numpy", "pyserini", "rouge-score")
@@ -74,8 +74,8 @@ def summarize(
             "reading": asdict(reading.costs if reading else ReadingCosts()),
             "edits": [asdict(reads) for reads in evaluation.edited],
             "seconds": evaluation.seconds,
-            # Where tables of passages are in shards; else the summary is what it always was.
-            **({"shards": f"{SHARDS}/{evaluation.shards}"} if evaluation.shards else {}),
+            # Where it was done in shards on disk; else the summary is what it always was.
+            **({"shards": len(evaluation.shards.shards)} if evaluation.parts else {}),
             "primary_measures": evaluation.primary_measures,
             "means": evaluation.means.to_dicts(),
             "end_to_end": evaluation.end_to_end.to_dicts(),

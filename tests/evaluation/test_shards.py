@@ -57,7 +57,7 @@ def assert_same(held, parts, tmp_path):
         part = parts.evaluations[condition]
         for name in ("query_scores", "downstream", "means", "end_to_end", "undefined"):
             assert_frame_equal(sorted_rows(getattr(whole, name)), sorted_rows(getattr(part, name)))
-        folder = tmp_path / "shards" / part.shards
+        folder = tmp_path / "shards" / part.parts.name
         for name in ("labels", "reads"):
             tables = [pl.read_parquet(path) for path in sorted((folder / name).iterdir())]
             assert len(tables) >= 6
@@ -185,7 +185,7 @@ def test_an_annotator_of_the_users(tmp_path):
         Context(store=tmp_path / "store"),
         folder_at(tmp_path / "shards"),
     )
-    assert again.evaluations[0].shards != parts.evaluations[parts.main].shards
+    assert again.evaluations[0].parts.name != parts.evaluations[parts.main].parts.name
 
 
 def test_a_reader_without_a_version(tmp_path, monkeypatch):
@@ -263,7 +263,7 @@ def test_shards_that_a_study_judged_are_taken_up_by_one_of_its_readers(tmp_path,
         context = Context(store=tmp_path / "another")
         shards = folder_at(tmp_path / "shards")
         (alone,) = evaluate_shards(cut, [of_one], context, shards).evaluations
-        assert alone.shards == parts.evaluations[condition].shards
+        assert alone.parts.name == parts.evaluations[condition].parts.name
         expected = parts.evaluations[condition].readings["reader"].costs
         assert alone.readings["reader"].costs.wanted == expected.wanted
     assert len(Scripted.asked) == read

@@ -172,7 +172,7 @@ def sorted_rows(frame):
 
 def all_shards(folder, result, name):
     return pl.concat(
-        [pl.read_parquet(path) for path in sorted(folder.glob(f"{result.shards}/{name}/*"))],
+        [pl.read_parquet(path) for path in sorted(folder.glob(f"{result.parts.name}/{name}/*"))],
         how="diagonal",
     )
 
@@ -250,7 +250,7 @@ def test_probabilities_over_all_queries_are_those_of_the_whole(tmp_path, more):
     whole, parts = the_whole(tmp_path, asked), in_shards(tmp_path, asked, pairs=30)
     assert_same(whole, parts, tmp_path / "shards")
     assert parts.further["dual"]["low"].is_not_nan().all()
-    events = sorted((tmp_path / "shards" / parts.shards / "dual").iterdir())
+    events = sorted((tmp_path / "shards" / parts.parts.name / "dual").iterdir())
     assert len(events) >= 6
     # A run that lists nothing for any query of a shard.
     listed = [
@@ -261,7 +261,7 @@ def test_probabilities_over_all_queries_are_those_of_the_whole(tmp_path, more):
     again = in_shards(
         tmp_path, settings(annotators=("dual",), measures="P@3", resamples=0, **more), pairs=30
     )
-    assert again.shards == parts.shards
+    assert again.parts.name == parts.parts.name
     assert again.further["dual"]["value"].equals(parts.further["dual"]["value"])
     assert again.further["dual"]["low"].is_nan().all()
 
@@ -275,7 +275,7 @@ def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypa
     monkeypatch.setattr("engine.evaluation.work.Work.wanted", None)
     again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
-    assert again.shards == first.shards
+    assert again.parts.name == first.parts.name
     assert_frame_equal(again.query_scores, first.query_scores)
     costs = again.readings["reader"].costs
     assert (costs.done, costs.reused) == (0, first.readings["reader"].costs.done)
@@ -286,7 +286,7 @@ def test_another_metric_reads_nothing_again_and_has_a_folder_of_its_own(tmp_path
     count = len(Scripted.asked)
     again = in_shards(tmp_path, settings(**FEW, metric="f1"))
     assert len(Scripted.asked) == count
-    assert again.shards != first.shards
+    assert again.parts.name != first.parts.name
 
 
 def test_without_manifests_keys_are_rendered_and_found(tmp_path):
@@ -367,7 +367,7 @@ def test_a_judged_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "add", lambda *of, **more: written.append(add(*of, **more)))
     asked = settings(**FEW)
     result = in_shards(tmp_path, asked)
-    shards = len(list((tmp_path / "shards" / result.shards / "manifests").iterdir()))
+    shards = len(list((tmp_path / "shards" / result.parts.name / "manifests").iterdir()))
     files = list((tmp_path / "store-of-shards").rglob("*.parquet"))
     assert len(written) > len(files) == shards > 1
     assert_same(the_whole(tmp_path, asked), result, tmp_path / "shards")

@@ -114,7 +114,7 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
     (reads,) = (part for part in parts if str(part).startswith("reads: "))
     assert reads.startswith(f"reads: {sum(cost.wanted for cost in done.costs.values())} wanted, ")
     out = tmp_path / "out"
-    write_results(next(iter(done.evaluations.values())), inputs(), {}, out, done)
+    write_results(next(iter(done.evaluations.values())), {}, out, done)
     written = json.loads((out / "summary.json").read_text())
     main, other = written["study"]["conditions"]
     assert main == {"reader": "bundled", "augmentation": "in-prompt", "k": 3, "directory": "."}
@@ -125,7 +125,7 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
     # an evaluation of one condition at the same place takes the study's files away, and no others
     keep = out / "conditions" / "mine"
     keep.mkdir()
-    write_results(next(iter(done.evaluations.values())), inputs(), {}, out)
+    write_results(next(iter(done.evaluations.values())), {}, out)
     assert [path.name for path in (out / "conditions").iterdir()] == ["mine"]
     assert not (out / "readers.parquet").exists()
 

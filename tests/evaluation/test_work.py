@@ -66,7 +66,7 @@ def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_i
     first = in_shards(tmp_path, files, asked)
     between = in_shards(tmp_path, fewer, asked)
     again = in_shards(tmp_path, files, asked)
-    assert again.shards == first.shards != between.shards
+    assert again.parts.name == first.parts.name != between.parts.name
     assert_frame_equal(again.query_scores, first.query_scores)
     for result, of in ((again, files), (between, fewer)):
         whole = held_whole(tmp_path, of, asked)
@@ -84,7 +84,7 @@ def test_who_reads_where_changes_nothing_that_was_judged(tmp_path, monkeypatch):
         files,
         settings(**FEW, gpus_per_actor=1, cpus_per_actor=2, accelerator_type="L4", memory=2**40),
     )
-    assert again.shards == first.shards
+    assert again.parts.name == first.parts.name
 
 
 @pytest.mark.parametrize("name", ["labels", "traces", "reads", "query_scores", "undefined"])
@@ -92,7 +92,7 @@ def test_a_shard_without_one_of_its_tables_is_judged_again(tmp_path, name):
     files, asked = made(tmp_path), settings(**FEW)
     first = in_shards(tmp_path, files, asked)
     count = len(Scripted.asked)
-    gone = sorted((tmp_path / "shards" / first.shards / name).iterdir())[1]
+    gone = sorted((tmp_path / "shards" / first.parts.name / name).iterdir())[1]
     content = gone.read_bytes()
     gone.unlink()
     again = in_shards(tmp_path, files, asked)
@@ -104,7 +104,7 @@ def test_a_shard_without_one_of_its_tables_is_judged_again(tmp_path, name):
 def test_a_damaged_table_of_scores_is_one_line(tmp_path):
     files, asked = made(tmp_path), settings(**FEW)
     first = in_shards(tmp_path, files, asked)
-    table = tmp_path / "shards" / first.shards / "query_scores" / "000001.parquet"
+    table = tmp_path / "shards" / first.parts.name / "query_scores" / "000001.parquet"
     table.write_bytes(table.read_bytes()[:-9])
     with pytest.raises(InputError, match="query_scores: files of shard 1 are damaged; delete"):
         in_shards(tmp_path, files, asked)
@@ -129,7 +129,7 @@ def test_plans_that_a_killed_evaluation_left_are_removed(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr("engine.evaluation.parts.InFolder.clear_plans", lambda parts: None)
         first = in_shards(tmp_path, files, asked)
-    plans = tmp_path / "shards" / first.shards / "plans" / "reader"
+    plans = tmp_path / "shards" / first.parts.name / "plans" / "reader"
     assert any(plans.iterdir())
     in_shards(tmp_path, files, asked)
     assert not any(plans.iterdir())

@@ -201,7 +201,7 @@ def test_files_are_cut_into_shards_by_the_rule_of_the_command(files, tmp_path):
     held = engine.evaluate(*given, **options, store=tmp_path / "store")
     cut = engine.evaluate(*given, **options, store=tmp_path / "store", shard_pairs=2)
     assert "shards" not in held.summary
-    assert len(list((tmp_path / "store" / cut.summary["shards"] / "labels").iterdir())) > 1
+    assert len(list((tmp_path / "store" / "shards").glob("*/labels/*"))) > 1
     assert sorted(cut.labels.rows()) == sorted(held.labels.rows())
     assert cut.scores.sort(cut.scores.columns).equals(held.scores.sort(held.scores.columns))
     cut.save(tmp_path / "out")

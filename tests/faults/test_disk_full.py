@@ -115,7 +115,7 @@ def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(
         return evaluate(inputs, settings, store=tmp_path / "store")
 
     out, flush, written = files["out"], writing.flush, []
-    write_results(result(("provenance",)), inputs, {}, out)
+    write_results(result(("provenance",)), {}, out)
     before, later = tree(out), result(("containment",))
     for failing in range(1, 40):
         written.clear()
@@ -128,7 +128,7 @@ def test_a_full_disk_at_any_file_of_an_evaluation_leaves_the_earlier_one(
 
         monkeypatch.setattr(writing, "flush", fail)
         try:
-            write_results(later, inputs, {}, out)
+            write_results(later, {}, out)
         except WriteError:
             assert tree(out) == before
         else:

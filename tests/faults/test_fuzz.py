@@ -223,7 +223,7 @@ def test_a_run_that_is_accepted_can_be_exported_and_read_back_in_its_order(
         except InputError:
             continue
         read += 1
-        (written,) = write_exports(pl.DataFrame(schema=LABELS), run, folder / "out")
+        (written,) = write_exports([pl.DataFrame(schema=LABELS)], [run], folder / "out")
         again = read_run(written)
         assert again["doc_id"].to_list() == run["doc_id"].to_list()
         if written.suffix == ".parquet":

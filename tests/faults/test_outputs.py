@@ -190,12 +190,12 @@ def test_addresses_of_the_same_place_are_known_by_other_schemes():
 
 def test_exports_remove_what_an_earlier_export_wrote_and_nothing_else(tmp_path):
     run = make_run([("1", "x", 1)])
-    write_exports(make_labels([("1", "x", 0.5)], "a"), run, tmp_path)
+    write_exports([make_labels([("1", "x", 0.5)], "a")], [run], tmp_path)
     own = tmp_path / "qrels" / "own.txt"
     own.write_text("1 0 x 1\n")
     listed = {name.rpartition("/")[2] for name in exported_files(Folder(tmp_path))}
     assert listed == {"exported.json", "a.tsv", "a.parquet", "sys.trec"}
-    write_exports(make_labels([("1", "x", 1.0)], "b"), run, tmp_path)
+    write_exports([make_labels([("1", "x", 1.0)], "b")], [run], tmp_path)
     assert sorted(p.name for p in (tmp_path / "qrels").iterdir()) == ["b.txt", "own.txt"]
     # whatever stands in the list, nothing elsewhere is removed
     names = ["../a", "/etc/passwd", "qrels/../../a", "qrels/..", 5, "qrels/b.txt"]

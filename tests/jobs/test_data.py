@@ -67,11 +67,7 @@ def test_answers_of_another_file_are_joined(beir, capsys, shards):
     )
     options = ("--annotators", "containment", "--answers", answers, *ALONE, *shards)
     assert evaluate(beir, *options) == 0, capsys.readouterr().err
-    labels = (
-        pl.concat(map(pl.read_parquet, sorted((beir / "out").rglob("labels*/*.parquet"))))
-        if shards
-        else (pl.read_parquet(beir / "out/labels.parquet"))
-    )
+    labels = pl.read_parquet(beir / "out/labels.parquet")
     found = labels.filter(pl.col("label") > 0).select("query_id", "doc_id").sort("query_id").rows()
     assert found == [("1", "a"), ("2", "b")]
     summary = json.loads((beir / "out/summary.json").read_text())
@@ -117,6 +113,5 @@ def test_runs_that_carry_texts_need_no_corpus(texted, capsys):
     assert any("Bo did it." in page for page in pages)
     again = ("--annotators", "containment", "--shard-pairs", "2", "--overwrite")
     assert erag("evaluate", *options, *store, *ALONE, *again) == 0, capsys.readouterr().err
-    summary = json.loads((texted["out"] / "summary.json").read_text())
-    cut = pl.read_parquet(texted["out"] / summary["shards"] / "labels" / "*.parquet")
+    cut = pl.read_parquet(texted["out"] / "labels.parquet")
     assert sorted(cut.rows()) == sorted(labels.rows())

@@ -97,9 +97,7 @@ def test_shards_and_plans_take_a_function_as_the_reader(mine, evaluate, files, c
     assert "6" in capsys.readouterr().out
     assert evaluate("--reader", mine("read"), "--shard-pairs", 2, "--actors", 0) == 0
     summary = json.loads((files["out"] / "summary.json").read_text())
-    frame = pl.read_parquet(files["out"] / summary["shards"] / "labels" / "*.parquet").sort(
-        "query_id", "doc_id"
-    )
+    frame = pl.read_parquet(files["out"] / "labels.parquet").sort("query_id", "doc_id")
     assert frame["label"].to_list() == [1, 0, 1, 0]
     assert summary["reader"]["name"] == "read"
 
@@ -139,3 +137,12 @@ def test_a_function_that_always_fails_is_one_line(mine, evaluate, capsys):
     error = capsys.readouterr().err.splitlines()[-1]
     assert "reads failed" in error
     assert "KeyError: 'x'" in error
+
+
+def test_shards_of_a_function_without_a_version_go_when_the_results_are_there(
+    mine, evaluate, files
+):
+    assert evaluate("--reader", mine("unversioned"), "--shard-pairs", 2, "--actors", 0) == 0
+    assert pl.read_parquet(files["out"] / "labels.parquet").height == 4
+    assert list(files["out"].glob("shards/inputs/*/*.zip"))
+    assert not [path for path in files["out"].glob("shards/[!i]*/**/*") if path.is_file()]

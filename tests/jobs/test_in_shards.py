@@ -1,6 +1,7 @@
 """``erag evaluate`` in shards: the files it leaves, what it prints, and what cannot be done so."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -8,9 +9,6 @@ from polars.testing import assert_frame_equal
 
 from engine.evaluation import start
 from tests.commands import evaluate as run_evaluate
-
-# What is in parts.
-PASSAGES = {"labels.parquet", "traces.parquet", "reads.parquet"}
 
 
 @pytest.fixture
@@ -34,6 +32,29 @@ def figures(place):
     return summary, summary.pop("shards", None)
 
 
+def exported(place):
+    """Each exported file with its rows, in an order of their own."""
+    folder = place / "exported"
+    return {
+        name: sorted(
+            pl.read_parquet(folder / name).rows()
+            if name.endswith(".parquet")
+            else (folder / name).read_text().splitlines()
+        )
+        for name in json.loads((folder / "exported.json").read_text())
+    }
+
+
+def assert_same_passages(place, whole):
+    for name in ("labels", "traces", "reads", "dual_labels"):
+        assert (place / f"{name}.parquet").is_dir()
+        parts = pl.read_parquet(place / f"{name}.parquet")
+        assert_frame_equal(parts, pl.scan_parquet(place / f"{name}.parquet").collect())
+        held = pl.read_parquet(whole / f"{name}.parquet")
+        assert_frame_equal(parts, held, check_row_order=False)
+    assert exported(place) == exported(whole)
+
+
 def test_shards_leave_the_figures_of_the_whole_and_tables_of_passages_in_parts(evaluate):
     annotators = ("--annotators", "containment,dual")
     status, printed, place = evaluate("--shard-pairs", "2", *annotators)
@@ -41,7 +62,7 @@ def test_shards_leave_the_figures_of_the_whole_and_tables_of_passages_in_parts(e
     status, of_the_whole, whole = evaluate(*annotators, out="whole")
     assert status == 0
     (summary, shards), (expected, none) = figures(place), figures(whole)
-    assert none is None
+    assert (shards, none) == (2, None)
     assert summary == expected
     assert [line for line in printed.out.splitlines() if "results ->" not in line] == [
         line for line in of_the_whole.out.splitlines() if "results ->" not in line
@@ -53,33 +74,39 @@ def test_shards_leave_the_figures_of_the_whole_and_tables_of_passages_in_parts(e
     assert_frame_equal(
         pl.read_parquet(place / "dual.parquet"), pl.read_parquet(whole / "dual.parquet")
     )
-    parts = sorted((place / shards / "labels").iterdir())
-    assert len(parts) > 1
-    labels = pl.concat(map(pl.read_parquet, parts))
-    assert_frame_equal(
-        labels.sort(labels.columns),
-        pl.read_parquet(whole / "labels.parquet").sort(labels.columns),
-    )
-    assert not (place / "labels.parquet").exists()
-    assert not (place / shards / "plans").is_dir() or not any((place / shards / "plans").iterdir())
+    assert len(list((place / "labels.parquet").iterdir())) == 2
+    assert_same_passages(place, whole)
+    assert not list(place.glob("shards/*/plans/*/*"))
+    # What is left in the folder of shards is needed to go on alone.
+    shutil.rmtree(place / "shards")
+    assert_same_passages(place, whole)
 
 
 def test_an_evaluation_replaces_the_shards_of_an_earlier_one(evaluate):
+    def shards():
+        names = (path.parent.parent.name for path in place.glob("shards/*/labels/*"))
+        return set(names)
+
     _, _, place = evaluate("--shard-pairs", "2")
-    first = figures(place)[1]
+    first = shards()
     (place / "shards" / "notes.txt").write_text("mine")
     status, printed, place = evaluate("--shard-pairs", "2", "--limit", "1")
     assert status == 2
     assert f"{place}: holds another evaluation (other inputs); give another folder" in printed.err
-    assert figures(place)[1] == first
+    assert shards() == first
+    assert figures(place)[1] == 2
     _, _, place = evaluate("--shard-pairs", "2", "--measures", "RR@2", "--overwrite")
-    second = figures(place)[1]
-    assert first != second
-    assert not (place / first).exists() or not any((place / first).rglob("*.parquet"))
-    assert any((place / second).rglob("*.parquet"))
+    assert len(shards()) == len(first) == 1
+    assert shards() != first
+    assert (place / "labels.parquet").is_dir()
     _, _, place = evaluate("--overwrite")
     assert figures(place)[1] is None
-    assert not any((place / second).rglob("*.parquet"))
+    assert not shards()
+    assert pl.read_parquet(place / "labels.parquet").height == 4
+    assert (place / "labels.parquet").is_file()
+    _, _, place = evaluate("--shard-pairs", "2", "--overwrite")
+    assert (place / "labels.parquet").is_dir()
+    assert pl.read_parquet(place / "labels.parquet").height == 4
     assert (place / "shards" / "notes.txt").read_text() == "mine"
 
 
@@ -100,16 +127,18 @@ def test_a_study_in_shards_has_the_figures_of_one_that_is_held(evaluate, tiny_t5
     for place in (".", "conditions"):
         names = {path.name for path in (whole / place).iterdir()}
         shown = {path.name for path in (parts / place).iterdir()}
-        assert shown - {"shards"} == names - PASSAGES - {"exported"}
+        assert shown - {"shards"} == names
     for name in ("correlations", "query_scores"):
         expected = pl.read_parquet(whole / f"{name}.parquet")
         found = pl.read_parquet(parts / f"{name}.parquet")
         assert_frame_equal(expected.sort(expected.columns), found.sort(expected.columns))
     (condition,) = (parts / "conditions").iterdir()
     summary = json.loads((condition / "summary.json").read_text())
-    labels = pl.read_parquet(condition / summary["shards"] / "labels" / "*.parquet")
+    assert summary["shards"] == 2
+    labels = pl.read_parquet(condition / "labels.parquet")
     held = pl.read_parquet(whole / "conditions" / condition.name / "labels.parquet")
     assert sorted(labels.rows()) == sorted(held.rows())
+    assert exported(condition) == exported(whole / "conditions" / condition.name)
 
 
 def test_a_reader_that_is_not_there_is_refused_before_anything_is_cut(evaluate):

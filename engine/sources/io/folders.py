@@ -222,19 +222,6 @@ class Folder:
             ) from None
 
 
-def copy_tables(source: Folder, target: Folder) -> None:
-    """Copy the files of all folders in a folder.
-
-    Raises:
-        InputError: a folder cannot be read.
-        WriteError: as ``Folder.write``.
-    """
-    for name in source.folders():
-        for file, content in (source / name).read_each((source / name).names()):
-            if content is not None:
-                (target / name).write(file, content)
-
-
 def folder_at(place: Location) -> Folder:
     """The folder at a path or an address."""
     at = locate(place)

@@ -111,12 +111,15 @@ def _files(directory: Path) -> list[Path]:
 
 def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # a table in parts was where it will be one file
+        target.rmdir()
     # Before the rename: an interruption between the two would otherwise lose track of the file.
     undo.callback(_move_back, target, source)
     os.replace(source, target)
 
 
 def _move_back(moved: Path, original: Path) -> None:
+    original.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileNotFoundError):  # it had not been moved yet
         os.replace(moved, original)
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
 
+from engine import tables
 from engine.errors import InputError
-from engine.sources.io.files import write_text
+from engine.sources.io.files import atomic_path, write_text
 from engine.sources.io.folders import Folder
+from engine.sources.io.temporary import temporary_directory
 from engine.sources.runs.qrels import write_qrels
 from engine.sources.runs.read import write_run
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
+from engine.tables import ANNOTATOR, LABEL, RUN
 
 _QRELS, _RUNS = "qrels", "runs"
 # Bytes: file systems take 255, of which a number and the suffix need some.
@@ -23,7 +25,13 @@ _LONGEST = 204
 _LISTED = "exported.json"
 
 
-def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> list[Path]:
+def write_exports(
+    labels: Iterable[pl.DataFrame],
+    runs: Iterable[pl.DataFrame],
+    directory: Path,
+    *,
+    runs_in_order: Sequence[str] = (),
+) -> list[Path]:
     """Write ``qrels/ANNOTATOR.*`` and ``runs/RUN.*`` under ``directory``; the files written.
 
     Qrels are TREC text (``.txt``) if all of an annotator's labels are whole numbers. Others are
@@ -32,20 +40,24 @@ def write_exports(labels: pl.DataFrame, runs: pl.DataFrame, directory: Path) -> 
     Parquet is written. A list of the files is written beside the two folders, for ``exported_files``.
 
     Args:
-        labels: the labels table.
-        runs: the run table, cut off as evaluated.
+        labels: the labels table, in parts that are taken one after another.
+        runs: the run table, cut off as evaluated, likewise, whole queries each.
         directory: an earlier export in it is removed first: a file of the same name in another format
             could be mistaken for a new one. Other files stay.
+        runs_in_order: names of runs, in the order in which files of alike names are numbered; by default that
+            in which they come.
     """
     earlier = Folder(directory)
     earlier.delete(list(exported_files(earlier)))
     written: list[Path] = []
-    annotators = labels[ANNOTATOR].unique(maintain_order=True).to_list()
-    for annotator, name in _file_names(annotators).items():
-        judgments = labels.filter(pl.col(ANNOTATOR) == annotator).select(QUERY_ID, DOC_ID, LABEL)
-        written += _write_judgments(judgments, directory / _QRELS / name)
-    for run, name in _file_names(runs[RUN].unique(maintain_order=True).to_list()).items():
-        written.append(_write_list(runs.filter(pl.col(RUN) == run), directory / _RUNS / name))
+    with temporary_directory(directory / "parts") as place:
+        judged = _by_name(labels, ANNOTATOR, place / _QRELS)
+        for annotator, name in _file_names(list(judged)).items():
+            written += _write_judgments(judged[annotator], directory / _QRELS / name)
+        listed = _by_name(runs, RUN, place / _RUNS)
+        in_order = dict.fromkeys([*(run for run in runs_in_order if run in listed), *listed])
+        for run, name in _file_names(list(in_order)).items():
+            written.append(_write_list(listed[run], directory / _RUNS / name))
     names = [path.relative_to(directory).as_posix() for path in written]
     write_text(json.dumps(names, indent=1, ensure_ascii=False) + "\n", directory / _LISTED)
     return written
@@ -73,28 +85,51 @@ def exported_files(folder: Folder) -> Iterator[str]:
             yield name
 
 
-def _write_judgments(judgments: pl.DataFrame, base: Path) -> list[Path]:
-    parquet, text = _with(base, ".parquet"), _with(base, ".txt")
-    whole = bool((judgments[LABEL] == judgments[LABEL].floor()).all())
-    try:
-        if whole:
-            write_qrels(judgments, text)
-            return [text]
-        write_qrels(judgments, parquet)
-        write_qrels(judgments, _with(base, ".tsv"))
-        return [parquet, _with(base, ".tsv")]
-    except InputError:  # ids that text cannot represent
-        write_qrels(judgments, parquet)
-        return [parquet]
+def _by_name(parts: Iterable[pl.DataFrame], column: str, place: Path) -> dict[str, list[Path]]:
+    """The rows of each name in a column, in files in a folder, a file for each part that has some."""
+    place.mkdir()
+    files: dict[str, list[Path]] = {}
+    for number, part in enumerate(parts):
+        for (name,), rows in part.group_by(column, maintain_order=True):
+            of_name = files.setdefault(str(name), [])
+            of_name.append(place / f"{number}-{list(files).index(str(name))}.parquet")
+            rows.write_parquet(of_name[-1])
+    return files
 
 
-def _write_list(run: pl.DataFrame, base: Path) -> Path:
+def _write_judgments(files: list[Path], base: Path) -> list[Path]:
+    parquet, tsv, text = (_with(base, suffix) for suffix in (".parquet", ".tsv", ".txt"))
+    labels = pl.col(LABEL)
+    whole = pl.scan_parquet(files).select((labels == labels.floor()).all()).collect().item()
+    if whole and _is_written(write_qrels, files, text):
+        return [text]
+    _together(files, tables.QRELS, parquet)
+    if not whole and _is_written(write_qrels, files, tsv):
+        return [parquet, tsv]
+    return [parquet]
+
+
+def _write_list(files: list[Path], base: Path) -> Path:
+    if _is_written(write_run, files, _with(base, ".trec")):
+        return _with(base, ".trec")
+    _together(files, tables.RUNS, _with(base, ".parquet"))
+    return _with(base, ".parquet")
+
+
+def _is_written(
+    write: Callable[[Iterable[pl.DataFrame], Path], None], files: list[Path], path: Path
+) -> bool:
+    """Write a text of tables in files; False where it cannot have what they have."""
     try:
-        write_run(run, _with(base, ".trec"))
+        write(map(pl.read_parquet, files), path)
     except InputError:
-        write_run(run, _with(base, ".parquet"))
-        return _with(base, ".parquet")
-    return _with(base, ".trec")
+        return False
+    return True
+
+
+def _together(files: list[Path], schema: tables.Schema, path: Path) -> None:
+    with atomic_path(path) as temporary:
+        pl.scan_parquet(files).select(list(schema)).sink_parquet(temporary)
 
 
 def _with(base: Path, suffix: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,7 @@ from engine import tables
 from engine.errors import InputError
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import first_of
-from engine.sources.io.files import write_parquet, write_text
+from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
@@ -61,7 +62,7 @@ def read_qrels(path: Location) -> pl.DataFrame:
     return frame
 
 
-def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
+def write_qrels(frame: pl.DataFrame | Iterable[pl.DataFrame], path: str | Path) -> None:
     """Write judgments: Parquet for a name in ``.parquet``, BEIR's TSV for ``.tsv``, else TREC text.
 
     >>> write_qrels(pl.DataFrame({"query_id": ["q1"], "doc_id": ["d1"], "label": [2.0]}), "qrels.txt")
@@ -69,7 +70,7 @@ def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
     'q1 0 d1 2\\n'
 
     BEIR's labels are written as the shortest decimals that give the same number again, whole
-    numbers without a decimal point.
+    numbers without a decimal point. A table may come in parts, of which text is written one after another.
 
     Raises:
         InputError: in TREC text an id with white space, or a label that is not a whole number,
@@ -77,12 +78,19 @@ def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
             line end, or with white space around it.
     """
     path = Path(path)
-    table = frame.select(list(tables.QRELS))
+    parts = [frame] if isinstance(frame, pl.DataFrame) else frame
     if path.suffix == ".parquet":
-        write_parquet(table, path)
+        write_parquet(pl.concat(parts).select(list(tables.QRELS)), path)
         return
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        if path.suffix == ".tsv":
+            stream.write("\t".join(_BEIR_HEADER) + "\n")
+        for part in parts:
+            stream.writelines(_lines(part.select(list(tables.QRELS)), path))
+
+
+def _lines(table: pl.DataFrame, path: Path) -> Iterator[str]:
     beir = path.suffix == ".tsv"
-    lines = ["\t".join(_BEIR_HEADER) + "\n"] if beir else []
     for query_id, doc_id, label in table.iter_rows():
         ids = (query_id, doc_id)
         if beir:
@@ -99,10 +107,7 @@ def write_qrels(frame: pl.DataFrame, path: str | Path) -> None:
                 path=path,
             )
         number = int(label) if label.is_integer() else label
-        lines.append(
-            f"{query_id}\t{doc_id}\t{number!r}\n" if beir else f"{query_id} 0 {doc_id} {number}\n"
-        )
-    write_text("".join(lines), path)
+        yield f"{query_id}\t{doc_id}\t{number!r}\n" if beir else f"{query_id} 0 {doc_id} {number}\n"
 
 
 def _checked(frame: pl.DataFrame, path: Location) -> pl.DataFrame:

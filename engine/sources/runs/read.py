@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -13,7 +13,7 @@ import polars as pl
 from engine import tables
 from engine.errors import InputError
 from engine.sources.io.ahead import mapped
-from engine.sources.io.files import write_parquet, write_text
+from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.runs.checks import RunChecks, in_order, require_new_name
 from engine.sources.runs.scan import SCHEMA, Batch
@@ -167,7 +167,7 @@ def read_in_parts(
     return checks.name(), taken
 
 
-def write_run(frame: pl.DataFrame, path: Location) -> None:
+def write_run(frame: pl.DataFrame | Iterable[pl.DataFrame], path: Location) -> None:
     """Write a run: Parquet for a name in ``.parquet``, else TREC text.
 
     >>> row = {"query_id": "q1", "doc_id": "d1", "rank": 1, "score": 0.5, "run": "mine"}
@@ -177,17 +177,24 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
 
     Programs that read TREC text order by score in single precision, and equal scores by document
     id. To preserve the order of the ranks, a score that is not below the previous one is written as
-    the next smaller number.
+    the next smaller number. A run may come in parts, of whole queries each: text is written part after part.
 
     Raises:
         InputError: an id with white space, or equal scores of which no smaller ones exist: TREC text
             cannot represent these.
     """
     path = Path(path)
+    parts = [frame] if isinstance(frame, pl.DataFrame) else frame
     if suffix_of(path) == ".parquet":
-        write_parquet(frame.select(list(tables.RUNS)), path)
+        write_parquet(pl.concat(parts).select(list(tables.RUNS)), path)
         return
-    lines: list[str] = []
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
+        for part in parts:
+            stream.writelines(_lines(part, path))
+
+
+def _lines(frame: pl.DataFrame, path: Path) -> Iterator[str]:
+    """The lines of a run as TREC text."""
     previous: tuple[str, np.float32] | None = None
     ordered = frame.select(list(tables.RUNS)).sort(RUN, QUERY_ID, RANK)
     for query_id, doc_id, rank, score, run in ordered.iter_rows():
@@ -209,5 +216,4 @@ def write_run(frame: pl.DataFrame, path: Location) -> None:
                     path=path,
                 )
         previous = (query_id, single)
-        lines.append(f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n")
-    write_text("".join(lines), path)
+        yield f"{query_id} Q0 {doc_id} {rank} {score!r} {run}\n"

@@ -69,5 +69,5 @@ def write_results(folder, *, k=2, **options):
         "edits": None,
     }
     out = Path(folder) / "out"
-    _results.write_results(result, inputs, named, folder_at(out).at)
+    _results.write_results(result, named, folder_at(out).at)
     return out

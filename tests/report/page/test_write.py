@@ -116,7 +116,7 @@ def test_a_study_has_a_page_for_each_condition(tmp_path):
         "edits": None,
     }
     out = tmp_path / "out"
-    write_results(done.evaluations[done.main], inputs, named, out, done)
+    write_results(done.evaluations[done.main], named, out, done)
     remake(out, single_file=False, passages=True)
     assert 'href="conditions/k1/report.html"' in (out / "report.html").read_text()
     assert (out / "conditions" / "k1" / "report.html").exists()
@@ -137,7 +137,7 @@ def swept(tmp_path, say, *, k_sweep=(1, 2)):
     conditions = vary(settings, Sweep(k_sweep=k_sweep))
     done = study(inputs, conditions, store=tmp_path / "store", executor=ScriptedReader(say))
     out = tmp_path / "out"
-    write_results(done.evaluations[done.main], inputs, {}, out, done)
+    write_results(done.evaluations[done.main], {}, out, done)
     return out
 
 

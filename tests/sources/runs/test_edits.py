@@ -271,7 +271,7 @@ def test_trec_eval_reads_an_exported_edited_run_in_the_right_order(tmp_path):
     run = RUN.with_columns((22.58 - pl.col("rank") * 1e-7).alias("score"))
     rows = [{"query_id": "q1", "insert": "x", "rank": 2}, {"query_id": "q1", "swap": ["a", "c"]}]
     runs, _ = edited(tmp_path, *rows, runs=run)
-    write_exports(tables.empty(tables.LABELS), pl.concat([run, runs]), tmp_path)
+    write_exports([tables.empty(tables.LABELS)], [pl.concat([run, runs])], tmp_path)
     path = tmp_path / "runs" / "sys-edited.trec"
     assert lists(read_run(path)) == {"q1": ["c", "x", "b", "a"], "q2": ["b", "a"]}
     with path.open() as stream:

@@ -55,7 +55,7 @@ def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs
     result = evaluate(
         EvaluationInputs(queries=QUERIES, corpus=CORPUS, runs=table), settings, store=tmp_path
     )
-    written = write_exports(result.labels, table, tmp_path)
+    written = write_exports([result.labels], [table], tmp_path)
     assert len(written) == 2 + len(runs)
     compared = 0
     for annotator in settings.labels.names():
@@ -77,7 +77,7 @@ def test_pytrec_eval_gets_the_same_values_from_the_exported_files(tmp_path, runs
 
 def test_real_valued_labels_round_trip_exactly_and_are_never_written_as_trec(tmp_path):
     labels = make_labels([("1", "x", 2 / 3), ("1", "y", 0.0), ("2", "x y", 1e-9)], "e")
-    written = write_exports(labels, make_run([("1", "x", 1)]), tmp_path)
+    written = write_exports([labels], [make_run([("1", "x", 1)])], tmp_path)
     assert {path.name for path in written} == {"e.parquet", "e.tsv", "sys.trec"}
     for name in ("e.parquet", "e.tsv"):
         assert read_qrels(tmp_path / "qrels" / name).rows() == [
@@ -86,28 +86,28 @@ def test_real_valued_labels_round_trip_exactly_and_are_never_written_as_trec(tmp
             ("2", "x y", 1e-9),
         ]
     # whole-number labels of a later evaluation leave nothing of these behind
-    write_exports(make_labels([("1", "x", 2.0)], "e"), make_run([("1", "x", 1)]), tmp_path)
+    write_exports([make_labels([("1", "x", 2.0)], "e")], [make_run([("1", "x", 1)])], tmp_path)
     assert [path.name for path in (tmp_path / "qrels").iterdir()] == ["e.txt"]
     assert (tmp_path / "qrels" / "e.txt").read_text() == "1 0 x 2\n"
 
 
 def test_ids_with_white_space_are_written_as_parquet(tmp_path):
     run = make_run([("1", "a passage", 1)])
-    written = write_exports(make_labels([("1", "a passage", 1.0)], "e"), run, tmp_path)
+    written = write_exports([make_labels([("1", "a passage", 1.0)], "e")], [run], tmp_path)
     assert [path.name for path in written] == ["e.parquet", "sys.parquet"]
     assert read_run(tmp_path / "runs" / "sys.parquet").equals(run)
 
 
 def test_ids_with_tabs_are_written_only_as_parquet(tmp_path):
     labels = make_labels([("1", "a\tb", 0.5)], "e")
-    written = write_exports(labels, make_run([("1", "x", 1)]), tmp_path)
+    written = write_exports([labels], [make_run([("1", "x", 1)])], tmp_path)
     assert [path.name for path in written] == ["e.parquet", "sys.trec"]
     assert read_qrels(tmp_path / "qrels" / "e.parquet")["doc_id"].to_list() == ["a\tb"]
 
 
 def test_names_of_runs_cannot_lead_to_other_directories(tmp_path):
     runs = pl.concat([make_run([("1", "x", 1)], name) for name in ("../up", "a/b", "a_b", "A_B")])
-    written = write_exports(tables.empty(tables.LABELS), runs, tmp_path)
+    written = write_exports([tables.empty(tables.LABELS)], [runs], tmp_path)
     assert [str(path.relative_to(tmp_path)) for path in written] == [
         "runs/_up.trec",
         "runs/a_b.trec",
@@ -119,7 +119,7 @@ def test_names_of_runs_cannot_lead_to_other_directories(tmp_path):
 def test_names_of_many_bytes_are_cut_to_what_file_systems_take(tmp_path):
     names = ["검" * 100, "검" * 100 + "색", "x" * 150, "é" * 150]
     runs = pl.concat(make_run([("q1", "a", 1)], name) for name in names)
-    written = write_exports(pl.DataFrame(schema=tables.LABELS), runs, tmp_path)
+    written = write_exports([pl.DataFrame(schema=tables.LABELS)], [runs], tmp_path)
     assert [read_run(path)["run"][0] for path in written] == names
     stems = [path.stem for path in written]
     assert stems == ["검" * 68, "검" * 68 + "-2", "x" * 100, "é" * 100]
