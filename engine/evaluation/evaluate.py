@@ -33,6 +33,7 @@ from engine.reading.costs import ReadingCosts
 from engine.reading.reads import Executor, Progress
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
+from engine.sources.io.outputs import sole_writer
 
 
 def evaluate(
@@ -92,14 +93,14 @@ def evaluate_shards(
 
     Raises:
         InputError: as ``evaluate``; of labels made from texts or by reading of inputs in a folder, when the
-            shard that it is about is judged.
+            shard that it is about is judged; another process is at the same evaluation of inputs in a folder.
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     start = time.perf_counter()
     begin(conditions)
     work = _work_for(shards, conditions, context, folder)
     passes = tuple(map(Pass, work.jobs))
-    with _forgotten(work):
+    with _alone(work), _forgotten(work):
         if left := sorted(set().union(*(one.unfinished(shards.shards) for one in work.parts))):
             if not work.prepared:
                 for settings in conditions:
@@ -155,6 +156,20 @@ def _work_for(
         unkept=None if folder is None else folder / names[0] / "unkept",
         prepared=prepared,
     )
+
+
+@contextlib.contextmanager
+def _alone(work: Work) -> Iterator[None]:
+    """Be the only one who works on these evaluations, which would share plans, where that can be known.
+
+    Raises:
+        InputError: another process is at one of them.
+    """
+    folders = {parts.folder.at for parts in work.parts if isinstance(parts, InFolder)}
+    with contextlib.ExitStack() as held:
+        for folder in folders:
+            held.enter_context(sole_writer(folder))
+        yield
 
 
 @contextlib.contextmanager

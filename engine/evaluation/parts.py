@@ -259,6 +259,14 @@ class InFolder:
                     source.download(file, part)
                     flush(part)
 
+    def remove(self) -> None:
+        """Remove all tables and manifests.
+
+        Raises:
+            WriteError: one cannot be removed.
+        """
+        self.folder.delete(_own_files(self.folder))
+
     def _needed(self, name: str, shard: int) -> pl.DataFrame:
         with all_there(self.folder / name, shard):
             return _table(self.folder / name, shard)
@@ -303,12 +311,16 @@ def shard_tables(folder: Folder, *, other_than: Sequence[str]) -> Iterator[str]:
     for evaluation in folder.folders():
         if evaluation in other_than or not re.fullmatch(r"[0-9a-f]{16}", evaluation):
             continue
-        for name in (folder / evaluation).folders():
-            inside = [name, *(f"{name}/{job}" for job in (folder / evaluation / name).folders())]
-            for place in inside:
-                for file in (folder / evaluation / place).names():
-                    if re.fullmatch(r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)", file):
-                        yield f"{evaluation}/{place}/{file}"
+        yield from (f"{evaluation}/{name}" for name in _own_files(folder / evaluation))
+
+
+def _own_files(folder: Folder) -> Iterator[str]:
+    """The names, in the folder of an evaluation, of its tables and manifests."""
+    for name in folder.folders():
+        for place in (name, *(f"{name}/{job}" for job in (folder / name).folders())):
+            for file in (folder / place).names():
+                if re.fullmatch(r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)", file):
+                    yield f"{place}/{file}"
 
 
 def _manifest(shard: Shard, *, failed: bool = False) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from engine.errors import InputError
@@ -29,7 +32,7 @@ from engine.report.summary import SHARDS
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
 from engine.sources.io.folders import folder_at
-from engine.sources.io.outputs import sole_writer
+from engine.sources.io.temporary import temporary_directory
 from engine.wording import name_of
 
 ReaderChoice = str | ReaderFunction | Answers
@@ -52,7 +55,8 @@ def evaluate(
 
     Every listed passage is labelled, the runs are scored with ranking measures, and these are correlated,
     query by query, with the score of the reader that is given the whole list. Files too large to be held are cut
-    into shards, in the folder ``shards`` of the read store, where their labels, traces and reads stay.
+    into shards, in the folder ``shards`` of the read store, where their labels, traces and reads stay, or are for as
+    long as the result is if a function labels or scores.
 
     >>> def reader(prompts):
     ...     return ["Oranjestad" if "is Oranjestad" in prompt else "" for prompt in prompts]
@@ -133,9 +137,18 @@ def _evaluated(given: Given, settings: Settings, context: Context) -> Evaluation
     folder, pool = folder_at(context.store) / SHARDS, settings.running.pool()
     k = settings.ranking.k
     shards = partition_beside_ray(files, folder / "inputs", pool, k=k, pairs_per_shard=pairs)
-    # Whoever evaluates the same inputs at the same time would have the same plans.
-    with sole_writer(shards.folder.at):
+    with contextlib.ExitStack() as last:
+        unknown = settings.has_functions or not all(
+            own.is_kept for own in settings.reader.functions
+        )
+        # Whoever evaluates next removes what a killed process leaves there.
+        if unknown and isinstance(folder.at, Path):
+            folder = folder_at(last.enter_context(temporary_directory(folder.at / "once")))
         (evaluation,) = evaluate_shards(shards, [settings], context, folder).evaluations
+        if unknown and evaluation.parts and not isinstance(folder.at, Path):
+            last.callback(evaluation.parts.remove)
+        # Tables of passages are looked at as long as there is a result.
+        weakref.finalize(evaluation, last.pop_all().close)
     return evaluation
 
 

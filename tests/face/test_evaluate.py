@@ -1,3 +1,4 @@
+import gc
 import logging
 import re
 import subprocess
@@ -207,6 +208,47 @@ def test_files_are_cut_into_shards_by_the_rule_of_the_command(files, tmp_path):
     cut.save(tmp_path / "out")
     loaded = engine.Result.load(tmp_path / "out")
     assert sorted(loaded.labels.rows()) == sorted(held.labels.rows())
+
+
+def in_shards(files, tmp_path, **options):
+    given = (files["queries"], files["corpus"], files["run"])
+    usual = {"k": 2, "end_to_end": False, "progress": False, "shard_pairs": 2}
+    return engine.evaluate(*given, **usual, **options, store=tmp_path / "store")
+
+
+def test_two_evaluations_at_once_share_no_plans(files, tmp_path):
+    """The same one is refused, and another one of the same shards is not."""
+    refused = []
+
+    def read(prompts):
+        if not refused:
+            refused.append(None)
+            with pytest.raises(InputError, match="another command that is under way writes there"):
+                in_shards(files, tmp_path, reader=reader)
+            in_shards(files, tmp_path, reader=reader, measures="P@1")
+        return [last_word(prompt) for prompt in prompts]
+
+    reader = engine.Reader(read, "mine", version="1")
+    result = in_shards(files, tmp_path, reader=reader)
+    assert refused
+    assert result.labels.height == 4
+
+
+def test_shards_of_a_function_are_in_the_store_for_as_long_as_the_result_is(files, tmp_path):
+    def length(query, answers, title, text):
+        return 1 / len(text)
+
+    def tables():
+        store = tmp_path / "store" / "shards"
+        return [p for p in store.rglob("*.parquet") if "inputs" not in p.parts]
+
+    result = in_shards(files, tmp_path, annotators=length)
+    assert result.labels.height == 4
+    assert tables()
+    del result
+    gc.collect()
+    assert not tables()
+    assert [path.name for path in (tmp_path / "store" / "shards").iterdir()] == ["inputs"]
 
 
 def test_the_first_queries_alone_may_be_evaluated(tmp_path):
