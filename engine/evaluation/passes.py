@@ -31,7 +31,8 @@ from engine.reading.costs import (
     share_costs,
     wanted_kinds,
 )
-from engine.reading.plan import SIZE, WANTED
+from engine.reading.plan import INPUTS, SIZE, WANTED
+from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import Means, by_model, means_for, unit_tokens
 from engine.reading.stream import (
     TOLD,
@@ -279,9 +280,26 @@ def _reads(
             planner_for(work, one.job, shards, actors=means.actors, gpu=means.gpu) for one in group
         ]
     )
+    if specs[0].api and not (plans or context.executor):
+        from engine.reading.api.run import Requests
+
+        means = Means(Requests(size=_size_of_prompts(planners, shards, specs)))
     places = [work.place(one.job) for one in group]
     host = context.host(specs, places, held=bool(plans))
     return _Reads(planners, host, means, context.on_event, PoolTotals())
+
+
+def _size_of_prompts(
+    planners: Sequence[Planner], shards: Sequence[int], specs: Sequence[ReaderSpec]
+) -> int:
+    """The bytes of all prompts that readers behind an API will be asked; 0 where no bound needs them."""
+    return sum(
+        spec.api.size("".join(inputs))
+        for planner, spec in zip(planners, specs, strict=True)
+        if spec.api and spec.api.settings.is_bounded
+        for shard in shards
+        for inputs in planner(shard).reads[INPUTS].to_list()
+    )
 
 
 def _ready(plans: Sequence[ShardPlan], means: Means) -> list[Ready]:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from engine.errors import InputError, ReadError
 from engine.evaluation.context import Context
 from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
@@ -151,18 +152,50 @@ def test_a_reader_behind_an_api(tmp_path):
     assert_same(held, parts, tmp_path)
 
 
-def test_a_bound_on_tokens_holds_for_all_shards_together(tmp_path):
-    behaviour = Behaviour(lambda body: Said("a1", prompt_tokens=10))
+@pytest.mark.parametrize(
+    ("bound", "raised", "prompts"),
+    [
+        # Of 459 prompts of 40 tokens and some 155 bytes, and answers of one token: found by the bytes of all
+        # prompts, by the tokens of the first eight, and by what was used.
+        (8000, InputError, range(2)),
+        (9500, ReadError, range(8, 26)),
+        (18600, ReadError, range(400, 459)),
+    ],
+)
+def test_a_bound_on_tokens_holds_for_all_shards_together(tmp_path, bound, raised, prompts):
+    behaviour = Behaviour(lambda body: Said("a1", prompt_tokens=40))
     with serving(behaviour) as url:
         asked = settings(
-            **FEW, dtype=None, actors=None, reader="openai:m", base_url=url, max_tokens=2000
+            **FEW, dtype=None, actors=None, reader="openai:m", base_url=url, max_tokens=bound
         )
-        cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90)
-        with pytest.raises(Exception, match="`max_tokens` is 2,000"):
-            evaluate_shards(
-                cut, [asked], Context(store=tmp_path / "store"), folder_at(tmp_path / "shards")
-            )
-    assert 60 < len(behaviour.prompts) <= 2000 / 11
+        inputs = read_inputs(made(tmp_path), k=6)
+        cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
+        assert len(cut.shards) >= 6
+        asked_for = []
+        for shards, folder in ((Held(inputs), None), (cut, folder_at(tmp_path / "shards"))):
+            before = len(behaviour.prompts)
+            with pytest.raises(raised, match=f"`max_tokens` is {bound:,}"):
+                evaluate_shards(shards, [asked], Context(store=tmp_path / f"{folder}"), folder)
+            asked_for.append(len(behaviour.prompts) - before)
+    assert all(count in prompts for count in asked_for), asked_for
+
+
+def test_reads_that_fail_alike_end_an_evaluation_before_any_was_done_alone(tmp_path):
+    """All of one shard's reads fail, of which there are more than sixteen; others were done before."""
+    asked = settings(**FEW, dtype=None, actors=None, reader="openai:m", failed_reads="zero")
+    cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=60)
+    bad = tuple(f"Question: {query}" for query in cut.read(1).queries["query"])
+
+    def refuse(body):
+        return "no" if prompt_of(body).endswith(bad) else None
+
+    with serving(Behaviour(lambda body: Said("a1"), refuse=refuse)) as url:
+        (evaluation,) = evaluate_shards(
+            cut, [asked.but(base_url=url)], Context(store=tmp_path / "store"),
+            folder_at(tmp_path / "shards"),
+        ).evaluations  # fmt: skip
+        costs = evaluation.readings["reader"].costs
+        assert 16 < costs.failed < costs.wanted
 
 
 def test_a_metric_of_the_users(tmp_path):

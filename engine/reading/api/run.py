@@ -51,17 +51,36 @@ class _Piece:
         self.left = len(self.outputs)
 
 
+@dataclass
+class _Job:
+    """What is known of all calls together.
+
+    Attributes:
+        ahead: bytes of the prompts of calls that are still to come.
+        done: reads that have ended.
+        unanswered: the last of them, one after the other, that the server said nothing to.
+        proven: places of readers that have done a read.
+    """
+
+    ahead: int = 0
+    done: int = 0
+    unanswered: int = 0
+    proven: set[int] = field(default_factory=set)
+
+
 class Requests:
     """Reads units by requests (``execute.Run``); its readers count over all calls, as those of an actor do.
 
     Args:
         piece: reads that are handed on together; 0 for whole units.
+        size: bytes of the prompts of all calls together, which bounds are compared with; 0 where they are not
+            known before they are given.
     """
 
-    def __init__(self, *, piece: int = PIECE) -> None:
+    def __init__(self, *, piece: int = PIECE, size: int = 0) -> None:
         self._piece = piece
         self._stats: list[ReaderStats] = []
-        self._proven: set[int] = set()  # places of readers that have done a read
+        self._job = _Job(ahead=size)
 
     def __call__(
         self, plan: pl.DataFrame, units: Sequence[Unit], specs: Sequence[ReaderSpec]
@@ -85,11 +104,11 @@ class Requests:
         readers = [
             ApiReader(spec, client, stats) for spec, stats in zip(specs, self._stats, strict=True)
         ]
-        work = _Work(plan, readers, limits, settings, self._proven)
+        work = _Work(plan, readers, limits, settings, self._job)
         try:
             limits.refuse_beyond(work.prepare(_pieces(units, self._piece)), rate=_FEWEST_TOKENS)
         except StoppedAskingError as stop:
-            if self._proven:
+            if self._job.proven:
                 raise ReadError(f"{stop}; every finished read is in the store") from None
             raise InputError(stop.problem, stop.remedy) from None
         try:
@@ -136,7 +155,7 @@ class _Work:
         readers: Sequence[ApiReader],
         limits: Limits,
         settings: ApiSettings,
-        proven: set[int],
+        job: _Job,
     ) -> None:
         self._plan, self._readers, self._limits = plan, readers, limits
         self._concurrency, self._host = settings.concurrency, settings.host
@@ -144,20 +163,19 @@ class _Work:
         self._waiting: deque[_Piece] = deque()
         self._open: list[_Piece] = []
         self._asked: dict[Future[tuple[Done, float]], _Asked] = {}
-        self._proven = proven
+        self._job = job
         self._size = 0  # of the prompts that are not answered yet, in bytes
-        self._done = 0
-        self._unanswered = 0  # one after the other
 
     def prepare(self, pieces: Iterable[_Piece]) -> int:
-        """Take on pieces; the bytes of their prompts."""
+        """Take on pieces; the bytes of their prompts, and of those that are still to come."""
         self._waiting.extend(pieces)
         self._size = sum(
             self._readers[piece.unit.reader].size(inputs)
             for piece in self._waiting
             for inputs in self._inputs(piece)
         )
-        return self._size
+        self._job.ahead = max(0, self._job.ahead - self._size)
+        return self._size + self._job.ahead
 
     def close(self) -> None:
         """End what is under way."""
@@ -209,15 +227,16 @@ class _Work:
         # As if requests had been made one after the other, each in its share of the time.
         piece.seconds += seconds / self._concurrency
         self._size -= size
-        self._done += 1
-        self._unanswered = 0 if done.answered else self._unanswered + 1
-        if self._unanswered >= _GONE * self._concurrency:
+        job = self._job
+        job.done += 1
+        job.unanswered = 0 if done.answered else job.unanswered + 1
+        if job.unanswered >= _GONE * self._concurrency:
             raise StoppedAskingError(
-                f"{self._unanswered} reads failed one after the other ({done.output.failure})",
+                f"{job.unanswered} reads failed one after the other ({done.output.failure})",
                 f"run again when {self._host} answers",
             )
-        if self._done == _COUNTED:
-            self._limits.refuse_beyond(self._size)
+        if job.done == _COUNTED:
+            self._limits.refuse_beyond(self._size + job.ahead)
 
     def _ended(self) -> Iterator[_Piece]:
         for piece in [piece for piece in self._open if not piece.left]:
@@ -237,9 +256,9 @@ class _Work:
 
     def _prove(self, result: UnitResult) -> None:
         """Refuse to go on where a reader's first reads all failed alike."""
-        if result.unit.reader not in self._proven:
+        if result.unit.reader not in self._job.proven:
             refuse_alike(result.outputs)
-        self._proven.add(result.unit.reader)
+        self._job.proven.add(result.unit.reader)
 
     def _rest(self, *, answered: bool) -> Iterator[UnitResult]:
         """What is finished, when no more is asked; ``answered``: with the answers that are under way."""

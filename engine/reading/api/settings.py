@@ -108,6 +108,11 @@ class ApiSettings:
         """The host of the address with its port, where it has one; without credentials."""
         return urlsplit(self.address).netloc.rpartition("@")[2].lower()
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a bound on what an evaluation uses in all."""
+        return self.max_tokens is not None or self.max_cost is not None
+
     def changed(self) -> dict[str, Any]:
         """The settings that differ from their defaults."""
         return {
