@@ -99,7 +99,6 @@ class Partition:
         Raises:
             InputError: a file of the partition, or the index, is gone or damaged.
         """
-
         name = _name(number)
         path = self.folder.place(name)
         try:
@@ -125,14 +124,13 @@ class Partition:
                     raise InputError(error.problem, _AGAIN, path=path) from None
                 raise
             given = {table: read_parquet(Path(here, _table(table))) for table in self.tables}
-        return EvaluationInputs(
-            queries=inputs.queries,
+        return replace(
+            inputs,
             corpus=inputs.corpus if passages else inputs.corpus.clear(),
-            runs=inputs.runs,
-            k=self.k,
             tables=given,
             cut_runs=self.cut_runs,
             edited=self.edited,
+            notes=(),
             queries_file=self.queries_file,
             names=self.runs,
         )

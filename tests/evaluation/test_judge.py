@@ -82,7 +82,7 @@ def test_measures_are_in_the_order_in_which_they_were_asked_for(tmp_path):
     """Also where those of the first shard are not: one has no meaning on its labels, others have."""
     files = made(tmp_path)
     first = partition(files, folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=40)
-    inside = pl.read_parquet(first.folder.read("queries.parquet")).filter(shard=0)["query_id"]
+    inside = first.read(0).queries["query_id"]
     path = files.tables["qrels"]
     judged = pl.read_parquet(path)
     label = pl.when(pl.col("query_id").is_in(inside.implode())).then(0.5).otherwise("label")
