@@ -84,7 +84,7 @@ def test_what_is_printed_at_the_end_is_printed_of_the_files_too(tmp_path, monkey
     )
     reader = ScriptedReader(lambda prompt: prompt.rsplit("says ", 1)[-1].split("\n")[0])
     result = evaluate(inputs, settings, store=tmp_path / "store", executor=reader)
-    ended = write_results(result, inputs, {}, tmp_path / "out")
+    ended = write_results(result, {}, tmp_path / "out")
     earlier = read_findings(tmp_path / "out", None)
     for parts in (answer_parts, full_parts):
         texts = [shown(parts(found, "out")) for found in (ended, earlier)]
