@@ -111,8 +111,8 @@ reader: install
 
 # Before every commit: lint and types beside the tests that start neither Ray nor Java, load no model and draw no
 # page in a browser.
-PURE := $(addprefix tests/,statistics ranking scoring sources labels report) \
-  $(addprefix tests/test_,commit_msg doctests errors house wording).py
+PURE := $(addprefix tests/,statistics ranking scoring sources labels report messages) \
+  $(addprefix tests/test_,commit_msg doctests house).py
 check: $(VENV)/.installed-test
 	$(MAKE) --no-print-directory --jobs 2 lint pure
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine import compat
-    from engine.errors import InputError, ReadError, WriteError
     from engine.face.evaluate import evaluate
     from engine.face.result import Result
     from engine.labels import Annotator, from_function
+    from engine.messages.errors import InputError, ReadError, WriteError
     from engine.reading.function import ReaderFunction as Reader
     from engine.version import __version__
 
@@ -34,11 +34,11 @@ __all__ = [
 # Where a name is found, and under which name.
 _PLACES = {
     "Annotator": ("engine.labels", "Annotator"),
-    "InputError": ("engine.errors", "InputError"),
-    "ReadError": ("engine.errors", "ReadError"),
+    "InputError": ("engine.messages.errors", "InputError"),
+    "ReadError": ("engine.messages.errors", "ReadError"),
     "Reader": ("engine.reading.function", "ReaderFunction"),
     "Result": ("engine.face.result", "Result"),
-    "WriteError": ("engine.errors", "WriteError"),
+    "WriteError": ("engine.messages.errors", "WriteError"),
     "__version__": ("engine.version", "__version__"),
     "compat": ("engine.compat", ""),
     "evaluate": ("engine.face.evaluate", "evaluate"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 
 Schema = dict[str, pl.DataType]
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from engine.errors import EncodeError, InputError, ReadError, WriteError, masked
+from engine.messages.errors import EncodeError, InputError, ReadError, WriteError, masked
 from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable

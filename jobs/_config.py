@@ -12,10 +12,10 @@ from typing import Annotated, Any, get_args, get_origin
 from cyclopts import App, ArgumentCollection, Token
 from cyclopts.config import Dict
 
-from engine.errors import InputError, masked
+from engine.messages.errors import InputError, masked
+from engine.messages.wording import quoted
 from engine.sources.io.lines import read_text
 from engine.sources.io.yaml_text import read_settings
-from engine.wording import quoted
 from jobs._terminal import tell
 
 # 30.0 is a whole number; what Python writes as 1_000 or in other scripts' digits is no number here.

@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_args
 
 from cyclopts import Group, Parameter, Token
 
-from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles, input_tables
 from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
@@ -17,6 +16,7 @@ from engine.evaluation.study import Sweep
 from engine.labels.registry import ANNOTATORS
 from engine.labels.settings import LabelSettings, option_classes
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import InputError
 from engine.ranking.settings import RankingSettings
 from engine.reading.api.settings import ApiSettings
 from engine.reading.protocol import Augmentation

@@ -7,10 +7,10 @@ from typing import Any
 
 from engine.labels import Annotator, from_function
 from engine.machine.functions import is_named, load_named
+from engine.messages.wording import name_of
 from engine.reading.function import ReaderFunction, reader_function
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
-from engine.wording import name_of
 
 # Options that name one model each, beside the readers that are compared.
 OTHER_MODELS = ("erag_reader", "judge")

@@ -18,8 +18,8 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import docstring_parser
 from cyclopts import App, Group, Parameter
 
-from engine.errors import InputError
-from engine.wording import quoted
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 
 Instance = TypeVar("Instance")
 

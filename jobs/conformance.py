@@ -16,9 +16,9 @@ from engine.conformance.comparison import THE_MEAN, TOLERANCE, Comparison, Refer
 from engine.conformance.erag import compare_erag
 from engine.conformance.kilt import compare_kilt
 from engine.conformance.ranking import DEFAULT_MEASURES, compare_ranking
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import counted
 from engine.ranking.measures import parse_measures
-from engine.wording import counted
 from jobs._command import ConfigFile, run_command, spoken
 from jobs._options import Words, items_of
 from jobs._terminal import Terminal, standard_error, standard_output

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from engine.errors import masked, require_least
-from engine.extras import missing
+from engine.messages.errors import masked, require_least
+from engine.messages.extras import missing
+from engine.messages.wording import counted
 from engine.query_coverage.measure import Coverage, measure
 from engine.report import query_coverage as report
 from engine.report.audit import Origin, input_files
@@ -27,7 +28,6 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import replaced_together
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
-from engine.wording import counted
 from jobs._command import ConfigFile, command_line, run_command, spoken
 from jobs._progress import shown_progress
 from jobs._terminal import say_json, speech, standard_output, warn_of_code

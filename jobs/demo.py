@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import polars as pl
 
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
@@ -18,6 +17,7 @@ from engine.evaluation.shards import Held
 from engine.evaluation.study import Sweep, vary
 from engine.labels.annotator import READER
 from engine.machine.device import best_dtype
+from engine.messages.errors import InputError
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import Augmentation

@@ -15,14 +15,14 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from engine.errors import InputError, masked
-from engine.extras import EXTRAS, command, missing
 from engine.machine import compiler, device, model_files
 from engine.machine.batching import machine_memory
+from engine.messages.errors import InputError, masked
+from engine.messages.extras import EXTRAS, command, missing
+from engine.messages.wording import agreeing, listed
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
 from engine.sources import bundled
-from engine.wording import agreeing, listed
 from jobs._command import run_command, spoken
 from jobs._terminal import standard_output
 

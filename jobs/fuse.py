@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
+from engine.messages.wording import counted
 from engine.retrieval.fusion import RRF_K, reciprocal_rank
 from engine.sources.io.folders import folder_at, require_file_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import delivered
 from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
-from engine.wording import counted
 from jobs._command import ConfigFile, run_command, spoken
 from jobs._options import Paths
 from jobs._terminal import say

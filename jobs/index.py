@@ -10,8 +10,9 @@ from typing import Annotated
 import polars as pl
 from cyclopts import App, Parameter
 
-from engine.errors import InputError, require_least
 from engine.machine.survey import reading_dtype, reads_on_gpus
+from engine.messages.errors import InputError, require_least
+from engine.messages.wording import counted
 from engine.retrieval import bm25 as lexical
 from engine.retrieval import dense as vectors
 from engine.retrieval.dense import IndexOptions
@@ -21,7 +22,6 @@ from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus
-from engine.wording import counted
 from jobs._command import ConfigFile, run_app, spoken
 from jobs._examples import epilogue
 from jobs._options import Models, Size, parts_of

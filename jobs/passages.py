@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
+from engine.messages.wording import counted
 from engine.sources.io.folders import folder_at, require_file_output, require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import delivered
@@ -15,7 +16,6 @@ from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.cut import ArticleId
 from engine.sources.passages.splitting import Cutting
 from engine.sources.passages.write import write_passages
-from engine.wording import counted
 from jobs._command import ConfigFile, run_command, spoken
 from jobs._options import Texts
 from jobs._terminal import say

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, get_args
 import polars as pl
 from cyclopts import Parameter
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
+from engine.messages.wording import counted, quoted
 from engine.retrieval import manifest
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Kind, Manifest
@@ -25,7 +26,6 @@ from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
-from engine.wording import counted, quoted
 from jobs._command import ConfigFile, run_command, spoken
 from jobs._options import SEVERAL_TEXTS, Paths
 from jobs._progress import event

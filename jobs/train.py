@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from engine.errors import InputError, masked
-from engine.extras import missing
 from engine.machine import model_files
+from engine.messages.errors import InputError, masked
+from engine.messages.extras import missing
+from engine.messages.wording import counted
 from engine.reading.prompting.template import Task
 from engine.reading.protocol import Augmentation
 from engine.report.audit import Origin, input_files
@@ -33,7 +34,6 @@ from engine.training.settings import Recipe, Workers
 from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model
 from engine.training.train import train as train_here
-from engine.wording import counted
 from jobs._command import ConfigFile, command_line, run_command, spoken
 from jobs._options import Size, option, options_of, take, with_signature
 from jobs._progress import shown_training

@@ -7,7 +7,7 @@ import pytest
 
 MODULES = {
     "engine.scoring.normalize": 2,
-    "engine.wording": 3,
+    "engine.messages.wording": 3,
     "engine.scoring.metrics": 8,
     "engine.ranking.measures": 2,
     "engine.ranking.scores": 1,

@@ -33,7 +33,7 @@ from benchmarks.efficiency.grid import (
 )
 from benchmarks.efficiency.results import Results, differences
 from benchmarks.efficiency.table import grouped, markdown
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.models import t5_attention, weights
 
 GIB = 2**30

@@ -32,17 +32,17 @@ ORDER = [
     "machine",
     "sources",
 ]
-BASE = {"tables", "errors", "extras", "notes", "version", "wording"}
+BASE = {"tables", "messages", "version"}
 CODE = ("engine", "jobs", "benchmarks")
 # Functions beyond these need a comment that says why, directly above: "# Long: …" or "# Wide: …".
 LONGEST, WIDEST, EXCEPTIONS = 80, 8, 5
 # How large the house may be. A change that makes a figure smaller lowers its limit. The goal of the rebuilding is
-# 47,500 lines, 24 rooms, 11 floors and 125 arrows. At d493f34 the figures were those behind each limit.
+# 47,500 lines, 24 rooms, 11 floors and 125 arrows; lines are left. At d493f34 the figures were those behind each limit.
 LIMITS = {
-    "lines": 52_637,  # 53,553 of Python in engine/ and jobs/, without jobs/bundled_reader/
-    "rooms": 26,  # 26: folders and modules directly in engine/, its face, jobs/, benchmarks/
+    "lines": 51_891,  # 53,553 of Python in engine/ and jobs/, without jobs/bundled_reader/
+    "rooms": 23,  # 26: folders and modules directly in engine/, its face, jobs/, benchmarks/
     "floors": 11,  # 13, where each room stands above all that it imports from
-    "arrows": 156,  # 151: pairs of rooms of which one imports from the other
+    "arrows": 125,  # 151: pairs of rooms of which one imports from the other
     "options": 62,  # 61 of erag evaluate
 }
 # Names of public functions that more than two modules of a folder have. No name may be added.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_extras import OPTIONAL, WITHOUT
+from tests.messages.test_extras import OPTIONAL, WITHOUT
 
 ROOT = Path(__file__).parent.parent
 ALIAS = ROOT / "engine" / "alias"
@@ -51,12 +51,12 @@ def foreign(tmp_path):
 
 def test_erag_engine_is_another_name_of_engine(tmp_path):
     code = (
-        "import erag_engine, erag_engine.errors, engine, engine.errors, engine.wording\n"
-        "from erag_engine import __version__, wording\n"
+        "import erag_engine, erag_engine.tables, engine, engine.tables, engine.version\n"
+        "from erag_engine import __version__, version\n"
         "from erag_engine.labels import registry\n"
         "import engine.labels.registry\n"
-        "assert erag_engine.errors is engine.errors and wording is engine.wording\n"
-        "assert registry is engine.labels.registry and engine.errors.__name__ == 'engine.errors'\n"
+        "assert erag_engine.tables is engine.tables and version is engine.version\n"
+        "assert registry is engine.labels.registry and engine.tables.__name__ == 'engine.tables'\n"
         "assert __version__ == engine.__version__\n"
         "assert set(dir(engine)) == set(dir(erag_engine))\n"
         "assert [getattr(erag_engine, n) is getattr(engine, n) for n in getattr(engine, '__all__', [])].count(False) == 0\n"
@@ -88,8 +88,8 @@ def test_a_program_that_has_an_engine_of_its_own_is_told_so_in_one_line(foreign)
     path = f".:{ROOT}:{ALIAS}"
     shutil.rmtree(foreign / "jobs")
     for code in (
-        "from erag_engine import wording",
-        "import erag_engine.errors",
+        "from erag_engine import version",
+        "import erag_engine.tables",
         "import sys; sys.modules['engine'] = type(sys)('engine'); "
         "from importlib.machinery import PathFinder; "
         "sys.modules['engine'].__spec__ = PathFinder.find_spec('engine', ['.']); import jobs",

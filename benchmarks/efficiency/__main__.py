@@ -35,12 +35,12 @@ from benchmarks.efficiency.grid import (
 )
 from benchmarks.efficiency.results import Results
 from benchmarks.efficiency.table import grouped, markdown, ratios
-from engine.errors import InputError, require_least
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
+from engine.messages.errors import InputError, require_least
+from engine.messages.wording import quoted
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import require_output
-from engine.wording import quoted
 from jobs._options import parse_bytes
 
 NO_TIME = "no time left"

@@ -23,8 +23,8 @@ from benchmarks.efficiency import savings as savings
 from benchmarks.efficiency.generate import Generate
 from benchmarks.efficiency.grid import SHAPES, WAYS, Cell, Conditions, Method
 from benchmarks.efficiency.models import Sample, Subject, load, sample
-from engine.errors import ReadError
 from engine.machine import device
+from engine.messages.errors import ReadError
 from engine.reading.protocol import ReadOutput
 
 Inputs = Sequence[Sequence[str]]

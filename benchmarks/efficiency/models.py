@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from benchmarks.efficiency.grid import SHAPES, Cell, Conditions, Shape
 from benchmarks.fid import make_model
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import Augmentation, Reader, ReaderSpec
 from engine.reading.readers import specify

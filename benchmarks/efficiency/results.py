@@ -14,12 +14,12 @@ from typing import Any
 
 from benchmarks._harness import Line
 from benchmarks.efficiency.grid import Cell, Conditions
-from engine.errors import InputError
 from engine.machine import device
 from engine.machine.batching import machine_memory
+from engine.messages.errors import InputError
+from engine.messages.wording import counted, quoted
 from engine.sources.io.files import write_text
 from engine.version import __version__
-from engine.wording import counted, quoted
 
 Outcome = dict[str, Any]
 _PACKAGES = ("torch", "transformers", "tokenizers")

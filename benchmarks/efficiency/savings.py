@@ -31,9 +31,9 @@ from benchmarks.efficiency import predict
 from benchmarks.efficiency.changes import FIRST, Way, listed, passages_of, ways
 from benchmarks.efficiency.grid import SHAPES, Cell, Conditions
 from benchmarks.efficiency.models import ARTICLES, Subject, as_evaluated, load, passages
-from engine.errors import ReadError
 from engine.machine.device import machine_has_gpu
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import ReadError
 from engine.reading.models import sharing
 from engine.reading.plan import wanted_reads
 from engine.reading.protocol import ReaderSpec

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 
 Values = Mapping[str, float]  # by query (or item) id
 

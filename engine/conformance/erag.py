@@ -20,13 +20,13 @@ from engine.conformance.comparison import (
     version_of,
 )
 from engine.conformance.references import trec_eval_name
-from engine.errors import InputError, masked
+from engine.messages.errors import InputError, masked
+from engine.messages.wording import counted, quoted
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_lines, read_lines
 from engine.tables import MEASURE, QUERY_ID, VALUE
-from engine.wording import counted, quoted
 
 _WHAT = (
     'lists of labels, JSON lines {"query": …, "labels": [best rank first]} or one object '

@@ -18,7 +18,8 @@ from engine.conformance.comparison import (
     require_installed,
     version_of,
 )
-from engine.errors import InputError, masked
+from engine.messages.errors import InputError, masked
+from engine.messages.wording import quoted
 from engine.scoring.metrics import get_metric
 from engine.scoring.normalize import normalize_answer
 from engine.sources.io.files import is_text
@@ -26,7 +27,6 @@ from engine.sources.io.lines import read_json_lines
 from engine.sources.io.locations import require_file, suffix_of
 from engine.sources.queries.read import read_queries
 from engine.tables import ANSWERS, QUERY_ID
-from engine.wording import quoted
 
 _GOLD = 'KILT JSONL: {"id": …, "input": …, "output": [{"answer": …}, …]}'
 _GUESS = 'predictions in KILT JSONL: {"id": …, "output": [{"answer": …}]}'

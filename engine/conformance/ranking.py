@@ -29,7 +29,8 @@ from engine.conformance.references import (
     Order,
     RankingReference,
 )
-from engine.errors import InputError, masked
+from engine.messages.errors import InputError, masked
+from engine.messages.wording import counted
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
 from engine.ranking.scores import score_runs
@@ -39,7 +40,6 @@ from engine.sources.runs.checks import by_score
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, SCORE, VALUE
-from engine.wording import counted
 
 DEFAULT_MEASURES = (
     "P@1 P@5 P@10 R@5 R@10 R@100 F1@10 AP AP@10 RR RR@10 Success@1 Success@5 Success@10 Rprec "

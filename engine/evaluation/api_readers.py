@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from engine.errors import InputError
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
 from engine.reading.api.limits import forget
 from engine.reading.api.settings import is_api
 

@@ -19,7 +19,8 @@ from engine.evaluation.read import Reading, failures
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator
-from engine.notes import Note, count_note
+from engine.messages.notes import Note, count_note
+from engine.messages.wording import agreeing, counted
 from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
@@ -39,7 +40,6 @@ from engine.tables import (
     K,
     N,
 )
-from engine.wording import agreeing, counted
 
 # Codes of notes: that an annotator is compared by another measure than the rest, and that most lists are
 # shorter than the cutoff.

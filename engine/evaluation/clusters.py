@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from engine.notes import Note
+from engine.messages.notes import Note
 from engine.statistics.correlation import ARTICLE
 from engine.tables import CLUSTER, PROVENANCE, QUERY, QUERY_ID
 

@@ -20,7 +20,6 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError, require_least
 from engine.evaluation.inputs import (
     CheckedInputs,
     EvaluationInputs,
@@ -32,7 +31,8 @@ from engine.evaluation.inputs import (
 from engine.evaluation.lists import Lists
 from engine.evaluation.scattered import BUCKET, ScatteredParts, Sorted, count_parts, pairs_by_bucket
 from engine.evaluation.shards import Shard, Within
-from engine.notes import Note
+from engine.messages.errors import InputError, require_least
+from engine.messages.notes import Note
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.folders import Folder

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from engine.errors import InputError
 from engine.evaluation.lists import Lists
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.lines import read_lines
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Listed
 from engine.sources.runs.forms import is_trec
 from engine.sources.runs.texts import ID
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, TEXT
-from engine.wording import quoted
 
 _INSERT = "insert passages of the corpus"
 _GIVE_TEXTS = "give `corpus`, or write the texts of passages into the run"

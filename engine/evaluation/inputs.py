@@ -9,7 +9,6 @@ from typing import NamedTuple
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError, require_least
 from engine.evaluation.clusters import column_of, with_clusters
 from engine.evaluation.documents import named_by_id
 from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
@@ -17,14 +16,15 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, with_titles, without_titles
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
-from engine.notes import Note, count_note
+from engine.messages.errors import InputError, require_least
+from engine.messages.notes import Note, count_note
+from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.runs.edits import EditedRun
 from engine.sources.runs.texts import read_runs_with_texts
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
-from engine.wording import quoted
 
 _EMPTY_PASSAGES = "empty_passages"
 

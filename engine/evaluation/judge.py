@@ -25,7 +25,7 @@ from engine.evaluation.references import note_unscorable
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
 from engine.labels.registry import ANNOTATORS
-from engine.notes import Note, count_note, merge_notes
+from engine.messages.notes import Note, count_note, merge_notes
 from engine.scoring.metrics import score_outputs
 from engine.tables import (
     ANNOTATOR,

@@ -14,7 +14,8 @@ from typing import NamedTuple, Protocol
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.ahead import Made, mapped
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
@@ -25,7 +26,6 @@ from engine.sources.runs.records import LINE
 from engine.sources.runs.scan import Batch
 from engine.sources.runs.texts import ID, with_ids
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
-from engine.wording import quoted
 
 IS_EVALUATED = "is_evaluated"
 # Rows of lists; ``run`` is the number of the run.

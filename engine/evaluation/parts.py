@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, Protocol
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.edited import EditedReads
 from engine.evaluation.judge import Judged
 from engine.evaluation.read import Reading
 from engine.evaluation.shards import Shard
-from engine.notes import Note
+from engine.messages.errors import InputError
+from engine.messages.notes import Note
 from engine.sources.io.files import flush
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location

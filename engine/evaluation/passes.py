@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from engine import tables
-from engine.errors import WriteError
 from engine.evaluation.context import Context
 from engine.evaluation.edited import count_edited_reads
 from engine.evaluation.judge import judge
@@ -22,6 +21,7 @@ from engine.evaluation.read import Job, Reading, asks_of, reads_failed, specify_
 from engine.evaluation.settings import Settings
 from engine.evaluation.work import Work
 from engine.machine.watch import OnEvent, PoolTotals, silent
+from engine.messages.errors import WriteError
 from engine.reading import store
 from engine.reading.costs import (
     ReadingCosts,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine import tables
-from engine.errors import ReadError
 from engine.evaluation.parts import InMemory
 from engine.evaluation.read import Job, Reading, refuse_written
 from engine.evaluation.work import Work
+from engine.messages.errors import ReadError
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
 from engine.reading.execute import output_columns

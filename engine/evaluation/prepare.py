@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.read import Request, requests_for
 from engine.evaluation.references import query_place, refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
+from engine.messages.errors import InputError
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
 from engine.ranking.scores import Relevant, largest_label, refuse_missing_results, score_runs

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 
-from engine.errors import ReadError
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
@@ -16,6 +15,7 @@ from engine.machine.device import Dtype
 from engine.machine.pool import require_gpus_used
 from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
+from engine.messages.errors import ReadError
 from engine.reading.api.settings import is_api
 from engine.reading.api.specify import specify_api
 from engine.reading.costs import ReadingCosts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from engine.errors import InputError
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
-from engine.notes import Note, count_note
+from engine.messages.errors import InputError
+from engine.messages.notes import Note, count_note
 from engine.scoring.metrics import get_metric
 from engine.sources.io.locations import Location
 from engine.sources.queries.read import line_of

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.lists import ROWS, Lists
+from engine.messages.errors import InputError
 from engine.sources.io.ahead import ahead, mapped
 from engine.sources.io.files import reported_writing
 from engine.sources.io.locations import Location

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from engine.errors import InputError
 from engine.labels.annotator import Annotator, Ask
 from engine.labels.registry import ANNOTATORS
 from engine.labels.settings import LabelSettings, changed_options, option_classes
+from engine.messages.errors import InputError
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.scores import Relevant
 from engine.ranking.settings import EVERYTHING_JUDGED, RankingSettings

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, read_inputs
-from engine.notes import Note
+from engine.messages.notes import Note
 from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
 from engine.sources.runs.edits import EditedRun

@@ -14,7 +14,6 @@ from itertools import product
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.assess import Evaluation, damaged_files
 from engine.evaluation.context import Context
@@ -25,7 +24,8 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
 from engine.labels.annotator import READER as READER_ROLE
 from engine.machine.watch import OnEvent, silent
-from engine.notes import Note, count_note
+from engine.messages.errors import InputError
+from engine.messages.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
 from engine.reading.protocol import Augmentation

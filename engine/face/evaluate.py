@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate_shards
@@ -24,6 +23,8 @@ from engine.face.result import Result
 from engine.labels import Annotator, from_function
 from engine.labels.settings import LabelSettings
 from engine.machine.model_files import cache_directory
+from engine.messages.errors import InputError
+from engine.messages.wording import name_of
 from engine.ranking.settings import RankingSettings
 from engine.reading.function import Answers, ReaderFunction, reader_function
 from engine.reading.settings import ReaderSettings
@@ -33,7 +34,6 @@ from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
 from engine.sources.io.folders import folder_at
 from engine.sources.io.temporary import temporary_directory
-from engine.wording import name_of
 
 ReaderChoice = str | ReaderFunction | Answers
 MetricChoice = str | Metric | Callable[[str, list[str]], float]

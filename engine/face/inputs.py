@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.clusters import column_of, with_clusters
 from engine.evaluation.inputs import (
     EvaluationInputs,
@@ -22,6 +21,8 @@ from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles
 from engine.face.records import Record, is_path, plain, records
 from engine.face.runs import Texts, runs_of
+from engine.messages.errors import InputError
+from engine.messages.wording import counted, quoted
 from engine.sources.passages.read import passage_table, read_corpus
 from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row
@@ -30,7 +31,6 @@ from engine.sources.queries.plain import plain_rows
 from engine.sources.queries.read import QuerySet, read_query_set
 from engine.sources.queries.rows import QueryRow
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RANK, RUN, TEXT
-from engine.wording import counted, quoted
 
 _QUERIES, _PASSAGES, _RUNS, _ANSWERS = "queries", "passages", "runs", "answers"
 

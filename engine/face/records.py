@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 
 Record = dict[str, Any]
 _FORMS = "a path, a Polars or pandas frame, a dictionary, a list of dictionaries, or a Hugging Face dataset"

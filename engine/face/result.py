@@ -12,10 +12,11 @@ from typing import Any
 
 import polars as pl
 
-from engine.errors import InputError
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.study import Sweep, vary
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.report import results, summary
 from engine.report.findings import STATISTICS, TABLES, Findings, Interval, read_findings
 from engine.report.identity import refuse_another
@@ -28,7 +29,6 @@ from engine.sources.io.files import write_text
 from engine.sources.io.outputs import sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
-from engine.wording import quoted
 
 
 @dataclass(frozen=True, eq=False, repr=False)

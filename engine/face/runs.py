@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from engine.errors import InputError
 from engine.face.records import Record, is_path, is_table, plain, records
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.fields import (
     DOC_ID_FIELDS,
     QUERY_FIELDS,
@@ -24,7 +25,6 @@ from engine.sources.runs.records import RESULTS
 from engine.sources.runs.scan import conform_rows
 from engine.sources.runs.texts import id_of
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
-from engine.wording import quoted
 
 # What columns are called: as in files, and as PyTerrier, BEIR and ir_measures have them.
 _DOC_IDS = (*DOC_ID_FIELDS, "docno", "corpus-id")

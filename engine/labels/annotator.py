@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import polars as pl
 
 from engine import tables
-from engine.notes import Note
+from engine.messages.notes import Note
 from engine.ranking.scores import Relevant
 from engine.ranking.settings import RankingSettings
 from engine.reading.prompting.template import Purpose

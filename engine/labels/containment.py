@@ -16,7 +16,7 @@ import regex
 from engine import tables
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.labels.traces import complete
-from engine.notes import Note, count_note
+from engine.messages.notes import Note, count_note
 from engine.scoring.normalize import normalize_answer
 from engine.tables import ANSWER, ANSWERS, DOC_ID, LABEL, QUERY_ID, TEXT
 

@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.labels.traces import trace_given
+from engine.messages.errors import InputError
+from engine.messages.wording import number_of, quoted, reason_of
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, TEXT, TITLE
-from engine.wording import number_of, quoted, reason_of
 
 # Takes a query, its answers, and a passage's title and text.
 LabelFunction = Callable[[str, list[str], str, str], float]

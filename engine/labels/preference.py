@@ -19,7 +19,7 @@ from engine.labels.annotator import (
     Scale,
 )
 from engine.labels.traces import trace_given
-from engine.notes import count_note
+from engine.messages.notes import count_note
 from engine.sources.runs.preferences import read_preferences
 from engine.tables import (
     BEST,

@@ -9,7 +9,7 @@ import polars as pl
 from engine import tables
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.labels.traces import trace_provenance
-from engine.notes import Note, count_note
+from engine.messages.notes import Note, count_note
 from engine.tables import ARTICLE_ID, DOC_ID, LABEL, PROVENANCE, QUERY_ID
 
 NAME = "provenance"

@@ -7,7 +7,7 @@ import polars as pl
 from engine import tables
 from engine.labels.annotator import Annotator, InputTable, Labelled, Material
 from engine.labels.traces import trace_given
-from engine.notes import Note, count_note
+from engine.messages.notes import Note, count_note
 from engine.sources.runs.qrels import read_qrels
 from engine.tables import DOC_ID, LABEL, QUERY_ID
 

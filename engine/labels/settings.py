@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from engine.errors import InputError
 from engine.labels import registry
 from engine.labels.annotator import Annotator
-from engine.wording import meant
+from engine.messages.errors import InputError
+from engine.messages.wording import meant
 
 Options = TypeVar("Options")
 

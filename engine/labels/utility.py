@@ -16,7 +16,6 @@ from typing import Literal, get_args
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.labels import erag
 from engine.labels.annotator import (
     Annotator,
@@ -28,7 +27,8 @@ from engine.labels.annotator import (
     Scale,
 )
 from engine.labels.traces import trace_utility
-from engine.notes import Note
+from engine.messages.errors import InputError
+from engine.messages.notes import Note
 from engine.reading.prompting.template import ABSTAIN, read_template, styles
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, MEASURE, QUERY_ID, RUN, VALUE
 

@@ -21,9 +21,9 @@ import ray
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from engine.errors import ReadError
 from engine.machine.batching import machine_memory
 from engine.machine.private_folder import PrivateFolder, make_folder
+from engine.messages.errors import ReadError
 
 # A socket's path has 107 bytes at most. Below its folder Ray needs a session's name, with the time and a
 # process id of up to seven digits, and "/sockets/plasma_store": 64 bytes, and some to spare.

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sysconfig
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 
 REMEDY = "install gcc, libc6-dev and Python's headers there, or choose `engine` transformers"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engine.errors import InputError
-from engine.wording import name_of, reason_of
+from engine.messages.errors import InputError
+from engine.messages.wording import name_of, reason_of
 
 _NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[^:/\\]*)", re.DOTALL)
 _FORM = "name a function as in FILE.py:function"

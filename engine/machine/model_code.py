@@ -13,8 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
 from engine.machine.model_files import file_digest
+from engine.messages.errors import InputError
 
 _NAMING = ("config.json", "tokenizer_config.json")
 _REMEDY = "give a model that transformers knows; or read its *.py files and set `trust_remote_code`"

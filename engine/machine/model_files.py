@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.files import write_text
 from engine.sources.io.json_text import parse_json
-from engine.wording import quoted
 
 
 def cache_directory() -> Path:

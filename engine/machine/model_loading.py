@@ -23,9 +23,9 @@ from weakref import WeakValueDictionary
 
 from filelock import FileLock
 
-from engine.errors import InputError
 from engine.machine import model_files
 from engine.machine.device import Dtype
+from engine.messages.errors import InputError
 
 if TYPE_CHECKING:
     import torch

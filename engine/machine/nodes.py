@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from engine.wording import counted, listed
+from engine.messages.wording import counted, listed
 
 _ACCELERATOR = "accelerator_type:"
 _HEAD = "node:__internal_head__"

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InputError
 from engine.machine import nodes
 from engine.machine.batching import machine_memory
 from engine.machine.nodes import Needs, Node
+from engine.messages.errors import InputError
 
 if TYPE_CHECKING:
     import ray.data

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.temporary import hold, left_behind
 
 _ADDED = 8  # characters that tempfile.mkdtemp adds to a prefix

@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from engine.errors import InputError, ReadError
 from engine.machine import compiler, device, nodes
 from engine.machine.device import Dtype
 from engine.machine.nodes import Needs, Node
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
-from engine.wording import counted
+from engine.messages.errors import InputError, ReadError
+from engine.messages.wording import counted
 
 Answer = TypeVar("Answer")
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import ray
 import ray.exceptions
 
-from engine.errors import ReadError
 from engine.machine import cluster
 from engine.machine.attempts import LOST_WITH_NODE
+from engine.messages.errors import ReadError
 
 # Of a CPU: such calls go on beside actors that take nearly all of them.
 _CPUS = 0.1

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from engine.machine import autoscaler, nodes
 from engine.machine.nodes import Needs, Node
-from engine.wording import counted
+from engine.messages.wording import counted
 
 OnEvent = Callable[[str], None]
 

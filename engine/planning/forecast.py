@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
 
 # The share of any batch is told from that of its reads where batches differ in size by this factor, and
 # there are so many of them.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.api_readers import begin, refuse_finish
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
@@ -16,6 +15,7 @@ from engine.labels.annotator import READER
 from engine.machine.batching import GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent, silent
+from engine.messages.errors import InputError
 from engine.planning import probe
 from engine.planning.counts import Counted, Sample, count_reads
 from engine.planning.forecast import (

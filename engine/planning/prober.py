@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from engine.errors import WriteError
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import OnEvent
+from engine.messages.errors import WriteError
 from engine.planning import probe
 from engine.planning.counts import Counted
 from engine.planning.forecast import PlanSettings, Probe

@@ -10,9 +10,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from engine.messages.wording import agreeing, counted
 from engine.planning.forecast import Forecast, Kind, Probe, Span
 from engine.report.layout import Grid, terminal_table
-from engine.wording import agreeing, counted
 
 _MINUTE, _HOUR, _GIB = 60.0, 3600.0, 2**30
 # Up to so many, seconds are given as such, and as minutes.

@@ -14,11 +14,11 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.cut import PAIRS_PER_SHARD
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, listed_queries
 from engine.evaluation.scattered import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
 from engine.evaluation.shards import Held
+from engine.messages.errors import InputError
 from engine.planning.counts import Sample
 from engine.sources.io.files import reported_writing, write_parquet
 from engine.sources.io.locations import Location

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
-from engine.extras import require
+from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.query_coverage import clusters as clustering
 from engine.query_coverage.clusters import Clusters
 from engine.query_coverage.figures import (

@@ -63,7 +63,8 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import counted
 from engine.ranking.kernel import (
     USUAL,
     Floats,
@@ -75,7 +76,6 @@ from engine.ranking.kernel import (
 )
 from engine.ranking.measures import GRADED_KINDS, UTILITY_KIND, Measure, undefined_on_graded
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RANK, RUN, VALUE
-from engine.wording import counted
 
 Relevant = Literal["list", "pool", "qrels"]
 Missing = Literal["zero", "skip", "error"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import Missing, Relevant
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 import polars as pl
 
 from engine import tables
-from engine.notes import Note
+from engine.messages.notes import Note
+from engine.messages.wording import counted
 from engine.tables import ANNOTATOR, DOC_ID, MEASURE, ORDER, QUERY_ID, RANK, RUN, SCORE, VALUE
-from engine.wording import counted
 
 # Scores of lists whose equal scores stand in another order.
 REORDERED: tables.Schema = {**tables.QUERY_SCORES, ORDER: pl.String()}

@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import ReadError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import ReadError
 from engine.reading.plan import SIZE, Unit
 from engine.reading.protocol import ReaderSpec
 from engine.reading.reads import Executor, Means, means_for, reads_here

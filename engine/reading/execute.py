@@ -11,9 +11,9 @@ from weakref import WeakSet
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError, ReadError
 from engine.machine.batching import MORE_MEMORY, lacked_memory
 from engine.machine.device import is_fatal
+from engine.messages.errors import InputError, ReadError
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReaderSpec, ReadOutput, field_types
 from engine.tables import DOC_IDS, FAILURE, QUERY_ID, READ_KEY

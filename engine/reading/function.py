@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InputError
 from engine.machine.functions import ByValue
+from engine.messages.errors import InputError
+from engine.messages.wording import name_of
 from engine.reading.api.settings import is_api
-from engine.wording import name_of
 
 # What a chat is made of: a role (system or user) and a content.
 Message = dict[str, str]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import counted
 from engine.reading.function import FunctionSpec, ReaderFunction
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec, ReaderStats, ReadOutput
-from engine.wording import counted
 
 # The template of models that were trained on conversations.
 _STYLE = "chat"

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError, ReadError
 from engine.machine import compiler, device, model_code, model_files
 from engine.machine.device import Dtype
+from engine.messages.errors import InputError, ReadError
 from engine.reading.models import vllm_support, weights
 from engine.reading.prompting import chat, controls
 from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt

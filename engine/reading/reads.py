@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import polars as pl
 
-from engine.errors import InputError
 from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import Pool, PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, PoolTotals, silent
+from engine.messages.errors import InputError
 from engine.reading.execute import Run, UnitResult
 from engine.reading.plan import Unit
 from engine.reading.protocol import UNNAMED, ReaderSpec

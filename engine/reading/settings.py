@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.errors import InputError, require_least
 from engine.machine.device import Dtype
 from engine.machine.pool import Actors, PoolSettings
+from engine.messages.errors import InputError, require_least
 from engine.reading.function import ReaderFunction
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation, EngineChoice

@@ -36,7 +36,7 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.errors import WriteError
+from engine.messages.errors import WriteError
 from engine.reading.store_files import (
     DAMAGED,
     SUFFIX,

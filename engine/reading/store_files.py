@@ -23,7 +23,7 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.folders import Folder
 from engine.sources.io.parquet import parse_parquet, read_parquet
 from engine.sources.queries.buckets import BUCKETS

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
-from engine.errors import InputError, ReadError, WriteError
+from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import readers, store
 from engine.reading.costs import Kinds, unit_kinds
 from engine.reading.execute import Run, UnitResult, reads_table, run_unit

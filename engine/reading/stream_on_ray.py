@@ -21,12 +21,12 @@ import pyarrow as pa
 import ray
 import ray.data
 
-from engine.errors import ReadError
 from engine.machine import cluster
 from engine.machine.attempts import ending_if_fatal, new_attempt, tally_of
 from engine.machine.model_loading import loading_turn
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.watch import OnEvent, PoolTotals, silent, watched
+from engine.messages.errors import ReadError
 from engine.reading.execute import UnitResult
 from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger
 from engine.reading.plan import Unit

@@ -12,11 +12,11 @@ import polars as pl
 from rich.table import Table
 
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SHORT_LISTS
+from engine.messages.wording import counted
 from engine.report import grids, header, layout, printed, verdict
 from engine.report.findings import Findings, costs_of, costs_together
 from engine.report.page.render import where_to_look
 from engine.tables import NOTE, TAU, N
-from engine.wording import counted
 
 MOST_LINES = 25
 # Rows of the leaderboard: the ten best, fewer where other lines need the room, but never fewer than three.

@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError, masked
 from engine.evaluation.inputs import InputFiles, input_tables
 from engine.machine.identity import this_machine
+from engine.messages.errors import InputError, masked
 from engine.sources.io.fingerprint import file_sha256
 from engine.sources.io.locations import Location, locate
 from engine.version import __version__

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.study import Study
 from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
+from engine.messages.errors import InputError
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
 from engine.report.summary import notes_by_code
 from engine.sources.io.parquet import read_parquet

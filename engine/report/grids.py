@@ -10,12 +10,12 @@ from rich.table import Table
 
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
+from engine.messages.wording import counted, with_interval
 from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
 from engine.report import layout
 from engine.report.findings import Findings, Interval
 from engine.report.layout import Grid
 from engine.tables import METHOD, RHO, TAU, TAU_REACHED, VALUE, N
-from engine.wording import counted, with_interval
 
 # Measures beside the end-to-end score on a screen: the first annotator's and a rival's; without that score, more.
 _MEASURES, _MEASURES_ALONE = 2, 4

@@ -8,9 +8,9 @@ from typing import Any
 
 from engine.evaluation.inputs import input_tables
 from engine.labels.annotator import READER
+from engine.messages.wording import counted
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.tables import RUN
-from engine.wording import counted
 
 # The bundled readers, by their full names.
 _BUNDLED = {

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine.errors import InputError
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition
 from engine.evaluation.work import WITHOUT_EFFECT
+from engine.messages.errors import InputError
 from engine.report import header
 from engine.report.findings import SUMMARY
 from engine.report.summary import configuration, jsonable

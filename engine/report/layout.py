@@ -12,10 +12,10 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from engine.messages.wording import counted, with_interval
 from engine.reading.costs import ReadingCosts
 from engine.statistics.correlation import Bootstrap
 from engine.tables import METHOD, high_of, low_of
-from engine.wording import counted, with_interval
 
 _MIB = 2**20
 # Letters that follow intervals, and what they stand for.

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from engine import tables
 from engine.labels.registry import ANNOTATORS
+from engine.messages.wording import counted, number
 from engine.report import grids, header, layout, verdict
 from engine.report import study as study_report
 from engine.report.findings import Findings
@@ -39,7 +40,6 @@ from engine.tables import (
     N,
     difference_of,
 )
-from engine.wording import counted, number
 
 _BEST = (
     "* the annotator's highest tau, chosen after the fact, with these data: it is optimistic;\n"

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from engine.evaluation.digest import table_sha256
+from engine.messages.wording import counted
 from engine.query_coverage.measure import EVALUATION, USER, Coverage
 from engine.report import audit, layout
 from engine.report.audit import Origin
@@ -31,7 +32,6 @@ from engine.tables import (
     UNCOVERED,
     USER_QUERIES,
 )
-from engine.wording import counted
 
 _PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers", "polars", "scipy", "numpy")
 ALPHA = 0.05

@@ -14,8 +14,8 @@ from engine.evaluation.assess import Evaluation
 from engine.evaluation.parts import delivered, shard_tables
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Study
-from engine.extras import missing
 from engine.labels.registry import ANNOTATORS
+from engine.messages.extras import missing
 from engine.report import study as study_report
 from engine.report import summary
 from engine.report.audit import Origin

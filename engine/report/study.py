@@ -14,6 +14,7 @@ from rich.table import Table
 
 from engine.evaluation.study import Condition, Study, at_cutoff
 from engine.labels.annotator import READER as READER_ROLE
+from engine.messages.wording import with_interval
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measure, parse_measures
 from engine.report.findings import Findings, costs_of, texts_of
 from engine.report.layout import (
@@ -40,7 +41,6 @@ from engine.tables import (
     N,
     difference_of,
 )
-from engine.wording import with_interval
 
 # What the rows of a table of conditions are by, where its columns are by another.
 _OTHERS = {K: (READER, AUGMENTATION), READER: (AUGMENTATION, K), AUGMENTATION: (READER, K)}

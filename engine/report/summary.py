@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from engine.errors import masked
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.read import Reading
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS
-from engine.notes import Note
+from engine.messages.errors import masked
+from engine.messages.notes import Note
 from engine.ranking.scores import Relevant
 from engine.reading.api.spec import ApiSpec
 from engine.reading.costs import ReadingCosts

@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from engine.evaluation.assess import Evaluation
+from engine.messages.wording import counted, listed, with_interval
 from engine.report import layout
 from engine.statistics.choice import Choice, Lead, Opinion
 from engine.statistics.power import MOST_QUERIES, POWER
 from engine.tables import RUN
-from engine.wording import counted, listed, with_interval
 
 # Names and leads shown; summary.json and run_pairs.parquet have all.
 _SHOWN = 3

@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
-from engine.errors import InputError
-from engine.extras import require
+from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.retrieval import shards
 from engine.retrieval.flat import QUERY_ROW, Singles
 from engine.retrieval.manifest import Manifest

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from engine.errors import InputError
-from engine.extras import require
+from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.retrieval import lucene, manifest, morphemes
 from engine.retrieval.manifest import Manifest
 from engine.retrieval.morphemes import Tokenizer

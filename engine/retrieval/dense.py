@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
-from engine.extras import require
 from engine.machine import device, model_code, model_files
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
+from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.retrieval import approximate, encode, flat, manifest, shards
 from engine.retrieval.encoders import EncoderSpec, Preset, locate
 from engine.retrieval.manifest import Manifest

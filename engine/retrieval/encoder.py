@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as functional
 from transformers import AutoConfig, AutoTokenizer
 
-from engine.errors import EncodeError, InputError
 from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.batching import (
     GPU_BATCH_TOKENS,
@@ -22,6 +21,7 @@ from engine.machine.batching import (
     machine_memory,
     run_halving,
 )
+from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.encoders import EncoderSpec, locate
 
 Vectors = npt.NDArray[np.float32]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.errors import InputError
 from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.device import Dtype
+from engine.messages.errors import InputError
 from engine.sources import bundled
 from engine.sources.io.json_text import parse_json
 

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from engine.errors import EncodeError
 from engine.machine.watch import OnEvent, silent
+from engine.messages.errors import EncodeError
+from engine.messages.wording import counted
 from engine.retrieval.shards import Block
 from engine.tables import DOC_ID, SCORE
-from engine.wording import counted
 
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

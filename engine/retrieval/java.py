@@ -24,8 +24,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from engine.errors import InputError
-from engine.extras import command
+from engine.messages.errors import InputError
+from engine.messages.extras import command
 
 JAVA_VERSION = 21
 # Maximum of distinct words in a query; Lucene only compares against it.

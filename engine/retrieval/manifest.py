@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import write_text
 from engine.sources.io.json_text import parse_json
 from engine.sources.io.locations import locate

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from engine.extras import require
+from engine.messages.extras import require
 
 Tokenizer = Literal["kiwi"]
 

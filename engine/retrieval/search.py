@@ -7,8 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
-from engine.errors import InputError, require_least
 from engine.machine.watch import OnEvent, silent
+from engine.messages.errors import InputError, require_least
 from engine.retrieval import approximate, bm25, dense, manifest
 
 # Queries whose approximate lists are compared with the exact ones.

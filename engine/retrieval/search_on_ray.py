@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import ray
 
-from engine.errors import EncodeError, InputError
 from engine.machine import cluster, device, model_files
 from engine.machine.pool import Pool, PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
+from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import flat
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.flat import Doubles, Found, Nearest, Singles

@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.retrieval.encoders import EncoderSpec, Preset
 from engine.sources.io.files import atomic_path
 from engine.tables import DOC_ID, TEXT, TITLE

@@ -22,7 +22,6 @@ import pyarrow as pa
 import ray
 import ray.exceptions
 
-from engine.errors import EncodeError
 from engine.machine.attempts import (
     Attempt,
     Counts,
@@ -33,6 +32,7 @@ from engine.machine.attempts import (
 from engine.machine.cluster import beside_driver, end_at_exit
 from engine.machine.pool import Pool, one_row_blocks, pool_options, reported
 from engine.machine.watch import OnEvent, PoolTotals, silent, started_here, watched
+from engine.messages.errors import EncodeError
 
 _ATTEMPTS = 3  # at a piece, before it counts as the cause of its actors' deaths
 _RESULT = pa.schema({"ticket": pa.int64(), "result": pa.large_binary()})

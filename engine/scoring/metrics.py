@@ -16,11 +16,11 @@ from typing import Any
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import meant, quoted
 from engine.scoring.normalize import normalize_answer, normalize_korquad
 from engine.scoring.words import words
 from engine.tables import ANSWERS, OUTPUT, QUERY_ID, VALUE
-from engine.wording import meant, quoted
 
 
 def exact_match(output: str, references: Sequence[str]) -> float:

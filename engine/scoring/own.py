@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import name_of, number_of, reason_of
 from engine.scoring.metrics import METRICS, Metric, UnscoredError
-from engine.wording import name_of, number_of, reason_of
 
 # Values that are kept: many passages lead to the same output.
 _KEPT = 200_000

@@ -7,9 +7,9 @@ import importlib.util
 from pathlib import Path
 from typing import Literal
 
-from engine.errors import InputError
-from engine.extras import command, missing
-from engine.wording import agreeing, listed
+from engine.messages.errors import InputError
+from engine.messages.extras import command, missing
+from engine.messages.wording import agreeing, listed
 
 QuestionSet = Literal["short-answer", "claims", "two-hop", "dialogue"]
 

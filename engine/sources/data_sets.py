@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
-from engine.errors import InputError
-from engine.extras import command, missing
+from engine.messages.errors import InputError
+from engine.messages.extras import command, missing
 from engine.sources.fields import QUERY_FIELDS, TEXT_FIELDS
 
 Kind = Literal["queries", "passages", "judgments"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
 from engine.statistics.clustered import from_clusters, independent_queries, method_by_cluster
 from engine.statistics.intervals import RESAMPLING, IntervalMethod, interval
 from engine.statistics.inversion import inverted

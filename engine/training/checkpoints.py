@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder
 from engine.sources.io.replacing import private_directory

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
-from engine.errors import ReadError
+from engine.messages.errors import ReadError
 from engine.reading.execute import output_columns
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.reading.protocol import ReadOutput

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from engine.errors import InputError, require_least
 from engine.evaluation.inputs import EvaluationInputs, InputFiles
 from engine.evaluation.shards import Held
-from engine.notes import Note, count_note
+from engine.messages.errors import InputError, require_least
+from engine.messages.notes import Note, count_note
 from engine.scoring.metrics import get_metric
 from engine.sources.io.locations import Location
 from engine.sources.queries.read import line_of

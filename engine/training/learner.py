@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from engine.errors import InputError
 from engine.machine import batching, device
+from engine.messages.errors import InputError
 from engine.sources.io.files import reported_writing
 from engine.training.examples import Example
 from engine.training.group import Group

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from engine.errors import InputError
 from engine.machine import device
 from engine.machine.batching import is_out_of_memory
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import load_model
+from engine.messages.errors import InputError
 from engine.reading.models import fid_t5  # noqa: F401 (makes its model type known)
 from engine.reading.models.tokenizing import longest_input
 from engine.reading.protocol import ReaderSpec

@@ -17,10 +17,10 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from engine.errors import InputError, ReadError, WriteError
-from engine.extras import require
 from engine.machine import cluster, nodes
 from engine.machine.batching import machine_memory
+from engine.messages.errors import InputError, ReadError, WriteError
+from engine.messages.extras import require
 from engine.sources.io.folders import Folder
 from engine.training.checkpoints import OnProgress, Progress
 from engine.training.settings import Workers

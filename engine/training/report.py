@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from engine.notes import Note, count_note
+from engine.messages.notes import Note, count_note
+from engine.messages.wording import counted
 from engine.report import audit
 from engine.report.audit import Origin
 from engine.report.summary import jsonable, versions
@@ -14,7 +15,6 @@ from engine.training.checkpoints import Progress
 from engine.training.inputs import TrainingInputs
 from engine.training.settings import Recipe
 from engine.training.start import Start
-from engine.wording import counted
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "ray", "polars", "numpy")
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
 
 Precision = Literal["bfloat16", "float32"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import InputError, ReadError
 from engine.machine import device
 from engine.machine.device import PROCESS_MEMORY
 from engine.machine.model_files import read_config
+from engine.messages.errors import InputError, ReadError
 from engine.reading.models.weights import has_weights, resolve
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.prompting.template import Task

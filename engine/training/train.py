@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.folders import Folder
 from engine.sources.io.replacing import private_directory
 from engine.training.checkpoints import MODEL, OnProgress, Progress

@@ -11,7 +11,7 @@ from typing import Literal
 
 from cyclopts import App
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.read import read_source
 from engine.sources.bundled import wikipedia_dump
 from engine.sources.io.files import write_parquet

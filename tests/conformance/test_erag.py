@@ -7,7 +7,7 @@ import pytest
 
 from engine.conformance import erag
 from engine.conformance.erag import compare_erag, read_lists
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.ranking.scores import score_runs
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from engine.conformance import kilt
 from engine.conformance.kilt import compare_kilt
-from engine.errors import InputError
+from engine.messages.errors import InputError
 
 # The names that KILT's script gives its functions; the bodies are ours, by its definitions.
 SCRIPT = """

@@ -9,7 +9,7 @@ import pytest
 from engine.conformance import ranking, references
 from engine.conformance.ranking import DEFAULT_MEASURES, compare_ranking
 from engine.conformance.references import Computed, RankingReference
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import score_runs
 

@@ -8,13 +8,13 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
 from engine.labels.annotator import Annotator, Labelled
 from engine.labels.traces import trace_given
+from engine.messages.errors import InputError
 from engine.report.answer import answer_parts
 from engine.report.printed import full_lines, full_tables
 from engine.sources.articles.read import read_source

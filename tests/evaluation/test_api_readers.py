@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from engine.errors import InputError, ReadError
 from engine.evaluation.api_readers import refuse_unfit
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.messages.errors import InputError, ReadError
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation
 from engine.reading.reads import NamedExecutor

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InputError
 from engine.evaluation import cut as module
 from engine.evaluation import scattered
 from engine.evaluation.cut import partition
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus
 from engine.sources.queries.buckets import buckets_of

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.context import Context
 from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
+from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from tests.evaluation.test_stream import Scripted, made, scripted, settings
 

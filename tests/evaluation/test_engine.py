@@ -4,10 +4,10 @@ import importlib.util
 
 import pytest
 
-from engine.errors import InputError
 from engine.evaluation.read import asks_of, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.machine import device
+from engine.messages.errors import InputError
 from tests.conftest import ScriptedReader
 
 

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 import pytrec_eval
 
-from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.reading.reads import NamedExecutor

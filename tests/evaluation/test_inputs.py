@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import cut_inputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.messages.errors import InputError
 from tests.conftest import ScriptedReader
 from tests.tables import amount, inputs, read_files, say_last
 

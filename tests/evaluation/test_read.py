@@ -10,12 +10,12 @@ from unittest.mock import patch
 import polars as pl
 import pytest
 
-from engine.errors import InputError, ReadError
 from engine.evaluation import passes
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.read import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.reading.reads import Means, NamedExecutor

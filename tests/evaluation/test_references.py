@@ -5,10 +5,10 @@ import json
 import polars as pl
 import pytest
 
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.prepare import prepare
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS
 from tests.commands import evaluate as run_command
 from tests.conftest import ScriptedReader

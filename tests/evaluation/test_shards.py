@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from engine.errors import InputError, ReadError
 from engine.evaluation.context import Context
 from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
@@ -17,6 +16,7 @@ from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.shards import Held
 from engine.evaluation.study import Sweep, study_shards, vary
 from engine.labels import from_function
+from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
 from engine.reading.function import ReaderFunction
 from engine.scoring.own import metric_from_function

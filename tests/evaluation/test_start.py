@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from engine.errors import InputError
 from engine.evaluation import start
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import InputError
 
 
 @pytest.fixture(autouse=True)

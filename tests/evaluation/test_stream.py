@@ -13,7 +13,6 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine import tables
-from engine.errors import InputError, ReadError
 from engine.evaluation import passes, plans
 from engine.evaluation.context import Context
 from engine.evaluation.cut import partition
@@ -27,6 +26,7 @@ from engine.evaluation.work import Work
 from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
+from engine.messages.errors import InputError, ReadError
 from engine.reading import readers, reads, store
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReaderStats, ReadOutput

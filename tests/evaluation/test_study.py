@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import cut_inputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition, Sweep, study, vary
+from engine.messages.errors import InputError
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report import study as report

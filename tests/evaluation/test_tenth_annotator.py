@@ -13,7 +13,6 @@ import pytest
 from cyclopts import App
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.settings import Settings
 from engine.labels import registry
 from engine.labels.annotator import (
@@ -27,7 +26,8 @@ from engine.labels.annotator import (
     Role,
     Scale,
 )
-from engine.notes import count_note
+from engine.messages.errors import InputError
+from engine.messages.notes import count_note
 from engine.tables import DOC_ID, LABEL, OUTPUT, QUERY_ID
 from jobs._command import run_app
 from jobs.evaluate import evaluate_command

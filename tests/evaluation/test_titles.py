@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from engine.errors import InputError
 from engine.evaluation.prepare import prepare
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
 from tests.commands import evaluate as run_command
 from tests.tables import read_files
 

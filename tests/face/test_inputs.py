@@ -5,11 +5,11 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from engine.errors import InputError
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.face.inputs import Given, inputs_of
+from engine.messages.errors import InputError
 
 QUERIES = [
     {"id": "1", "question": "what is the capital of aruba", "answers": ["Oranjestad"], "provenance": ["Aruba"]},

@@ -8,10 +8,10 @@ import subprocess
 import polars as pl
 import pytest
 
-from engine.errors import WriteError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
+from engine.messages.errors import WriteError
 from engine.reading.models import weights
 from engine.retrieval import bm25, lucene
 from engine.sources.io import files as writing

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.conformance.erag import read_lists
-from engine.errors import InputError
 from engine.machine.model_files import read_config, tensors
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.reading.prompting.template import read_template
 from engine.retrieval import manifest
 from engine.sources.articles.read import read_source
@@ -24,7 +25,6 @@ from engine.sources.runs.preferences import read_preferences
 from engine.sources.runs.qrels import read_qrels
 from engine.sources.runs.read import read_run, write_run
 from engine.tables import LABELS
-from engine.wording import quoted
 from jobs._config import options_from
 
 KILT = '{"id": "1", "input": "x", "output": [{"answer": "a"}, {"provenance": [{"wikipedia_id": 5}]}]}\n'

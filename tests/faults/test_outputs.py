@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.runs.export import exported_files, write_exports

@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.machine import compiler, device
+from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS
 from engine.sources.bundled import questions
 from engine.sources.io.temporary import held_folder

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.messages.errors import InputError
 from engine.reading.costs import ReadingCosts
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput

@@ -7,7 +7,7 @@ from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from jobs._command import run_app
 from jobs._terminal import Terminal, say, shown, tell
 

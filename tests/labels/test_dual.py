@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.labels import containment, dual, provenance
 from engine.labels.annotator import Material
+from engine.messages.errors import InputError
 from engine.report.printed import full_lines
 from engine.sources.articles.read import read_source
 from engine.sources.io.files import write_parquet

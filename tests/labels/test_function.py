@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import from_function
 from engine.labels.annotator import Material
+from engine.messages.errors import InputError
 from tests.conftest import make_run
 
 QUERIES = pl.DataFrame(

@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.labels import preference
+from engine.messages.errors import InputError
 from engine.sources.runs.preferences import read_preferences
 
 

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels import utility
+from engine.messages.errors import InputError
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.errors import InputError
 from engine.machine import compiler
+from engine.messages.errors import InputError
 
 
 def test_a_compiler_is_found_that_has_headers(tmp_path, monkeypatch):

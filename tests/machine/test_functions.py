@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from engine.errors import InputError
 from engine.machine.functions import ByValue, is_named, load_named
+from engine.messages.errors import InputError
 
 
 @pytest.fixture

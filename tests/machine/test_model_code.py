@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.errors import InputError, ReadError
 from engine.machine.model_code import agreed_code, code_digest
+from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
 from engine.retrieval import encoders
 from tests.commands import evaluate

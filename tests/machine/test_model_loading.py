@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.model_loading import LARGE, load_model, loading_turn, shared_model
+from engine.messages.errors import InputError
 from engine.reading.readers import specify
 
 CPU = torch.device("cpu")

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from engine.errors import InputError, ReadError
 from engine.machine import cluster, nodes, pool
 from engine.machine.nodes import Needs, Node
 from engine.machine.pool import Pool, PoolSettings
+from engine.messages.errors import InputError, ReadError
 
 GIB = 2**30
 ONE_GPU = Needs(0.0, 1.0, 0, None)

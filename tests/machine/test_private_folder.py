@@ -9,8 +9,8 @@ import tempfile
 
 import pytest
 
-from engine.errors import InputError
 from engine.machine.private_folder import make_folder
+from engine.messages.errors import InputError
 
 CHILD = """
 import sys, time

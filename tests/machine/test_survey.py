@@ -4,10 +4,10 @@ import importlib.util
 
 import pytest
 
-from engine.errors import InputError, ReadError
 from engine.machine import cluster, compiler, device, nodes, survey
 from engine.machine.nodes import Node
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import InputError, ReadError
 
 H100, T4 = (Node(8, 1, 1.0, frozenset({kind})) for kind in ("H100", "T4"))
 

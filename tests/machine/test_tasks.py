@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.errors import InputError, ReadError
 from engine.machine.tasks import Tasks
+from engine.messages.errors import InputError, ReadError
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

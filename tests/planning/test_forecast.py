@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.planning.forecast import (
     Batch,
     Forecast,

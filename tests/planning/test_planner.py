@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
+from engine.messages.errors import InputError
 from engine.planning.counts import Sample
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation

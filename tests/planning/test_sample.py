@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.errors import InputError
 from engine.evaluation.inputs import InputFiles
+from engine.messages.errors import InputError
 from engine.planning.sample import take_sample
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.buckets import buckets_of

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.query_coverage.measure import measure
 from tests.query_coverage.topics import EVALUATION, asked, encode, queries
 

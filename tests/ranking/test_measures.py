@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.ranking.measures import (
     GRADED_KINDS,
     KINDS,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.ranking.measures import parse_measure
 from tests.ranking.ragged import (
     SEEDS,

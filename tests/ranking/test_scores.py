@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import refuse_missing_results, score_runs
 from tests.conftest import make_labels, make_run

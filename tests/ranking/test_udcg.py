@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.ranking.measures import parse_measure, parse_measures, why_undefined
 from engine.ranking.scores import score_runs
 from engine.ranking.udcg import score_utility

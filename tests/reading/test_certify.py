@@ -6,11 +6,11 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError, ReadError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.execute import UnitResult

@@ -3,7 +3,7 @@ import re
 import polars as pl
 import pytest
 
-from engine.errors import InputError, ReadError
+from engine.messages.errors import InputError, ReadError
 from engine.reading.function import ReaderFunction, reader_function
 from engine.reading.function_reader import FunctionReader, specify_function
 from engine.reading.plan import INPUTS, Unit

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading import readers
 
 PASSAGES = [("T", "best"), ("U", "next")]

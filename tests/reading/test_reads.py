@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine import tables
-from engine.errors import InputError, ReadError
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
+from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, share_costs
 from engine.reading.execute import OUTPUT_COLUMNS, UnitResult, output_columns

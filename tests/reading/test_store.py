@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError, WriteError
+from engine.messages.errors import InputError, WriteError
 from engine.reading import store
 from engine.reading.store_files import keys_of, span_of
 from engine.sources.io.folders import Folder, folder_at

@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 import ray
 
-from engine.errors import ReadError
 from engine.machine import cluster
 from engine.machine import pool as pools
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
+from engine.messages.errors import ReadError
 from engine.reading import store
 from engine.reading.plan import cut_units
 from engine.reading.protocol import ReaderStats, ReadOutput

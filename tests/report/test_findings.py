@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from engine.errors import InputError
 from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.messages.errors import InputError
 from engine.report.answer import answer_parts
 from engine.report.findings import mean_interval, read_findings
 from engine.report.printed import full_parts

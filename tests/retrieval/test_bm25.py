@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.retrieval import bm25, java, manifest, morphemes
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries

@@ -12,10 +12,10 @@ import pytest
 import ray
 
 from engine import tables
-from engine.errors import EncodeError, InputError
 from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool, PoolSettings, decide
+from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import (
     approximate,
     dense,

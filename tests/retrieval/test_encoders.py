@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.errors import EncodeError, InputError
+from engine.messages.errors import EncodeError, InputError
 from engine.retrieval.encoders import PRESETS, EncoderOptions, specify
 from tests.retrieval.tiny_encoder import save_tiny_encoder
 

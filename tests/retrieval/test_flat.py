@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from engine.errors import EncodeError
+from engine.messages.errors import EncodeError
 from engine.retrieval import flat
 from engine.retrieval.shards import Block
 

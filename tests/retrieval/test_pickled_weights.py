@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import EncoderOptions, Preset, specify
 from tests.retrieval.tiny_encoder import save_tiny_bge_m3

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from engine.errors import EncodeError, InputError
 from engine.machine import cluster
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.machine.watch import silent
+from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import flat, search_on_ray
 from engine.retrieval.shards import Block
 from tests.retrieval.search_actors import (

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from engine.errors import EncodeError
 from engine.machine.attempts import new_attempt
+from engine.messages.errors import EncodeError
 from engine.retrieval.tickets import Desk, Piece
 
 pytestmark = pytest.mark.usefixtures("ray_session")

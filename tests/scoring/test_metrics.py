@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.scoring.metrics import METRICS, get_metric, score_outputs
 
 

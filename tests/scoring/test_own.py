@@ -3,7 +3,7 @@ import re
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.scoring.metrics import get_metric, score_outputs
 from engine.scoring.own import metric_from_function
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources import bundled
 
 

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from ir_datasets.formats import BaseDocs, BaseQueries
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.data_sets import identity_of, is_data_set
 from engine.sources.passages.read import read_corpus
 from engine.sources.queries.read import read_queries, read_query_set

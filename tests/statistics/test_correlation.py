@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.statistics.correlation import Bootstrap, correlate
 
 

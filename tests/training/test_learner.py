@@ -8,7 +8,7 @@ import torch
 from transformers import AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.models import weights
 from engine.reading.models.conversion import CROSS_BIAS

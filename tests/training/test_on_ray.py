@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import ray
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.training.on_ray import train_on_ray
 from engine.training.settings import Workers

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from engine.errors import InputError, ReadError, WriteError
+from engine.messages.errors import InputError, ReadError, WriteError
 from engine.reading import readers
 from engine.reading.plan import INPUTS, wanted_reads
 from engine.reading.protocol import BIASED

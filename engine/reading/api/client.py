@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import openai
 
-from engine.errors import MASK, masked
+from engine.messages.errors import MASK, masked
 from engine.reading.api.limits import Limits, StoppedAskingError, Usage
 from engine.reading.api.settings import KEY_VARIABLE, ApiSettings
 from engine.reading.api.spec import ApiSpec

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from engine.errors import InputError, ReadError
+from engine.messages.errors import InputError, ReadError
 from engine.reading.api.client import Client
 from engine.reading.api.limits import Limits, StoppedAskingError, limits_of
 from engine.reading.api.reader import ApiReader, Done

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from engine.errors import InputError, require_least
+from engine.messages.errors import InputError, require_least
 
 Endpoint = Literal["chat", "completions"]
 # What the names of readers behind an API begin with.

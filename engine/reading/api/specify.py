@@ -7,8 +7,8 @@ import os
 from dataclasses import replace
 from typing import Any, Literal
 
-from engine.errors import InputError, ReadError
-from engine.extras import require
+from engine.messages.errors import InputError, ReadError
+from engine.messages.extras import require
 from engine.reading.api.limits import StoppedAskingError, limits_of
 from engine.reading.api.settings import KEY_VARIABLE, ApiSettings, model_of
 from engine.reading.api.spec import ApiSpec

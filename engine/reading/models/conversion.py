@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InputError
 from engine.machine.model_files import tensors
+from engine.messages.errors import InputError
 from engine.reading.protocol import BIASED
 from engine.sources.io.json_text import parse_json
 

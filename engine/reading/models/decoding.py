@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.models.stops import Stops
 from engine.reading.protocol import ReaderSpec
 

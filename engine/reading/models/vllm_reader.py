@@ -23,9 +23,9 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Pretrained
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from vllm.usage.usage_lib import UsageContext
 
-from engine.errors import InputError
 from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
+from engine.messages.errors import InputError
 from engine.reading.models.decoding import first_tokens
 from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit

@@ -6,9 +6,9 @@ import importlib.util
 import os
 from pathlib import Path
 
-from engine.errors import InputError
 from engine.machine import device, model_files
 from engine.machine.device import Dtype
+from engine.messages.errors import InputError
 from engine.reading.models import weights
 
 # What a process with vLLM holds on a CPU, without weights and cache: half of it are imports, the rest

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.errors import InputError
 from engine.machine.model_files import (
     cache_directory,
     file_digest,
     from_hub_cache,
     read_config,
 )
+from engine.messages.errors import InputError
 from engine.reading.models import conversion
 from engine.reading.protocol import BIASED
 from engine.sources import bundled

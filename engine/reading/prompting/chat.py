@@ -6,8 +6,8 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
 from engine.machine import model_code
+from engine.messages.errors import InputError
 
 # Stands for the user's message while the template is applied. Templates may trim what they are given.
 _MESSAGE = "\ue000message\ue001"

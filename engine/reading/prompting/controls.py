@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 
 # What tokenizers drop from a text before they look for pieces: control and format characters.
 _DROPPED = re.compile(

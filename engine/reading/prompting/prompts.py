@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.prompting.controls import NONE, Controls
 from engine.reading.prompting.template import (
     ABSTAIN,

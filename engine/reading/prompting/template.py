@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import BOM, decode_line, read_document
 from engine.sources.io.locations import require_file

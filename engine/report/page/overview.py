@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from engine.messages.wording import with_interval
 from engine.report import grids, header
 from engine.report.findings import Findings, costs_together
 from engine.report.layout import Grid, reads_line
 from engine.report.page.content import Answer, sentence, typeset
 from engine.tables import MEASURE, TAU, high_of, low_of
-from engine.wording import with_interval
 
 
 def answer(findings: Findings) -> Answer:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from engine import tables
+from engine.messages.wording import counted
 from engine.query_coverage.figures import Figures
 from engine.query_coverage.measure import USER, Coverage
 from engine.report import layout
@@ -39,7 +40,6 @@ from engine.tables import (
     UNCOVERED,
     USER_QUERIES,
 )
-from engine.wording import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from engine.errors import InputError
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs
 from engine.evaluation.shards import Held
+from engine.messages.errors import InputError
 from engine.report.findings import (
     SUMMARY,
     Findings,

@@ -13,15 +13,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError, WriteError
-from engine.extras import command, missing, require
+from engine.messages.errors import InputError, WriteError
+from engine.messages.extras import command, missing, require
+from engine.messages.wording import listed
 from engine.report.layout import Grid
 from engine.report.page import exports, figures, plotting
 from engine.report.page.content import Answer
 from engine.report.page.figures import Picture
 from engine.sources.io.files import write_bytes, write_text
 from engine.sources.io.folders import Folder
-from engine.wording import listed
 
 PAGE, BESIDE = "report.html", "report"
 # Names every file beside the page, so that the next evaluation removes these and no others.

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.articles.read import article_chunks, parse_chunk, source_files
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad
-from engine.wording import quoted
 
 _Place = tuple[Location, int | None]
 

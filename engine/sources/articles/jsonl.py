@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.articles.article import BACK_MATTER, Article
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
-from engine.wording import quoted
 
 ID_FIELDS = ("id", "_id", "doc_id", "wikipedia_id")
 TITLE_FIELDS = ("title", "wikipedia_title")

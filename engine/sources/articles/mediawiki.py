@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from typing import IO
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.article import Article
 from engine.sources.io.lines import damaged
 from engine.sources.io.locations import DAMAGE, Location, open_decompressed, require_file

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine.errors import InputError
-from engine.extras import require
+from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.sources.articles.article import Article
 from engine.sources.articles.jsonl import (
     ID_FIELDS,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.article import Article
 from engine.sources.io.json_text import parse_json
 from engine.sources.io.lines import raw_lines, read_json_document, start_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import InputError, WriteError
+from engine.messages.errors import InputError, WriteError
 from engine.sources.io.temporary import temporary_directory, temporary_file
 
 if TYPE_CHECKING:  # every command begins with this module, and few write tables

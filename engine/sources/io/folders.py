@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import InputError, WriteError, masked
+from engine.messages.errors import InputError, WriteError, masked
 from engine.sources.io.files import cannot_write
 from engine.sources.io.locations import (
     Location,

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.errors import masked
+from engine.messages.errors import masked
 from engine.sources.data_sets import identity_of, is_data_set
 from engine.sources.io.locations import (
     Location,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.json_text import DuplicateKeyError, json_items
 from engine.sources.io.lines import read_json_lines, read_text, start_of
 from engine.sources.io.locations import Location

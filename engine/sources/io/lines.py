@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.json_text import DuplicateKeyError, parse_json
 from engine.sources.io.locations import DAMAGE, Location, open_decompressed, require_file
 from engine.sources.io.skipping import SkipBad

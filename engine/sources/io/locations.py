@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from engine.errors import MASK, InputError, masked
+from engine.messages.errors import MASK, InputError, masked
+from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set
 from engine.sources.io.files import atomic_path, write_bytes
 from engine.sources.io.spool import open_local
-from engine.wording import quoted
 
 Location = str | Path
 """A path, or an address with a scheme."""

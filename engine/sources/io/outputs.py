@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import InputError, masked
+from engine.messages.errors import InputError, masked
 from engine.sources.io.files import reported_writing
 from engine.sources.io.locations import Location, is_directory, list_files, locate
 from engine.sources.io.temporary import held_folder

@@ -16,9 +16,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.locations import Location, locate, open_binary
-from engine.wording import quoted
 
 # What Arrow, and Polars with what Arrow gave it, raise on a damaged file. A panic of Polars is no
 # Exception; names of columns that are not UTF-8 are decoded by Python.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.errors import InputError
-from engine.wording import counted
+from engine.messages.errors import InputError
+from engine.messages.wording import counted
 
 _SHOWN = 3
 

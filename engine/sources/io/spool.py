@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import IO
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 
 # Most bytes that are kept of one pipe, in the folder of temporary files.
 LARGEST_PIPE = 4 << 30

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import yaml
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.locations import Location
 
 _REMEDY = 'write "key: value", one a line'

@@ -6,7 +6,7 @@ import csv
 from collections import deque
 from collections.abc import Iterator
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.lines import LONGEST_LINE, read_lines
 from engine.sources.io.locations import Location
 from engine.sources.io.skipping import SkipBad

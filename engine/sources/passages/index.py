@@ -21,7 +21,7 @@ import numpy.typing as npt
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import flush, reported_writing
 from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.io.folders import Folder

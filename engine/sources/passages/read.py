@@ -9,7 +9,8 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
@@ -28,7 +29,6 @@ from engine.sources.io.parquet import open_parquet
 from engine.sources.io.skipping import SkipBad, tolerance
 from engine.sources.passages.dpr import dpr_rows
 from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
-from engine.wording import quoted
 
 ROW = "row"
 

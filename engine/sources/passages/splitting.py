@@ -6,8 +6,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import InputError, require_least
-from engine.extras import require
+from engine.messages.errors import InputError, require_least
+from engine.messages.extras import require
 
 _WORDS = 100
 _OVERLAP = 20

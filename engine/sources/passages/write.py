@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.ids import ArticleIds
 from engine.sources.articles.read import (
     CHUNK_BYTES,

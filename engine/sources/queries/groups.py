@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.fields import CONTEXT_FIELD, first_of
 from engine.sources.io.locations import Location
 from engine.sources.queries.rows import QueryRow
-from engine.wording import quoted
 
 
 def no_column(path: Location, column: str, names: Iterable[str]) -> InputError:

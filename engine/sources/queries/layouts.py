@@ -9,7 +9,7 @@ from typing import Any, Literal
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.squad import is_squad
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import (

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.fields import (
     ANSWER_FIELDS,
     ARTICLE_FIELDS,
@@ -26,7 +27,6 @@ from engine.sources.io.json_text import parse_json
 from engine.sources.io.lines import LONGEST_LINE, read_lines
 from engine.sources.io.locations import Location
 from engine.sources.queries.rows import QueryRow, clean_row, no_text
-from engine.wording import quoted
 
 SEPARATOR = "|"
 

@@ -10,7 +10,8 @@ import polars as pl
 import pyarrow as pa
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set
 from engine.sources.io.locations import (
     Location,
@@ -23,7 +24,6 @@ from engine.sources.queries.groups import Groups
 from engine.sources.queries.layouts import WHAT, Layout, layout_of, rows_of
 from engine.sources.queries.rows import QueryRow
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
-from engine.wording import quoted
 
 _ADD = "add at least one answer"
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
-from engine.wording import quoted
 
 
 @dataclass(frozen=True)

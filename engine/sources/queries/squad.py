@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.articles.squad import read_squad
 from engine.sources.fields import CONTEXT_FIELD
 from engine.sources.io.locations import Location
 from engine.sources.queries.rows import QueryRow, clean_row, no_text
-from engine.wording import quoted
 
 _ID_FIELDS = ("id", "guid")
 

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.data_sets import is_data_set
 from engine.sources.io.json_records import read_json_records
 from engine.sources.io.lines import read_lines, start_of

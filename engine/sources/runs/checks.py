@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.runs.forms import WHAT, is_trec
 from engine.sources.runs.records import LINE
 from engine.sources.runs.scan import Batch, scan_run
 from engine.tables import DOC_ID, QUERY_ID, RANK, SCORE
-from engine.wording import quoted
 
 _RANKS = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID).alias(RANK)
 # Names of which one is kept beside the smallest: more than the message for several names shows.

@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_document, start_of
 from engine.sources.io.locations import Location
-from engine.wording import quoted
 
 Ranking = dict[str, float] | list[str]
 

@@ -13,12 +13,12 @@ from typing import Any, TypeGuard
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import parse_json_object, read_lines
 from engine.sources.io.locations import Location
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN
-from engine.wording import quoted
 
 _WHAT = (
     'edits in JSONL: {"query_id": …, "swap": [place, place]}, {"query_id": …, "insert": document, '

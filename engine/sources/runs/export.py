@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import atomic_path, write_text
 from engine.sources.io.folders import Folder
 from engine.sources.io.temporary import temporary_directory

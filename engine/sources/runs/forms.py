@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.fields import TEXT_FIELDS
 from engine.sources.io.json_records import read_json_records
 from engine.sources.io.json_text import parse_json

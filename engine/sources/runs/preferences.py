@@ -7,11 +7,11 @@ from typing import Any
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import read_json_lines
 from engine.sources.io.locations import Location
-from engine.wording import quoted
 
 _WHAT = 'preferences in JSONL: {"query_id": …, "shown": [two or three document ids], "best": one of them or null}'
 

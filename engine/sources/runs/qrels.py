@@ -10,7 +10,8 @@ from pathlib import Path
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import first_of
 from engine.sources.io.files import atomic_path, write_parquet
@@ -19,7 +20,6 @@ from engine.sources.io.locations import Location, require_file, suffix_of
 from engine.sources.io.parquet import read_parquet
 from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.tables import DOC_ID, LABEL, QUERY_ID
-from engine.wording import quoted
 
 _WHAT = (
     'qrels: TREC lines "query 0 document label", BEIR\'s "query-id corpus-id score", Parquet, or JSON '

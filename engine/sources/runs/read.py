@@ -11,14 +11,14 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.ahead import mapped
 from engine.sources.io.files import atomic_path, write_parquet
 from engine.sources.io.locations import Location, suffix_of
 from engine.sources.runs.checks import RunChecks, in_order, require_new_name
 from engine.sources.runs.scan import SCHEMA, Batch
 from engine.tables import QUERY_ID, RANK, RUN
-from engine.wording import quoted
 
 Taken = TypeVar("Taken")
 

@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.fields import (
     DOC_ID_FIELDS,
     QUERY_FIELDS,
@@ -30,7 +31,6 @@ from engine.sources.fields import (
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
 from engine.tables import ARTICLE_ID, QUERY_ID, RANK, RUN, SCORE
-from engine.wording import quoted
 
 # Fields of a record that hold its list: ours, LangChain's and Haystack's, DPR's, ragas's, FlashRAG's.
 RESULTS = (

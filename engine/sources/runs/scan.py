@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from engine import tables
-from engine.errors import MASK, InputError, masked
+from engine.messages.errors import MASK, InputError, masked
+from engine.messages.wording import quoted
 from engine.sources.io.lines import BOM, LONGEST_LINE, decode_line, raw_lines
 from engine.sources.io.locations import (
     DAMAGE,
@@ -35,7 +36,6 @@ from engine.sources.runs.dictionaries import is_dictionary, read_dictionary
 from engine.sources.runs.forms import WHAT, is_table, records_of
 from engine.sources.runs.records import GIVEN, LARGEST_SCORE, LINE, read_records
 from engine.tables import DOC_ID, QUERY_ID, RANK, RUN, SCORE
-from engine.wording import quoted
 
 SCHEMA: tables.Schema = {
     QUERY_ID: pl.String(),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.locations import Location, file_system, locate, reported, suffix_of
 from engine.sources.io.parquet import open_parquet
 from engine.sources.runs.dictionaries import is_dictionary

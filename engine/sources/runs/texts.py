@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import polars as pl
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.runs.read import read_texted_runs
 from engine.sources.runs.records import GIVEN, LINE, MADE
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, TEXT, TITLE
-from engine.wording import quoted
 
 _FILE = "file"
 ID = "_id"

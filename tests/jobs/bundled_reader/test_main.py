@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from jobs.bundled_reader import __main__ as command
 from jobs.bundled_reader.make import Size
 from tests.jobs.bundled_reader.test_make import ARTICLES

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from benchmarks._reads import Wanted, get_all_reads, get_reads
-from engine.errors import InputError, ReadError
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.api.settings import ApiSettings
 from engine.reading.api.specify import specify_api

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.api.settings import ApiSettings, is_api, model_of
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from engine.errors import InputError, ReadError
+from engine.messages.errors import InputError, ReadError
 from engine.reading.api import limits
 from engine.reading.api.settings import ApiSettings
 from engine.reading.api.specify import TRIAL, specify_api

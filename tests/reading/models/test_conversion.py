@@ -10,8 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from engine.errors import InputError
 from engine.machine import model_files
+from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.models import weights
 from tests.reading.models import t5_family

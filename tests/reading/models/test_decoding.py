@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.protocol import ReaderSpec
 

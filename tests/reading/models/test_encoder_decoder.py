@@ -13,10 +13,10 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from engine import tables
-from engine.errors import InputError
 from engine.machine import batching, model_files
 from engine.machine.device import bf16_rows_are_steady
 from engine.machine.pool import PoolSettings
+from engine.messages.errors import InputError
 from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.execute import output_columns
 from engine.reading.models.encoder_decoder import EncoderDecoderReader

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaTokenizer
 from transformers.tokenization_utils_base import generate_merges
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.models import attention, conversion, weights
 from engine.reading.models.causal import CausalReader
 from engine.reading.readers import specify

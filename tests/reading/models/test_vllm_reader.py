@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError
 from engine.machine.pool import PoolSettings, decide
+from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.models.causal import CausalReader
 from engine.reading.plan import INPUTS

@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine.errors import InputError
 from engine.machine import compiler, device, model_files
+from engine.messages.errors import InputError
 from engine.reading import readers
 from engine.reading.models import vllm_support, weights
 from tests.conftest import SPEC

@@ -10,8 +10,8 @@ import pytest
 import transformers
 from transformers import AutoTokenizer
 
-from engine.errors import InputError, ReadError
 from engine.machine import model_files
+from engine.messages.errors import InputError, ReadError
 from engine.reading import readers
 from engine.reading.models import weights
 from engine.sources import bundled

@@ -5,7 +5,7 @@ import json
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.plan import read_key
 from engine.reading.prompting.controls import NONE, Controls, controls_of
 from engine.reading.prompting.prompts import make_prompt

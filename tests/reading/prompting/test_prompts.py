@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.prompting.prompts import default_prompt, make_prompt
 from engine.reading.prompting.template import read_template
 

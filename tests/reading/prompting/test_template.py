@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.reading.prompting.template import Text, read_template, styles
 
 

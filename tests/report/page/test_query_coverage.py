@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.query_coverage.measure import measure
 from engine.report.page.query_coverage import read_coverage, write_coverage_page
 from engine.report.page.remake import remake

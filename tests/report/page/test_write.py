@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.report.page.remake import remake
 from engine.report.page.render import page_files
 from engine.sources.io.folders import folder_at

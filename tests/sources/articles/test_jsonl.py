@@ -1,6 +1,6 @@
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.article import Article
 from engine.sources.articles.jsonl import kilt_text, parse_record
 

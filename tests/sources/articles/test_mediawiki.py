@@ -3,7 +3,7 @@ import gzip
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.mediawiki import raw_pages
 from engine.sources.articles.read import read_source
 from engine.sources.io.skipping import SkipBad

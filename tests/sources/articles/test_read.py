@@ -5,7 +5,7 @@ import json
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.article import Article
 from engine.sources.articles.read import (
     article_chunks,

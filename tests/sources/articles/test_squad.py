@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.article import Article
 from engine.sources.articles.squad import is_squad, read_squad
 

@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import atomic_path, write_text
 from engine.sources.io.folders import require_output
 

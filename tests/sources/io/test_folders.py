@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from engine.errors import InputError, WriteError
+from engine.messages.errors import InputError, WriteError
 from engine.sources.io.folders import folder_at
 
 

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.squad import is_squad
 from engine.sources.io import lines
 from engine.sources.io.json_text import DuplicateKeyError, parse_json

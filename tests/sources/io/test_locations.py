@@ -6,7 +6,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import write_parquet
 from engine.sources.io.folders import require_output
 from engine.sources.io.lines import read_lines

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.parquet import open_parquet, read_parquet
 
 QUERIES = pl.DataFrame(

@@ -7,7 +7,7 @@ import sys
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from engine.errors import WriteError
+from engine.messages.errors import WriteError
 from engine.sources.io import replacing, temporary
 from engine.sources.io.folders import folder_at
 from engine.sources.io.replacing import replaced_together

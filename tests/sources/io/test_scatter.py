@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from engine.errors import WriteError
+from engine.messages.errors import WriteError
 from engine.sources.io import scatter as scatter_module
 from engine.sources.io.scatter import Scatter, arrange, read_part, scan_part
 

@@ -7,7 +7,7 @@ import threading
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io import spool
 from engine.sources.io.locations import open_binary
 from engine.sources.passages.read import read_corpus

@@ -1,6 +1,6 @@
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.yaml_text import read_settings
 
 TEXT = """

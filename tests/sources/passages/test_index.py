@@ -6,7 +6,7 @@ import sqlite3
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.io.folders import folder_at
 from engine.sources.passages import index as index_module

@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io import duplicate_ids as distinct
 from engine.sources.io.files import write_parquet
 from engine.sources.io.skipping import SkipBad

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.passages.splitting import Cutting, cut, cut_characters, cut_words
 
 TEXTS = st.text(alphabet="ab \n.", max_size=400)

@@ -4,7 +4,7 @@ import json
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import read_corpus
 from engine.sources.passages.splitting import Cutting

@@ -6,7 +6,7 @@ import json
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.articles.read import read_source
 from engine.sources.passages.cut import passages
 from engine.sources.queries.layouts import layout_of

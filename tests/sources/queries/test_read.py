@@ -4,7 +4,7 @@ import json
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.read import line_of, read_queries
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.queries.read import read_queries
 from engine.sources.queries.users import read_user_queries
 

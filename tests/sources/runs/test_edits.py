@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.runs.edits import Delete, Edit, Insert, Swap, apply_edits, read_edits
 from engine.sources.runs.export import write_exports
 from engine.sources.runs.read import read_run

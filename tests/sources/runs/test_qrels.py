@@ -2,7 +2,7 @@ import polars as pl
 import pytest
 
 from engine import tables
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.runs.qrels import read_qrels, write_qrels
 from tests.tables import read_files
 

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import pytrec_eval
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.runs.read import read_run, read_runs, write_run
 
 

@@ -6,7 +6,7 @@ import json
 import polars as pl
 import pytest
 
-from engine.errors import InputError
+from engine.messages.errors import InputError
 from engine.sources.runs import forms
 from engine.sources.runs.forms import is_trec, records_of
 from engine.sources.runs.read import read_run, read_texted_runs

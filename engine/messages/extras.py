@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 
-from engine.errors import InputError
-from engine.wording import agreeing, listed
+from engine.messages.errors import InputError
+from engine.messages.wording import agreeing, listed
 
 # By extra, the modules that are imported of what it brings.
 EXTRAS: dict[str, tuple[str, ...]] = {

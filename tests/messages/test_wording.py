@@ -1,7 +1,7 @@
 import unicodedata
 
-from engine.errors import InputError
-from engine.wording import quoted
+from engine.messages.errors import InputError
+from engine.messages.wording import quoted
 
 
 def test_ids_that_look_equal_are_shown_differently():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import InputError, masked
+from engine.messages.errors import InputError, masked
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from engine.wording import counted
+from engine.messages.wording import counted
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from engine import extras
-from engine.errors import InputError
+from engine.messages import extras
+from engine.messages.errors import InputError
 from engine.query_coverage.measure import measure
 from engine.report.page.plain import write_plain
 from engine.report.page.remake import remake
@@ -26,7 +26,7 @@ from engine.sources.passages.splitting import Cutting
 from engine.training.on_ray import train_on_ray
 from tests.commands import erag
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Modules of extras: whoever evaluates given runs imports none of them.
 OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}

@@ -1,0 +1,1 @@
+"""What the engine says to a user: errors, notes, packages that are missing, and the words of all of them."""
