@@ -185,7 +185,8 @@ def _run(
     )
 
     def on_progress(done: int, total: int) -> None:
-        told.append((time.perf_counter(), time.process_time()))
+        if done:  # it is called once before anything is read
+            told.append((time.perf_counter(), time.process_time()))
 
     start = time.perf_counter()
     made = partition_beside_ray(
