@@ -264,7 +264,8 @@ def _write(
     buckets = parts.buckets[: checked.queries.height]
     counts = np.bincount(buckets, minlength=BUCKETS)
     spans = halved(pairs_by_bucket(lists), counts, most)
-    queries = Sorted(checked.queries, buckets)
+    # Without clusters, which change no shard: they are beside the shards, of all queries together.
+    queries = Sorted(checked.queries.drop(CLUSTER, strict=False), buckets)
     given = {
         name: Sorted(table, parts.buckets[parts.places.of(table[QUERY_ID]).to_numpy()])
         for name, table in checked.tables.items()

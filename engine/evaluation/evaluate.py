@@ -21,7 +21,7 @@ from engine.evaluation.early import refuse_early
 from engine.evaluation.edited import merge_edited
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.judge import merge, names_of_concluded
-from engine.evaluation.parts import Done, InFolder, InMemory, Parts
+from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
 from engine.evaluation.passes import Pass, read_and_judge, without_reads
 from engine.evaluation.prepare import Prepared, prepare
 from engine.evaluation.read import Job, Reading, asks_of, specify_jobs, tell_engines
@@ -153,7 +153,7 @@ def _work_for(
             for settings, name, of_condition in zip(conditions, names, asked, strict=True)
         ),
         store=folder_at(context.store),
-        unkept=None if folder is None else folder / names[0] / "unkept",
+        unkept=None if folder is None else folder / names[0] / UNKEPT,
         prepared=prepared,
     )
 

@@ -34,6 +34,9 @@ from engine.sources.io.locations import Location
 # What the names of files begin with where a table of passages is delivered as a folder of them.
 _PART = "part-"
 _PLANS, _MANIFESTS = "plans", "manifests"
+# The folder of reads that nobody could look up again, as a store has them.
+UNKEPT = "unkept"
+_OWN = r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)"
 # Tables of a shard, a file each, in folders of these names.
 _NO_PASSAGES = {
     "labels": tables.empty(tables.LABELS),
@@ -319,7 +322,8 @@ def _own_files(folder: Folder) -> Iterator[str]:
     for name in folder.folders():
         for place in (name, *(f"{name}/{job}" for job in (folder / name).folders())):
             for file in (folder / place).names():
-                if re.fullmatch(r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)", file):
+                unkept = place.startswith(f"{UNKEPT}/") and file.endswith(".parquet")
+                if unkept or re.fullmatch(_OWN, file):
                     yield f"{place}/{file}"
 
 

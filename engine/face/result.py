@@ -14,11 +14,12 @@ import polars as pl
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
+from engine.evaluation.parts import delivered
 from engine.evaluation.study import Sweep, vary
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.report import results, summary
-from engine.report.findings import STATISTICS, TABLES, Findings, Interval, read_findings
+from engine.report.findings import STATISTICS, TABLES, Findings, read_findings
 from engine.report.identity import refuse_another
 from engine.report.layout import Grid
 from engine.report.page import exports, overview
@@ -26,7 +27,8 @@ from engine.report.page.content import typeset_grid
 from engine.report.page.remake import replace_page
 from engine.report.page.write import write_page
 from engine.sources.io.files import write_text
-from engine.sources.io.outputs import sole_writer
+from engine.sources.io.folders import folder_at
+from engine.sources.io.outputs import lies_in, sole_writer
 from engine.sources.io.parquet import read_parquet
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
 
@@ -104,9 +106,11 @@ class Result:
         held, folder = self.findings.held, self.findings.folder
         parts = self.evaluation.parts if self.evaluation else None
         if self.evaluation and parts and name in parts.tables:
-            return pl.concat(parts.table(name, self.evaluation.shards.shards))
-        if (folder / f"{name}.parquet").is_dir() and not held:
-            return pl.read_parquet(folder / f"{name}.parquet")
+            # A trace may have columns of its own, which some shards lack.
+            return pl.concat(parts.table(name, self.evaluation.shards.shards), how="diagonal")
+        if (place := folder / f"{name}.parquet").is_dir() and not held:
+            files = (read_parquet(place / part) for part in delivered(folder_at(place)))
+            return pl.concat(files, how="diagonal")
         if name in (*TABLES, *STATISTICS):
             return self.findings.table(name)
         further = {file.stem for file in folder.glob("*.parquet")} if not held else held.keys()
@@ -132,11 +136,10 @@ class Result:
                     "end_to_end_low": whole and whole.low,
                     "end_to_end_high": whole and whole.high,
                 }
-            means: list[Interval | None] = [whole]
             for annotator, measure in findings.primary_measures.items():
-                means.append(findings.mean(run, annotator, measure))
-                row[f"{annotator} {measure}"] = means[-1] and means[-1].value
-            rows.append({**row, "queries": max((one.n for one in means if one), default=0)})
+                mean = findings.mean(run, annotator, measure)
+                row[f"{annotator} {measure}"] = mean and mean.value
+            rows.append({**row, "queries": findings.numbers.get(run, 0)})
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def qrels(self, annotator: str | None = None) -> dict[str, dict[str, float]]:
@@ -180,6 +183,13 @@ class Result:
                 "is where this result is", "copy that folder instead", path=self.findings.folder
             )
         inputs, settings = self.evaluation.inputs, self.evaluation.settings
+        parts = self.evaluation.parts
+        if parts and lies_in(parts.folder.at, directory):
+            raise InputError(
+                "holds the shards of this result and perhaps of others",
+                "give another folder",
+                path=Path(directory),
+            )
         with sole_writer(directory):
             if not overwrite:
                 digests = dict(self.evaluation.sha256) or inputs_sha256(inputs)

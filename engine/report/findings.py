@@ -244,24 +244,28 @@ class Findings:
 
     @cached_property
     def annotators(self) -> list[str]:
-        """The annotators, in the order in which they were asked for."""
-        return [*self.configuration["annotators"], *self.configuration["own_annotators"]]
+        """The annotators, in the order in which they were asked for; those without a mean come last."""
+        names = [*self.configuration["annotators"], *self.configuration["own_annotators"]]
+        asked = list(dict.fromkeys(row[ANNOTATOR] for row in self.summary["means"]))
+        return sorted(names, key=lambda name: asked.index(name) if name in asked else len(asked))
 
     @cached_property
     def runs(self) -> list[str]:
         """The runs: the best one first, where anything says which that is; else by name."""
         names = sorted({row[RUN] for row in (*self.summary["means"], *self.summary["end_to_end"])})
         verdict = self.summary["verdict"]
-        means = (
-            verdict["means"] if verdict else {run: row[VALUE] for run, row in self.wholes.items()}
-        )
-        return sorted(names, key=lambda name: -(means.get(name) or -math.inf))
+        means = {run: row[VALUE] for run, row in self.wholes.items()}
+        means |= verdict["means"] if verdict else {}
+        known = {run: mean for run, mean in means.items() if mean is not None}
+        return sorted(names, key=lambda name: -known.get(name, -math.inf))
 
     @property
     def best_run(self) -> str | None:
-        """The run to choose, else the first one: the agreement on it is shown. None without runs."""
-        verdict = self.summary["verdict"]
-        return verdict["best"] if verdict else next(iter(self.runs), None)
+        """The run to choose, else the first one that no edits made: the agreement on it is shown. None without runs."""
+        if verdict := self.summary["verdict"]:
+            return str(verdict["best"])
+        edited = {row[RUN] for row in self.summary.get("edits", ())}
+        return next(iter(sorted(self.runs, key=lambda run: run in edited)), None)
 
     @cached_property
     def primary_measures(self) -> dict[str, str]:

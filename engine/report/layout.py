@@ -127,7 +127,7 @@ def methods_line(methods: Iterable[str]) -> str:
 
 def reads_line(costs: ReadingCosts) -> str:
     """What some reads cost."""
-    rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done else ""
+    rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done and costs.seconds else ""
     highest = max(costs.workers.values(), default=0)  # 0 where a server reads
     peak = f", peak {highest / _MIB:.0f} MiB per actor" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""

@@ -129,17 +129,27 @@ def _earlier(folder: Folder, settings: Settings, shards: Sequence[str]) -> Itera
     yield from (f"{EXPORTED}/{name}" for name in exported_files(folder / EXPORTED))
     yield from page_files(folder)
     folders = folder.folders()
-    for table in _in_parts(settings):
+
+    def in_parts(table: str) -> Iterator[str]:
         if table in folders:
             yield from (f"{table}/{name}" for name in delivered(folder / table))
+
+    for table in _in_parts(settings):
+        if table != _LABELS:
+            yield from in_parts(table)
     yield from (f"{SHARDS}/{name}" for name in shard_tables(folder / SHARDS, other_than=shards))
     conditions = folder / CONDITIONS
     for name in conditions.folders():
         old = conditions / name
-        if {SUMMARY, _LABELS} <= {*old.sizes(), *old.folders()}:
+        # Of evaluations in shards, earlier versions had the labels elsewhere.
+        names = {*old.sizes(), *old.folders()}
+        if SUMMARY in names and names & {_LABELS, "query_scores.parquet"}:
             earlier = _earlier(old, settings, [])
             yield from (f"{CONDITIONS}/{name}/{file}" for file in earlier)
-    yield from _names(settings)
+    *others, labels, summary_file = _names(settings)
+    yield from others
+    yield from in_parts(_LABELS)
+    yield from (labels, summary_file)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,7 +14,7 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.report.answer import answer_parts
-from engine.report.findings import mean_interval, read_findings
+from engine.report.findings import Findings, mean_interval, read_findings
 from engine.report.printed import full_parts
 from engine.report.results import write_results
 from tests.conftest import ScriptedReader
@@ -99,3 +100,23 @@ def shown(parts):
     with console.capture() as captured:
         console.print(*parts, markup=False, highlight=False)
     return captured.get()
+
+
+def found(**summary):
+    known = {"annotators": ["erag"], "own_annotators": ["mine"]}
+    content = {"configuration": known, "means": [], "end_to_end": [], "verdict": None} | summary
+    return Findings(content, Path(), None)
+
+
+def test_annotators_are_in_the_order_in_which_they_were_asked_for():
+    means = [{"annotator": name, "run": "a"} for name in ("mine", "erag", "mine")]
+    assert found(means=means).annotators == ["mine", "erag"]
+    assert found(means=means[1:2]).annotators == ["erag", "mine"]
+
+
+def test_runs_are_in_the_order_of_their_scores_and_an_edited_one_is_not_the_best():
+    rows = [{"run": run, "value": value} for run, value in (("a", 0.0), ("b", -0.1), ("c", 0.2))]
+    edited = found(end_to_end=rows, edits=[{"run": "c", "original": "a"}])
+    assert (edited.runs, edited.best_run) == (["c", "a", "b"], "a")
+    decided = found(end_to_end=rows, verdict={"best": "a", "means": {"a": 0.0, "b": -0.1}})
+    assert (decided.runs, decided.best_run) == (["c", "a", "b"], "a")

@@ -160,7 +160,7 @@ class Folder:
                 os.close(number)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files; those that are not there are none of its business.
+        """Delete files; missing ones are ignored.
 
         Raises:
             WriteError: one cannot be deleted; those after it are left.
@@ -168,6 +168,12 @@ class Folder:
         for name in names:
             with self._writing(name) as (system, inside), contextlib.suppress(FileNotFoundError):
                 system.rm_file(f"{inside}/{name}")
+
+    def delete_empty(self, names: Iterable[str]) -> None:
+        """Delete empty folders directly inside, where the system has folders; others stay."""
+        for name in names:
+            with contextlib.suppress(WriteError), self._writing(name) as (system, inside):
+                system.rmdir(f"{inside}/{name}")
 
     def set_aside(self, name: str, suffix: str) -> str:
         """Give a file a further suffix; it stays where the folder cannot be changed.

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from engine.messages.errors import WriteError
 from engine.sources.io.files import reported_writing
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location, locate, name_of
@@ -78,6 +79,7 @@ def _uploaded(folder: Folder, old: Callable[[], Iterable[str]], last: str) -> It
         if last:
             folder.delete([last])
         folder.delete(name for name in earlier if name not in files)
+        folder.delete_empty({name.split("/")[0] for name in earlier if "/" in name} & set(files))
         for name in sorted(files, key=lambda name: (name == last, name)):
             folder.put(name, new / name)
 
@@ -111,8 +113,11 @@ def _files(directory: Path) -> list[Path]:
 
 def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(OSError):  # a table in parts was where it will be one file
-        target.rmdir()
+    if target.is_dir():  # a table in parts was where it will be one file
+        try:
+            target.rmdir()
+        except OSError:
+            raise WriteError(f"{target}: holds other files; move them elsewhere") from None
     # Before the rename: an interruption between the two would otherwise lose track of the file.
     undo.callback(_move_back, target, source)
     os.replace(source, target)
@@ -120,6 +125,10 @@ def _move(source: Path, target: Path, undo: contextlib.ExitStack) -> None:
 
 def _move_back(moved: Path, original: Path) -> None:
     original.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(
+        OSError
+    ):  # the folder of a table in parts, which were moved back out of it
+        original.rmdir()
     with contextlib.suppress(FileNotFoundError):  # it had not been moved yet
         os.replace(moved, original)
 

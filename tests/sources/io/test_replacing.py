@@ -1,5 +1,6 @@
 """Results replace earlier ones together: whatever happens, the old ones are there or the new ones."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -176,3 +177,46 @@ def test_a_lost_connection_at_any_step_leaves_no_summary_beside_a_mixture(
     if "summary.json" in found:
         assert found == (NEW if number == 6 else OLD) | OWN
         assert number in (0, 6)
+
+
+IN_ONE = {"labels.parquet": "all", "summary.json": "in one"}
+IN_PARTS = {"labels.parquet/0": "some", "labels.parquet/1": "others", "summary.json": "in parts"}
+
+
+@pytest.mark.parametrize(("old", "new"), [(IN_ONE, IN_PARTS), (IN_PARTS, IN_ONE)])
+@pytest.mark.parametrize("failing", range(1, 7))
+def test_a_table_in_one_file_and_in_parts_replace_each_other_or_stay(
+    old, new, failing, tmp_path, monkeypatch
+):
+    """Whichever rename is interrupted; with the sixth, all five are done."""
+    write(tmp_path, old)
+    rename, renames = os.replace, []
+
+    def interrupted(source, target):
+        renames.append(source)
+        if len(renames) == failing:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with contextlib.suppress(KeyboardInterrupt), replaced_together(tmp_path, lambda: old) as work:
+        write(work, new)
+    assert content(tmp_path) == (old if failing < 6 else new)
+
+
+def test_a_users_file_among_the_parts_of_a_table_is_not_replaced(tmp_path):
+    write(tmp_path, IN_PARTS | {"labels.parquet/mine": "a user's"})
+    with (
+        pytest.raises(WriteError, match=r"labels\.parquet: holds other files"),
+        replaced_together(tmp_path, lambda: IN_PARTS) as work,
+    ):
+        write(work, IN_ONE)
+    assert content(tmp_path) == IN_PARTS | {"labels.parquet/mine": "a user's"}
+
+
+def test_a_table_in_parts_becomes_one_file_at_an_address():
+    place = "memory://parts/out"
+    for files, old in ((IN_PARTS, {}), (IN_ONE, IN_PARTS)):
+        with replaced_together(place, lambda old=old: old, last="summary.json") as work:
+            write(work, files)
+    assert folder_at(place).read("labels.parquet") == b"all"
