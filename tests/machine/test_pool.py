@@ -220,7 +220,7 @@ def test_an_input_error_on_a_worker_is_one_here():
     from ray.exceptions import RayError
 
     error = InputError("begins two answers; alike", "take another reader", path="small")
-    told = f"The actor died\n  File x, line 1\nengine.errors.InputError: {error}\n"
+    told = f"The actor died\n  File x, line 1\nengine.messages.errors.InputError: {error}\n"
     with pytest.raises(InputError) as caught, pool.reported("reading", ReadError, ONE_GPU):
         raise RayError(told)
     assert str(caught.value) == str(error)

@@ -20,7 +20,9 @@ def asked(*, roles=(), **options):
     """An evaluation under these settings, in which nothing is said of what these further roles cost."""
     described = {role: {"fingerprint": "f", "reading": {}} for role in roles}
     settings = configuration(Settings.of(**options), "pool", {})
-    return Findings({"configuration": settings, "reading": {}, **described}, Path(), None)
+    return Findings(
+        {"configuration": settings, "means": [], "reading": {}, **described}, Path(), None
+    )
 
 
 def kind(**given):

@@ -1,7 +1,7 @@
 """Another name of ``engine``: for programs, and for who looks for the package by the name that it is installed by.
 
 ``from erag_engine import evaluate`` gives what ``from engine import evaluate`` does, and modules below it are
-those of ``engine`` themselves, not copies (``import erag_engine.errors``). pyproject.toml installs this folder
+those of ``engine`` themselves, not copies (``import erag_engine.tables``). pyproject.toml installs this folder
 beside ``engine`` and ``jobs``.
 """
 
