@@ -39,8 +39,6 @@ _STUDY = ("conditions", "readers", "reader_comparisons")
 Costs = TypeVar("Costs", KindCosts, ReadingCosts)
 # The least end-to-end score that a page calls a success: of scores between 0 and 1, one half.
 SUCCESS = 0.5
-# Judges' verdicts on claims and answers to questions are right or wrong; other scores are right in part.
-_EXACT = frozenset({"em", "accuracy"})
 _REMEDY = "name the folder that `erag evaluate` or `erag coverage` wrote"
 
 
@@ -70,7 +68,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Findings:
-    """An evaluation as its files have it.
+    """What an evaluation found, in memory or read from its folder; every outlet is rendered from it.
 
     Attributes:
         summary: the content of ``summary.json``.
@@ -170,11 +168,6 @@ class Findings:
     def metric(self) -> str:
         """The downstream metric."""
         return str(self.configuration["metric"])
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the downstream metric knows only 0 and 1."""
-        return self.metric in _EXACT
 
     @property
     def confidence(self) -> float:
