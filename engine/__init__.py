@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine import compat
-    from engine.face.evaluate import evaluate
-    from engine.face.result import Result
     from engine.labels import Annotator, from_function
     from engine.messages.errors import InputError, ReadError, WriteError
+    from engine.python.evaluate import evaluate
+    from engine.python.result import Result
     from engine.reading.function import ReaderFunction as Reader
     from engine.version import __version__
 
@@ -37,11 +37,11 @@ _PLACES = {
     "InputError": ("engine.messages.errors", "InputError"),
     "ReadError": ("engine.messages.errors", "ReadError"),
     "Reader": ("engine.reading.function", "ReaderFunction"),
-    "Result": ("engine.face.result", "Result"),
+    "Result": ("engine.python.result", "Result"),
     "WriteError": ("engine.messages.errors", "WriteError"),
     "__version__": ("engine.version", "__version__"),
     "compat": ("engine.compat", ""),
-    "evaluate": ("engine.face.evaluate", "evaluate"),
+    "evaluate": ("engine.python.evaluate", "evaluate"),
     "from_function": ("engine.labels", "from_function"),
 }
 

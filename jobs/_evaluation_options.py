@@ -18,8 +18,8 @@ from engine.labels.settings import LabelSettings, option_classes
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError
 from engine.ranking.settings import RankingSettings
-from engine.reading.api.settings import ApiSettings
 from engine.reading.protocol import Augmentation
+from engine.reading.remote.settings import ApiSettings
 from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap

@@ -85,7 +85,7 @@ GROUPS = {
         "tests/training/test_on_ray.py",
     ),
     "bundled reader": (
-        "tests/reading/api/test_bundled.py",
+        "tests/reading/remote/test_bundled.py",
         "tests/reading/models/test_causal.py",
         "tests/reading/models/test_weights.py",
         "tests/reading/test_readers.py",

@@ -16,7 +16,7 @@ MODULES = {
     "engine.sources.runs.read": 2,
     "engine.sources.runs.qrels": 2,
     "engine.labels.containment": 1,
-    "engine.face.evaluate": 1,
+    "engine.python.evaluate": 1,
 }
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from engine import tables
 from tests.conftest import save_tiny_t5
-from tests.reading.api.server import Behaviour, Said, serving
+from tests.reading.remote.server import Behaviour, Said, serving
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -281,7 +281,7 @@ def _reads(
         ]
     )
     if specs[0].api and not (plans or context.executor):
-        from engine.reading.api.run import Requests
+        from engine.reading.remote.run import Requests
 
         means = Means(Requests(size=_size_of_prompts(planners, shards, specs)))
     places = [work.place(one.job) for one in group]

@@ -16,8 +16,6 @@ from engine.machine.pool import require_gpus_used
 from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import ReadError
-from engine.reading.api.settings import is_api
-from engine.reading.api.specify import specify_api
 from engine.reading.costs import ReadingCosts
 from engine.reading.function_reader import specify_function
 from engine.reading.models.vllm_support import refuse_uneven
@@ -27,6 +25,8 @@ from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
 from engine.reading.reads import Executor, read_by, reads_here
+from engine.reading.remote.settings import is_api
+from engine.reading.remote.specify import specify_api
 from engine.scoring.metrics import score_outputs
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY, VALUE
 

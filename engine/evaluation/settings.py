@@ -13,7 +13,7 @@ from engine.messages.errors import InputError
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.scores import Relevant
 from engine.ranking.settings import EVERYTHING_JUDGED, RankingSettings
-from engine.reading.api.settings import ApiSettings
+from engine.reading.remote.settings import ApiSettings
 from engine.reading.settings import ReaderSettings, RunningSettings
 from engine.statistics.correlation import Bootstrap
 

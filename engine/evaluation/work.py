@@ -18,7 +18,7 @@ from engine.evaluation.read import NO_LISTS, Job, requests_for
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.shards import InputShards
 from engine.machine.functions import by_value
-from engine.reading.api.settings import ApiSettings
+from engine.reading.remote.settings import ApiSettings
 from engine.sources.io.folders import Folder
 from engine.version import __version__
 

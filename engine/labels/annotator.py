@@ -1,4 +1,4 @@
-"""The face of every annotator, the engine's and a user's: what it needs and has read, how it labels.
+"""The interface of every annotator, the engine's and a user's: what it needs and has read, how it labels.
 
 An annotator is data (``Annotator``) and one function, ``label``, from ``Material`` to ``Labelled``. An
 evaluation looks everything up here and knows no annotator by name; ``engine.labels.registry`` lists the

@@ -246,7 +246,7 @@ def means_for(
     if executor is not None:
         return ProbeMeans(reads.means_for(settings, specs, executor), 1, 1, "a program of your own")
     if specs[0].api:
-        from engine.reading.api.run import Requests
+        from engine.reading.remote.run import Requests
 
         # A batch is timed as a whole.
         means = Means(Requests(piece=0))

@@ -10,8 +10,8 @@ from types import NoneType
 from typing import Literal, Protocol, get_args, get_type_hints
 
 from engine.machine.device import Dtype, weight_bytes
-from engine.reading.api.spec import ApiSpec
 from engine.reading.function import FunctionSpec
+from engine.reading.remote.spec import ApiSpec
 
 Augmentation = Literal["in-prompt", "fid"]
 # What does a reader's work: openai stands for a server that is asked, function for a function of the user's.

@@ -174,7 +174,7 @@ def load(spec: ReaderSpec) -> Reader:
         InputError: the model cannot be loaded.
     """
     if spec.api:
-        from engine.reading.api.reader import ApiReader
+        from engine.reading.remote.reader import ApiReader
 
         return ApiReader(spec)
     if spec.function:

@@ -153,7 +153,7 @@ def means_for(
     if executor is not None:
         return Means(lambda plan, units, specs: executor(plan, units, specs[0]))
     if specs[0].api:
-        from engine.reading.api.run import Requests
+        from engine.reading.remote.run import Requests
 
         return Means(Requests())
     for spec in specs:

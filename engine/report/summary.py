@@ -19,8 +19,8 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import masked
 from engine.messages.notes import Note
 from engine.ranking.scores import Relevant
-from engine.reading.api.spec import ApiSpec
 from engine.reading.costs import ReadingCosts
+from engine.reading.remote.spec import ApiSpec
 from engine.report import audit, verdict
 from engine.report.audit import Origin
 from engine.version import __version__

@@ -15,7 +15,7 @@ from engine.reading.reads import NamedExecutor
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader
-from tests.reading.api.server import Behaviour, Said, prompt_of, serving
+from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 from tests.tables import amount, findings_of, inputs, say_last
 
 

@@ -28,7 +28,7 @@ from tests.evaluation.test_stream import (
     settings,
     sorted_rows,
 )
-from tests.reading.api.server import Behaviour, Said, prompt_of, serving
+from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 __all__ = ["scripted"]  # a fixture
 FEW = {"annotators": ("erag",), "measures": "P@3"}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.commands import erag, evaluate
-from tests.reading.api.server import Behaviour, Said, prompt_of, serving
+from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 KEY = "sk-secret-0123456789"
 
@@ -20,7 +20,7 @@ def say(body):
 def behaviour(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setattr("engine.reading.api.client.FIRST_WAIT", 0.003)
+    monkeypatch.setattr("engine.reading.remote.client.FIRST_WAIT", 0.003)
     return Behaviour(say, key=KEY)
 
 

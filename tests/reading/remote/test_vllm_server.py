@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reading.api.test_bundled import compare
+from tests.reading.remote.test_bundled import compare
 
 # On a busy machine with two cores the server takes minutes until it answers.
 PATIENCE = 600

@@ -7,7 +7,7 @@ import pytest
 import engine
 from engine import InputError, Result
 from engine.report.page.remake import remake
-from tests.face.test_evaluate import OPTIONS, PASSAGES, QUERIES, RUNS, Counting, evaluate
+from tests.python.test_evaluate import OPTIONS, PASSAGES, QUERIES, RUNS, Counting, evaluate
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from engine.messages.errors import InputError, ReadError
-from engine.reading.api import limits
-from engine.reading.api.settings import ApiSettings
-from engine.reading.api.specify import TRIAL, specify_api
 from engine.reading.plan import read_key
-from tests.reading.api.server import Behaviour, Said, prompt_of, serving
+from engine.reading.remote import limits
+from engine.reading.remote.settings import ApiSettings
+from engine.reading.remote.specify import TRIAL, specify_api
+from tests.reading.remote.server import Behaviour, Said, prompt_of, serving
 
 TOP = {"Yes": -0.1, "No": -2.4}
 

@@ -10,12 +10,12 @@ from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store
-from engine.reading.api.settings import ApiSettings
-from engine.reading.api.specify import specify_api
 from engine.reading.plan import WANTED, Unit, read_key
 from engine.reading.reads import means_for
+from engine.reading.remote.settings import ApiSettings
+from engine.reading.remote.specify import specify_api
 from engine.sources.io.folders import folder_at
-from tests.reading.api.server import FAULTS, Behaviour, Said, prompt_of, serving
+from tests.reading.remote.server import FAULTS, Behaviour, Said, prompt_of, serving
 
 
 def specify(url, task="short-answer", **settings):
@@ -202,7 +202,7 @@ def test_an_answer_that_is_held_back_or_never_begun_is_a_failed_read(tmp_path):
 
 
 def test_what_is_finished_is_handed_on_where_the_process_is_interrupted(tmp_path, monkeypatch):
-    from engine.reading.api import run
+    from engine.reading.remote import run
 
     real, waits = run.wait, []
 

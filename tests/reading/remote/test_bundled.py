@@ -15,7 +15,7 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.reading.models import weights
-from tests.reading.api.server import Behaviour, Said, serving
+from tests.reading.remote.server import Behaviour, Said, serving
 
 # Tokens that the choices of judges begin with: listed whether or not they are among the likeliest, which
 # those of a random model are not.

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from engine.reading.api.choices import choose
-from engine.reading.api.client import Answer, Client, RefusedError, UnansweredError
-from engine.reading.api.limits import Limits, Usage, limits_of
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.remote.choices import choose
+from engine.reading.remote.client import Answer, Client, RefusedError, UnansweredError
+from engine.reading.remote.limits import Limits, Usage, limits_of
 
 
 class Done(NamedTuple):

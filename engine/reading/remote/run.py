@@ -17,13 +17,13 @@ from typing import NamedTuple
 import polars as pl
 
 from engine.messages.errors import InputError, ReadError
-from engine.reading.api.client import Client
-from engine.reading.api.limits import Limits, StoppedAskingError, limits_of
-from engine.reading.api.reader import ApiReader, Done
-from engine.reading.api.settings import ApiSettings
 from engine.reading.execute import UnitResult, refuse_alike
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.remote.client import Client
+from engine.reading.remote.limits import Limits, StoppedAskingError, limits_of
+from engine.reading.remote.reader import ApiReader, Done
+from engine.reading.remote.settings import ApiSettings
 
 # Reads that are handed on together. As many more may be lost where a process is killed.
 PIECE = 16

@@ -18,9 +18,9 @@ from urllib.parse import unquote, urlsplit
 import openai
 
 from engine.messages.errors import MASK, masked
-from engine.reading.api.limits import Limits, StoppedAskingError, Usage
-from engine.reading.api.settings import KEY_VARIABLE, ApiSettings
-from engine.reading.api.spec import ApiSpec
+from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
+from engine.reading.remote.settings import KEY_VARIABLE, ApiSettings
+from engine.reading.remote.spec import ApiSpec
 
 # How often a request is made before it counts as failed; with one request in five that fails, one in
 # 400,000 does.

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.reading.api.settings import ApiSettings
-from engine.reading.api.spec import ApiSpec
+from engine.reading.remote.settings import ApiSettings
+from engine.reading.remote.spec import ApiSpec
 
 _MINUTE = 60.0
 # Tokens of a byte of text before any server has said: of English about 4.5 bytes are a token.

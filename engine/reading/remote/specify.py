@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from engine.messages.errors import InputError, ReadError
 from engine.messages.extras import require
-from engine.reading.api.limits import StoppedAskingError, limits_of
-from engine.reading.api.settings import KEY_VARIABLE, ApiSettings, model_of
-from engine.reading.api.spec import ApiSpec
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec
+from engine.reading.remote.limits import StoppedAskingError, limits_of
+from engine.reading.remote.settings import KEY_VARIABLE, ApiSettings, model_of
+from engine.reading.remote.spec import ApiSpec
 
 # What a server is asked first, to see what it takes and what it gives.
 TRIAL = "Reply with OK."
@@ -139,7 +139,7 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
 
     Asked once in an evaluation, whoever needs to know.
     """
-    from engine.reading.api.client import Client, RefusedError, UnansweredError
+    from engine.reading.remote.client import Client, RefusedError, UnansweredError
 
     settings = api.settings
     limits = limits_of(settings)
@@ -177,7 +177,7 @@ def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:
     Raises:
         InputError: the reader cannot do without it, or the refusal is about something else.
     """
-    from engine.reading.api.client import RefusedError, names_parameter
+    from engine.reading.remote.client import RefusedError, names_parameter
 
     assert isinstance(error, RefusedError)
     sent = json.loads(api.parameters)

@@ -84,7 +84,7 @@ def test_the_same_is_found_by_the_functions_below(tmp_path):
     assert result.labels.equals(below.labels)
     assert result.scores.equals(below.query_scores)
     assert result.correlations.equals(below.statistics.correlations)
-    # And by the face, of the same files.
+    # And from Python, of the same files.
     of_files = engine.evaluate(
         queries, corpus, paths, reader=Counting(), store=tmp_path / "store", **OPTIONS
     )

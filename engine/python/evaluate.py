@@ -17,14 +17,14 @@ from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.evaluation.start import partition_beside_ray, shard_pairs
-from engine.face.inputs import Given, inputs_of
-from engine.face.progress import event, progress
-from engine.face.result import Result
 from engine.labels import Annotator, from_function
 from engine.labels.settings import LabelSettings
 from engine.machine.model_files import cache_directory
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
+from engine.python.inputs import Given, inputs_of
+from engine.python.progress import event, progress
+from engine.python.result import Result
 from engine.ranking.settings import RankingSettings
 from engine.reading.function import Answers, ReaderFunction, reader_function
 from engine.reading.settings import ReaderSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.reading.api import client, limits
+from engine.reading.remote import client, limits
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from engine.face.records import Record, is_path, is_table, plain, records
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
+from engine.python.records import Record, is_path, is_table, plain, records
 from engine.sources.fields import (
     DOC_ID_FIELDS,
     QUERY_FIELDS,

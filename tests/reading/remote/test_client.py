@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from engine.reading.api import client as clients
-from engine.reading.api.client import (
+from engine.reading.remote import client as clients
+from engine.reading.remote.client import (
     Answer,
     Client,
     RefusedError,
@@ -14,10 +14,10 @@ from engine.reading.api.client import (
     answer_of,
     asked_wait,
 )
-from engine.reading.api.limits import Limits, StoppedAskingError, Usage
-from engine.reading.api.settings import ApiSettings
-from engine.reading.api.spec import ApiSpec
-from tests.reading.api.server import FAULTS, Behaviour, Said, serving
+from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
+from engine.reading.remote.settings import ApiSettings
+from engine.reading.remote.spec import ApiSpec
+from tests.reading.remote.server import FAULTS, Behaviour, Said, serving
 
 
 def ask(behaviour, text="hello there", **settings):

@@ -19,10 +19,10 @@ from engine.evaluation.lists import keyed_by_id
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles
-from engine.face.records import Record, is_path, plain, records
-from engine.face.runs import Texts, runs_of
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, quoted
+from engine.python.records import Record, is_path, plain, records
+from engine.python.runs import Texts, runs_of
 from engine.sources.passages.read import passage_table, read_corpus
 from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from engine.reading.api.choices import choose
+from engine.reading.remote.choices import choose
 
 
 def logs(**tokens):
