@@ -12,7 +12,7 @@ import polars as pl
 from engine import tables
 from engine.machine.pool import PoolSettings
 from engine.machine.watch import PoolTotals
-from engine.reading import reads, store
+from engine.reading import executors, store
 from engine.reading.costs import ReadingCosts, add_counters, add_kinds, share_costs
 from engine.reading.execute import output_columns
 from engine.reading.plan import INPUTS, SIZE, answered, longest_first, missing_reads
@@ -36,10 +36,10 @@ def get_reads(
     directory: Location,
     *,
     pool: PoolSettings,
-    executor: reads.Executor | None = None,
-    means: reads.Means | None = None,
+    executor: executors.Executor | None = None,
+    means: executors.Means | None = None,
     host: type[Host] = Host,
-    on_progress: reads.Progress = lambda done, total: None,
+    on_progress: executors.Progress = lambda done, total: None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
     """Get all wanted reads of one reader: those in the store, and the others by reading.
 
@@ -61,15 +61,15 @@ def get_all_reads(
     directory: Location,
     *,
     pool: PoolSettings,
-    executor: reads.Executor | None = None,
-    means: reads.Means | None = None,
+    executor: executors.Executor | None = None,
+    means: executors.Means | None = None,
     host: type[Host] = Host,
-    on_progress: reads.Progress = lambda done, total: None,
+    on_progress: executors.Progress = lambda done, total: None,
 ) -> list[tuple[pl.DataFrame, ReadingCosts]]:
     """As ``get_reads``, of readers that share a model.
 
     Args:
-        means: what to use instead of ``reads.means_for``.
+        means: what to use instead of ``executors.means_for``.
         host: hosts the readers.
     """
     place = folder_at(directory)
@@ -89,9 +89,11 @@ def get_all_reads(
     wanted, got = sum(plan.wanted for plan in plans), sum(plan.reused for plan in plans)
     on_progress(got, wanted)
     if whole.height:
-        means = means or reads.means_for(pool, specs, executor, size=int(whole.estimated_size()))
+        means = means or executors.means_for(
+            pool, specs, executor, size=int(whole.estimated_size())
+        )
         actors = min(means.actors, whole.height)
-        size = reads.unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=means.gpu)
+        size = executors.unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=means.gpu)
         sizes = UnitSizes(size, size, size)
         ready = [Ready(replace(plan, sizes=sizes, sharing=actors)) for plan in plans]
         hosting = host(specs, [place] * len(specs), held=True)
@@ -122,7 +124,7 @@ def _plan(one: Wanted, place: Folder, earlier: Sequence[pl.DataFrame]) -> ShardP
     found = store.find(store.listing(place, one.spec.fingerprint), one.reads[READ_KEY].unique())
     known = pl.concat([found.reads[[READ_KEY]], *(reads[[READ_KEY]] for reads in earlier)])
     missing = missing_reads(one.reads, known)
-    sizes = reads.input_sizes(one.spec, missing[INPUTS].to_list())
+    sizes = executors.input_sizes(one.spec, missing[INPUTS].to_list())
     plan = longest_first(missing, sizes, lead=len(one.spec.shared_prefix))
     reused = one.reads[READ_KEY].n_unique() - plan.height
     return ShardPlan(plan, reused, UnitSizes(1, 1, 1), None, damaged=(*tidied, *found.damaged))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from engine.retrieval import dense, shards
+from engine.retrieval import dense, index_shards
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources.articles.article import Article
 from engine.sources.passages.cut import passages
@@ -46,7 +46,7 @@ def _one(size: int, encoder: str, directory: str) -> dict[str, float]:
     spec = specify(EncoderOptions(encoder, preset="mean", dtype="float32"), threads=1)
     in_process = dense.IndexOptions(actors=0)
     # What the first build of a process imports and sets up is not a cost of its passages.
-    dense.build_index(lambda: synthetic(shards.SHARD), f"{directory}-warm", spec, in_process)
+    dense.build_index(lambda: synthetic(index_shards.SHARD), f"{directory}-warm", spec, in_process)
     start = time.process_time()
     dense.build_index(lambda: synthetic(size), directory, spec, in_process)
     built = time.process_time()

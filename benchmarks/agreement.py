@@ -54,11 +54,11 @@ from engine.evaluation.settings import Settings
 from engine.machine.model_files import cache_directory
 from engine.machine.pool import PoolSettings
 from engine.ranking.measures import Measure
+from engine.reading.executors import Executor
 from engine.reading.models.weights import BUNDLED, BUNDLED_FID
 from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Executor
 from engine.retrieval import bm25
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run

@@ -217,7 +217,7 @@ def _evaluate(place: str, case: str, store: str, actors: int, pairs: int) -> dic
 def _in_shards(files: Any, settings: Any, store: Path, pairs: int) -> Any:
     from engine.evaluation.context import Context
     from engine.evaluation.evaluate import evaluate_shards
-    from engine.evaluation.start import partition_beside_ray
+    from engine.evaluation.startup import partition_beside_ray
     from engine.sources.io.folders import folder_at
 
     out = store.with_name(f"{store.name}-out")

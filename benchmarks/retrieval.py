@@ -40,7 +40,7 @@ from benchmarks import _scale
 from benchmarks._bundled import bundled_corpus
 from benchmarks._harness import Line, in_turn, make_parser, write_report
 from engine.machine.device import Dtype, best_dtype
-from engine.retrieval import bm25, flat, shards
+from engine.retrieval import bm25, flat, index_shards
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.retrieval.java import find_java
 from engine.sources.bundled import questions
@@ -160,7 +160,7 @@ def compare_encoding(
 
     torch.set_num_threads(threads)
     spec = specify(EncoderOptions(dtype="float32"), threads=threads)
-    texts = shards.passage_texts(corpus, spec.text)
+    texts = index_shards.passage_texts(corpus, spec.text)
     asked = queries[QUERY].to_list()
     fast = best_dtype()
     kinds: list[Dtype] = ["float32"] if fast == "float32" else ["float32", fast]
@@ -201,7 +201,7 @@ def _same_lists(
     doc_ids: pl.Series, mine: Any, asked: Any, reference: Any, reference_asked: Any
 ) -> dict[str, float]:
     """Share of ranks at which both sides have the same passage; the others must be ties."""
-    block = shards.Block(doc_ids, mine)
+    block = index_shards.Block(doc_ids, mine)
     run = flat.search([block], asked, k=min(DEPTH, len(mine)))
     scores = reference_asked.astype(np.float64) @ reference.astype(np.float64).T
     place = {doc_id: i for i, doc_id in enumerate(doc_ids)}

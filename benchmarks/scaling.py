@@ -166,7 +166,7 @@ def _run(
     from engine.evaluation.inputs import InputFiles
     from engine.evaluation.passes import check_readers
     from engine.evaluation.settings import Settings
-    from engine.evaluation.start import partition_beside_ray
+    from engine.evaluation.startup import partition_beside_ray
     from engine.sources.io.folders import folder_at
 
     files = InputFiles(

@@ -49,10 +49,10 @@ from engine.machine import cluster, pool
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
 from engine.reading import readers
+from engine.reading.executors import Means, input_sizes, unit_tokens
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import Means, input_sizes, unit_tokens
 from engine.reading.stream import Host, Ready, ShardPlan, UnitDone, UnitSizes
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions

@@ -34,10 +34,10 @@ from benchmarks.throughput import apart, timed, vllm
 from engine import tables
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
+from engine.reading.executors import input_sizes, means_for, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import input_sizes, means_for, unit_tokens
 from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.bundled import questions

@@ -13,14 +13,14 @@ from engine.evaluation.inputs import InputFiles, input_tables
 from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.study import Sweep
+from engine.labels.label_settings import LabelSettings, option_classes
 from engine.labels.registry import ANNOTATORS
-from engine.labels.settings import LabelSettings, option_classes
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError
-from engine.ranking.settings import RankingSettings
+from engine.ranking.ranking_settings import RankingSettings
 from engine.reading.protocol import Augmentation
-from engine.reading.remote.settings import ApiSettings
-from engine.reading.settings import ReaderSettings, RunningSettings
+from engine.reading.reader_settings import ReaderSettings, RunningSettings
+from engine.reading.remote.api_settings import ApiSettings
 from engine.scoring.metrics import METRICS
 from engine.statistics.correlation import Bootstrap
 from jobs._command import ConfigFile

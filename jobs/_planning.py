@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from engine.evaluation.inputs import InputFiles
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
-from engine.evaluation.start import shard_pairs
+from engine.evaluation.startup import shard_pairs
 from engine.evaluation.study import Condition
 from engine.planning import report
 from engine.planning.forecast import Forecast, PlanSettings

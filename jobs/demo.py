@@ -19,9 +19,9 @@ from engine.labels.annotator import READER
 from engine.machine.device import best_dtype
 from engine.messages.errors import InputError
 from engine.reading.costs import ReadingCosts
+from engine.reading.executors import Executor
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import Augmentation
-from engine.reading.reads import Executor
 from engine.report.identity import refuse_another
 from engine.retrieval.bm25 import build_index, search
 from engine.sources.articles.read import read_source

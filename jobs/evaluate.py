@@ -8,15 +8,15 @@ from typing import Any
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.context import Context
-from engine.evaluation.cut import Partition
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import InputFiles, cut_inputs
+from engine.evaluation.partition import Partition
 from engine.evaluation.passes import check_readers
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
-from engine.evaluation.start import partition_beside_ray, shard_pairs
+from engine.evaluation.startup import partition_beside_ray, shard_pairs
 from engine.evaluation.study import Condition, study_shards, vary
-from engine.evaluation.work import digest_of_shards
+from engine.evaluation.workload import digest_of_shards
 from engine.machine.model_files import cache_directory
 from engine.planning.forecast import PlanSettings
 from engine.report.audit import Origin, input_files, name_files

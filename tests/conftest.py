@@ -99,10 +99,10 @@ GROUPS = {
     ),
 }
 LONG = (
-    "tests/evaluation/test_cut.py",
+    "tests/evaluation/test_partition.py",
     "tests/evaluation/test_shards.py",
     "tests/evaluation/test_stream.py",
-    "tests/evaluation/test_work.py",
+    "tests/evaluation/test_workload.py",
     "tests/jobs/test_train.py",
     "tests/reading/models/",
     "tests/report/page/",

@@ -34,7 +34,7 @@ from engine.retrieval import encode, flat
 from engine.retrieval.encoder import Encoder
 from engine.retrieval.encoders import EncoderOptions, locate
 from engine.retrieval.encoders import specify as specify_encoder
-from engine.retrieval.shards import Block
+from engine.retrieval.index_shards import Block
 
 Reads = list[list[str]]
 MIB = 2**20

@@ -5,7 +5,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, read_inputs
 from engine.report.findings import Findings
-from engine.report.study import summarize_study
+from engine.report.study_report import summarize_study
 from engine.report.summary import jsonable, summarize
 from tests.conftest import make_run
 

@@ -8,8 +8,8 @@ from benchmarks.agreement import TOLERANCE, compare_with_package, put_together, 
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
+from engine.reading.executors import NamedExecutor, read_by
 from engine.reading.readers import specify
-from engine.reading.reads import NamedExecutor, read_by
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import CORPUS, QUERIES, say_last
 

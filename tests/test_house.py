@@ -6,6 +6,7 @@ import graphlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,26 @@ LIMITS = {
 SHARED_NAMES = {
     ("engine/labels", "label"),
     ("engine/retrieval", "search"),
+}
+# Stems that several modules of the engine have, and how many. None may be added.
+SHARED_STEMS = {
+    "comparison": 2,
+    "dual": 2,
+    "erag": 2,
+    "evaluate": 2,
+    "figures": 2,
+    "identity": 3,
+    "inputs": 2,
+    "kilt": 2,
+    "own": 2,
+    "plain": 2,
+    "qrels": 2,
+    "query_coverage": 2,
+    "read": 4,
+    "report": 2,
+    "settings": 2,
+    "squad": 2,
+    "write": 2,
 }
 
 
@@ -275,6 +296,14 @@ def test_few_modules_of_a_folder_have_functions_of_one_name():
     assert found.keys() >= SHARED_NAMES, "no longer so: remove the name from SHARED_NAMES"
 
 
+def test_few_modules_have_one_stem():
+    stems = Counter(path.stem for path in modules("engine").values() if path.stem[0] != "_")
+    shared = {stem: count for stem, count in stems.items() if count > 1}
+    assert shared == SHARED_STEMS, (
+        "name a new module as no other is; where one is gone, lower its count"
+    )
+
+
 def test_modules_stay_short():
     long = {
         name: count
@@ -331,7 +360,7 @@ OTHER_MEANINGS = {
     ("sources/queries/kilt.py", "provenance"): "a key of KILT's files",
     ("sources/fields.py", "provenance"): "a key of queries files",
     ("ranking/scores.py", "qrels"): "a value of --relevant: all judgments",
-    ("ranking/settings.py", "qrels"): "a value of --relevant: all judgments",
+    ("ranking/ranking_settings.py", "qrels"): "a value of --relevant: all judgments",
     ("reading/prompting/template.py", "judge"): "what a prompt asks: the folder of its templates",
     ("sources/data_sets.py", "qrels"): "judgments, as ir_datasets calls them",
     ("sources/runs/export.py", "qrels"): "the folder of exported judgments",
@@ -348,7 +377,7 @@ def test_annotators_are_named_in_labels_and_jobs_alone():
         place = path.relative_to(ROOT / "engine").as_posix()
         named |= {(place, text) for text in literals(path) if text in ANNOTATORS}
         # Nor are their modules known: the registry, the interface, the settings and what users import are.
-        known = {"annotator", "registry", "settings", "Annotator", "from_function"}
+        known = {"annotator", "registry", "label_settings", "Annotator", "from_function"}
         for imported in imports(path):
             parts = imported.split(".")
             if parts[:2] == ["engine", "labels"] and len(parts) > 2:

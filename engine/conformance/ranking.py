@@ -33,8 +33,8 @@ from engine.messages.errors import InputError, masked
 from engine.messages.wording import counted
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
+from engine.ranking.ranking_settings import EVERYTHING_JUDGED
 from engine.ranking.scores import score_runs
-from engine.ranking.settings import EVERYTHING_JUDGED
 from engine.ranking.ties import score_reordered, tie_notes
 from engine.sources.runs.checks import by_score
 from engine.sources.runs.qrels import read_qrels

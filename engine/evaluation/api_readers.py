@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
+from engine.reading.remote.api_settings import is_api
 from engine.reading.remote.limits import forget
-from engine.reading.remote.settings import is_api
 
 
 def begin(conditions: Collection[Settings]) -> None:

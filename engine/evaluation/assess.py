@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from engine import tables
-from engine.evaluation.edited import EditedReads
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
-from engine.evaluation.judge import Judged
 from engine.evaluation.parts import InFolder
+from engine.evaluation.perturbed import EditedReads
 from engine.evaluation.prepare import refuse_unjudged
-from engine.evaluation.read import Reading, failures
+from engine.evaluation.read_jobs import Reading, failures
+from engine.evaluation.score import Judged
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator
@@ -24,10 +24,10 @@ from engine.messages.wording import agreeing, counted
 from engine.ranking.measures import comparable, largest_value, parse_measure
 from engine.ranking.scores import Relevant
 from engine.ranking.ties import tie_notes
-from engine.reading.certify import Certificate
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import UNNAMED
+from engine.reading.repetition import Certificate
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import RESAMPLING, STUDENTIZED
 from engine.statistics.table import Statistics, analyse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.machine.watch import OnEvent, silent
-from engine.reading.reads import Executor, Progress
+from engine.reading.executors import Executor, Progress
 from engine.reading.stream import Host
 from engine.sources.io.locations import Location
 

@@ -15,22 +15,22 @@ from dataclasses import dataclass, replace
 
 from engine.evaluation.api_readers import begin
 from engine.evaluation.assess import Evaluation, conclude
-from engine.evaluation.certified import certify_shards
 from engine.evaluation.context import Context
 from engine.evaluation.early import refuse_early
-from engine.evaluation.edited import merge_edited
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.judge import merge, names_of_concluded
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
 from engine.evaluation.passes import Pass, read_and_judge, without_reads
+from engine.evaluation.perturbed import merge_edited
 from engine.evaluation.prepare import Prepared, prepare
-from engine.evaluation.read import Job, Reading, asks_of, specify_jobs, tell_engines
+from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
+from engine.evaluation.repeatability import certify_shards
+from engine.evaluation.score import merge, names_of_concluded
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
-from engine.evaluation.work import Work, digest_of, digest_of_shards, is_lasting
+from engine.evaluation.workload import Work, digest_of, digest_of_shards, is_lasting
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
-from engine.reading.reads import Executor, Progress
+from engine.reading.executors import Executor, Progress
 from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import polars as pl
 
 from engine import tables
-from engine.evaluation.clusters import column_of, with_clusters
 from engine.evaluation.documents import named_by_id
 from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
+from engine.evaluation.query_clusters import column_of, with_clusters
 from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, with_titles, without_titles
 from engine.labels.annotator import InputTable

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol
 import polars as pl
 
 from engine import tables
-from engine.evaluation.edited import EditedReads
-from engine.evaluation.judge import Judged
-from engine.evaluation.read import Reading
+from engine.evaluation.perturbed import EditedReads
+from engine.evaluation.read_jobs import Reading
+from engine.evaluation.score import Judged
 from engine.evaluation.shards import Shard
 from engine.messages.errors import InputError
 from engine.messages.notes import Note

@@ -13,13 +13,13 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.context import Context
-from engine.evaluation.edited import count_edited_reads
-from engine.evaluation.judge import judge
 from engine.evaluation.parts import Done, InMemory, RoleReads
-from engine.evaluation.plans import planned_reading, planner_for
-from engine.evaluation.read import Job, Reading, asks_of, reads_failed, specify_jobs
+from engine.evaluation.perturbed import count_edited_reads
+from engine.evaluation.read_jobs import Job, Reading, asks_of, reads_failed, specify_jobs
+from engine.evaluation.score import judge
 from engine.evaluation.settings import Settings
-from engine.evaluation.work import Work
+from engine.evaluation.shard_plans import planned_reading, planner_for
+from engine.evaluation.workload import Work
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import WriteError
 from engine.reading import store
@@ -31,9 +31,9 @@ from engine.reading.costs import (
     share_costs,
     wanted_kinds,
 )
+from engine.reading.executors import Means, by_model, means_for, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, WANTED
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Means, by_model, means_for, unit_tokens
 from engine.reading.stream import (
     TOLD,
     Failure,

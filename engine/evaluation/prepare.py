@@ -13,8 +13,8 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
-from engine.evaluation.read import Request, requests_for
-from engine.evaluation.references import query_place, refuse_unscorable
+from engine.evaluation.read_jobs import Request, requests_for
+from engine.evaluation.reference_answers import query_place, refuse_unscorable
 from engine.evaluation.settings import Settings, leave_out, refuse_without_measure
 from engine.labels.annotator import Annotator, Labelled, Material
 from engine.messages.errors import InputError

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from engine.labels.annotator import Annotator, Ask
+from engine.labels.label_settings import LabelSettings, changed_options, option_classes
 from engine.labels.registry import ANNOTATORS
-from engine.labels.settings import LabelSettings, changed_options, option_classes
 from engine.messages.errors import InputError
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
+from engine.ranking.ranking_settings import EVERYTHING_JUDGED, RankingSettings
 from engine.ranking.scores import Relevant
-from engine.ranking.settings import EVERYTHING_JUDGED, RankingSettings
-from engine.reading.remote.settings import ApiSettings
-from engine.reading.settings import ReaderSettings, RunningSettings
+from engine.reading.reader_settings import ReaderSettings, RunningSettings
+from engine.reading.remote.api_settings import ApiSettings
 from engine.statistics.correlation import Bootstrap
 
 Options = TypeVar("Options")

@@ -1,7 +1,7 @@
 """What an evaluation is given, in shards: whole queries with all that is known of them.
 
 Inputs that fit are one shard, held in memory (``Held``); others are many, on disk
-(``cut.Partition``).
+(``partition.Partition``).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from engine.evaluation.assess import Evaluation, damaged_files
 from engine.evaluation.context import Context
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import EvaluationInputs
-from engine.evaluation.read import Reading
+from engine.evaluation.read_jobs import Reading
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
 from engine.labels.annotator import READER as READER_ROLE
@@ -28,8 +28,8 @@ from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import Measure
 from engine.reading.costs import ReadingCosts
+from engine.reading.executors import Executor, Progress
 from engine.reading.protocol import Augmentation
-from engine.reading.reads import Executor, Progress
 from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.statistics.intervals import holm

@@ -1,6 +1,6 @@
 """Who labels passages: the engine's annotators, a file each, and annotators that users make."""
 
 from engine.labels.annotator import Annotator
-from engine.labels.function import from_function
+from engine.labels.user_function import from_function
 
 __all__ = ["Annotator", "from_function"]

@@ -15,11 +15,11 @@ import polars as pl
 
 from engine import tables
 from engine.messages.notes import Note
+from engine.ranking.ranking_settings import RankingSettings
 from engine.ranking.scores import Relevant
-from engine.ranking.settings import RankingSettings
 from engine.reading.prompting.template import Purpose
 from engine.reading.protocol import Augmentation
-from engine.reading.settings import ReaderSettings
+from engine.reading.reader_settings import ReaderSettings
 from engine.sources.io.locations import Location
 from engine.statistics.cells import Clusters
 from engine.statistics.correlation import Bootstrap
@@ -77,7 +77,7 @@ class Ask:
         augmentation: how it gets its passage; None for the reader's way, in one prompt where the
             model is decoder-only.
         value: the label of each read from the reads and the queries, to count the labels that a
-            repetition changes (``engine.reading.certify``). Reads of a role that several ask for are
+            repetition changes (``engine.reading.repetition``). Reads of a role that several ask for are
             counted by the first's.
         description: what else ``summary.json`` says of this role.
     """

@@ -10,14 +10,14 @@ import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
-from engine.evaluation.read import Job, requests_for, specify_jobs
+from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.machine.watch import OnEvent, silent
 from engine.planning.probe import WHOLE
 from engine.reading import store
+from engine.reading.executors import Executor, input_sizes
 from engine.reading.plan import INPUTS, longest_first, missing_reads
-from engine.reading.reads import Executor, input_sizes
 from engine.reading.store_files import Span
 from engine.sources.io.folders import Folder
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
@@ -85,7 +85,7 @@ def count_reads(
         place: the read store.
         sample: what the inputs are a sample of, if they are one.
         executor: as in ``evaluate.evaluate``.
-        on_event: as in ``read.specify_jobs``.
+        on_event: as in ``read_jobs.specify_jobs``.
 
     Raises:
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be

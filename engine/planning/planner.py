@@ -32,9 +32,9 @@ from engine.planning.forecast import (
 )
 from engine.planning.probe import WHOLE, Stratum, Timed
 from engine.planning.prober import Group, Prober
+from engine.reading.executors import Executor, Progress, by_model, unit_tokens
 from engine.reading.plan import GROUP, SIZE
-from engine.reading.reads import Executor, Progress, by_model, unit_tokens
-from engine.reading.remote.settings import is_api
+from engine.reading.remote.api_settings import is_api
 from engine.reading.stream import UNIT_SECONDS
 from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location

@@ -21,10 +21,10 @@ from engine import tables
 from engine.machine import device
 from engine.machine.pool import Pool, PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, silent
-from engine.reading import reads
+from engine.reading import executors
+from engine.reading.executors import Executor, Means
 from engine.reading.plan import GROUP, SIZE, Unit
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Executor, Means
 from engine.reading.stream import Host, Ready, ShardPlan, UnitDone, UnitSizes
 
 # Whether a read is of a whole list.
@@ -244,7 +244,9 @@ def means_for(
         InputError: as ``pool.decide``.
     """
     if executor is not None:
-        return ProbeMeans(reads.means_for(settings, specs, executor), 1, 1, "a program of your own")
+        return ProbeMeans(
+            executors.means_for(settings, specs, executor), 1, 1, "a program of your own"
+        )
     if specs[0].api:
         from engine.reading.remote.run import Requests
 
@@ -253,13 +255,13 @@ def means_for(
         return ProbeMeans(means, 1, 1, f"requests to {specs[0].api.settings.host}")
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
-    if reads.reads_here(settings, specs):
+    if executors.reads_here(settings, specs):
         means = Means(gpu=device.machine_has_gpu())
         return ProbeMeans(means, 1, 1, "this machine, as one process")
-    room = reads.pool_for(replace(settings, actors=None), specs).start
+    room = executors.pool_for(replace(settings, actors=None), specs).start
     wanted = settings.bounds()[1] or room
     # The share of an actor is what it is where all of them read.
-    needs = reads.pool_for(replace(settings, actors=min(wanted, room)), specs).needs
+    needs = executors.pool_for(replace(settings, actors=min(wanted, room)), specs).needs
     count = min(wanted, room, MOST_ACTORS)
     means = Means(pool=Pool(count, count, count, needs), gpu=needs.gpus > 0)
     return ProbeMeans(means, count, room, str(needs))

@@ -16,8 +16,8 @@ from engine.planning.counts import Counted
 from engine.planning.forecast import PlanSettings, Probe
 from engine.planning.probe import ProbeMeans, Timed
 from engine.reading import store
+from engine.reading.executors import Executor, Progress
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Executor, Progress
 from engine.sources.io.folders import Folder
 
 

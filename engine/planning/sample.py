@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from engine import tables
-from engine.evaluation.cut import PAIRS_PER_SHARD
 from engine.evaluation.inputs import EvaluationInputs, InputFiles, listed_queries
+from engine.evaluation.partition import PAIRS_PER_SHARD
 from engine.evaluation.scattered import BUCKET, ScatteredParts, count_parts, pairs_by_bucket
 from engine.evaluation.shards import Held
 from engine.messages.errors import InputError

@@ -16,18 +16,18 @@ from engine.evaluation.inputs import input_tables
 from engine.evaluation.prepare import refuse_lacking_tables
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
-from engine.evaluation.start import partition_beside_ray, shard_pairs
+from engine.evaluation.startup import partition_beside_ray, shard_pairs
 from engine.labels import Annotator, from_function
-from engine.labels.settings import LabelSettings
+from engine.labels.label_settings import LabelSettings
 from engine.machine.model_files import cache_directory
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
-from engine.python.inputs import Given, inputs_of
+from engine.python.input_forms import Given, inputs_of
 from engine.python.progress import event, progress
 from engine.python.result import Result
-from engine.ranking.settings import RankingSettings
+from engine.ranking.ranking_settings import RankingSettings
 from engine.reading.function import Answers, ReaderFunction, reader_function
-from engine.reading.settings import ReaderSettings
+from engine.reading.reader_settings import ReaderSettings
 from engine.report.audit import name_files
 from engine.report.summary import SHARDS
 from engine.scoring.metrics import Metric

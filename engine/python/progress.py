@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from engine.reading.reads import Progress
+from engine.reading.executors import Progress
 
 # What happens to a cluster meanwhile is told here.
 _LOG = logging.getLogger("engine")

@@ -18,7 +18,7 @@ import polars as pl
 
 from engine.retrieval import flat
 from engine.retrieval.flat import QUERY_ROW, Doubles, Places, Singles
-from engine.retrieval.shards import Block
+from engine.retrieval.index_shards import Block
 from engine.tables import DOC_ID, SCORE
 
 _ITERATIONS = 25

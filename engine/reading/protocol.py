@@ -51,7 +51,7 @@ class ReaderSpec:
         choices: empty for a reader that writes; else the texts from which it chooses its answer, by the
             probabilities of their first tokens, in one forward pass without decoding. The probability
             of a single choice is taken among all tokens.
-        executor: the name of the program that reads in the model's place (``engine.reading.reads``);
+        executor: the name of the program that reads in the model's place (``engine.reading.executors``);
             empty where the model reads.
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
             empty where none may.

@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Condition
-from engine.evaluation.work import WITHOUT_EFFECT
+from engine.evaluation.workload import WITHOUT_EFFECT
 from engine.messages.errors import InputError
 from engine.report import header
 from engine.report.findings import SUMMARY

@@ -14,8 +14,7 @@ from rich.table import Table
 from engine import tables
 from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, number
-from engine.report import grids, header, layout, verdict
-from engine.report import study as study_report
+from engine.report import grids, header, layout, study_report, verdict
 from engine.report.findings import Findings
 from engine.report.layout import Grid, terminal_table
 from engine.report.page.render import where_to_look

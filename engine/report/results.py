@@ -16,8 +16,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Study
 from engine.labels.registry import ANNOTATORS
 from engine.messages.extras import missing
-from engine.report import study as study_report
-from engine.report import summary
+from engine.report import study_report, summary
 from engine.report.audit import Origin
 from engine.report.findings import Findings, Sources, read_findings
 from engine.report.page.render import BESIDE, PAGE, page_files, sparing

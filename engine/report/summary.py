@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
-from engine.evaluation.read import Reading
+from engine.evaluation.read_jobs import Reading
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
 from engine.labels.registry import ANNOTATORS

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from engine.messages.errors import InputError
 from engine.messages.extras import require
-from engine.retrieval import shards
+from engine.retrieval import index_shards
 from engine.retrieval.flat import QUERY_ROW, Singles
+from engine.retrieval.index_shards import Block
 from engine.retrieval.manifest import Manifest
-from engine.retrieval.shards import Block
 from engine.sources.io.files import atomic_path
 from engine.tables import DOC_ID, QUERY_ID, SCORE
 
@@ -170,7 +170,7 @@ def _doc_ids(directory: Path, index: Manifest, places: Any) -> pl.Series:
     )
     parts: list[pl.DataFrame] = []
     for (number,), part in wanted.group_by("shard"):
-        column = pq.read_table(shards.path(directory, keys[number]), columns=[DOC_ID])
+        column = pq.read_table(index_shards.path(directory, keys[number]), columns=[DOC_ID])
         ids = pl.Series(DOC_ID, column.column(DOC_ID).to_pylist(), dtype=pl.String)
         parts.append(part.select("row", ids.gather(part["place"] % size).alias(DOC_ID)))
     if not parts:

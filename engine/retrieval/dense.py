@@ -16,10 +16,10 @@ from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import InputError
 from engine.messages.extras import require
-from engine.retrieval import approximate, encode, flat, manifest, shards
+from engine.retrieval import approximate, encode, flat, index_shards, manifest
 from engine.retrieval.encoders import EncoderSpec, Preset, locate
+from engine.retrieval.index_shards import Shard, Storage
 from engine.retrieval.manifest import Manifest
-from engine.retrieval.shards import Shard, Storage
 from engine.sources.io.fingerprint import Fingerprint
 from engine.tables import DOC_ID, QUERY, QUERY_ID, RANK, RUN, SCORE
 
@@ -81,7 +81,7 @@ def build_index(
     spec: EncoderSpec,
     options: IndexOptions = IndexOptions(),
     *,
-    shard: int = shards.SHARD,
+    shard: int = index_shards.SHARD,
     on_progress: Progress = lambda done, total: None,
     on_event: OnEvent = silent,
     executor: encode.Executor | None = None,
@@ -113,16 +113,16 @@ def build_index(
     manifest.require_place(directory, "dense")
     if options.factory:
         approximate.require_factory(options.factory, spec.dimensions)
-    (directory / shards.FOLDER).mkdir(parents=True, exist_ok=True)
+    (directory / index_shards.FOLDER).mkdir(parents=True, exist_ok=True)
     if not (directory / manifest.FILE).exists():
         (directory / manifest.UNFINISHED).touch()
     fingerprint = Fingerprint()
 
     def cut(batches: Iterator[pl.DataFrame]) -> Iterator[Shard]:
-        return shards.cut(batches, spec, options.storage, size=shard)
+        return index_shards.cut(batches, spec, options.storage, size=shard)
 
     keys = [piece.key for piece in cut(_fingerprinted(scan(), fingerprint))]
-    missing = {key for key in keys if not shards.path(directory, key).exists()}
+    missing = {key for key in keys if not index_shards.path(directory, key).exists()}
     on_progress(len(keys) - len(missing), len(keys))
     if missing:
 
@@ -132,7 +132,7 @@ def build_index(
         run = executor or executor_for(options.pool(), len(missing), spec, on_event)
         remaining = set(missing)
         for encoded in run(wanted, len(missing), spec, options.storage):
-            shards.write(directory, encoded.key, encoded.doc_ids, encoded.vectors)
+            index_shards.write(directory, encoded.key, encoded.doc_ids, encoded.vectors)
             remaining.discard(encoded.key)
             on_progress(len(keys) - len(remaining), len(keys))
         if remaining:
@@ -144,7 +144,7 @@ def build_index(
         approximate.build(directory, index, lambda: read_blocks(directory, index))
     manifest.write(index, directory)
     (directory / manifest.UNFINISHED).unlink(missing_ok=True)
-    shards.prune(directory, keys)
+    index_shards.prune(directory, keys)
     approximate.prune(directory, index)
     return index
 
@@ -228,7 +228,7 @@ def search(
     )
     texts = queries[QUERY].to_list()
     on_gpu = block or max(1, _GPU_BLOCK_NUMBERS // spec.dimensions)
-    pieces = max(-(-len(texts) // shards.SHARD), -(-index.passages // on_gpu))
+    pieces = max(-(-len(texts) // index_shards.SHARD), -(-index.passages // on_gpu))
     actors = _actors(spec, pieces, on_event)
     vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
     if parameters is not None:
@@ -260,11 +260,11 @@ def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> SearchOnRay | 
 
 def read_blocks(
     directory: Path, index: Manifest, *, block: int | None = None
-) -> Iterator[shards.Block]:
+) -> Iterator[index_shards.Block]:
     """The vectors of an index, in blocks of ``block`` vectors or up to a shard more."""
     settings = index.settings
     dimensions = settings["encoder"]["dimensions"]
-    return shards.blocks(
+    return index_shards.blocks(
         directory,
         settings["shards"],
         settings["storage"],

@@ -11,7 +11,7 @@ from engine.machine.pool import Pool
 from engine.machine.watch import OnEvent, silent
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
-from engine.retrieval.shards import TYPES, Shard, Storage
+from engine.retrieval.index_shards import TYPES, Shard, Storage
 from engine.retrieval.tickets import Piece, TicketActor, do_pieces
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.retrieval.encoders import EncoderSpec
-from engine.retrieval.shards import SHARD, TYPES, Floats, Shard, Storage
+from engine.retrieval.index_shards import SHARD, TYPES, Floats, Shard, Storage
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import polars as pl
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import EncodeError
 from engine.messages.wording import counted
-from engine.retrieval.shards import Block
+from engine.retrieval.index_shards import Block
 from engine.tables import DOC_ID, SCORE
 
 Singles = npt.NDArray[np.float32]

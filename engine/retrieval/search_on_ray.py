@@ -22,7 +22,7 @@ from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import flat
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.flat import Doubles, Found, Nearest, Singles
-from engine.retrieval.shards import SHARD, Block
+from engine.retrieval.index_shards import SHARD, Block
 from engine.retrieval.tickets import Piece, TicketActor, do_pieces
 
 

@@ -20,7 +20,7 @@ import ray
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.survey import reading_dtype
 from engine.retrieval import distribute, flat, search_on_ray, tickets
-from engine.retrieval.shards import Block, Shard
+from engine.retrieval.index_shards import Block, Shard
 from tests.cluster.play import READS
 from tests.cluster.stage import Stage
 from tests.faults import driver

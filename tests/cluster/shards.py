@@ -13,9 +13,9 @@ import polars as pl
 
 from engine.evaluation import passes
 from engine.evaluation.context import Context
-from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate_shards
 from engine.evaluation.inputs import InputFiles
+from engine.evaluation.partition import partition
 from engine.evaluation.settings import Settings
 from engine.sources.io.folders import folder_at
 from tests.cluster.stage import Stage

@@ -11,7 +11,7 @@ from engine.evaluation.study import Sweep, study, vary
 from engine.messages.errors import InputError, ReadError
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation
-from engine.reading.reads import NamedExecutor
+from engine.reading.executors import NamedExecutor
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader

@@ -8,9 +8,9 @@ import pytest
 
 from engine import tables
 from engine.evaluation.context import Context
-from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
+from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from tests.evaluation.test_stream import Scripted, made, scripted, settings

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from engine.evaluation.read import asks_of, specify_jobs, tell_engines
+from engine.evaluation.read_jobs import asks_of, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
 from engine.machine import device
 from engine.messages.errors import InputError

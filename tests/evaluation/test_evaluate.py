@@ -11,8 +11,8 @@ from engine.evaluation.evaluate import evaluate
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult
+from engine.reading.executors import NamedExecutor
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import NamedExecutor
 from tests.conftest import ScriptedReader, make_run
 from tests.tables import QUERIES, RUN, amount, inputs, say_last, with_qrels
 

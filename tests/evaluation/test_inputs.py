@@ -162,7 +162,7 @@ def test_only_shards_read_the_files_of_an_evaluation():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and "read_inputs" in ast.unparse(node.func).split(".")
     }
-    assert callers == {"engine/evaluation/shards.py", "engine/evaluation/cut.py"}
+    assert callers == {"engine/evaluation/shards.py", "engine/evaluation/partition.py"}
 
 
 def test_a_passage_that_a_list_has_by_its_id_and_by_its_text_is_refused(files, tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine.evaluation.context import Context
-from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.partition import partition
 from engine.evaluation.shards import Held
 from engine.evaluation.study import Sweep, study_shards, vary
 from engine.labels import from_function

@@ -13,21 +13,21 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from engine import tables
-from engine.evaluation import passes, plans
+from engine.evaluation import passes, shard_plans
 from engine.evaluation.context import Context
-from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.partition import partition
 from engine.evaluation.parts import InFolder
 from engine.evaluation.passes import check_readers
-from engine.evaluation.read import asks_of, specify_jobs
+from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
-from engine.evaluation.work import Work
+from engine.evaluation.workload import Work
 from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
 from engine.messages.errors import InputError, ReadError
-from engine.reading import readers, reads, store
+from engine.reading import executors, readers, store
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host, Piece, ShardPlan, UnitSizes, unit_rows
@@ -272,7 +272,7 @@ FEW = {"annotators": ("erag",), "measures": "P@3"}
 def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
     first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    monkeypatch.setattr("engine.evaluation.work.Work.wanted", None)
+    monkeypatch.setattr("engine.evaluation.workload.Work.wanted", None)
     again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
     assert again.parts.name == first.parts.name
@@ -301,7 +301,7 @@ def test_without_manifests_keys_are_rendered_and_found(tmp_path):
 def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monkeypatch):
     """Whatever the pace is by then, and though a merged file of the store now has some of the reads."""
     # Small enough for the pace to matter here.
-    monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
+    monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
     asked, place = settings(**FEW), folder_at(tmp_path / "store")
     whole = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=10_000)
     work, job = work_of(tmp_path, whole, asked, place)
@@ -310,8 +310,8 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     def planned(planner, pace):
         return list(unit_rows(Piece(0), planner(0, pace)))
 
-    host.done(planned(plans.planner_for(work, job, [0]), None)[0])
-    planner = plans.planner_for(work, job, [0])
+    host.done(planned(shard_plans.planner_for(work, job, [0]), None)[0])
+    planner = shard_plans.planner_for(work, job, [0])
     first = planned(planner, None)
     host.done(first[0])
     names = store.listing(place, job.spec.fingerprint).names
@@ -319,7 +319,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     assert len(names) == 2
     assert planned(planner, 1e9) == first
     # Another pass over the shards plans anew: fewer and larger units, without the reads of two.
-    later = planned(plans.planner_for(work, job, [0]), 1e9)
+    later = planned(shard_plans.planner_for(work, job, [0]), 1e9)
     assert 1 <= len(later) < len(first) - 1
     assert (
         later[0].told.reused
@@ -336,7 +336,9 @@ def test_the_tail_is_cut_for_the_last_shard_that_is_left_and_for_the_pool_as_it_
     assert len(whole.shards) > 2
     # Nodes may join a pool that began on one.
     pool = Pool(1, 16, 1, Needs(0, 1, 0, None))
-    planner = plans.planner_for(work, job, [0, 1], actors=pool.foreseen)  # the others are done
+    planner = shard_plans.planner_for(
+        work, job, [0, 1], actors=pool.foreseen
+    )  # the others are done
     assert [planner(shard).sharing for shard in (0, 1)] == [1, 16]
 
 
@@ -361,7 +363,7 @@ def test_a_unit_travels_with_its_own_prompts_alone():
 
 
 def test_a_judged_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
-    monkeypatch.setattr(reads, "CPU_BATCH_TOKENS", 200)
+    monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
     written = []
     add = store.add
     monkeypatch.setattr(store, "add", lambda *of, **more: written.append(add(*of, **more)))

@@ -14,7 +14,7 @@ from engine.evaluation.study import Condition, Sweep, study, vary
 from engine.messages.errors import InputError
 from engine.reading.execute import UnitResult
 from engine.reading.protocol import ReadOutput
-from engine.report import study as report
+from engine.report import study_report
 from engine.report.answer import answer_parts
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
@@ -106,7 +106,7 @@ def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
 
 def test_what_is_printed_and_written(tmp_path, two_readers):
     done, settings, poor = two_readers
-    titles = [str(table.title) for table in report.study_tables(found(done))]
+    titles = [str(table.title) for table in study_report.study_tables(found(done))]
     assert titles[0].startswith("Kendall's tau with the end-to-end score, by reader")
     assert titles[1].startswith("eRAG's labels by one reader")
     parts = answer_parts(found(done), tmp_path)
@@ -132,38 +132,42 @@ def test_what_is_printed_and_written(tmp_path, two_readers):
 
 def test_measures_follow_k_in_the_table(tmp_path):
     done, _ = run_study(tmp_path, k_sweep=(2, 3))
-    (table,) = report.study_tables(found(done))
+    (table,) = study_report.study_tables(found(done))
     assert [str(column.header) for column in table.columns] == [
         "annotator", "measure", "k = 2", "k = 3"
     ]  # fmt: skip
     rows = [str(cell) for cell in table.columns[1].cells]
     assert rows == ["em", "P@k", "RR", "Success@1", "P@k", "RR", "Success@1"]
-    assert "study, reader bundled (in-prompt): " in report.study_lines(found(done))[0]
+    assert "study, reader bundled (in-prompt): " in study_report.study_lines(found(done))[0]
 
 
 def test_a_k_that_no_list_reaches_is_said(tmp_path):
     done, _ = run_study(tmp_path / "a", SETTINGS.but(k=9, measures="P@9"), k_sweep=(2, 9))
-    said = [line for line in report.study_lines(found(done)) if "no list is longer" in line]
+    said = [line for line in study_report.study_lines(found(done)) if "no list is longer" in line]
     assert said == ["note: no list is longer than 3: k = 9 reads the same as k = 3 would"]
     done, _ = run_study(tmp_path / "b", k_sweep=(2, 3))
-    assert not [line for line in report.study_lines(found(done)) if "no list is longer" in line]
+    assert not [
+        line for line in study_report.study_lines(found(done)) if "no list is longer" in line
+    ]
 
 
 def test_lists_that_are_cut_for_the_reader_are_not_called_short(tmp_path, tiny_t5):
     settings = SETTINGS.but(end_to_end_k=1, resamples=0)
     conditions = vary(settings, Sweep(readers=("bundled", str(tiny_t5))))
     done = study(inputs(), conditions, store=tmp_path, executor=ScriptedReader(lambda text: "Bo"))
-    assert not [line for line in report.study_lines(found(done)) if "no list is longer" in line]
+    assert not [
+        line for line in study_report.study_lines(found(done)) if "no list is longer" in line
+    ]
 
 
 def test_directories_are_named_by_what_differs():
     every = [Condition("/a/m", "fid", 5), Condition("/b/m", "fid", 5), Condition("/b/m", "fid", 10)]
-    assert list(report.directory_names(every).values()) == ["m-1-k5", "m-2-k5", "m-2-k10"]
+    assert list(study_report.directory_names(every).values()) == ["m-1-k5", "m-2-k5", "m-2-k10"]
     every = [Condition("a b", "fid", 5), Condition("a:b", "fid", 5)]
-    assert list(report.directory_names(every).values()) == ["1-a_b", "2-a_b"]
+    assert list(study_report.directory_names(every).values()) == ["1-a_b", "2-a_b"]
     # no way out of the folder, nothing hidden, nothing that a file system refuses
     every = [Condition(name, "fid", 5) for name in ("..", ".", "/x/" + "y" * 300, "모델")]
-    names = list(report.directory_names(every).values())
+    names = list(study_report.directory_names(every).values())
     assert len(set(names)) == 4
     assert all(name.strip("._") and len(name) < 100 and "/" not in name for name in names)
 
@@ -193,12 +197,12 @@ def test_failed_reads_are_tried_once(tmp_path):
     (costs,) = done.costs.values()
     first = done.evaluations[Condition("bundled", "in-prompt", 3)]
     assert costs.failed == first.readings["reader"].costs.failed > 0
-    (table, *_) = report.study_tables(found(done))
+    (table, *_) = study_report.study_tables(found(done))
     cells = [str(cell) for column in table.columns[2:] for cell in column.cells]
     assert any("(n = " in cell for cell in cells)
     assert any(
         line.startswith("note: ") and "of the study failed" in line
-        for line in report.study_lines(found(done))
+        for line in study_report.study_lines(found(done))
     )
 
 
@@ -223,7 +227,7 @@ def test_p_values_across_readers_are_corrected_among_what_is_shown(tmp_path, tin
 def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
     settings = SETTINGS.but(measures="P@1 P@3", annotators=("erag",))
     done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
-    (table,) = report.study_tables(found(done))
+    (table,) = study_report.study_tables(found(done))
     rows = list(
         zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
     )
@@ -234,7 +238,7 @@ def test_a_cutoff_that_is_a_swept_k_keeps_its_row(tmp_path):
 def test_without_end_to_end_scores_means_stand_side_by_side(tmp_path):
     settings = SETTINGS.but(end_to_end=False)
     done, _ = run_study(tmp_path, settings, k_sweep=(1, 3))
-    (table,) = report.study_tables(found(done))
+    (table,) = study_report.study_tables(found(done))
     assert str(table.title) == "Means of ranking measures, by k"
     assert next(str(cell) for cell in table.columns[3].cells) != ""
 

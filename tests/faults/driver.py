@@ -20,12 +20,12 @@ import polars as pl
 from benchmarks._reads import get_reads
 from engine.machine.pool import PoolSettings, decide
 from engine.reading.execute import UnitResult
+from engine.reading.executors import Means
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.reads import Means
 from engine.reading.stream import Host
 from engine.sources.io import files
-from tests.reading.test_reads import SPEC, wanted
+from tests.reading.test_executors import SPEC, wanted
 
 SECONDS_PER_READ = 0.004
 

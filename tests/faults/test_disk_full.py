@@ -18,7 +18,7 @@ from engine.sources.io import files as writing
 from jobs._results import write_results
 from tests.commands import erag
 from tests.conftest import ScriptedReader
-from tests.reading.test_reads import SPEC, ask
+from tests.reading.test_executors import SPEC, ask
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

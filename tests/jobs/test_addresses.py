@@ -13,8 +13,8 @@ import pytest
 
 from engine.evaluation import passes
 from engine.reading import readers
+from engine.reading.executors import Means
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.reads import Means
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
 from tests.conftest import ScriptedReader

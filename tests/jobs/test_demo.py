@@ -11,8 +11,8 @@ from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.messages.errors import InputError
 from engine.reading.costs import ReadingCosts
 from engine.reading.execute import UnitResult
+from engine.reading.executors import NamedExecutor
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import NamedExecutor
 from engine.sources.bundled import questions
 from engine.sources.queries.read import read_queries
 from jobs import demo

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from engine.evaluation import start
+from engine.evaluation import startup
 from tests.commands import erag
 from tests.commands import evaluate as run_evaluate
 
@@ -107,7 +107,7 @@ def test_a_plan_as_json_has_the_figures_of_the_table(plan):
 
 
 def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, files, monkeypatch):
-    monkeypatch.setattr(start, "LARGE", 4)
+    monkeypatch.setattr(startup, "LARGE", 4)
     status, printed, _ = plan("--actors", 0, "--probe-reads", 8)
     assert status == 0
     assert "Reads of 12 queries, an estimate" in printed

@@ -31,7 +31,7 @@ LIMITS = {
 DEPENDENT = (
     "tests/machine",
     "tests/reading/models",
-    "tests/reading/test_certify.py",
+    "tests/reading/test_repetition.py",
     "tests/reading/test_readers.py",
     "tests/retrieval/test_encoders.py",
     "tests/jobs/test_demo.py",

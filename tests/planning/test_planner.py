@@ -15,9 +15,9 @@ from engine.planning.counts import Sample
 from engine.planning.forecast import PlanSettings
 from engine.planning.planner import plan_evaluation
 from engine.reading.execute import UnitResult
+from engine.reading.executors import NamedExecutor
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import NamedExecutor
 from engine.sources.queries.buckets import BUCKETS
 from tests.conftest import make_run
 from tests.tables import RUN, inputs

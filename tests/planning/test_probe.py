@@ -14,9 +14,9 @@ from engine.planning.probe import (
     start_seconds,
 )
 from engine.reading.execute import UnitResult
+from engine.reading.executors import Means
 from engine.reading.plan import GROUP, INPUTS, SIZE
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import Means
 from engine.reading.stream import UnitDone
 from engine.tables import DOC_IDS, QUERY_ID, READ_KEY
 from tests.conftest import SPEC

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from engine.reading.certify import BatchPolicy, Certificate, Change
+from engine.reading.repetition import BatchPolicy, Certificate, Change
 from engine.report.printed import certificate_line
 from jobs import cli
 from jobs._command import run_app

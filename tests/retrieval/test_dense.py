@@ -22,9 +22,9 @@ from engine.retrieval import (
     distribute,
     encode,
     flat,
+    index_shards,
     manifest,
     search_on_ray,
-    shards,
 )
 from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources.articles.read import read_source
@@ -131,7 +131,7 @@ def test_the_bundled_encoder_gives_sentence_transformers_vectors(tmp_path):
     from sentence_transformers import SentenceTransformer
 
     from engine.retrieval.encoder import Encoder
-    from engine.retrieval.shards import passage_texts
+    from engine.retrieval.index_shards import passage_texts
 
     bundled = specify(EncoderOptions(dtype="float32"))
     assert bundled.text.max_tokens == 256
@@ -391,7 +391,7 @@ def test_several_gpus_encode_and_search_on_actors_and_find_the_same(
     from engine.retrieval import encoder
 
     assert spec.dimensions == 32
-    for module in (shards, encode, search_on_ray):
+    for module in (index_shards, encode, search_on_ray):
         monkeypatch.setattr(module, "SHARD", 5)
     if actor is search_actors.Actor:
         made_up = search_actors.vectors_of

@@ -15,7 +15,7 @@ from engine.machine.pool import Pool
 from engine.machine.watch import silent
 from engine.messages.errors import EncodeError, InputError
 from engine.retrieval import flat, search_on_ray
-from engine.retrieval.shards import Block
+from engine.retrieval.index_shards import Block
 from tests.retrieval.search_actors import (
     TEXTS,
     Actor,

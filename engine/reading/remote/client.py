@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 import openai
 
 from engine.messages.errors import MASK, masked
+from engine.reading.remote.api_settings import KEY_VARIABLE, ApiSettings
 from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
-from engine.reading.remote.settings import KEY_VARIABLE, ApiSettings
 from engine.reading.remote.spec import ApiSpec
 
 # How often a request is made before it counts as failed; with one request in five that fails, one in

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from engine.reading.remote.settings import ApiSettings
+from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.spec import ApiSpec
 
 _MINUTE = 60.0

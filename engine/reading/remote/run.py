@@ -20,10 +20,10 @@ from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult, refuse_alike
 from engine.reading.plan import INPUTS, Unit
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
+from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.client import Client
 from engine.reading.remote.limits import Limits, StoppedAskingError, limits_of
 from engine.reading.remote.reader import ApiReader, Done
-from engine.reading.remote.settings import ApiSettings
 
 # Reads that are handed on together. As many more may be lost where a process is killed.
 PIECE = 16

@@ -13,8 +13,8 @@ from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec
+from engine.reading.remote.api_settings import KEY_VARIABLE, ApiSettings, model_of
 from engine.reading.remote.limits import StoppedAskingError, limits_of
-from engine.reading.remote.settings import KEY_VARIABLE, ApiSettings, model_of
 from engine.reading.remote.spec import ApiSpec
 
 # What a server is asked first, to see what it takes and what it gives.

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from engine.reading.remote import client as clients
+from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.client import (
     Answer,
     Client,
@@ -15,7 +16,6 @@ from engine.reading.remote.client import (
     asked_wait,
 )
 from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
-from engine.reading.remote.settings import ApiSettings
 from engine.reading.remote.spec import ApiSpec
 from tests.reading.remote.server import FAULTS, Behaviour, Said, serving
 

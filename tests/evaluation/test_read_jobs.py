@@ -12,13 +12,13 @@ import pytest
 
 from engine.evaluation import passes
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.read import asks_of, specify_jobs
+from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult
+from engine.reading.executors import Means, NamedExecutor
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import Means, NamedExecutor
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
 from tests.conftest import ScriptedReader

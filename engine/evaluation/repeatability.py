@@ -8,11 +8,11 @@ import polars as pl
 
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.passes import Pass, failures_of
-from engine.evaluation.read import Job
-from engine.evaluation.work import Work, digest_of_shards
-from engine.reading.certify import Certificate, Sample, certify
+from engine.evaluation.read_jobs import Job
+from engine.evaluation.workload import Work, digest_of_shards
+from engine.reading.executors import Executor
 from engine.reading.plan import answered
-from engine.reading.reads import Executor
+from engine.reading.repetition import Certificate, Sample, certify
 from engine.tables import FAILURE, READ_KEY
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from engine import tables
-from engine.evaluation.clusters import column_of, with_clusters
 from engine.evaluation.inputs import (
     EvaluationInputs,
     InputFiles,
@@ -16,13 +15,14 @@ from engine.evaluation.inputs import (
     input_tables,
 )
 from engine.evaluation.lists import keyed_by_id
+from engine.evaluation.query_clusters import column_of, with_clusters
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles
 from engine.messages.errors import InputError
 from engine.messages.wording import counted, quoted
-from engine.python.records import Record, is_path, plain, records
-from engine.python.runs import Texts, runs_of
+from engine.python.record_forms import Record, is_path, plain, records
+from engine.python.run_forms import Texts, runs_of
 from engine.sources.passages.read import passage_table, read_corpus
 from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row

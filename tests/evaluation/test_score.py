@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from engine.evaluation.context import Context
-from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
+from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.tables import MEASURE, RUN

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from engine.messages.errors import InputError
-from engine.python.runs import Texts, runs_of
+from engine.python.run_forms import Texts, runs_of
 from tests.conftest import make_run
 
 ROWS = [("q1", "a", 1), ("q1", "b", 2), ("q2", "c", 1)]

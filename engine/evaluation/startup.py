@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from engine.evaluation.cut import PAIRS_PER_SHARD, Partition, Progress, partition
 from engine.evaluation.inputs import InputFiles
+from engine.evaluation.partition import PAIRS_PER_SHARD, Partition, Progress, partition
 from engine.evaluation.settings import Settings
 from engine.machine.pool import PoolSettings
 from engine.sources.io.folders import Folder
@@ -40,7 +40,7 @@ def partition_beside_ray(
     on_progress: Progress = lambda what, done: None,
     check: Callable[[], None] = lambda: None,
 ) -> Partition:
-    """As ``cut.partition``; Ray, where the reads are done on it, starts in the meantime.
+    """As ``partition.partition``; Ray, where the reads are done on it, starts in the meantime.
 
     Args:
         pool: where the reads are done.
@@ -49,7 +49,7 @@ def partition_beside_ray(
             cutting, which takes minutes where runs are long. Not called where inputs are cut at once.
 
     Raises:
-        InputError, WriteError: as ``cut.partition``.
+        InputError, WriteError: as ``partition.partition``.
         InputError, ReadError: as ``cluster.start_ray``, and as ``check``.
     """
 

@@ -12,10 +12,10 @@ from engine.evaluation.settings import Settings
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store
-from engine.reading.certify import Sample, certify, cut, draw
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
 from engine.reading.protocol import ReaderSpec, ReadOutput
+from engine.reading.repetition import Sample, certify, cut, draw
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import make_run

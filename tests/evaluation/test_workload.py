@@ -9,9 +9,9 @@ from polars.testing import assert_frame_equal
 
 from engine import tables
 from engine.evaluation.context import Context
-from engine.evaluation.cut import partition
 from engine.evaluation.evaluate import evaluate, evaluate_shards
 from engine.evaluation.inputs import read_inputs
+from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from tests.evaluation.test_stream import (

@@ -20,8 +20,8 @@ from engine.evaluation.prepare import (
     score,
     split_measures,
 )
-from engine.evaluation.read import Reading, alone, failed_queries
-from engine.evaluation.references import note_unscorable
+from engine.evaluation.read_jobs import Reading, alone, failed_queries
+from engine.evaluation.reference_answers import note_unscorable
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Annotator, Labelled
 from engine.labels.registry import ANNOTATORS

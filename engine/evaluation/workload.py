@@ -14,11 +14,11 @@ import polars as pl
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.parts import Parts
 from engine.evaluation.prepare import Prepared, lists_to_read, pairs_to_label, prepare
-from engine.evaluation.read import NO_LISTS, Job, requests_for
+from engine.evaluation.read_jobs import NO_LISTS, Job, requests_for
 from engine.evaluation.settings import BOOTSTRAP_FIELDS, Settings
 from engine.evaluation.shards import InputShards
 from engine.machine.functions import by_value
-from engine.reading.remote.settings import ApiSettings
+from engine.reading.remote.api_settings import ApiSettings
 from engine.sources.io.folders import Folder
 from engine.version import __version__
 

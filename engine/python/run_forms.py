@@ -10,7 +10,7 @@ import polars as pl
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
-from engine.python.records import Record, is_path, is_table, plain, records
+from engine.python.record_forms import Record, is_path, is_table, plain, records
 from engine.sources.fields import (
     DOC_ID_FIELDS,
     QUERY_FIELDS,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.evaluation.plans import unit_sizes
+from engine.evaluation.shard_plans import unit_sizes
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 
 

@@ -6,10 +6,10 @@ from dataclasses import asdict, replace
 import polars as pl
 import pytest
 
-from engine.evaluation.edited import EditedReads
 from engine.evaluation.evaluate import evaluate
+from engine.evaluation.perturbed import EditedReads
 from engine.evaluation.settings import Settings
-from engine.reading.reads import NamedExecutor
+from engine.reading.executors import NamedExecutor
 from engine.report import printed
 from engine.report.printed import full_lines
 from engine.report.summary import summarize

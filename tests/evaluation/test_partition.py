@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.evaluation import cut as module
+from engine.evaluation import partition as module
 from engine.evaluation import scattered
-from engine.evaluation.cut import partition
 from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.partition import partition
 from engine.messages.errors import InputError
 from engine.sources.io.folders import folder_at
 from engine.sources.passages.index import index_corpus

@@ -3,7 +3,7 @@ import json
 import polars as pl
 import pytest
 
-from engine.evaluation.clusters import with_clusters
+from engine.evaluation.query_clusters import with_clusters
 from engine.messages.errors import InputError
 from engine.sources.io.files import write_parquet
 from engine.sources.queries.read import read_query_set

@@ -12,15 +12,15 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.parts import InMemory
-from engine.evaluation.read import Job, Reading, refuse_written
-from engine.evaluation.work import Work
+from engine.evaluation.read_jobs import Job, Reading, refuse_written
+from engine.evaluation.workload import Work
 from engine.messages.errors import ReadError
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
 from engine.reading.execute import output_columns
+from engine.reading.executors import input_sizes, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, answered, longest_first, missing_reads
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import input_sizes, unit_tokens
 from engine.reading.store_files import Span
 from engine.reading.stream import Failure, ShardPlan, UnitSizes
 from engine.tables import FAILURE, OUTPUT, READ_KEY

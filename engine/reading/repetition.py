@@ -20,9 +20,9 @@ from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
+from engine.reading.executors import Executor, Means, means_for, reads_here
 from engine.reading.plan import SIZE, Unit
 from engine.reading.protocol import ReaderSpec
-from engine.reading.reads import Executor, Means, means_for, reads_here
 from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
 from engine.tables import CONFIDENCE, DOC_IDS, FAILURE, OUTPUT, QUERY_ID, READ_KEY
 

@@ -9,7 +9,7 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.inputs import InputFiles, read_inputs
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
-from engine.python.inputs import Given, inputs_of
+from engine.python.input_forms import Given, inputs_of
 
 QUERIES = [
     {"id": "1", "question": "what is the capital of aruba", "answers": ["Oranjestad"], "provenance": ["Aruba"]},

@@ -17,6 +17,7 @@ from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import ReadError
 from engine.reading.costs import ReadingCosts
+from engine.reading.executors import Executor, read_by, reads_here
 from engine.reading.function_reader import specify_function
 from engine.reading.models.vllm_support import refuse_uneven
 from engine.reading.models.weights import resolve
@@ -24,8 +25,7 @@ from engine.reading.plan import wanted_reads
 from engine.reading.prompting.prompts import Prompt
 from engine.reading.protocol import Engine, ReaderSpec
 from engine.reading.readers import specify
-from engine.reading.reads import Executor, read_by, reads_here
-from engine.reading.remote.settings import is_api
+from engine.reading.remote.api_settings import is_api
 from engine.reading.remote.specify import specify_api
 from engine.scoring.metrics import score_outputs
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, FAILURE, QUERY_ID, READ_KEY, VALUE

@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from engine.evaluation import start
+from engine.evaluation import startup
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(start, "_PATIENCE", 0.05)
+    monkeypatch.setattr(startup, "_PATIENCE", 0.05)
 
 
 def waits(seconds, tidied=None):
@@ -33,7 +33,7 @@ def waits(seconds, tidied=None):
 
 
 def beside(cut, begin, on_progress=lambda what, done: None):
-    return start._beside(cut, on_progress, begin)
+    return startup._beside(cut, on_progress, begin)
 
 
 def test_both_are_under_way_at_a_time():
@@ -101,11 +101,11 @@ def test_a_reader_that_cannot_be_is_refused_while_inputs_are_cut(actors, monkeyp
         order.append("check")
         raise InputError("no such model", "name one", path="reader")
 
-    monkeypatch.setattr(start, "partition", cut)
-    monkeypatch.setattr(start, "_start_ray", lambda: order.append("Ray"))
+    monkeypatch.setattr(startup, "partition", cut)
+    monkeypatch.setattr(startup, "_start_ray", lambda: order.append("Ray"))
     begun = time.monotonic()
     with pytest.raises(InputError, match="no such model"):
-        start.partition_beside_ray(None, None, PoolSettings(actors=actors), k=10, check=check)
+        startup.partition_beside_ray(None, None, PoolSettings(actors=actors), k=10, check=check)
     assert order == (["Ray", "check"] if actors else ["check"])
     assert tidied.is_set() == bool(actors)
     assert time.monotonic() - begun < 5

@@ -18,9 +18,9 @@ from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, share_costs
 from engine.reading.execute import OUTPUT_COLUMNS, UnitResult, output_columns
+from engine.reading.executors import Means, NamedExecutor, by_model, input_sizes, unit_tokens
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReadOutput
-from engine.reading.reads import Means, NamedExecutor, by_model, input_sizes, unit_tokens
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import SPEC, ScriptedReader
@@ -264,11 +264,11 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
     script = textwrap.dedent(
         """
         import os, signal, sys
-        import engine.reading.reads as reads
+        import engine.reading.executors as reads
         from benchmarks._reads import get_reads
         from engine.machine.pool import PoolSettings
         from pathlib import Path
-        from tests.reading.test_reads import SPEC, wanted
+        from tests.reading.test_executors import SPEC, wanted
         from tests.conftest import ScriptedReader
         reads.unit_tokens = lambda *_, **__: 1  # one read a unit
         scripted = ScriptedReader(str.upper)
