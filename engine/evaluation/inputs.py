@@ -16,7 +16,8 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, with_titles, without_titles
 from engine.labels.annotator import InputTable
 from engine.labels.registry import ANNOTATORS
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
@@ -30,7 +31,7 @@ _EMPTY_PASSAGES = "empty_passages"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputFiles:
+class InputFiles(Checked):
     """The files of an evaluation, and how much of them is used.
 
     Attributes:
@@ -57,16 +58,12 @@ class InputFiles:
     corpus: Location | None = None
     run: tuple[Location, ...]
     edits: Location | None = None
-    limit: int | None = None
-    skip_bad: int = 0
+    limit: Positive | None = None
+    skip_bad: Natural = 0
     answers: Location | None = None
     need_answers: bool = True
     cluster: str | None = None
     tables: Mapping[str, Location] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        require_least("limit", self.limit, 1)
-        require_least("skip_bad", self.skip_bad, 0)
 
 
 # Compared by identity: tables have no equality that is true or false.

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from engine.labels.annotator import Annotator, Ask
 from engine.labels.label_settings import LabelSettings, changed_options, option_classes
 from engine.labels.registry import ANNOTATORS
+from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.ranking_settings import EVERYTHING_JUDGED, RankingSettings
@@ -25,7 +26,7 @@ _USUAL_GRADED = ("nDCG", "P", "Success")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Checked):
     """What is evaluated and how. Each part checks itself; conflicts between parts are checked here.
 
     Attributes:
@@ -183,6 +184,7 @@ class Settings:
         return "pool" if runs > 1 else "list"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_names(self)
         _check_cutoffs(self)
         _check_tasks(self)

@@ -24,6 +24,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
 from engine.labels.annotator import READER as READER_ROLE
 from engine.machine.watch import OnEvent, silent
+from engine.messages.checked import Checked, Positive
 from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.ranking.measures import Measure
@@ -47,7 +48,7 @@ class Condition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class Sweep(Checked):
     """What varies in a study.
 
     Attributes:
@@ -63,9 +64,10 @@ class Sweep:
 
     readers: tuple[str, ...] = ()
     augmentations: tuple[Augmentation, ...] = ()
-    k_sweep: tuple[int, ...] = ()
+    k_sweep: tuple[Positive, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for option, values in (
             ("reader", [os.path.normpath(name) for name in self.readers]),
             ("augmentation", self.augmentations),
@@ -73,11 +75,6 @@ class Sweep:
         ):
             if len(set(values)) < len(values):
                 raise InputError(f"`{option}` has a value twice", "give each once")
-        if any(k < 1 for k in self.k_sweep):
-            raise InputError(
-                f"`k_sweep` is {','.join(map(str, self.k_sweep))}",
-                "give whole numbers from 1, as in `k_sweep` 5,10,20,50",
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

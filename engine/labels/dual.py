@@ -26,6 +26,7 @@ from engine.labels.annotator import (
     Material,
 )
 from engine.labels.traces import complete
+from engine.messages.checked import Checked
 from engine.statistics.cells import Clusters
 from engine.statistics.dual import PROBABILITIES, dual_events, dual_table
 from engine.tables import (
@@ -51,7 +52,7 @@ CONTAINMENT: dict[DualWords, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """Options of the annotator ``dual``.
 
     Attributes:

@@ -18,6 +18,7 @@ from engine.labels.annotator import (
     Scale,
 )
 from engine.labels.traces import trace_erag
+from engine.messages.checked import Checked
 from engine.scoring.metrics import get_metric, score_outputs
 from engine.tables import DOC_ID, DOC_IDS, LABEL, QUERY_ID, VALUE
 
@@ -26,7 +27,7 @@ _ANOTHER_READER = Role("erag", "the reader for eRAG", "erag_reader", is_readers=
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """Options of the annotator ``erag``.
 
     Attributes:

@@ -18,6 +18,7 @@ from engine.labels.annotator import (
     Scale,
 )
 from engine.labels.traces import trace_judge
+from engine.messages.checked import Checked
 from engine.reading.prompting.template import JUDGE, read_template
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, QUERY_ID
 
@@ -28,7 +29,7 @@ _ROLE = Role("judge", "the judge", "judge")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """Options of the annotator ``judge``.
 
     Attributes:
@@ -46,6 +47,7 @@ class Options:
     judge_labels: JudgeLabels = "binary"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.judge_prompt is not None:
             read_template(self.judge_prompt, JUDGE)
 

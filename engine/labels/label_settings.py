@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from engine.labels import registry
 from engine.labels.annotator import Annotator
+from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.messages.wording import meant
 
@@ -15,7 +16,7 @@ Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSettings:
+class LabelSettings(Checked):
     """Who labels passages.
 
     Attributes:
@@ -31,6 +32,7 @@ class LabelSettings:
     options: tuple[object, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = ", ".join(registry.ANNOTATORS)
         if not self.annotators:
             raise InputError("no annotators", f"use some of {known}")

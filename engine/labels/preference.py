@@ -19,6 +19,7 @@ from engine.labels.annotator import (
     Scale,
 )
 from engine.labels.traces import trace_given
+from engine.messages.checked import Checked
 from engine.messages.notes import count_note
 from engine.sources.runs.preferences import read_preferences
 from engine.tables import (
@@ -44,7 +45,7 @@ INPUT = InputTable(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """Options of the annotator ``preference``.
 
     Attributes:

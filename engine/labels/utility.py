@@ -27,7 +27,7 @@ from engine.labels.annotator import (
     Scale,
 )
 from engine.labels.traces import trace_utility
-from engine.messages.errors import InputError
+from engine.messages.checked import Checked
 from engine.messages.notes import Note
 from engine.reading.prompting.template import ABSTAIN, read_template, styles
 from engine.tables import CONFIDENCE, DOC_ID, DOC_IDS, LABEL, MEASURE, QUERY_ID, RUN, VALUE
@@ -47,7 +47,7 @@ _ROLE = Role("abstain", "the reader that may decline", "abstain", is_readers=Tru
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(Checked):
     """Options of the annotator ``utility``.
 
     Attributes:
@@ -63,8 +63,7 @@ class Options:
     abstain_prompt: str | None = None
 
     def __post_init__(self) -> None:
-        if self.helpful not in HELPFUL:
-            raise InputError(f"`helpful` is {self.helpful!r}", f"use {', '.join(HELPFUL)}")
+        super().__post_init__()
         if self.abstain_prompt is not None:
             read_template(self.abstain_prompt, ABSTAIN)
 

@@ -12,11 +12,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from engine.machine import nodes
 from engine.machine.batching import machine_memory
 from engine.machine.nodes import Needs, Node
+from engine.messages.checked import Amount, Checked, Within
 from engine.messages.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _OF_AN_INPUT = f"{InputError.__module__}.{InputError.__qualname__}: "
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolSettings:
+class PoolSettings(Checked):
     """What the user says of the actors of a job.
 
     Attributes:
@@ -50,19 +51,18 @@ class PoolSettings:
     """
 
     actors: Actors = None
-    gpus_per_actor: float | None = None
-    cpus_per_actor: float | None = None
+    gpus_per_actor: Amount | None = None
+    cpus_per_actor: Annotated[float, Within(0, is_open=True)] | None = None
     accelerator_type: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.bounds()
-        gpus, cpus = self.gpus_per_actor, self.cpus_per_actor
-        if gpus is not None and not (0 <= gpus <= 1 or (1 < gpus < math.inf and gpus % 1 == 0)):
+        gpus = self.gpus_per_actor
+        if gpus is not None and gpus > 1 and gpus % 1:
             raise InputError(
                 f"`gpus_per_actor` is {gpus:g}", "use a fraction up to 1, or a whole number"
             )
-        if cpus is not None and not 0 < cpus < math.inf:
-            raise InputError(f"`cpus_per_actor` is {cpus:g}", "use more than 0")
         if self.accelerator_type is not None and gpus == 0:
             raise InputError("`accelerator_type` with `gpus_per_actor` 0", "leave one of them out")
 

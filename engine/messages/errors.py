@@ -17,7 +17,7 @@ MASK = "***"
 
 _LONGEST = 1000
 # The largest whole number that tables hold.
-_MOST = 2**63 - 1
+MOST = 2**63 - 1
 
 
 def masked(text: str) -> str:
@@ -92,7 +92,7 @@ def require_least(field: str, value: float | None, least: int) -> None:
     Raises:
         InputError: `` `field` is value; use least or more``; or it is a whole number of more than 64 bits.
     """
-    if isinstance(value, int) and value > _MOST:
-        raise InputError(f"`{field}` is too large a number", f"use {_MOST} or less")
+    if isinstance(value, int) and value > MOST:
+        raise InputError(f"`{field}` is too large a number", f"use {MOST} or less")
     if value is not None and value < least:
         raise InputError(f"`{field}` is {value}", f"use {least} or more")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Amount, Checked, Natural, Within
+from engine.messages.errors import InputError
 
 # The share of any batch is told from that of its reads where batches differ in size by this factor, and
 # there are so many of them.
@@ -27,7 +28,7 @@ _HOUR = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSettings:
+class PlanSettings(Checked):
     """What a plan is asked.
 
     Attributes:
@@ -42,20 +43,15 @@ class PlanSettings:
         InputError: a value out of range.
     """
 
-    price_per_hour: float | None = None
-    finish_in: float | None = None
-    probe_reads: int | None = None
+    price_per_hour: Amount | None = None
+    finish_in: Annotated[float, Within(0, is_open=True)] | None = None
+    probe_reads: Natural | None = None
 
     def __post_init__(self) -> None:
-        price, hours = self.price_per_hour, self.finish_in
-        if price is not None and not 0 <= price < math.inf:
-            raise InputError(f"`price_per_hour` is {price:g}", "use 0 or more")
-        if hours is not None and not 0 < hours < math.inf:
-            raise InputError(f"`finish_in` is {hours:g}", "use hours, more than 0")
-        require_least("probe_reads", self.probe_reads, 0)
+        super().__post_init__()
         if self.probe_reads == 0:
-            for name, value in (("price_per_hour", price), ("finish_in", hours)):
-                if value is not None:
+            for name in ("price_per_hour", "finish_in"):
+                if getattr(self, name) is not None:
                     raise InputError(
                         f"`{name}` with `probe_reads` 0, which counts reads and times none",
                         "leave one of them out",

@@ -20,6 +20,7 @@ from engine.evaluation.startup import partition_beside_ray, shard_pairs
 from engine.labels import Annotator, from_function
 from engine.labels.label_settings import LabelSettings
 from engine.machine.model_files import cache_directory
+from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
 from engine.python.input_forms import Given, inputs_of
@@ -33,6 +34,7 @@ from engine.report.summary import SHARDS
 from engine.scoring.metrics import Metric
 from engine.scoring.own import metric_from_function
 from engine.sources.io.folders import folder_at
+from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
 
 ReaderChoice = str | ReaderFunction | Answers
@@ -101,22 +103,23 @@ def evaluate(
         ReadError: reads failed and ``failed_reads`` is ``error``.
         TypeError: an unknown option.
     """
-    shown = bool(options.pop("progress", True))
-    store = options.pop("store", None) or cache_directory() / "reads"
+    shown = fitted("progress", options.pop("progress", True), bool)
+    store = fitted("store", options.pop("store", None), Location | None)
     known = input_tables()
     given = Given(
         queries,
         passages,
         runs,
         answers=options.pop("answers", None),
-        limit=options.pop("limit", None),
+        limit=fitted("limit", options.pop("limit", None), Positive | None),
         tables={name: options.pop(name) for name in known if options.get(name) is not None},
     )
     settings = _settings(reader, metric, annotators, k, options)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     with progress(shown=shown) as on_progress:
-        context = Context(store=store, on_progress=on_progress, on_event=event)
+        place = store or cache_directory() / "reads"
+        context = Context(store=place, on_progress=on_progress, on_event=event)
         evaluation = _evaluated(given, settings, context)
     return Result.of(evaluation, name_files(given.files()))
 
@@ -159,8 +162,8 @@ def _settings(
     k: int,
     options: dict[str, Any],
 ) -> Settings:
-    listed = [annotators] if isinstance(annotators, str | Annotator) else annotators
-    listed = [listed] if callable(listed) else listed
+    if isinstance(annotators, str | Annotator) or callable(annotators):
+        annotators = (annotators,)
     # What is a function, of all that is not a metric or an annotator, is a model.
     models = {"reader": reader, **options}
     functions = {
@@ -170,20 +173,18 @@ def _settings(
     }
     settings = Settings.of(
         k=k,
-        metric=metric if isinstance(metric, str | Metric) else metric_from_function(metric),
-        annotators=tuple(map(_annotator, listed)),
+        metric=metric_from_function(metric)
+        if callable(metric) and not isinstance(metric, Metric)
+        else metric,
+        annotators=[from_function(name_of(a), a) if callable(a) else a for a in annotators]
+        if isinstance(annotators, list | tuple)
+        else annotators,
         **models | {name: one.name for name, one in functions.items()},
     )
     return replace(
         settings,
         reader=replace(settings.reader, functions=tuple(dict.fromkeys(functions.values()))),
     )
-
-
-def _annotator(given: AnnotatorChoice) -> str | Annotator:
-    if isinstance(given, str | Annotator):
-        return given
-    return from_function(name_of(given), given)
 
 
 def _refuse_unused(settings: Settings, given: Given) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import SEVERAL, Checked, Positive
+from engine.messages.errors import InputError
 from engine.ranking.measures import parse_measures
 from engine.ranking.scores import Missing, Relevant
 
@@ -13,7 +15,7 @@ EVERYTHING_JUDGED: Relevant = "qrels"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankingSettings:
+class RankingSettings(Checked):
     """Cutoff, measures, and what counts as judged.
 
     Attributes:
@@ -32,13 +34,13 @@ class RankingSettings:
             meaningless.
     """
 
-    k: int = 10
-    measures: str = ""
+    k: Positive = 10
+    measures: Annotated[str, SEVERAL] = ""
     relevant: Relevant | None = None
     missing: Missing = "zero"
 
     def __post_init__(self) -> None:
-        require_least("k", self.k, 1)
+        super().__post_init__()
         for measure in parse_measures(self.measures) if self.measures else ():
             if measure.cutoff is not None and measure.cutoff > self.k:
                 raise InputError(

@@ -7,7 +7,8 @@ from typing import Literal
 
 from engine.machine.device import Dtype
 from engine.machine.pool import Actors, PoolSettings
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Amount, Checked, Natural, Positive
+from engine.messages.errors import InputError
 from engine.reading.function import ReaderFunction
 from engine.reading.prompting.template import Task, read_template
 from engine.reading.protocol import Augmentation, EngineChoice
@@ -17,7 +18,7 @@ FailedReads = Literal["error", "zero", "skip"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReaderSettings:
+class ReaderSettings(Checked):
     """The RAG system's own LLM: which it is, what it is asked, and how its output is scored.
 
     Attributes:
@@ -54,7 +55,7 @@ class ReaderSettings:
     prompt: str | None = None
     metric: str | Metric = "em"
     end_to_end: bool = True
-    end_to_end_k: int | None = None
+    end_to_end_k: Positive | None = None
     engine: EngineChoice = "auto"
     dtype: Dtype | None = None
     trust_remote_code: bool = False
@@ -75,17 +76,17 @@ class ReaderSettings:
         return next((one for one in self.functions if one.name == model), None)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         get_metric(self.metric)
         names = [one.name for one in self.functions]
         if twice := [name for name in names if names.count(name) > 1]:
             raise InputError(f"two reader functions are called {twice[0]!r}", "rename one of them")
-        require_least("end_to_end_k", self.end_to_end_k, 1)
         if self.prompt is not None:
             read_template(self.prompt, self.task)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningSettings:
+class RunningSettings(Checked):
     """How reads are run: memory, processes, and what becomes of reads that fail.
 
     Attributes:
@@ -109,18 +110,17 @@ class RunningSettings:
         InputError: a value out of range.
     """
 
-    memory: int = 0
+    memory: Natural = 0
     actors: Actors = None
-    gpus_per_actor: float | None = None
+    gpus_per_actor: Amount | None = None
     cpus_per_actor: float | None = None
     accelerator_type: str | None = None
-    shard_pairs: int | None = None
+    shard_pairs: Natural | None = None
     failed_reads: FailedReads = "error"
-    certify: int = 0
+    certify: Natural = 0
 
     def __post_init__(self) -> None:
-        require_least("certify", self.certify, 0)
-        require_least("shard_pairs", self.shard_pairs, 0)
+        super().__post_init__()
         self.pool()
 
     def pool(self) -> PoolSettings:

@@ -14,6 +14,7 @@ from engine import tables
 from engine.machine import device, model_code, model_files
 from engine.machine.pool import PoolSettings, decide
 from engine.machine.watch import OnEvent, silent
+from engine.messages.checked import Amount, Checked
 from engine.messages.errors import InputError
 from engine.messages.extras import require
 from engine.retrieval import approximate, encode, flat, index_shards, manifest
@@ -40,7 +41,7 @@ _GPU_BLOCK_NUMBERS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexOptions:
+class IndexOptions(Checked):
     """How an index of vectors is built.
 
     Attributes:
@@ -58,11 +59,12 @@ class IndexOptions:
     storage: Storage = "fp32"
     factory: str | None = None
     actors: str | int | None = None
-    gpus_per_actor: float | None = None
+    gpus_per_actor: Amount | None = None
     cpus_per_actor: float | None = None
     accelerator_type: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.pool()
 
     def pool(self) -> PoolSettings:

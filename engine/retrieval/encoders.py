@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.device import Dtype
+from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.sources import bundled
 from engine.sources.io.json_text import parse_json
@@ -65,7 +66,7 @@ PRESETS: dict[str, Preset] = {
 
 
 @dataclass(frozen=True)
-class EncoderOptions:
+class EncoderOptions(Checked):
     """Which encoder is used, and how it encodes queries.
 
     Attributes:
@@ -87,6 +88,7 @@ class EncoderOptions:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.preset is not None and self.preset not in PRESETS:
             raise InputError(f"unknown preset {self.preset!r}", f"use one of {', '.join(PRESETS)}")
 

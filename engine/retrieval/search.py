@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from engine.machine.watch import OnEvent, silent
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Amount, Checked, Positive, Share
 from engine.retrieval import approximate, bm25, dense, manifest
 
 # Queries whose approximate lists are compared with the exact ones.
@@ -16,7 +16,7 @@ _RECALL_QUERIES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(Checked):
     """How indexes are searched.
 
     Attributes:
@@ -33,21 +33,13 @@ class SearchOptions:
             with it. That code can do whatever you can: read it first.
     """
 
-    k: int = 10
-    threads: int | None = None
-    k1: float = 0.9
-    b: float = 0.4
+    k: Positive = 10
+    threads: Positive | None = None
+    k1: Amount = 0.9
+    b: Share = 0.4
     encoder: str | None = None
     approximate: str | None = None
     trust_remote_code: bool = False
-
-    def __post_init__(self) -> None:
-        require_least("k", self.k, 1)
-        require_least("threads", self.threads, 1)
-        if self.k1 < 0 or not 0 <= self.b <= 1:
-            raise InputError(
-                f"`k1` is {self.k1}, `b` is {self.b}", "use `k1` of 0 or more and `b` from 0 to 1"
-            )
 
 
 def search(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Checked, Natural, Positive, Within
+from engine.messages.errors import InputError
 from engine.statistics.clustered import from_clusters, independent_queries, method_by_cluster
 from engine.statistics.intervals import RESAMPLING, IntervalMethod, interval
 from engine.statistics.inversion import inverted
@@ -29,7 +31,7 @@ LEAST_RESAMPLES = 100
 
 
 @dataclass(frozen=True)
-class Bootstrap:
+class Bootstrap(Checked):
     """How intervals and p-values are made.
 
     Attributes:
@@ -46,22 +48,20 @@ class Bootstrap:
         InputError: a value out of range.
     """
 
-    resamples: int = 10_000
+    resamples: Natural = 10_000
     interval: IntervalMethod = "percentile"
-    confidence: float = 0.95
-    seed: int = 0
-    threads: int | None = None
+    confidence: Annotated[float, Within(0, 1, is_open=True)] = 0.95
+    seed: Natural = 0
+    threads: Positive | None = None
     cluster: str | None = None
 
     def __post_init__(self) -> None:
-        if self.resamples < 0 or 0 < self.resamples < LEAST_RESAMPLES:
+        super().__post_init__()
+        if 0 < self.resamples < LEAST_RESAMPLES:
             raise InputError(
                 f"`resamples` is {self.resamples}",
                 f"use {LEAST_RESAMPLES} or more, or 0 for no intervals",
             )
-        if not 0 < self.confidence < 1:
-            raise InputError(f"`confidence` is {self.confidence}", "use a share such as 0.95")
-        require_least("seed", self.seed, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs, InputFiles
 from engine.evaluation.shards import Held
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.errors import InputError
 from engine.messages.notes import Note, count_note
 from engine.scoring.metrics import get_metric
 from engine.sources.io.locations import Location
@@ -18,7 +19,7 @@ from engine.training.examples import Readings, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingFiles:
+class TrainingFiles(Checked):
     """The files of a training.
 
     Attributes:
@@ -41,12 +42,11 @@ class TrainingFiles:
     run: Location
     dev_queries: Location | None = None
     dev_run: Location | None = None
-    limit: int | None = None
-    skip_bad: int = 0
+    limit: Positive | None = None
+    skip_bad: Natural = 0
 
     def __post_init__(self) -> None:
-        require_least("limit", self.limit, 1)
-        require_least("skip_bad", self.skip_bad, 0)
+        super().__post_init__()
         if (self.dev_queries is None) != (self.dev_run is None):
             given, lacking = ("dev_queries", "dev_run")[:: 1 if self.dev_run is None else -1]
             raise InputError(f"`{given}` without `{lacking}`", "give both, or neither")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Amount, Checked, Natural, Positive, Share, Within
+from engine.messages.errors import InputError
 
 Precision = Literal["bfloat16", "float32"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Checked):
     """How a reader is trained. The defaults are the recipe of eRAG's study.
 
     Source: Salemi & Zamani (SIGIR 2024), section 3.1; what they leave open is as in the code of
@@ -42,31 +43,20 @@ class Recipe:
         InputError: a value out of range.
     """
 
-    k: int = 50
-    epochs: int = 10
-    batch: int = 64
-    learning_rate: float = 5e-5
-    warmup: float = 0.05
-    weight_decay: float = 1e-2
-    clip: float = 1.0
+    k: Positive = 50
+    epochs: Positive = 10
+    batch: Positive = 64
+    learning_rate: Amount = 5e-5
+    warmup: Share = 0.05
+    weight_decay: Amount = 1e-2
+    clip: Amount = 1.0
     target: Literal["first", "any"] = "first"
     precision: Precision | None = None
     gradient_checkpointing: bool | None = None
-    evaluate_every: int | None = None
-    patience: int | None = None
-    checkpoint_every: int = 500
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for field in ("k", "epochs", "batch", "evaluate_every", "patience", "checkpoint_every"):
-            require_least(field, getattr(self, field), 1)
-        require_least("seed", self.seed, 0)
-        for field in ("learning_rate", "weight_decay", "clip"):
-            value = getattr(self, field)
-            if not 0 <= value < math.inf:
-                raise InputError(f"`{field}` is {value:g}", "use 0 or more")
-        if not 0 <= self.warmup <= 1:
-            raise InputError(f"`warmup` is {self.warmup:g}", "use a share from 0 to 1")
+    evaluate_every: Positive | None = None
+    patience: Positive | None = None
+    checkpoint_every: Positive = 500
+    seed: Natural = 0
 
     def steps_per_epoch(self, examples: int) -> int:
         """Steps of an epoch over so many examples; the last one may have fewer than the others."""
@@ -94,7 +84,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
+class Workers(Checked):
     """The processes that train.
 
     Attributes:
@@ -105,13 +95,11 @@ class Workers:
         InputError: a number out of range.
     """
 
-    workers: int = 1
-    gpus_per_worker: int | None = None
+    workers: Natural = 1
+    gpus_per_worker: Annotated[int, Within(0, 1)] | None = None
 
     def __post_init__(self) -> None:
-        require_least("workers", self.workers, 0)
-        if self.gpus_per_worker not in (None, 0, 1):
-            raise InputError(f"`gpus_per_worker` is {self.gpus_per_worker}", "use 0 or 1")
+        super().__post_init__()
         if not self.workers and self.gpus_per_worker is not None:
             raise InputError(
                 "`gpus_per_worker` without workers (`workers` 0)",

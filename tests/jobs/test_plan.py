@@ -145,7 +145,7 @@ def test_options_of_a_plan_may_stand_in_the_file_of_the_evaluation(plan, tmp_pat
     [
         (["--price-per-hour", -1], "--price-per-hour is -1; use 0 or more"),
         (["--price-per-hour", "cheap"], "--price-per-hour is 'cheap'; give a number"),
-        (["--finish-in", 0], "--finish-in is 0; use hours, more than 0"),
+        (["--finish-in", 0], "--finish-in is 0; use more than 0"),
         (["--finish-in", 2, "--actors", 4], "--actors 4 beside --finish-in 2, which asks how many"),
         (["--probe-reads", -5], "--probe-reads is -5; use 0 or more"),
         (["--probe-reads", 0, "--finish-in", 1], "--finish-in with --probe-reads 0"),

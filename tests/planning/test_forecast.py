@@ -116,7 +116,7 @@ def test_the_actors_that_finish_in_time_follow_from_the_upper_end():
     [
         ({"price_per_hour": -1.0}, "`price_per_hour` is -1; use 0 or more"),
         ({"price_per_hour": math.nan}, "`price_per_hour` is nan"),
-        ({"finish_in": 0.0}, "`finish_in` is 0; use hours, more than 0"),
+        ({"finish_in": 0.0}, "`finish_in` is 0; use more than 0"),
         ({"finish_in": math.inf}, "`finish_in` is inf"),
         ({"probe_reads": -1}, "`probe_reads` is -1; use 0 or more"),
         ({"probe_reads": 0, "price_per_hour": 2.0}, "`price_per_hour` with `probe_reads` 0"),

@@ -11,8 +11,8 @@ from engine.retrieval.search import SearchOptions
     [
         ({"k": 0}, "`k` is 0; use 1 or more"),
         ({"threads": 0}, "`threads` is 0; use 1 or more"),
-        ({"k1": -0.1}, "`k1` is -0.1, `b` is 0.4; use `k1` of 0 or more and `b` from 0 to 1"),
-        ({"b": 1.1}, "`k1` is 0.9, `b` is 1.1; use `k1` of 0 or more and `b` from 0 to 1"),
+        ({"k1": -0.1}, "`k1` is -0.1; use 0 or more"),
+        ({"b": 1.1}, "`b` is 1.1; use a number from 0 to 1"),
     ],
 )
 def test_options_out_of_range_are_refused_by_their_field(options, words):

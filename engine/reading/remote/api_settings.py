@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Amount, Checked, Positive, Within
+from engine.messages.errors import InputError
 
 Endpoint = Literal["chat", "completions"]
 # What the names of readers behind an API begin with.
@@ -36,7 +36,7 @@ def model_of(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApiSettings:
+class ApiSettings(Checked):
     """The server that readers named openai:MODEL are asked of, and bounds on what is asked.
 
     Attributes:
@@ -60,26 +60,17 @@ class ApiSettings:
 
     base_url: str | None = field(default=None, repr=False)  # it may hold credentials
     endpoint: Endpoint = "chat"
-    concurrency: int = 8
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    request_timeout: float = 120.0
-    max_tokens: int | None = None
-    max_cost: float | None = None
-    price_in: float | None = None
-    price_out: float | None = None
+    concurrency: Positive = 8
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    request_timeout: Annotated[float, Within(0, is_open=True)] = 120.0
+    max_tokens: Positive | None = None
+    max_cost: Amount | None = None
+    price_in: Amount | None = None
+    price_out: Amount | None = None
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "requests_per_minute", "tokens_per_minute", "max_tokens"):
-            require_least(name, getattr(self, name), 1)
-        if not 0 < self.request_timeout < math.inf:
-            raise InputError(
-                f"`request_timeout` is {self.request_timeout:g}", "use seconds, above 0"
-            )
-        for name in ("max_cost", "price_in", "price_out"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise InputError(f"`{name}` is {value:g}", "use 0 or more")
+        super().__post_init__()
         prices = {"price_in": self.price_in, "price_out": self.price_out}
         lacking = [f"`{name}`" for name, price in prices.items() if price is None]
         if self.max_cost is not None and lacking:

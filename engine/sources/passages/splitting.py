@@ -6,7 +6,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from engine.messages.errors import InputError, require_least
+from engine.messages.checked import Checked, Natural, Positive
+from engine.messages.errors import InputError
 from engine.messages.extras import require
 
 _WORDS = 100
@@ -14,7 +15,7 @@ _OVERLAP = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cutting:
+class Cutting(Checked):
     """How texts are cut into passages.
 
     Attributes:
@@ -23,20 +24,20 @@ class Cutting:
         overlap: Characters that a passage may share with the one before it; 20 by default.
     """
 
-    words: int | None = None
-    characters: int | None = None
-    overlap: int | None = None
+    words: Positive | None = None
+    characters: Positive | None = None
+    overlap: Natural | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.words is not None and self.characters is not None:
             raise InputError("`words` and `characters`", "use one of them")
         if self.overlap is not None and self.characters is None:
             raise InputError("`overlap` without `characters`", "use both")
-        require_least("words", self.words, 1)
-        if self.characters is not None and not 0 <= self.overlap_or_default < self.characters:
+        if self.characters is not None and self.overlap_or_default >= self.characters:
             raise InputError(
                 f"`characters` is {self.characters}, `overlap` {self.overlap_or_default}",
-                "use 1 character or more, and a smaller overlap of 0 or more",
+                "use a smaller overlap",
             )
         if self.characters is not None:
             require("`characters`", "articles", "langchain_text_splitters")

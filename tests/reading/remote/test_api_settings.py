@@ -25,7 +25,7 @@ def test_names_say_which_model_a_server_is_asked_for():
         ({"requests_per_minute": 0}, "`requests_per_minute` is 0"),
         ({"tokens_per_minute": -1}, "`tokens_per_minute` is -1"),
         ({"max_tokens": 0}, "`max_tokens` is 0"),
-        ({"request_timeout": 0.0}, "`request_timeout` is 0; use seconds"),
+        ({"request_timeout": 0.0}, "`request_timeout` is 0; use more than 0"),
         ({"max_cost": 5.0}, "`max_cost` without `price_in` and `price_out`; give the prices"),
         ({"max_cost": 5.0, "price_in": 1.0}, "`max_cost` without `price_out`"),
         ({"price_out": 1.0}, "`price_out` without `price_in`; give both prices"),
