@@ -33,7 +33,7 @@ from engine.messages.errors import InputError, masked
 from engine.messages.wording import counted
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
-from engine.ranking.ranking_settings import EVERYTHING_JUDGED
+from engine.ranking.ranking_settings import ALL_JUDGMENTS
 from engine.ranking.scores import score_runs
 from engine.ranking.ties import score_reordered, tie_notes
 from engine.sources.runs.checks import by_score
@@ -225,7 +225,7 @@ def _nested(frame: pl.DataFrame, value: str) -> dict[str, dict[str, float]]:
 def _scored(
     files: _Files, run: pl.DataFrame, query_ids: Sequence[str], measures: Sequence[Measure]
 ) -> pl.DataFrame:
-    return score_runs(run, files.labels, query_ids, measures, relevant=EVERYTHING_JUDGED)
+    return score_runs(run, files.labels, query_ids, measures, relevant=ALL_JUDGMENTS)
 
 
 def _by_query(scored: pl.DataFrame, measures: Sequence[Measure]) -> dict[Measure, dict[str, float]]:

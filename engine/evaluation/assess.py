@@ -15,7 +15,7 @@ from engine.evaluation.parts import InFolder
 from engine.evaluation.perturbed import EditedReads
 from engine.evaluation.prepare import refuse_unjudged
 from engine.evaluation.read_jobs import Reading, failures
-from engine.evaluation.score import Judged
+from engine.evaluation.score import Scored
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
 from engine.labels.annotator import Annotator
@@ -56,7 +56,7 @@ class Evaluation:
         settings: what was evaluated and how.
         inputs: what was evaluated, cut at the cutoff; without rows where that was done in parts.
         queries, passages: how many were evaluated.
-        relevant: what counted as judged.
+        relevant: what counts as relevant.
         means: of every run, annotator and measure over queries, with their number ``n``.
         end_to_end: the mean end-to-end score of every run, likewise.
         undefined: the cells that have no meaning, and why (``tables.UNDEFINED``).
@@ -113,7 +113,7 @@ class Evaluation:
 
 
 def conclude(
-    judged: Judged,
+    scored: Scored,
     readings: Mapping[str, Reading],
     settings: Settings,
     shards: InputShards,
@@ -121,26 +121,26 @@ def conclude(
     """The evaluation that labels and scores of all queries give, without the tables that it was given.
 
     Args:
-        judged: of all queries.
+        scored: of all queries.
         readings: by role, with what they cost; their tables are not looked at.
         shards: what was evaluated. Perturbed runs cannot be chosen.
 
     Raises:
-        InputError: an annotator judged nothing.
+        InputError: an annotator labelled nothing.
     """
-    refuse_unjudged(judged.judged)
+    refuse_unjudged(scored.labelled_queries)
     runs, clusters = shards.runs, shards.clusters()
-    relevant = settings.judged(len(runs))
-    query_scores, downstream = judged.query_scores, judged.downstream
+    relevant = settings.relevant(len(runs))
+    query_scores, downstream = scored.query_scores, scored.downstream
 
     def largest(annotator: str, measure: str) -> float:
-        return largest_value(parse_measure(measure), settings.ranking.k, judged.largest[annotator])
+        return largest_value(parse_measure(measure), settings.ranking.k, scored.largest[annotator])
 
     statistics = analyse(
         query_scores,
         downstream,
         settings.bootstrap,
-        undefined=judged.undefined,
+        undefined=scored.undefined,
         never_chosen=[run.name for run in shards.edited],
         comparable=comparable,
         largest=largest,
@@ -150,54 +150,54 @@ def conclude(
         settings=settings,
         shards=shards,
         inputs=NO_INPUTS,
-        queries=judged.queries,
-        passages=judged.passages,
+        queries=scored.queries,
+        passages=scored.passages,
         relevant=relevant,
-        labels=judged.labels,
+        labels=scored.labels,
         query_scores=query_scores,
         means=_means(query_scores, [RUN, ANNOTATOR, MEASURE]),
         downstream=downstream,
         end_to_end=_means(downstream, [RUN, K]),
         statistics=statistics,
-        undefined=judged.undefined,
-        longest=max((length for _, length, _ in judged.lengths), default=0),
+        undefined=scored.undefined,
+        longest=max((length for _, length, _ in scored.lengths), default=0),
         clusters=pl.DataFrame(list((clusters or {}).items()), tables.CLUSTERS, orient="row"),
-        reads=judged.reads,
+        reads=scored.reads,
         readings=readings,
-        traces=judged.traces,
+        traces=scored.traces,
         further={
-            table.name: table.concluded(judged.further[table.name], settings, clusters)
+            table.name: table.concluded(scored.further[table.name], settings, clusters)
             for annotator in settings.labels.listed()
             for table in annotator.further_tables
-            if table.name in judged.further
+            if table.name in scored.further
         },
         notes=(
-            *_notes(judged, readings, settings, relevant, runs),
+            *_notes(scored, readings, settings, relevant, runs),
             *_unreachable_p(statistics, settings),
         ),
     )
 
 
 def _notes(
-    judged: Judged,
+    scored: Scored,
     readings: Mapping[str, Reading],
     settings: Settings,
     relevant: Relevant,
     runs: Sequence[str],
 ) -> Iterator[Note]:
     """What qualifies the figures, in the order in which it is printed."""
-    yield from _read_notes(readings, settings, truncated=judged.truncated)
+    yield from _read_notes(readings, settings, truncated=scored.truncated)
     yield count_note(
-        "skipped_queries", judged.left_out, "[query was|queries were] left out", printed=False
+        "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
     )
-    yield from judged.notes
-    yield from _real_valued(judged)
-    yield _cut_runs(judged.cut_runs, settings)
-    yield from tie_notes(judged.query_scores, judged.reordered, digits=3)
-    yield _short_lists(judged, runs, settings)
+    yield from scored.notes
+    yield from _real_valued(scored)
+    yield _cut_runs(scored.cut_runs, settings)
+    yield from tie_notes(scored.query_scores, scored.reordered, digits=3)
+    yield _short_lists(scored, runs, settings)
     for annotator in settings.labels.listed():
-        scores = judged.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)
-        yield _other_measure(annotator, scores, judged, settings)
+        scores = scored.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)
+        yield _other_measure(annotator, scores, scored, settings)
         yield from annotator.score_notes(settings, scores)
     if relevant == "list" and len(runs) > 1:
         yield Note(
@@ -216,10 +216,10 @@ def _means(table: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     return table.group_by(by, maintain_order=True).agg(mean, pl.len().alias(N))
 
 
-def _real_valued(judged: Judged) -> Iterator[Note]:
+def _real_valued(scored: Scored) -> Iterator[Note]:
     """Whose labels lie between whole numbers, and how measures take them."""
-    shares = [name for name in judged.real_valued if name not in judged.above_one]
-    grades = list(judged.above_one)
+    shares = [name for name in scored.real_valued if name not in scored.above_one]
+    grades = list(scored.above_one)
     for names, taken in (
         (shares, "are real-valued: P is their mean, Success the largest, R the share of their sum"),
         (grades, "are real-valued, and some exceed 1: only measures with a threshold count them"),
@@ -261,7 +261,7 @@ def _read_notes(
 
 
 def _other_measure(
-    annotator: Annotator, scores: pl.DataFrame, judged: Judged, settings: Settings
+    annotator: Annotator, scores: pl.DataFrame, scored: Scored, settings: Settings
 ) -> Note:
     """By what an annotator is compared where the primary measure is not defined on its labels, and why."""
     primary, name = settings.measures()[0], annotator.name
@@ -269,8 +269,8 @@ def _other_measure(
     why = settings.why_undefined(
         primary,
         annotator,
-        real_valued=name in judged.real_valued,
-        above_one=judged.largest[name] > 1,
+        real_valued=name in scored.real_valued,
+        above_one=scored.largest[name] > 1,
     )
     text = f"{name} is compared by {used}, since {primary}, the primary measure, is {why}"
     return Note(PRIMARY_UNDEFINED, int(used != str(primary)), text, (name,))
@@ -288,11 +288,11 @@ def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:
     )
 
 
-def _short_lists(judged: Judged, runs: Sequence[str], settings: Settings) -> Note:
+def _short_lists(scored: Scored, runs: Sequence[str], settings: Settings) -> Note:
     """The runs that list fewer passages than the cutoff for most queries."""
-    k, total = settings.ranking.k, judged.queries
+    k, total = settings.ranking.k, scored.queries
     by_run: dict[str, Counter[int]] = defaultdict(Counter)
-    for run, length, lists in judged.lengths:
+    for run, length, lists in scored.lengths:
         by_run[run][length] += lists
     short = {}
     for run in runs:

@@ -1,7 +1,7 @@
 """What is refused of an evaluation in shards before anything is read, as ``prepare`` does of a whole one.
 
 That which a queries file, runs and given labels show is found out here, without the texts of passages. What
-labels by reading show is known when the shard is judged.
+labels by reading show is known when the shard is scored.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
             raise lists_nothing(run, count, in_order[0])
     for one in given:
         one.refuse(settings)
-    refuse_unjudged({one.annotator.name: one.judged for one in given})
-    refuse_meaningless(settings, settings.judged(len(shards.runs)))
+    refuse_unjudged({one.annotator.name: one.labelled_queries for one in given})
+    refuse_meaningless(settings, settings.relevant(len(shards.runs)))
 
 
 class _Given:
@@ -87,7 +87,7 @@ class _Given:
 
     def __init__(self, annotator: Annotator) -> None:
         self.annotator = annotator
-        self.judged = 0
+        self.labelled_queries = 0
         self._real_valued = self._exceeding = False
         self._example = tables.empty(tables.LABELS)
 
@@ -102,10 +102,10 @@ class _Given:
                 pairs=pairs_to_label(inputs),
                 settings=settings,
                 tables=inputs.tables,
-                relevant=settings.judged(len(inputs.run_names)),
+                relevant=settings.relevant(len(inputs.run_names)),
             )
         )
-        self.judged += inputs.queries.height - len(made.unjudged)
+        self.labelled_queries += inputs.queries.height - len(made.unjudged)
         counted = made.labels.filter(pl.col(LABEL) >= 0)
         self._exceeding |= largest_label(counted[LABEL]) > 1
         if not self._real_valued and is_real_valued(counted[LABEL].to_numpy()):

@@ -1,4 +1,4 @@
-"""The evaluation: every shard is planned, read, prepared and judged; then all of them together are concluded.
+"""The evaluation: every shard is planned, read, prepared and scored; then all of them together are concluded.
 
 Inputs that fit are a single shard, held in this process. Of others the driver holds counts, and in the end the
 scores by query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through
@@ -19,7 +19,7 @@ from engine.evaluation.context import Context
 from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
-from engine.evaluation.passes import Pass, read_and_judge, without_reads
+from engine.evaluation.passes import Pass, read_and_score, without_reads
 from engine.evaluation.perturbed import merge_edited
 from engine.evaluation.prepare import Prepared, prepare
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
@@ -93,7 +93,7 @@ def evaluate_shards(
 
     Raises:
         InputError: as ``evaluate``; of labels made from texts or by reading of inputs in a folder, when the
-            shard that it is about is judged; another process is at the same evaluation of inputs in a folder.
+            shard that it is about is scored; another process is at the same evaluation of inputs in a folder.
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     start = time.perf_counter()
@@ -106,7 +106,7 @@ def evaluate_shards(
                 for settings in conditions:
                     refuse_early(shards, settings)
             tell_engines(work.jobs, context.on_event)
-            read_and_judge(work, left, passes, context)
+            read_and_score(work, left, passes, context)
         certificates = certify_shards(work, passes, context.executor)
     evaluations = (
         replace(
@@ -174,7 +174,7 @@ def _alone(work: Work) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _forgotten(work: Work) -> Iterator[None]:
-    """Remove what is needed for as long as shards are read and judged: plans, and reads that are not kept."""
+    """Remove what is needed for as long as shards are read and scored: plans, and reads that are not kept."""
     try:
         yield
         work.parts[0].clear_plans()
@@ -202,23 +202,23 @@ def _concluded(work: Work, condition: int, passes: Sequence[Pass]) -> Evaluation
     shards, settings = work.shards, work.conditions[condition]
     done = [work.parts[condition].done(shard) for shard in shards.shards]
     for one in passes:
-        # Shards may have been judged by another study: of a condition that the job belongs to they know it.
+        # Shards may have been scored by another study: of a condition that the job belongs to they know it.
         if not one.is_totalled and one.job in work.asked[condition].values():
             one.total(shard.of_jobs[one.job.key] for shard in done)
     readings = {
         role: _reading(work, role, job, passes, done) for role, job in work.asked[condition].items()
     }
     if work.prepared:
-        ((judged, *_),) = done
+        ((scored, *_),) = done
     else:
         within = shards.within(settings.ranking.k)
-        judged = merge(
-            [one.judged for one in done], settings, runs=shards.runs, passages=within.passages
+        scored = merge(
+            [one.scored for one in done], settings, runs=shards.runs, passages=within.passages
         )
-        judged = replace(judged, notes=(*within.notes, *judged.notes))
+        scored = replace(scored, notes=(*within.notes, *scored.notes))
     edited = merge_edited([one.edited for one in done])
     done.clear()  # the scores are held once while statistics are made of them
-    evaluation = replace(conclude(judged, readings, settings, shards), edited=edited)
+    evaluation = replace(conclude(scored, readings, settings, shards), edited=edited)
     parts = work.parts[condition]
     if isinstance(parts, InFolder):
         return replace(evaluation, parts=parts, sha256={"shards": digest_of_shards(shards)})

@@ -1,4 +1,4 @@
-"""Where an evaluation keeps what was planned and judged of each shard: in memory, or in a folder.
+"""Where an evaluation keeps what was planned and scored of each shard: in memory, or in a folder.
 
 In a folder, tables of passages (labels, traces, reads) are files, one for each shard; what the whole needs of a
 shard (scores by query, notes, counts) is small, and stands in further files. The last of them is the shard's
@@ -23,7 +23,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.perturbed import EditedReads
 from engine.evaluation.read_jobs import Reading
-from engine.evaluation.score import Judged
+from engine.evaluation.score import Scored
 from engine.evaluation.shards import Shard
 from engine.messages.errors import InputError
 from engine.messages.notes import Note
@@ -44,18 +44,16 @@ _NO_PASSAGES = {
     "reads": tables.empty(tables.READS),
 }
 _OF_QUERIES = ("query_scores", "reordered", "downstream", "undefined")
-# The fields of ``Judged`` that a manifest has as they are.
-_SMALL = (
-    "queries",
-    "passages",
-    "judged",
-    "real_valued",
-    "largest",
-    "truncated",
-    "left_out",
-    "cut_runs",
-    "lengths",
-)
+# The fields of ``Scored`` that a manifest has as they are, and the key of each.
+_SMALL = {
+    "labelled_queries": "judged",
+    **{
+        name: name
+        for name in (
+            "queries", "passages", "real_valued", "largest", "truncated", "left_out", "cut_runs", "lengths",
+        )
+    },
+}  # fmt: skip
 
 
 class RoleReads(NamedTuple):
@@ -69,14 +67,14 @@ class Done(NamedTuple):
     """A shard that is done.
 
     Attributes:
-        judged: labels and scores; without the tables of passages where these are in files.
+        scored: labels and scores; without the tables of passages where these are in files.
         reads: by role.
         of_jobs: by the name of the plan, of all settings together.
         edited: what the perturbed runs cost.
         readings: by role, where they are in memory.
     """
 
-    judged: Judged
+    scored: Scored
     reads: Mapping[str, RoleReads]
     of_jobs: Mapping[str, RoleReads]
     edited: tuple[EditedReads, ...] = ()
@@ -97,21 +95,21 @@ class Parts(Protocol):
     def keep_plan(self, job: str, shard: int, plan: pl.DataFrame) -> None: ...
 
     def clear_plans(self) -> None:
-        """Remove what is only needed until all shards are judged."""
+        """Remove what is only needed until all shards are scored."""
         ...
 
     def keep(self, shard: Shard, done: Done) -> None: ...
 
     def done(self, shard: Shard) -> Done:
-        """A shard that was judged."""
+        """A shard that was scored."""
         ...
 
     def reads(self, shard: Shard) -> pl.DataFrame:
-        """The table of reads of a shard that was judged, of all roles."""
+        """The table of reads of a shard that was scored, of all roles."""
         ...
 
     def unfinished(self, shards: Sequence[Shard]) -> set[int]:
-        """The numbers of the shards that are not judged yet, or without reads that failed."""
+        """The numbers of the shards that are not scored yet, or without reads that failed."""
         ...
 
 
@@ -125,7 +123,7 @@ class InMemory:
 
     plans: dict[tuple[str, int], pl.DataFrame] = field(default_factory=dict)
     outputs: dict[str, list[pl.DataFrame]] = field(default_factory=lambda: defaultdict(list))
-    judged: dict[int, Done] = field(default_factory=dict)
+    finished: dict[int, Done] = field(default_factory=dict)
 
     def plan(self, job: str, shard: int) -> pl.DataFrame | None:
         return self.plans.get((job, shard))
@@ -141,16 +139,16 @@ class InMemory:
         self.outputs.clear()
 
     def keep(self, shard: Shard, done: Done) -> None:
-        self.judged[shard.number] = done
+        self.finished[shard.number] = done
 
     def done(self, shard: Shard) -> Done:
-        return self.judged[shard.number]
+        return self.finished[shard.number]
 
     def reads(self, shard: Shard) -> pl.DataFrame:
-        return self.judged[shard.number].judged.reads
+        return self.finished[shard.number].scored.reads
 
     def unfinished(self, shards: Sequence[Shard]) -> set[int]:
-        return {shard.number for shard in shards} - self.judged.keys()
+        return {shard.number for shard in shards} - self.finished.keys()
 
 
 @dataclass(frozen=True)
@@ -194,16 +192,16 @@ class InFolder:
             plans.delete(plans.names())
 
     def keep(self, shard: Shard, done: Done) -> None:
-        judged = done.judged
+        scored = done.scored
         for name in (*_NO_PASSAGES, *_OF_QUERIES):
-            _write(getattr(judged, name), self.folder / name, shard.number)
-        for name, table in judged.further.items():
+            _write(getattr(scored, name), self.folder / name, shard.number)
+        for name, table in scored.further.items():
             _write(table, self.folder / name, shard.number)
         failed = any(reads.failed for reads in done.reads.values())
         (self.folder / _MANIFESTS).write(_manifest(shard, failed=failed), _content(done))
 
     def done(self, shard: Shard) -> Done:
-        """A shard that was judged.
+        """A shard that was scored.
 
         Raises:
             InputError: one of its files is gone, or damaged.
@@ -218,12 +216,12 @@ class InFolder:
             content = json.loads(written)
         of_queries = {name: self._needed(name, number) for name in _OF_QUERIES}
         further = {name: self._needed(name, number) for name in self.merged}
-        small = {name: _unlisted(content[name]) for name in _SMALL}
+        small = {name: _unlisted(content[key]) for name, key in _SMALL.items()}
         notes = [Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]]
         known: dict[str, Any] = {**_NO_PASSAGES, **of_queries, **small}
-        judged = Judged(**known, further=further, notes=tuple(notes))
+        scored = Scored(**known, further=further, notes=tuple(notes))
         return Done(
-            judged,
+            scored,
             {role: RoleReads(*reads) for role, reads in content["reads"].items()},
             {name: RoleReads(*reads) for name, reads in content["of_jobs"].items()},
             tuple(EditedReads(**edited) for edited in content["edited"]),
@@ -277,7 +275,7 @@ class InFolder:
     def unfinished(self, shards: Sequence[Shard]) -> set[int]:
         """As ``Parts.unfinished``.
 
-        A shard is judged where its manifest and all of its tables are there: who removes an evaluation, and
+        A shard is scored where its manifest and all of its tables are there: who removes an evaluation, and
         is stopped half-way, may leave manifests alone.
         """
         done = set((self.folder / _MANIFESTS).names())
@@ -337,15 +335,15 @@ def _manifest(shard: Shard, *, failed: bool = False) -> str:
 
 
 def _content(done: Done) -> bytes:
-    content = {name: getattr(done.judged, name) for name in _SMALL}
+    content = {key: getattr(done.scored, name) for name, key in _SMALL.items()}
     content |= {"reads": done.reads, "of_jobs": done.of_jobs}
     content["edited"] = [asdict(edited) for edited in done.edited]
-    content["notes"] = [asdict(note) for note in done.judged.notes]
+    content["notes"] = [asdict(note) for note in done.scored.notes]
     return json.dumps(content, ensure_ascii=False).encode()
 
 
 def _unlisted(value: object) -> object:
-    """A field of ``Judged``: JSON has lists where it has tuples."""
+    """A field of ``Scored``: JSON has lists where it has tuples."""
     return tuple(map(_unlisted, value)) if isinstance(value, list) else value
 
 

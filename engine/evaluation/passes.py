@@ -1,4 +1,4 @@
-"""Reading and judging the shards of an evaluation: all readers of a model together, model after model."""
+"""Reading and scoring the shards of an evaluation: all readers of a model together, model after model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine.evaluation.context import Context
 from engine.evaluation.parts import Done, InMemory, RoleReads
 from engine.evaluation.perturbed import count_edited_reads
 from engine.evaluation.read_jobs import Job, Reading, asks_of, reads_failed, specify_jobs
-from engine.evaluation.score import judge
+from engine.evaluation.score import score_queries
 from engine.evaluation.settings import Settings
 from engine.evaluation.shard_plans import planned_reading, planner_for
 from engine.evaluation.workload import Work
@@ -113,13 +113,13 @@ def without_reads(job: Job, costs: ReadingCosts) -> Reading:
     return Reading(job.ask, job.spec, job.prompt, nothing, reads, costs)
 
 
-def read_and_judge(
+def read_and_score(
     work: Work, shards: Sequence[int], passes: Sequence[Pass], context: Context
 ) -> None:
-    """Read and judge shards: all jobs of a model together, model after model; judged with the last one.
+    """Read and score shards: all jobs of a model together, model after model; scored with the last one.
 
     Raises:
-        InputError: as ``judge``; a cluster can never host the readers.
+        InputError: as ``score_queries``; a cluster can never host the readers.
         ReadError: reads failed and ``failed_reads`` is ``error``.
     """
     refused = work.conditions[0].running.failed_reads == "error"
@@ -142,7 +142,7 @@ def read_and_judge(
         for group, plans in zip(groups, ready, strict=True)
     ]
     parts = work.parts[0]
-    judging = _Judging(work, on_ray=any(reads.on_ray for reads in executors))
+    scoring = _Scoring(work, on_ray=any(reads.on_ray for reads in executors))
     if passes:
         context.on_progress(*progress.reached)
     for group in groups:
@@ -157,7 +157,7 @@ def read_and_judge(
             if group is groups[-1] and all(of_role.is_read(unit.shard) for of_role in group):
                 failures = failures_of(passes, unit.shard)
                 if not (failures and refused):
-                    judging.judge(unit.shard, failures)
+                    scoring.score(unit.shard, failures)
             progress.add(one, unit)
             context.on_progress(*progress.reached)
         share_costs([one.costs for one in group], time.perf_counter() - start, reads.totals)
@@ -166,8 +166,8 @@ def read_and_judge(
             _refuse_failures(one)
     if not passes:
         for shard in shards:
-            judging.judge(shard, {})
-    judging.finish()
+            scoring.score(shard, {})
+    scoring.finish()
 
 
 def check_readers(conditions: Sequence[Settings], on_event: OnEvent = silent) -> None:
@@ -314,8 +314,8 @@ def _ready(plans: Sequence[ShardPlan], means: Means) -> list[Ready]:
     ]
 
 
-class _Judging:
-    """Judges shards: in this process, or on Ray's workers where these read shards that are files."""
+class _Scoring:
+    """Scores shards: in this process, or on Ray's workers where these read shards that are files."""
 
     def __init__(self, work: Work, *, on_ray: bool) -> None:
         self._work = work
@@ -323,11 +323,11 @@ class _Judging:
         if on_ray:
             from engine.machine.tasks import Tasks
 
-            self._tasks = Tasks(_judged, work, "judging")
+            self._tasks = Tasks(_scored, work, "scoring")
 
-    def judge(self, shard: int, failures: Mapping[str, Failure]) -> None:
+    def score(self, shard: int, failures: Mapping[str, Failure]) -> None:
         if self._tasks is None:
-            judge_shard(self._work, shard, failures)
+            score_shard(self._work, shard, failures)
         else:
             self._tasks.submit(shard, failures)
 
@@ -336,22 +336,22 @@ class _Judging:
             self._tasks.finish()
 
 
-def _judged(work: Work, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
+def _scored(work: Work, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
     try:
-        judge_shard(work, shard, failures)
+        score_shard(work, shard, failures)
     except TOLD as error:
         return error
     return None
 
 
-def judge_shard(work: Work, shard: int, failures: Mapping[str, Failure]) -> None:
+def score_shard(work: Work, shard: int, failures: Mapping[str, Failure]) -> None:
     """Label and score a shard whose reads are in the store, under all settings, and keep what that gives.
 
     Args:
         failures: reads that failed, by their keys.
 
     Raises:
-        InputError: as ``judge``.
+        InputError: as ``score_queries``.
         ReadError: reads are lost, or a reader wrote where it had to choose.
     """
     inputs = work.shards.read(shard)
@@ -366,7 +366,7 @@ def judge_shard(work: Work, shard: int, failures: Mapping[str, Failure]) -> None
             for role, job in work.asked[condition].items()
         }
         done = Done(
-            judge(prepared, own),
+            score_queries(prepared, own),
             {role: _reads_of(reading) for role, reading in own.items()},
             {job.key: _reads_of(readings[job.identity]) for job in work.jobs},
             count_edited_reads(

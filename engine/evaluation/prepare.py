@@ -44,7 +44,7 @@ class Prepared:
 
     Attributes:
         inputs: what is evaluated, cut at the cutoff of the settings.
-        relevant: what counts as judged.
+        relevant: what counts as relevant.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
         requests: what is asked of whom.
@@ -59,17 +59,17 @@ class Prepared:
     lists: pl.DataFrame
     requests: tuple[Request, ...]
     labelled: Mapping[str, Labelled]
-    scored: Mapping[str, Scored]
+    scored: Mapping[str, AnnotatorScores]
 
 
 @dataclass(frozen=True)
-class Scored:
+class AnnotatorScores:
     """The query scores of one annotator's labels, and the measures that are undefined for them.
 
     Attributes:
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
         undefined: ``tables.UNDEFINED``.
-        judged: how many queries have scores, those of failed reads included.
+        labelled_queries: how many queries have scores, those of failed reads included.
         real_valued: whether some label lies between whole numbers.
         largest: the largest label, 0 or more.
     """
@@ -77,7 +77,7 @@ class Scored:
     scores: pl.DataFrame
     reordered: pl.DataFrame
     undefined: pl.DataFrame
-    judged: int
+    labelled_queries: int
     real_valued: bool
     largest: float
 
@@ -102,7 +102,7 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
         if settings.ranking.missing == "error":
             query_ids = inputs.queries[QUERY_ID].to_list()
             refuse_missing_results(inputs.runs, query_ids, names=inputs.run_names)
-    relevant = settings.judged(len(inputs.run_names))
+    relevant = settings.relevant(len(inputs.run_names))
     pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
     asking = settings.asks()
     in_use = settings.annotators_in_use()
@@ -114,12 +114,14 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
             labelled[annotator.name] = checked(annotator, annotator.label(material))
     listed = settings.labels.listed()
     scored = {
-        annotator.name: score(annotator, labelled[annotator.name], inputs, settings, relevant)
+        annotator.name: score_annotator(
+            annotator, labelled[annotator.name], inputs, settings, relevant
+        )
         for annotator in listed
         if annotator.name in labelled
     }
     if not part:
-        refuse_unjudged({name: of.judged for name, of in scored.items()})
+        refuse_unjudged({name: of.labelled_queries for name, of in scored.items()})
         refuse_meaningless(settings, relevant)
     requests = requests_for(pairs, lists, settings)
     return Prepared(inputs, settings, relevant, pairs, lists, tuple(requests), labelled, scored)
@@ -162,14 +164,14 @@ def checked(annotator: Annotator, labelled: Labelled) -> Labelled:
     return labelled
 
 
-def score(
+def score_annotator(
     annotator: Annotator,
     labelled: Labelled,
     inputs: EvaluationInputs,
     settings: Settings,
     relevant: Relevant,
-) -> Scored:
-    """Scores by the measures that the labels have, of the queries judged; the other measures are noted.
+) -> AnnotatorScores:
+    """Scores by the measures that the labels have, of the queries with labels; the other measures are noted.
 
     Raises:
         InputError: none of the measures has a meaning on the labels, a measure needs a threshold
@@ -202,11 +204,11 @@ def score(
             runs, labels, queries, defined, relevant=relevant, missing=missing, names=names
         )
 
-    return Scored(
+    return AnnotatorScores(
         by(inputs.runs, query_ids),
         score_reordered(inputs.runs, query_ids, by),
         undefined,
-        judged=len(query_ids),
+        labelled_queries=len(query_ids),
         real_valued=real_valued,
         largest=largest,
     )
@@ -242,16 +244,16 @@ def split_measures(
     return defined, pl.DataFrame(undefined, schema=tables.UNDEFINED)
 
 
-def refuse_unjudged(judged: Mapping[str, int]) -> None:
-    """Refuse an annotator that judged nothing.
+def refuse_unjudged(labelled_queries: Mapping[str, int]) -> None:
+    """Refuse an annotator that labelled nothing.
 
     Args:
-        judged: of how many queries each annotator judged something.
+        labelled_queries: of how many queries each annotator labelled something.
 
     Raises:
         InputError: naming it.
     """
-    for name, queries in judged.items():
+    for name, queries in labelled_queries.items():
         if not queries:
             raise InputError(
                 f"no query is judged by {name} (a label below 0 means not judged)",

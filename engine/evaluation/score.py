@@ -1,6 +1,6 @@
 """What inputs and reads say of queries: labels, scores, and what qualifies them; of all, or of some.
 
-Everything here is made query by query, so that parts of an evaluation can be judged apart, on several
+Everything here is made query by query, so that parts of an evaluation can be scored apart, on several
 machines, and merged. What is said of all queries together (statistics, verdict) is in ``assess``.
 """
 
@@ -13,11 +13,11 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.prepare import (
+    AnnotatorScores,
     Prepared,
-    Scored,
     checked,
     material_for,
-    score,
+    score_annotator,
     split_measures,
 )
 from engine.evaluation.read_jobs import Reading, alone, failed_queries
@@ -42,7 +42,7 @@ from engine.tables import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class Scored:
     """Labels and scores of some queries, or of all.
 
     Attributes:
@@ -52,7 +52,7 @@ class Judged:
             what was merged the latter alone.
         query_scores, undefined, downstream: see ``engine.tables``.
         reordered: scores with equal scores in another order (``ranking.ties.REORDERED``).
-        judged: of how many queries each annotator judged something.
+        labelled_queries: of how many queries each annotator labelled something.
         real_valued: annotators of whose labels some lie between whole numbers.
         largest: the largest label of each annotator, 0 or more.
         truncated: reads whose input was cut.
@@ -72,7 +72,7 @@ class Judged:
     reordered: pl.DataFrame
     undefined: pl.DataFrame
     downstream: pl.DataFrame
-    judged: Mapping[str, int] = field(default_factory=dict)
+    labelled_queries: Mapping[str, int] = field(default_factory=dict)
     real_valued: tuple[str, ...] = ()
     largest: Mapping[str, float] = field(default_factory=dict)
     truncated: int = 0
@@ -87,7 +87,7 @@ class Judged:
         return tuple(name for name in self.real_valued if self.largest[name] > 1)
 
 
-def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
+def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored:
     """Label and score what was prepared.
 
     Args:
@@ -106,7 +106,7 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
     }
     names = [annotator.name for annotator in listed]
     read = [reading.reads.drop(FAILURE) for reading in readings.values()]
-    return Judged(
+    return Scored(
         queries=inputs.queries.height,
         passages=inputs.corpus.height,
         labels=pl.concat([labelled[name].labels for name in names]),
@@ -119,7 +119,7 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
         reordered=pl.concat([scored[name].reordered for name in names]),
         undefined=pl.concat([scored[name].undefined for name in names]),
         downstream=_downstream(prepared, readings),
-        judged={name: scored[name].judged for name in names},
+        labelled_queries={name: scored[name].labelled_queries for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
         largest={name: scored[name].largest for name in names},
         truncated=sum(int(reading.reads[TRUNCATED].sum()) for reading in readings.values()),
@@ -131,16 +131,16 @@ def judge(prepared: Prepared, readings: Mapping[str, Reading]) -> Judged:
 
 
 def merge(
-    parts: Sequence[Judged], settings: Settings, *, runs: Sequence[str], passages: int
-) -> Judged:
-    """What was judged in parts, as a whole.
+    parts: Sequence[Scored], settings: Settings, *, runs: Sequence[str], passages: int
+) -> Scored:
+    """Merge what was scored in parts.
 
     What measures mean depends on all labels: where those of one part lie between whole numbers and
     those of another exceed 1, a measure may be undefined that both parts have.
 
     Args:
         parts: at least one, of different queries.
-        settings: under which all of them were judged.
+        settings: under which all of them were scored.
         runs: the names of the runs, in order.
         passages: how many are listed; the parts may share some.
 
@@ -148,7 +148,7 @@ def merge(
         InputError: the labels of an annotator have none of the measures.
     """
     first = parts[0]
-    annotators = list(first.judged)
+    annotators = list(first.labelled_queries)
 
     def having(names: str, order: Sequence[str]) -> tuple[str, ...]:
         found = {name for part in parts for name in getattr(part, names)}
@@ -178,7 +178,7 @@ def merge(
         maintain_order=True,
     )
     downstream = pl.concat([part.downstream for part in parts])
-    return Judged(
+    return Scored(
         queries=sum(part.queries for part in parts),
         passages=passages,
         labels=first.labels.clear(),
@@ -194,7 +194,9 @@ def merge(
         downstream=downstream.sort(
             pl.col(RUN).replace_strict(_places(list(runs)), default=0), maintain_order=True
         ),
-        judged={name: sum(part.judged[name] for part in parts) for name in annotators},
+        labelled_queries={
+            name: sum(part.labelled_queries[name] for part in parts) for name in annotators
+        },
         real_valued=real_valued,
         largest=largest,
         truncated=sum(part.truncated for part in parts),
@@ -261,9 +263,9 @@ def _score_labels(
     labelled: Mapping[str, Labelled],
     left_out: Mapping[str, list[str]],
     prepared: Prepared,
-) -> Scored:
+) -> AnnotatorScores:
     made = labelled[annotator.name]
-    scored = score(annotator, made, prepared.inputs, prepared.settings, prepared.relevant)
+    scored = score_annotator(annotator, made, prepared.inputs, prepared.settings, prepared.relevant)
     kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
     return replace(scored, scores=scored.scores.filter(kept))
 

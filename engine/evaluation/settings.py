@@ -12,7 +12,7 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
-from engine.ranking.ranking_settings import EVERYTHING_JUDGED, RankingSettings
+from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
 from engine.ranking.scores import Relevant
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
 from engine.reading.remote.api_settings import ApiSettings
@@ -32,7 +32,7 @@ class Settings(Checked):
     Attributes:
         reader: the LLM that reads, and how its output is scored.
         labels: who labels, and each annotator's options.
-        ranking: cutoff, measures, and what counts as judged.
+        ranking: cutoff, measures, and what counts as relevant.
         bootstrap: how intervals are made; its seed also draws the reads that are repeated.
         running: memory, processes, and how failed reads are handled.
         api: the server of readers behind an API, and bounds on what it is asked.
@@ -175,12 +175,12 @@ class Settings(Checked):
             measure, utilities=scale.utilities, graded=graded, above_one=real_valued and above_one
         )
 
-    def judged(self, runs: int) -> Relevant:
-        """What counts as judged, given the number of runs."""
+    def relevant(self, runs: int) -> Relevant:
+        """What counts as relevant, given the number of runs."""
         if self.ranking.relevant is not None:
             return self.ranking.relevant
         if all(annotator.judges_everything for annotator in self.labels.listed()):
-            return EVERYTHING_JUDGED
+            return ALL_JUDGMENTS
         return "pool" if runs > 1 else "list"
 
     def __post_init__(self) -> None:
@@ -298,10 +298,10 @@ def _check_reads(settings: Settings) -> None:
 def _check_relevant(settings: Settings) -> None:
     listed = settings.labels.listed()
     others = sorted(a.name for a in listed if not a.judges_everything)
-    if settings.ranking.relevant == EVERYTHING_JUDGED and others:
+    if settings.ranking.relevant == ALL_JUDGMENTS and others:
         fitting = ", ".join(name for name, known in ANNOTATORS.items() if known.judges_everything)
         raise InputError(
-            f"`relevant` {EVERYTHING_JUDGED} does not fit {', '.join(others)}, "
+            f"`relevant` {ALL_JUDGMENTS} does not fit {', '.join(others)}, "
             "who judge listed passages only",
             f"use `annotators` {fitting}, or `relevant` pool",
         )

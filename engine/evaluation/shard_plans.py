@@ -1,6 +1,6 @@
 """The reads of a shard: planned on workers, and taken from the store once they are done.
 
-The plan of a shard for a job is kept until all shards are judged.
+The plan of a shard for a job is kept until all shards are scored.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class Material:
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         tables: the files that annotators need, by the name of their input.
         settings: of the evaluation.
-        relevant: what counts as judged.
+        relevant: what counts as relevant.
         rests_on: what the annotators that this one rests on made, by name.
         reads: the reads table with ``failure``, one read for each pair in their order; empty for an
             annotator that asks for none. A failed read has an empty output and null confidence.

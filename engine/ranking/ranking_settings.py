@@ -11,7 +11,7 @@ from engine.ranking.measures import parse_measures
 from engine.ranking.scores import Missing, Relevant
 
 # The value of ``relevant`` that takes recall over all judgments, listed or not.
-EVERYTHING_JUDGED: Relevant = "qrels"
+ALL_JUDGMENTS: Relevant = "qrels"
 
 
 @dataclass(frozen=True, kw_only=True)

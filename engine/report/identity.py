@@ -69,7 +69,7 @@ def _differences(
         yield f"{SUMMARY} there is not that of an evaluation"
         return
     first, settings = next(iter(conditions.items()))
-    relevant = settings.judged(runs) if runs else None
+    relevant = settings.relevant(runs) if runs else None
     asked = jsonable(configuration(settings, relevant or "list", {}))
     for name, value in asked.items():
         if name in _SAME or name not in known or (name == "relevant" and relevant is None):

@@ -61,7 +61,7 @@ def test_what_always_kills_its_process_is_told_and_the_rest_is_done(tmp_path):
     for what, words in [
         ("load", "ReadError: the reader cannot be loaded: its process died in it again and again"),
         ("plan", r"ReadError: shard \d cannot be planned: its process died in it again and again"),
-        ("judge", "ReadError: judging on Ray failed: its process died again and again"),
+        ("judge", "ReadError: scoring on Ray failed: its process died again and again"),
     ]:
         assert re.match(words, found[what]["error"])
 

@@ -286,7 +286,7 @@ def test_readers_of_a_model_are_let_go_before_the_next_are_loaded(tmp_path, monk
     assert_same(held, parts, tmp_path)
 
 
-def test_shards_that_a_study_judged_are_taken_up_by_one_of_its_readers(tmp_path, tiny_t5):
+def test_shards_that_a_study_scored_are_taken_up_by_one_of_its_readers(tmp_path, tiny_t5):
     files, asked = made(tmp_path), settings(**FEW)
     conditions = vary(asked, Sweep(readers=("bundled", str(tiny_t5))))
     _, parts = both(tmp_path, files, conditions)
@@ -302,7 +302,7 @@ def test_shards_that_a_study_judged_are_taken_up_by_one_of_its_readers(tmp_path,
     assert len(Scripted.asked) == read
 
 
-def test_a_repeatability_check_needs_no_store_of_shards_that_are_judged(tmp_path):
+def test_a_repeatability_check_needs_no_store_of_shards_that_are_scored(tmp_path):
     asked = settings(**FEW)
     both(tmp_path, made(tmp_path), one(asked))
     cut = partition(made(tmp_path), folder_at(tmp_path / "inputs"), k=6, pairs_per_shard=90)

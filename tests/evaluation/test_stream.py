@@ -362,7 +362,7 @@ def test_a_unit_travels_with_its_own_prompts_alone():
     assert whole.equals(plan.select(whole.columns))
 
 
-def test_a_judged_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
+def test_a_scored_shard_has_one_file_in_the_store(tmp_path, monkeypatch):
     monkeypatch.setattr(executors, "CPU_BATCH_TOKENS", 200)
     written = []
     add = store.add
@@ -392,15 +392,15 @@ def test_damaged_files_of_the_store_are_told_and_their_reads_done_again(tmp_path
 
 
 def test_roles_that_share_a_model_read_shard_after_shard_together(tmp_path, monkeypatch):
-    """A shard is judged when all of its roles are read, while others are not begun."""
+    """A shard is scored when all of its roles are read, while others are not begun."""
     begun = []
-    judge = passes.judge_shard
+    score = passes.score_shard
 
-    def judged(work, shard, failures):
+    def scored(work, shard, failures):
         begun.append(len(Scripted.asked))
-        judge(work, shard, failures)
+        score(work, shard, failures)
 
-    monkeypatch.setattr(passes, "judge_shard", judged)
+    monkeypatch.setattr(passes, "score_shard", scored)
     asked = settings(annotators=("erag", "judge"), measures="nDCG@6")
     result = in_shards(tmp_path, asked)
     assert len(begun) > 2

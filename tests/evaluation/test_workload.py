@@ -75,10 +75,10 @@ def test_files_of_another_evaluation_under_the_same_settings_are_not_taken_for_i
         assert_same(whole, result, tmp_path / "shards")
 
 
-def test_who_reads_where_changes_nothing_that_was_judged(tmp_path, monkeypatch):
+def test_who_reads_where_changes_nothing_that_was_scored(tmp_path, monkeypatch):
     files = made(tmp_path)
     first = in_shards(tmp_path, files, settings(**FEW))
-    monkeypatch.setattr("engine.evaluation.passes.judge_shard", None)
+    monkeypatch.setattr("engine.evaluation.passes.score_shard", None)
     again = in_shards(
         tmp_path,
         files,
@@ -88,7 +88,7 @@ def test_who_reads_where_changes_nothing_that_was_judged(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["labels", "traces", "reads", "query_scores", "undefined"])
-def test_a_shard_without_one_of_its_tables_is_judged_again(tmp_path, name):
+def test_a_shard_without_one_of_its_tables_is_scored_again(tmp_path, name):
     files, asked = made(tmp_path), settings(**FEW)
     first = in_shards(tmp_path, files, asked)
     count = len(Scripted.asked)
