@@ -42,7 +42,7 @@ def plan_and_print(
     settings = list(conditions.values())
     refuse_both(asked, settings[0].running.pool())
     keeps(
-        f"reads of the probe are kept in {folder_at(store).shown()}, and nothing else was written"
+        f"LLM calls of the probe are kept in {folder_at(store).shown()}, and nothing else was written"
     )
     k = max(condition.k for condition in conditions)
     pairs = shard_pairs(files, settings[0])

@@ -59,8 +59,6 @@ def _with_options(content: dict[str, Any], known: Collection[str]) -> dict[str, 
     for notes in content["notes"].values():
         for note in notes:
             note["text"] = with_options(note["text"], known)
-    if content["verdict"] is not None:
-        content["verdict"]["sentences"] = [
-            with_options(sentence, known) for sentence in content["verdict"]["sentences"]
-        ]
+    said = content["verdict"]["sentences"]
+    content["verdict"]["sentences"] = [with_options(sentence, known) for sentence in said]
     return content

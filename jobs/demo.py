@@ -127,7 +127,9 @@ def demo(
     if config is not None:
         refuse_overlap(Inputs({"config": config}, {}), _outputs(out, settings))
     store = out / "store"
-    keeps(f"finished reads are kept in {store}; run the same command again to go on from there")
+    keeps(
+        f"finished LLM calls are cached in {store}; run the same command again to go on from there"
+    )
     some = task == "short-answer" and not all
     with sole_writer(out):
         if not overwrite:
@@ -274,8 +276,8 @@ def _why_fewer(costs: ReadingCosts, share: Share) -> str:
     fits = share.seconds <= MOST_SECONDS
     end = f"within {MOST_SECONDS // 60}" if fits else f"after about {share.seconds / 60:.0f}"
     return (
-        f"reads are slow here ({_rate(costs):.1f} per second in fp32): the first {share.questions} of "
-        f"{SHORT_ANSWERS} questions are read, to end {end} minutes"
+        f"LLM calls are slow here ({_rate(costs):.1f} per second in fp32): the first {share.questions} of "
+        f"{SHORT_ANSWERS} questions are evaluated, to end {end} minutes"
     )
 
 

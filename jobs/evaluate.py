@@ -43,7 +43,7 @@ from jobs._signals import keeps
 from jobs._terminal import warn_of_code
 
 _INPUTS = "inputs"
-_KEPT = "finished reads are kept in {}; run the same command again to go on from there"
+_KEPT = "finished LLM calls are cached in {}; run the same command again to go on from there"
 
 
 def evaluate_command() -> Callable[..., None]:

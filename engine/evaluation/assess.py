@@ -236,11 +236,11 @@ def _read_notes(
         if settings.running.failed_reads == "skip"
         else "and [counts|count] as 0"
     )
-    yield count_note("failed_reads", failures(readings), f"read[|s] failed {consequence}")
+    yield count_note("failed_reads", failures(readings), f"LLM call[|s] failed {consequence}")
     yield count_note(
         "truncated_reads",
         truncated,
-        "[read was|reads were] cut to the reader's longest input",
+        "[prompt was|prompts were] cut to the reader's longest input",
     )
     yield count_note(
         "memory_halvings",
@@ -335,8 +335,8 @@ def _own_executor(readings: Mapping[str, Reading]) -> Note:
     specs = [reading.spec for reading in readings.values() if reading.spec.executor]
     names = tuple(dict.fromkeys(spec.executor for spec in specs))
     readers = ", ".join(dict.fromkeys(spec.name for spec in specs))
-    unkept = ", and are not stored" if UNNAMED in names else ""
-    text = f"reads were done by {', '.join(names)}, not by {readers}{unkept}"
+    unkept = ", and are not cached" if UNNAMED in names else ""
+    text = f"LLM calls were made by {', '.join(names)}, not by {readers}{unkept}"
     return Note("own_executor", len(names), text, names)
 
 
@@ -345,7 +345,7 @@ def _behind_api(readings: Mapping[str, Reading]) -> Note:
     specs = [reading.spec for reading in readings.values() if reading.spec.api]
     names = tuple(dict.fromkeys(spec.name for spec in specs if not spec.executor))
     text = (
-        f"{', '.join(names)} {agreeing(len(names), '[answers|answer]')} behind an API: reads are not "
+        f"{', '.join(names)} {agreeing(len(names), '[answers|answer]')} behind an API: LLM calls are not "
         "reproducible; `certify` measures how many come out otherwise"
     )
     return Note("not_reproducible", len(names), text, names)
@@ -357,7 +357,7 @@ def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
     readers = [spec.function.reader for spec in specs if spec.function]
     for kept, consequence in (
         (True, "what its outputs depend on is not known here, beyond its version"),
-        (False, "it has no version, so that its reads are not stored"),
+        (False, "it has no version, so its outputs are not cached"),
     ):
         names = tuple(dict.fromkeys(one.name for one in readers if one.is_kept == kept))
         text = f"the reader {', '.join(names)} is a function: {consequence}"

@@ -297,8 +297,8 @@ def reads_failed(
 ) -> ReadError:
     """The error for failed reads, with the first of them."""
     return ReadError(
-        f"{failed} of {reads} reads failed (query {query_id!r}: {reason}); "
-        f"the others are {'' if stored else 'not '}in the store; run again, count failed reads as 0 "
+        f"{failed} of {reads} LLM calls failed (query {query_id!r}: {reason}); "
+        f"the others are {'' if stored else 'not '}cached; run again, count failed calls as 0 "
         "with `failed_reads` zero, or leave their queries out with `failed_reads` skip"
     )
 
@@ -309,6 +309,6 @@ def refuse_written(reads: pl.DataFrame, spec: ReaderSpec) -> None:
     written = reads[FAILURE].is_null() & unsure
     if spec.choices and written.any():
         raise ReadError(
-            f"{spec.name!r} generated text in {written.sum()} of {reads.height} reads where it had to "
+            f"{spec.name!r} generated text in {written.sum()} of {reads.height} LLM calls where it had to "
             f"choose between {', '.join(map(repr, spec.choices))}"
         )

@@ -278,7 +278,7 @@ def _check_reads(settings: Settings) -> None:
     if settings.running.certify and not (reader.end_to_end or asks):
         asking = ", ".join(name for name, known in ANNOTATORS.items() if known.role)
         raise InputError(
-            "`certify` repeats reads, and nothing is read",
+            "`certify` repeats LLM calls, and this evaluation makes none",
             f"use `end_to_end` or one of the annotators {asking}, or leave `certify` out",
         )
     if reader.end_to_end or any(ask.task == reader.task for ask in asks.values()):

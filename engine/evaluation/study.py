@@ -214,7 +214,7 @@ def _notes(
 ) -> Iterator[Note]:
     settings = next(iter(evaluations.values())).settings
     failed = sum(reading.costs.failed for reading in readings)
-    yield count_note("failed_reads_of_study", failed, "read[|s] of the study failed")
+    yield count_note("failed_reads_of_study", failed, "LLM call[|s] of the study failed")
     yield damaged_files(reading.costs for reading in readings)
     if not settings.reader.end_to_end:
         return

@@ -53,7 +53,7 @@ class PlanSettings(Checked):
             for name in ("price_per_hour", "finish_in"):
                 if getattr(self, name) is not None:
                     raise InputError(
-                        f"`{name}` with `probe_reads` 0, which counts reads and times none",
+                        f"`{name}` with `probe_reads` 0, which counts LLM calls and times none",
                         "leave one of them out",
                     )
 
@@ -199,7 +199,7 @@ class Kind:
 
     Attributes:
         reader: the model's name.
-        name: "single reads", "whole lists", or who reads.
+        name: "single passages", "whole lists", or who reads.
         asked: reads that the evaluation asks for, of every run, with those that are equal.
         stored: distinct reads that the store has, those of the probe among them.
         left: distinct reads that are to be done.

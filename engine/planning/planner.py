@@ -40,7 +40,7 @@ from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.tables import OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
 
-SINGLE_READS, WHOLE_LISTS = "single reads", "whole lists"
+SINGLE_PASSAGES, WHOLE_LISTS = "single passages", "whole lists"
 _READS, _GROUPS = "reads", "groups"
 
 
@@ -317,4 +317,4 @@ def _name(counted: Counted, whole: bool) -> str:
     role = counted.job.ask.role
     if role != READER:
         return role.title.removeprefix("the ")
-    return WHOLE_LISTS if whole else SINGLE_READS
+    return WHOLE_LISTS if whole else SINGLE_PASSAGES

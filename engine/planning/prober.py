@@ -83,7 +83,7 @@ class Prober:
     def _keep(self, spec: ReaderSpec, reads: pl.DataFrame) -> None:
         if not spec.is_kept:
             what = "version" if spec.function and self.executor is None else "name"
-            self.unstored = f"a function without a {what} reads them"
+            self.unstored = f"a function without a {what} makes them"
         if self.unstored:
             return
         try:

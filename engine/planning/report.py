@@ -61,10 +61,10 @@ def _table(forecast: Forecast) -> Table:
     timed, actors = forecast.probe is not None, forecast.actors
     shared = [] if actors == 1 else [f"of {actors} actors"]
     estimated = "" if forecast.sampled is None else ", an estimate"
-    names = ["reader", "reads"] if several else ["reads"]
-    head = [*names, "asked for", "equal", "stored", "left"]
+    names = ["reader", "LLM calls"] if several else ["LLM calls"]
+    head = [*names, "requested", "equal", "cached", "new"]
     head += ["prompt tokens", "generated", "time of 1 actor", *shared] if timed else []
-    title = f"Reads of {counted(forecast.queries, '[query|queries]')}{estimated}"
+    title = f"LLM calls of {counted(forecast.queries, '[query|queries]')}{estimated}"
     result = terminal_table(Grid("reads", "", head, [], len(names), title))
     for kind in [*kinds, _sum(kinds, "", "all")]:
         values = [f"{n:,}" for n in (kind.asked, kind.shared, kind.stored, kind.left)]
@@ -98,14 +98,14 @@ def _lines(forecast: Forecast) -> Iterator[str]:
         queries = counted(forecast.sampled, "[query|queries]")
         yield f"counts: from a sample of {queries}, by what runs list for all"
     if forecast.certified:
-        yield f"not counted: reads that `certify` repeats, up to {forecast.certified} in each role"
+        yield f"not counted: LLM calls that `certify` repeats, up to {forecast.certified} in each role"
     if not forecast.left:
-        yield "nothing is left to read: the evaluation takes all reads from the store"
+        yield "no new LLM call is needed: all are cached"
         if forecast.probe is not None:
             yield from _of_probe(forecast, forecast.probe)
         return
     if forecast.probe is None:
-        yield "no time is foreseen: that takes a probe, which erag plan makes by default"
+        yield "no time is predicted without a probe, which erag plan makes by default"
         return
     yield from _times(forecast)
     if forecast.peak:
@@ -125,12 +125,12 @@ def _lines(forecast: Forecast) -> Iterator[str]:
 def _times(forecast: Forecast) -> Iterator[str]:
     level = f"{forecast.confidence * 100:g}%"
     bounds = "" if math.isnan(forecast.reading.low) else f" [{level} interval]"
-    yield f"start: {duration(forecast.start)} until an actor reads, models loaded"
+    yield f"start: {duration(forecast.start)} until an actor is ready, models loaded"
     counts = dict.fromkeys((1, forecast.actors))
     for actors in counts:
         span = forecast.seconds(actors)
         name = counted(actors, _ACTORS)
-        yield f"start and reads, {name}: {_with_interval(span, duration)}{bounds}"
+        yield f"start and LLM calls, {name}: {_with_interval(span, duration)}{bounds}"
     hours = forecast.settings.finish_in
     if hours is not None:
         by = ", by the upper end of the interval" if bounds else ""
@@ -139,14 +139,14 @@ def _times(forecast: Forecast) -> Iterator[str]:
 
 
 def _of_probe(forecast: Forecast, probe: Probe) -> Iterator[str]:
-    kept = f"not in the store ({probe.unstored})" if probe.unstored else "in the store"
+    kept = f"not cached ({probe.unstored})" if probe.unstored else "cached"
     actors = f"{counted(probe.actors, _ACTORS)} with {probe.share}"
     yield (
-        f"probe: {counted(probe.reads, '[read|reads]')} in {duration(probe.seconds)} by {actors}; "
+        f"probe: {counted(probe.reads, 'LLM call[|s]')} in {duration(probe.seconds)} by {actors}; "
         f"{agreeing(probe.reads, '[it is|they are]')} {kept}"
     )
     if probe.failed:
-        yield f"{counted(probe.failed, '[read|reads]')} of the probe failed: {probe.failure}"
+        yield f"{counted(probe.failed, 'LLM call[|s]')} of the probe failed: {probe.failure}"
     if forecast.actors > probe.room:
         yield f"there is room for {counted(probe.room, _ACTORS)} now; others are taken to be like these"
 

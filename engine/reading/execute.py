@@ -99,7 +99,7 @@ def refuse_alike(outputs: Sequence[ReadOutput]) -> None:
     """
     reasons = {output.failure for output in outputs}
     if len(outputs) > 1 and len(reasons) == 1 and (reason := reasons.pop()) is not None:
-        raise ReadError(f"the first {len(outputs)} reads failed, all for one reason: {reason}")
+        raise ReadError(f"the first {len(outputs)} LLM calls failed, all for one reason: {reason}")
 
 
 def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
@@ -117,7 +117,7 @@ def _refuse_short_of_memory(outputs: Sequence[ReadOutput]) -> None:
     if len({_SIZE.sub("0", reason) for reason in reasons}) == 1:
         remedy = "" if MORE_MEMORY in reasons[0] else f"; {MORE_MEMORY}"
         raise ReadError(
-            f"the first {len(outputs)} reads failed, all for want of memory: {reasons[0]}{remedy}"
+            f"the first {len(outputs)} LLM calls failed, all for want of memory: {reasons[0]}{remedy}"
         )
 
 

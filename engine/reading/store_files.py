@@ -96,7 +96,7 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
     """
     named = _NAME.fullmatch(name)
     place = folder.place(name)
-    remedy = "delete it; its reads are done again"
+    remedy = "delete it; its LLM calls are made again"
     if named is None or named["content"] is None:
         try:
             frame = parse_parquet(content, place)

@@ -224,7 +224,7 @@ class _Actor:
                 parts.append(self._host.read(reader, alone, [single]))
                 self._attempts.leave(row)
             else:
-                died = ReadOutput.failed("the reader's process died in this read")
+                died = ReadOutput.failed("the reader's process died in this call")
                 parts.append(UnitResult(alone, [died], worker, 0.0, {}))
         return UnitResult(
             unit,

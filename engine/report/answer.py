@@ -41,11 +41,9 @@ def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:
     below += ["", *_of_study(findings), *_costs(findings), *printed.asked_for(findings)]
     below += _notes(findings)
     below.append(f"results -> {out}; {where_to_look(out)} (`full` prints all tables and notes)")
-    if not findings.runs:
-        return [*head, "no query has a score: failed reads leave all of them out", *below]
-    if findings.wholes and len(findings.runs) == 1:
-        return [*head, *printed.end_to_end(findings), *below]
     above = [*head, *verdict.said(findings.summary)]
+    if not findings.runs or (findings.wholes and len(findings.runs) == 1):
+        return [*above, *below]
     # A head, and a line for the runs that are left out.
     room = MOST_LINES - len(above) - sum(map(_height, below)) - 3
     if room < _FEWEST_RUNS:
@@ -79,7 +77,7 @@ def _of_study(findings: Findings) -> list[str]:
 
 
 def _costs(findings: Findings) -> list[Table | str]:
-    """What all reads cost together, of a study those of all conditions, and the reads of each kind."""
+    """What all LLM calls cost together, of a study those of all conditions, and those of each kind."""
     found = [(role.name, costs) for role, costs in findings.roles.items()]
     if findings.conditions:
         found = [(one["role"], costs_of(one)) for one in findings.summary["study"]["costs"]]
@@ -89,7 +87,7 @@ def _costs(findings: Findings) -> list[Table | str]:
     }
     if not roles:
         return []
-    line = f"reads: {layout.reads_line(costs_together(roles.values()))}"
+    line = f"LLM calls: {layout.calls_line(costs_together(roles.values()))}"
     table = grids.compared_costs(findings, roles)
     return [line] if table is None else [line, table]
 
@@ -100,5 +98,5 @@ def _notes(findings: Findings) -> list[str]:
     in_full = [f"note: {note['text']}" for code in _IN_FULL for note in noted.get(code, ())]
     about = [code.replace("_", " ") for code in noted if code not in _IN_FULL]
     if others := len(printed.remarks(findings)):
-        about.append(counted(others, "remark[|s] on cells"))
+        about.append(counted(others, "note[|s] on single figures"))
     return [*in_full, *([f"notes: {', '.join(about)}"] if about else [])]

@@ -23,10 +23,10 @@ from engine.labels.annotator import READER, Role
 from engine.labels.registry import ANNOTATORS
 from engine.messages.errors import InputError
 from engine.reading.costs import KindCosts, ReadingCosts, merge_kinds
+from engine.report.means import Interval, mean_interval
 from engine.report.summary import notes_by_code
 from engine.sources.io.parquet import read_parquet
-from engine.statistics import bounded
-from engine.statistics.cells import Ints, clusters_of, numbered
+from engine.statistics.cells import clusters_of, numbered
 from engine.statistics.choice import primary_measures
 from engine.statistics.correlation import Bootstrap
 from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
@@ -54,16 +54,6 @@ class Sources:
     queries: pl.DataFrame
     corpus: pl.DataFrame
     runs: pl.DataFrame
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and the bounds of its interval, NaN where there is none; of ``n`` queries."""
-
-    value: float
-    low: float
-    high: float
-    n: int
 
 
 @dataclass(frozen=True)
@@ -152,7 +142,7 @@ class Findings:
             return pl.scan_parquet(path).filter(wanted).select(RUN, QUERY_ID, VALUE).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
             problem = f"cannot be read ({str(error).splitlines()[0]})"
-            raise InputError(problem, "evaluate again; reads are in the store", path=path) from None
+            raise InputError(problem, "evaluate again; LLM calls are cached", path=path) from None
 
     @cached_property
     def downstream(self) -> pl.DataFrame:
@@ -215,6 +205,7 @@ class Findings:
     @cached_property
     def leads(self) -> dict[str, dict[str, Any]]:
         """The leads of the run to choose over others, by their names; what is not known of them is NaN."""
+        # Earlier versions have no verdict on one run.
         leads = (self.summary["verdict"] or {"leads": []})["leads"]
         return {
             lead["over"]: {key: math.nan if value is None else value for key, value in lead.items()}
@@ -255,7 +246,8 @@ class Findings:
     @property
     def best_run(self) -> str | None:
         """The run to choose, else the first one that no edits made: the agreement on it is shown. None without runs."""
-        if verdict := self.summary["verdict"]:
+        verdict = self.summary["verdict"]
+        if verdict and verdict["best"]:
             return str(verdict["best"])
         edited = {row[RUN] for row in self.summary.get("edits", ())}
         return next(iter(sorted(self.runs, key=lambda run: run in edited)), None)
@@ -305,19 +297,6 @@ class Findings:
         return None if cell is None or math.isnan(cell[tables.TAU]) else cell
 
 
-def mean_interval(values: pl.Series, confidence: float, clusters: Ints | None = None) -> Interval:
-    """The mean of scores over queries with its interval.
-
-    That of Clopper & Pearson for scores of 0 and 1, Gaffke's for others in [0, 1] (``bounded``). NaN bounds
-    where some score lies elsewhere.
-    """
-    mean, n = float(values.mean()), len(values)  # type: ignore[arg-type]
-    if float(values.min()) < 0 or float(values.max()) > 1:  # type: ignore[arg-type]
-        return Interval(mean, math.nan, math.nan, n)
-    low, high = bounded.mean_interval(values.to_numpy(), confidence, clusters)
-    return Interval(mean, low, high, n)
-
-
 def texts_of(notes: Mapping[str, Any]) -> list[str]:
     """Notes, of which ``summary.json`` has those of one code together."""
     return [note["text"] for of_code in notes.values() for note in of_code]
@@ -363,7 +342,7 @@ def read_table(path: Path, schema: tables.Schema) -> pl.DataFrame:
     frame = read_parquet(path)
     if missing := [column for column in schema if column not in frame.columns]:
         problem = f"lacks {', '.join(missing)}: an earlier version wrote it"
-        raise InputError(problem, "evaluate again; reads come from the store", path=path)
+        raise InputError(problem, "evaluate again; LLM calls are cached", path=path)
     return frame.select(list(schema))
 
 

@@ -13,8 +13,9 @@ from engine.labels.registry import ANNOTATORS
 from engine.messages.wording import counted, with_interval
 from engine.reading.costs import SINGLE, WHOLE, KindCosts, ReadingCosts
 from engine.report import layout
-from engine.report.findings import Findings, Interval
+from engine.report.findings import Findings
 from engine.report.layout import Grid
+from engine.report.means import Interval
 from engine.tables import METHOD, RHO, TAU, TAU_REACHED, VALUE, N
 
 # Measures beside the end-to-end score on a screen: the first annotator's and a rival's; without that score, more.
@@ -25,11 +26,11 @@ _NAMES = {SINGLE: "single passages", WHOLE: "whole lists"}
 
 
 def leaderboard(findings: Findings, most: int | None = None) -> Grid:
-    """The runs, the best one first: their scores, and what each lacks to the one to choose.
+    """The runs, the best one first: their scores, and how far each is behind the one to choose.
 
     Args:
         most: how many a screen has room for, with means alone and few measures; None for all runs and the
-            measures of all annotators, with intervals of each mean by itself and the number of queries.
+            measures of all annotators, with the interval of each mean and the number of queries.
     """
     leads, best, numbers = findings.leads, findings.best_run, findings.numbers
     partial = most is None or any(n != findings.queries for n in numbers.values())
@@ -96,8 +97,8 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     """
     level, cells = layout.level(findings.bootstrap), findings.primary_cells
     partial = most is None or any(cell[N] != findings.queries for cell in cells.values())
-    head = ["annotator", "measure", f"Kendall's tau{level}", f"Spearman's rho{level}"]
-    head += ["of possible tau", *(["n"] if partial else [])]
+    head = ["annotator", "measure", f"{layout.KENDALL}{level}", f"{layout.SPEARMAN}{level}"]
+    head += [layout.SHARE, *(["n"] if partial else [])]
     names = findings.annotators[:most]
     rows = []
     for name in names:
@@ -110,7 +111,7 @@ def agreement(findings: Findings, most: int | None = None) -> Grid:
     rows += _more(len(findings.annotators) - len(names), "annotator[|s]", head)
     caption = layout.methods_line(cells[name][METHOD] for name in names if name in cells)
     several = len(findings.runs) > 1
-    title = f"agreement with the reader{f' on {findings.best_run}' if several else ''}"
+    title = f"Agreement with the reader{f' on {findings.best_run}' if several else ''}"
     return Grid("agreement", caption, head, rows, title=title)
 
 
@@ -152,15 +153,22 @@ def costs(findings: Findings, roles: Mapping[str, ReadingCosts] | None = None) -
     split = any(one.split_seconds for one in kinds.values())
     ratios = [_ratio(one, of_base) if of_base else "" for one in kinds.values()]
     compared = any(ratios) and base is not None
-    head = ["reads", "done", "stored", "prompt tokens", "shared", *(["padding"] if padded else [])]
-    head += ["generated", "reader s (~ by tokens)" if split else "reader s", "wall s"]
-    head += [f"to {base.annotator}"] if compared and base else []
+    head = [
+        "LLM calls",
+        "new",
+        "cached",
+        "prompt tokens",
+        "shared prefix",
+        *(["padding"] if padded else []),
+    ]
+    head += ["generated", "LLM s (~ split by tokens)" if split else "LLM s", "wall s"]
+    head += [f"relative to {base.annotator}"] if compared and base else []
     rows = []
     for ((role, kind), one), ratio in zip(kinds.items(), ratios, strict=True):
         named = base.annotator if base and role == base.role else role
         name = _WHOLE_NAME if (role, kind) == (READER.name, WHOLE) else f"{named}: {_NAMES[kind]}"
         rows.append([name, *_values(one, padded=padded), *([ratio] if compared else [])])
-    return Grid("costs", "", head, rows, title="cost of reads")
+    return Grid("costs", "", head, rows, title="Cost of LLM calls")
 
 
 def _values(costs: KindCosts, *, padded: bool) -> list[str]:
@@ -187,10 +195,14 @@ def _ratio(costs: KindCosts, base: KindCosts) -> str:
 
 
 def compared_costs(
-    findings: Findings, roles: Mapping[str, ReadingCosts] | None = None
+    findings: Findings, roles: Mapping[str, ReadingCosts] | None = None, *, short: bool = True
 ) -> Table | None:
-    """The same on a screen; None for one kind alone, and where every read came from the store."""
+    """The same on a screen; None for one kind alone, and where every LLM call was cached.
+
+    Args:
+        short: as in ``layout.terminal_table``.
+    """
     grid = costs(findings, roles)
-    if len(grid.rows) < 2 or all(done == "0" for _, done, *_ in grid.rows):
+    if len(grid.rows) < 2 or all(new == "0" for _, new, *_ in grid.rows):
         return None
-    return layout.terminal_table(grid, short=True)
+    return layout.terminal_table(grid, short=short)

@@ -17,6 +17,8 @@ _BUNDLED = {
     BUNDLED: "SmolLM2-135M-Instruct",
     BUNDLED_FID: "a Fusion-in-Decoder T5 of 5 million parameters",
 }
+# What recall and ideal rankings are taken over, by ``relevant``; else over all judgments.
+_RECALL_BASES = {"list": "own list", "pool": "pooled passages"}
 _MOST_NAMES = 5
 _LONGEST = 60
 _BETWEEN = " \N{MIDDLE DOT} "
@@ -119,7 +121,7 @@ def _data(summary: Mapping[str, Any]) -> Iterator[str]:
     for name in (*input_tables(), "edits", "answers"):
         if settings.get(name):
             yield f"{name} {_cut(_file(settings[name]))}"
-    yield f"judged: {settings['relevant']}"
+    yield f"recall base: {_RECALL_BASES.get(settings['relevant'], 'all judgments')}"
 
 
 def _runs(summary: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,9 @@ from engine.reading.costs import ReadingCosts
 from engine.statistics.correlation import Bootstrap
 from engine.tables import METHOD, high_of, low_of
 
+# What tables call the correlations, and tau over the highest that the scores allow.
+KENDALL, SPEARMAN = "Kendall's \N{GREEK SMALL LETTER TAU}", "Spearman's \N{GREEK SMALL LETTER RHO}"
+SHARE = "share of max \N{GREEK SMALL LETTER TAU}"
 _MIB = 2**20
 # Letters that follow intervals, and what they stand for.
 _METHODS = {
@@ -125,21 +128,24 @@ def methods_line(methods: Iterable[str]) -> str:
     return f"intervals: {', '.join(meanings)}" if meanings else ""
 
 
-def reads_line(costs: ReadingCosts) -> str:
-    """What some reads cost."""
-    rate = f" at {costs.done / costs.seconds:.1f} reads/s" if costs.done and costs.seconds else ""
+def calls_line(costs: ReadingCosts) -> str:
+    """What some LLM calls cost."""
+    rate = f" at {costs.done / costs.seconds:.1f} calls/s" if costs.done and costs.seconds else ""
     highest = max(costs.workers.values(), default=0)  # 0 where a server reads
     peak = f", peak {highest / _MIB:.0f} MiB per actor" if highest else ""
     failed = f", {costs.failed} failed" if costs.failed else ""
     if costs.retried_requests:
-        failed += f", {counted(costs.retried_requests, 'request[|s]')} made again"
-    return (
-        f"{costs.wanted} wanted, {costs.reused} from the store, {costs.done} done{rate}"
-        f"{failed}{peak}"
-    )
+        failed += f", {counted(costs.retried_requests, 'request[|s]')} repeated"
+    return f"{costs.wanted} requested, {costs.reused} cached, {costs.done} new{rate}{failed}{peak}"
+
+
+def p_text(value: float) -> str:
+    """A p-value in a sentence: ``p = 0.034``, ``p < 0.001``."""
+    return f"p = {p_value(value)}".replace("= <", "< ")
 
 
 def p_value(value: float) -> str:
+    """A p-value in a table; empty where there is none."""
     if math.isnan(value):
         return ""
     return "<0.001" if value < 0.001 else f"{value:.3f}"

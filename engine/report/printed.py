@@ -41,16 +41,15 @@ from engine.tables import (
 )
 
 _BEST = (
-    "* the annotator's highest tau, chosen after the fact, with these data: it is optimistic;\n"
-    "answer, page and verdict take the first measure of each annotator, which was chosen before"
+    "* the annotator's highest tau, chosen after the fact on these data and therefore optimistic;\n"
+    "the answer, the page and the verdict use the primary measure, which was chosen beforehand"
 )
-_LIMIT = (
-    "limit: the tau of the best order (of the worst one, where tau is negative) that these scores and "
-    "outcomes allow, ties included"
-)
+_LIMIT = "limit: the highest tau (for a negative tau, the lowest) that these scores allow, with their ties"
 # What the columns about the order of runs hold.
-_SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is. "
-_WINNERS = "One winner: the pairs of runs of which both name the same"
+_SOFT = "SPA: soft pairwise accuracy, agreement on how certain each difference is; "
+_WINNERS = (
+    "same winner: the pairs of runs for which measure and end-to-end score name the same winner"
+)
 
 
 def full_parts(findings: Findings, out: str | Path) -> list[Table | str]:
@@ -88,10 +87,8 @@ def full_tables(findings: Findings) -> list[Table]:
         *_further(findings),
     ]
     result = [terminal_table(grid) for grid in shown if grid.rows or grid is shown[0]]
-    if (costs := grids.compared_costs(findings)) is not None:
-        costs.add_row()  # sets it apart from the lines below
-        result.append(costs)
-    return result
+    costs = grids.compared_costs(findings, short=False)
+    return result if costs is None else [*result, costs]
 
 
 def _further(findings: Findings) -> Iterator[Grid]:
@@ -122,7 +119,7 @@ def _means_and_correlations(findings: Findings) -> Grid:
     head = [*(["run"] if several else []), "annotator", "measure", "mean", *partial]
     if read:
         title = "Agreement of ranking measures with the end-to-end score, over queries"
-        head += [f"Kendall's tau{level}", f"Spearman's rho{level}", *partial]
+        head += [f"{layout.KENDALL}{level}", f"{layout.SPEARMAN}{level}", *partial]
     empty = {(row[ANNOTATOR], row[MEASURE]) for row in findings.summary["undefined"]}
     rows, starred = [], False
     for key in product(runs, findings.annotators, findings.configuration["measures"]):
@@ -159,7 +156,7 @@ def _reach(findings: Findings) -> Grid:
     partial = ["n"] if cells.filter(pl.col(N) > 0)[N].ne(findings.queries).any() else []
     several = ["run"] if cells[RUN].n_unique() > 1 else []
     head = [*several, "annotator", "measure", *binary]
-    head += ["Kendall's tau", "limit", "reached", *partial]
+    head += [layout.KENDALL, "limit", layout.SHARE, *partial]
     rows = []
     for row in _in_order(shown, [RUN, ANNOTATOR], findings).iter_rows(named=True):
         limit = row[TAU_MAX] if row[TAU] >= 0 else row[TAU_MIN]
@@ -212,7 +209,7 @@ def _differences(
         values = [layout.interval(row, TAU, difference, plus="+")]
         values += [layout.p_value(row["tau_p_holm"])] if tests else []
         rows.append([*(row[key] for key in keys), *values, *(str(row[N]) for _ in partial)])
-    title = f"Kendall's tau of {comparisons[first][0]}, less that of:"
+    title = f"{layout.KENDALL} of {comparisons[first][0]}, less that of:"
     caption = layout.methods_line(comparisons[METHOD])
     return Grid("differences", caption, [*head, *partial], rows, len(keys), title)
 
@@ -220,7 +217,7 @@ def _differences(
 def _means_of_runs(findings: Findings) -> Grid:
     """The first run against every other: its end-to-end score, and of each annotator the primary measure.
 
-    All measures where no list was read whole.
+    All measures where no whole list was read.
     """
     pairs, bootstrap = findings.table("run_pairs"), findings.bootstrap
     pairs = pairs.filter(pl.col(RUN) == pl.col(RUN).first())
@@ -272,11 +269,16 @@ def _order_of_runs(findings: Findings) -> Grid:
             values.insert(1, "" if math.isnan(soft) else f"{soft:.2f}")
             values.append("" if math.isnan(agreement) else f"{agreement:.0%}")
         rows.append([row[ANNOTATOR], row[MEASURE], *values, *(str(row[N]) for _ in partial)])
-    caption, columns = _WINNERS, ["one winner"]
+    caption, columns = _WINNERS, ["same winner"]
     if resampled:
         caption = f"{_SOFT}{_WINNERS}, here and in resamples\nintervals: percentile of resamples"
-        columns = ["SPA", "one winner", "resampled"]
-    head = ["annotator", "measure", f"tau over runs{layout.level(findings.bootstrap)}", *columns]
+        columns = ["SPA", "same winner", "resampled"]
+    head = [
+        "annotator",
+        "measure",
+        f"{layout.KENDALL} over runs{layout.level(findings.bootstrap)}",
+        *columns,
+    ]
     runs = next(iter(systems["runs"]), 0)
     title = f"Order of the {runs} runs, by measure and by end-to-end score"
     return Grid("systems", caption, [*head, *partial], rows, 2, title)
@@ -307,7 +309,7 @@ def remarks(findings: Findings) -> list[str]:
 
 
 def asked_for(findings: Findings) -> Iterator[str]:
-    """What was asked for beside the figures: the reads of edited runs, prices, certificates."""
+    """What was asked for beside the figures: LLM calls of edited runs, prices, repeatability checks."""
     yield from map(edits_line, findings.summary["edits"])
     yield from _prices(findings)
     titles = {role.name: role.title for role in findings.roles}
@@ -327,15 +329,19 @@ def end_to_end(findings: Findings) -> Iterator[str]:
 
 def _readers(findings: Findings) -> Iterator[str]:
     """Who read, where it is not one reader alone, and what the reads of each role cost."""
-    whole = f", whole lists by {findings.configuration['reader']}" if findings.is_read_whole else ""
+    whole = (
+        f", and whole lists go to {findings.configuration['reader']}"
+        if findings.is_read_whole
+        else ""
+    )
     others = [findings.summary[role.key]["name"] for role in findings.roles if role.is_readers]
     for other in dict.fromkeys(others):
         if other != findings.configuration["reader"]:
-            yield f"single passages are read by {other}{whole}"
+            yield f"{other} reads single passages{whole}"
     for role, costs in findings.roles.items():
         if costs.wanted:
             of_role = f" of {role.title}" if role.title else ""
-            yield f"reads{of_role}: {layout.reads_line(costs)}"
+            yield f"LLM calls{of_role}: {layout.calls_line(costs)}"
 
 
 def _empty_cells(undefined: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -384,14 +390,14 @@ def edits_line(reads: Mapping[str, Any]) -> str:
     new = [
         f"{reads[f'new_{kind}']} of {counted(reads[kind], what)}"
         for kind, what in (
-            ("passages", "single-passage read[|s]"),
-            ("lists", "whole-list read[|s]"),
+            ("passages", "LLM call[|s] on single passages"),
+            ("lists", "LLM call[|s] on whole lists"),
         )
         if reads[f"new_{kind}"] is not None and reads[kind] is not None
     ]
     if not new:
         return f"{reads['run']}: {edits}"
-    return f"{reads['run']}: {edits}; {' and '.join(new)} are new, the rest are shared with {reads['original']}"
+    return f"{reads['run']}: {edits}; {' and '.join(new)} are new, the others are those of {reads['original']}"
 
 
 def _prices(findings: Findings) -> Iterator[str]:
@@ -410,16 +416,16 @@ def _prices(findings: Findings) -> Iterator[str]:
 
 
 def certificate_line(certificate: Mapping[str, Any], title: str) -> str:
-    """The certificate in a line: what was repeated, and how much of it changed.
+    """The repeatability check in a line: what was repeated, and how much of it changed.
 
     Args:
-        certificate: as ``summary.json`` has it.
+        certificate: the check, as ``summary.json`` has it.
         title: of the role that read; empty for the reader.
     """
     failed = f", {certificate['failed']} failed" if certificate["failed"] else ""
     return (
-        f"certificate{f' of {title}' if title else ''}: "
-        f"{counted(certificate['repeated'], 'read[|s]')} repeated{failed}, "
+        f"repeatability check{f' of {title}' if title else ''}: "
+        f"{counted(certificate['repeated'], 'LLM call[|s]')} repeated{failed}, "
         f"{counted(certificate['changed_outputs'], 'output[|s]')} and "
         f"{counted(certificate['changed_labels'], 'label[|s]')} changed"
         f"{'' if certificate['reproducible'] else ' (a server or a function may answer otherwise each time)'}"

@@ -18,12 +18,13 @@ from engine.messages.wording import with_interval
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measure, parse_measures
 from engine.report.findings import Findings, costs_of, texts_of
 from engine.report.layout import (
+    KENDALL,
     Grid,
+    calls_line,
     interval,
     level,
     methods_line,
-    p_value,
-    reads_line,
+    p_text,
     terminal_table,
 )
 from engine.tables import (
@@ -55,10 +56,10 @@ def study_tables(findings: Findings) -> list[Table]:
 
 
 def study_lines(findings: Findings) -> list[str]:
-    """What the reads of the whole study cost, what to mind, and whose labels could stand in for whose."""
+    """What the LLM calls of the whole study cost, what to mind, and whose labels could stand in for whose."""
     short, costs = _short(findings), findings.summary["study"]["costs"]
     reads = [
-        f"study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {reads_line(costs_of(one))}"
+        f"LLM calls of the study, {one['role']} {short[one[READER]]} ({one[AUGMENTATION]}): {calls_line(costs_of(one))}"
         for one in costs
         if one["wanted"]
     ]
@@ -167,7 +168,7 @@ def _by_condition(findings: Findings) -> Grid:
             cells.put([*row, annotator, name], column, _cell(one, run, annotator, there))
     title = f"Means of ranking measures, by {across}"
     if read:
-        title = f"Kendall's tau with the end-to-end score, by {across}{level(findings.bootstrap)}"
+        title = f"{KENDALL} with the end-to-end score, by {across}{level(findings.bootstrap)}"
     methods = (method for one in conditions for method in one.correlations[METHOD])
     head, caption = [*names, *heads], methods_line(methods)
     return Grid("conditions", caption, head, cells.rows(values), len(names), title)
@@ -238,7 +239,7 @@ def _across_readers(findings: Findings) -> Grid:
         cells.put(names, row[READER], text)
     head = [*runs, "labels by", "measure"]
     heads = [_sized(findings, reader, name) for reader, name in short.items()]
-    title = "eRAG's labels by one reader, Kendall's tau with the end-to-end score of another"
+    title = f"eRAG's labels by one reader, {KENDALL} with the end-to-end score of another"
     title += level(findings.bootstrap)
     rows, caption = cells.rows(list(short)), methods_line(correlations[METHOD])
     return Grid("readers", caption, [*head, *heads], rows, len(head), title)
@@ -255,7 +256,7 @@ def _stand_in(findings: Findings) -> list[str]:
             continue
         text = with_interval(difference, row["tau_low"], row["tau_high"], 2, plus="+")
         if not math.isnan(row["tau_p_holm"]):
-            text += f", p {p_value(row['tau_p_holm'])} (Holm)"
+            text += f", {p_text(row['tau_p_holm'])} (Holm)"
         sentences.append(
             f"end-to-end score of {short[row[READER]]} on {row[RUN]}: its own labels less those of "
             f"{short[row[LABELS_BY_B]]}, {row[MEASURE]}: tau {text}"

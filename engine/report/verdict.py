@@ -1,120 +1,229 @@
-"""Which retriever to choose, and how sure that is, in a few plain lines."""
+"""Which retriever to choose, and how sure that is, in a few plain sentences.
+
+``SENTENCES`` has every sentence that a verdict can have; the functions below decide which of them hold, and fill them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import polars as pl
+
 from engine.evaluation.assess import Evaluation
-from engine.messages.wording import counted, listed, with_interval
+from engine.messages.wording import agreeing, counted, listed, with_interval
 from engine.report import layout
+from engine.report.means import mean_interval
+from engine.statistics.cells import clusters_of, numbered
 from engine.statistics.choice import Choice, Lead, Opinion
 from engine.statistics.power import MOST_QUERIES, POWER
-from engine.tables import RUN
+from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, TAU, VALUE, N, high_of, low_of
 
 # Names and leads shown; summary.json and run_pairs.parquet have all.
 _SHOWN = 3
-_UNFIT = "Labels where `relevant` is list do not compare runs; `relevant` pool lets them."
+# The first sentence, by the case; ``only`` says that labels alone decide.
+CASES = {
+    "clear": "Choose {best}{only}.",
+    "undecided": "The data do not decide between {rivals}{only}.",
+    "undecided_some": "The data do not decide between {rivals}{only}; {best} is clearly ahead of {beaten}.",
+    "tie": "All runs are tied{only}.",
+    "one_query": "One query cannot decide between {rivals}{only}.",
+    "no_intervals": "Without resamples the certainty is unknown; {best} is ahead{only}.",
+    "no_intervals_tie": "Without resamples the certainty is unknown; {rivals} are tied for the lead{only}.",
+    "one_run": "There is no other run to choose from{only}.",
+    "own_lists": "Labels where `relevant` is list do not compare runs; `relevant` pool lets them.",
+    "no_common_query": "No query has a score in every run, so the runs cannot be compared.",
+    "no_score": "No query has a score: failed LLM calls leave all of them out.",
+}
+# All other sentences.
+SENTENCES = {
+    **CASES,
+    "by_end_to_end": "End to end ({metric}, {number}): {figures}.",
+    "by_labels": "By {annotator} {measure} ({number}): {figures}.",
+    "needed": "{few} too few: plan for {numbers} ({power} power, if the true {differences} as large as here).",
+    "labels_agree": "The {annotator} labels also prefer {run} ({measure}: {lead}).",
+    "labels_prefer": "The {annotator} labels prefer {run} ({measure}: {lead}).",
+    "labels_contradict": "The {annotator} labels prefer {run} instead ({measure}: {lead}).",
+    "labels_ahead": "By the {annotator} labels, {run} is {also}ahead, but not significantly ({measure}: {lead}).",
+    "labels_ahead_untested": "By the {annotator} labels, {run} is {also}ahead ({measure}: {lead}).",
+    "labels_equal": "The {annotator} labels find no difference between {run} and {over} ({measure}).",
+    "agreement": "{kendall} of {annotator} {measure} with the end-to-end score is {figure}.",
+    "failed_as_zero": "{failed} failed and {count} as 0.",
+    "failed_left_out": "{failed} failed, and the figures that need {them} go without {queries}.",
+}
+_LABELS_ONLY = " (labels only: no list was read end to end)"
 
 
-def summarize_verdict(evaluation: Evaluation) -> dict[str, Any] | None:
-    """The verdict as ``summary.json`` holds it; None where there is nothing to choose from."""
-    choice = _fair(evaluation)
-    if choice is None:
-        return None
+def summarize_verdict(evaluation: Evaluation) -> dict[str, Any]:
+    """The verdict as ``summary.json`` holds it: its case, its figures, and its sentences.
+
+    ``best`` is None, and there are no figures, where nothing can be chosen or compared.
+    """
+    case, choice = _decided(evaluation)
+    figures = asdict(choice or _alone(None, None, 0, {}))
     return {
-        **asdict(choice),
-        "undecided": list(choice.undecided),
-        "sentences": sentences(evaluation),
+        "case": case,
+        **figures,
+        "best": choice.best if choice else None,
+        "undecided": list(choice.undecided) if choice else [],
+        "sentences": list(_sentences(case, choice, evaluation)),
     }
 
 
 def said(summary: Mapping[str, Any]) -> list[str]:
-    """The sentences of an evaluation's verdict, as ``summary.json`` has them; none where there is one run."""
-    if summary["verdict"]:
-        return list(summary["verdict"]["sentences"])
-    # Edited runs are no rivals of their originals.
-    runs = {row[RUN] for row in summary["means"]} - {edited[RUN] for edited in summary["edits"]}
-    of_lists = summary["configuration"]["relevant"] == "list" and not summary["end_to_end"]
-    return [_UNFIT] if of_lists and len(runs) > 1 else []
+    """The sentences of an evaluation's verdict, as ``summary.json`` has them."""
+    # Earlier versions have no verdict on one run.
+    return list((summary["verdict"] or {"sentences": ()})["sentences"])
 
 
 def sentences(evaluation: Evaluation) -> list[str]:
-    """The verdict in at most three lines; none where there is nothing to choose from.
+    """The verdict in a few lines.
 
-    The first says which run to choose or that the data do not decide; the second how many queries
-    would; the third whether the labels of the first annotator agree, and which other annotators
-    prefer another run.
+    The first says which run to choose or that the data do not decide, and by which figures; the second how
+    many queries would; the third whether the labels of the first annotator agree, and which other annotators
+    prefer another run; of one run, how it agrees with the reader; the last whether LLM calls failed.
     """
-    choice = _fair(evaluation)
+    return list(_sentences(*_decided(evaluation), evaluation))
+
+
+def _sentences(case: str, choice: Choice | None, evaluation: Evaluation) -> Iterator[str]:
     if choice is None:
-        return []
-    sure = evaluation.settings.bootstrap.resamples > 0
-    verdict_lines = [_choice(choice, evaluation)]
-    if sure and (needed := _needed(choice)):
-        verdict_lines.append(needed)
-    opinions = [
-        _opinion(opinion, choice, sure=sure)
-        for place, opinion in enumerate(choice.opinions)
-        # The first annotator is heard in any case, unless its measure is what decides.
-        if (place == 0 and choice.annotator is None) or _opposed(opinion, choice)
-    ]
-    if opinions:
-        verdict_lines.append("; ".join(opinions[:_SHOWN]))
-    return verdict_lines
+        yield SENTENCES[case]
+    else:
+        head, figures = _head(case, choice), _figures(choice, evaluation)
+        yield f"{figures} {head}" if case == "one_run" else f"{head} {figures}"
+        yield from _needed(choice) if evaluation.settings.bootstrap.resamples else ()
+        if case == "one_run":
+            yield from _agreement(choice, evaluation)
+        elif labels := " ".join([*_labels(choice, evaluation)][:_SHOWN]):
+            yield labels
+    if failed := sum(note.amount for note in evaluation.notes if note.code == "failed_reads"):
+        left_out = evaluation.settings.running.failed_reads == "skip"
+        yield SENTENCES["failed_left_out" if left_out else "failed_as_zero"].format(
+            failed=counted(failed, "LLM call[|s]"),
+            count=agreeing(failed, "[counts|count]"),
+            them=agreeing(failed, "[it|them]"),
+            queries=agreeing(failed, "[its query|their queries]"),
+        )
 
 
-def _fair(evaluation: Evaluation) -> Choice | None:
-    """The choice, less what labels under ``relevant`` list say: they excuse what a run did not find."""
+def _decided(evaluation: Evaluation) -> tuple[str, Choice | None]:
+    """The case, and what there is to choose; None where nothing can be chosen or compared."""
     choice = evaluation.statistics.choice
-    if choice is None or evaluation.relevant != "list":
-        return choice
-    return None if choice.annotator else replace(choice, opinions=())
+    if choice is None:
+        return _of_few_runs(evaluation)
+    if evaluation.relevant == "list":
+        # Such labels excuse what a run did not find.
+        if choice.annotator:
+            return "own_lists", None
+        choice = replace(choice, opinions=())
+    if not evaluation.settings.bootstrap.resamples:
+        is_tie = any(lead.difference == 0 for lead in choice.leads)
+        return "no_intervals_tie" if is_tie else "no_intervals", choice
+    if choice.n == 1:
+        return "one_query", choice
+    if not any(lead.difference for lead in choice.leads):
+        return "tie", choice
+    if not choice.undecided:
+        return "clear", choice
+    return ("undecided" if len(choice.undecided) == len(choice.leads) else "undecided_some"), choice
 
 
-def _choice(choice: Choice, evaluation: Evaluation) -> str:
+def _of_few_runs(evaluation: Evaluation) -> tuple[str, Choice | None]:
+    """Where there is no choice: one run to choose from, no query that all runs have, or no query at all."""
+    scores, annotator, measure = evaluation.downstream, None, None
+    if scores.is_empty():
+        if evaluation.means.is_empty():
+            return "no_score", None
+        annotator, measure = evaluation.means.select(ANNOTATOR, MEASURE).row(0)
+        scores = evaluation.query_scores.filter(
+            pl.col(ANNOTATOR) == annotator, pl.col(MEASURE) == measure
+        )
+    # Perturbed runs are no rivals of their originals.
+    runs = set(scores[RUN]) - {edited.run for edited in evaluation.edited}
+    if len(runs) != 1:
+        return "no_common_query", None
+    (run,) = runs
+    of_run = scores.filter(pl.col(RUN) == run)
+    means = {run: float(of_run[VALUE].mean())}  # type: ignore[arg-type]
+    return "one_run", _alone(annotator, measure, of_run.height, means)
+
+
+def _alone(annotator: str | None, measure: str | None, n: int, means: dict[str, float]) -> Choice:
+    """The choice of one run, or of none."""
+    return Choice(
+        annotator=annotator, measure=measure, n=n, pairs=0, means=means,
+        best=next(iter(means), ""), leads=(), opinions=(),
+    )  # fmt: skip
+
+
+def _head(case: str, choice: Choice) -> str:
+    """The first sentence."""
+    rivals = [choice.best, *choice.undecided]
+    if case.startswith("no_intervals"):
+        rivals = [choice.best, *(lead.over for lead in choice.leads if lead.difference == 0)]
+    return SENTENCES[case].format(
+        best=choice.best,
+        rivals=_listed(rivals),
+        beaten=_listed([lead.over for lead in choice.leads if lead.significant]),
+        only=_LABELS_ONLY if choice.annotator is not None else "",
+    )
+
+
+def _figures(choice: Choice, evaluation: Evaluation) -> str:
+    """By which figures: the leads of the best run, or the score of the only one."""
     bootstrap = evaluation.settings.bootstrap
     number = counted(choice.n, "[query|queries]")
     if choice.n < evaluation.queries:
-        number = f"{choice.n} of {evaluation.queries} queries, those that all runs have"
-    if not any(math.isnan(lead.low) for lead in choice.leads):
+        every = " in every run" if choice.leads else ""
+        number = f"{choice.n} of {evaluation.queries} queries, those with a score{every}"
+    figures = "; ".join(_some([_lead(lead) for lead in choice.leads]))
+    tested = not any(math.isnan(lead.low) for lead in choice.leads)
+    if not choice.leads:
+        figures, tested = _own_score(choice, evaluation)
+    if tested:
         interval = f"{bootstrap.confidence * 100:g}% interval"
         number += f"; {layout.adjusted(choice.pairs, bootstrap) or interval}"
-    score = f"End to end ({evaluation.settings.reader.metric_name}, {number})"
-    only = ""
-    if choice.annotator is not None:
-        score = f"By {choice.annotator} {choice.measure} ({number})"
-        only = " (labels only: no list was read end to end)"
-    leads = _listed([_lead(lead) for lead in choice.leads], "; ")
-    return f"{_head(choice, resampled=bootstrap.resamples > 0)}{only}. {score}: {leads}."
+    return SENTENCES["by_labels" if choice.annotator else "by_end_to_end"].format(
+        annotator=choice.annotator,
+        measure=choice.measure,
+        metric=evaluation.settings.reader.metric_name,
+        number=number,
+        figures=figures,
+    )
 
 
-def _head(choice: Choice, *, resampled: bool) -> str:
-    if not resampled:
-        first = [choice.best, *(lead.over for lead in choice.leads if lead.difference == 0)]
-        verb = "is ahead" if len(first) == 1 else "are equally far ahead"
-        return f"{_listed(first)} {verb}; without resamples, the certainty is unknown"
-    if not choice.undecided:
-        return f"Choose {choice.best}"
-    beaten = [lead.over for lead in choice.leads if lead.significant]
-    less = f", only against {_listed(beaten)}" if beaten else ""
-    return f"The data do not decide between {_listed([choice.best, *choice.undecided])}{less}"
+def _own_score(choice: Choice, evaluation: Evaluation) -> tuple[str, bool]:
+    """The mean score of the only run, and whether it has an interval."""
+    scores = evaluation.downstream
+    if choice.annotator:
+        scores = evaluation.query_scores.filter(
+            pl.col(ANNOTATOR) == choice.annotator, pl.col(MEASURE) == choice.measure
+        )
+    scores = scores.filter(pl.col(RUN) == choice.best)
+    clusters = clusters_of(evaluation.clusters) if evaluation.clusters.height else None
+    codes = numbered(scores[QUERY_ID], clusters)
+    mean = mean_interval(scores[VALUE], evaluation.settings.bootstrap.confidence, codes)
+    figure = with_interval(mean.value, mean.low, mean.high)
+    return f"{choice.best} scores {figure}", not math.isnan(mean.low)
 
 
-def _needed(choice: Choice) -> str:
+def _needed(choice: Choice) -> Iterator[str]:
     """How many queries would separate the best run from those that the data do not separate from it."""
     numbers = [
         f"{_number(lead.queries_needed, choice.n)} to separate {choice.best} from {lead.over}"
         for lead in choice.leads
         if not lead.significant and lead.queries_needed is not None
     ]
-    if not numbers:
-        return ""
-    few = f"{counted(choice.n, '[query is|queries are]')} too few"
-    as_here = "difference is" if len(numbers) == 1 else "differences are"
-    return f"{few}: plan for {_listed(numbers)} ({POWER:.0%} power, if the true {as_here} as large as here)."
+    if numbers:
+        yield SENTENCES["needed"].format(
+            few=counted(choice.n, "[query is|queries are]"),
+            numbers=_listed(numbers),
+            power=f"{POWER:.0%}",
+            differences="difference is" if len(numbers) == 1 else "differences are",
+        )
 
 
 def _number(needed: int, n: int) -> str:
@@ -126,39 +235,64 @@ def _number(needed: int, n: int) -> str:
     return f"about {rounded if rounded > n else needed:,}"
 
 
-def _opposed(opinion: Opinion, choice: Choice) -> bool:
-    return opinion.best != choice.best and opinion.lead.significant
+def _agreement(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
+    """How the first annotator's primary measure agrees with the end-to-end score of the only run."""
+    cells = evaluation.statistics.correlations.filter(
+        pl.col(RUN) == choice.best, pl.col(N) > 0, pl.col(TAU).is_not_nan()
+    )
+    for annotator, measure in list(evaluation.primary_measures.items())[:1]:
+        named = {ANNOTATOR: annotator, MEASURE: measure}
+        for cell in cells.filter(**named).iter_rows(named=True):
+            figure = with_interval(cell[TAU], cell[low_of(TAU)], cell[high_of(TAU)], 2)
+            yield SENTENCES["agreement"].format(**named, figure=figure, kendall=layout.KENDALL)
 
 
-def _opinion(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
-    name = f"{opinion.annotator} {opinion.measure}"
+def _labels(choice: Choice, evaluation: Evaluation) -> Iterator[str]:
+    """What the labels of the annotators say that do not decide: the first one's, and those that contradict."""
+    sure = evaluation.settings.bootstrap.resamples > 0
+    for place, opinion in enumerate(choice.opinions):
+        opposed = opinion.best != choice.best and opinion.lead.significant
+        # The first annotator is heard in any case, unless its measure is what decides.
+        if (place == 0 and choice.annotator is None) or opposed:
+            lead = opinion.lead
+            yield SENTENCES[_side(opinion, choice, sure=sure)].format(
+                annotator=opinion.annotator,
+                measure=opinion.measure,
+                run=opinion.best if lead.difference else lead.run,
+                over=lead.over,
+                also="also " if _agrees(opinion, choice) else "",
+                lead=_lead(lead),
+            )
+
+
+def _agrees(opinion: Opinion, choice: Choice) -> bool:
+    # On a tie no run leads that a measure could also prefer.
+    return opinion.best == choice.best and all(lead.difference for lead in choice.leads)
+
+
+def _side(opinion: Opinion, choice: Choice, *, sure: bool) -> str:
+    """The key of the sentence on an annotator's labels."""
     lead = opinion.lead
     if lead.difference == 0:
-        return f"{name} finds no difference between {lead.run} and {lead.over}"
-    also = instead = ""
-    # On a tie no run leads that a measure could also prefer.
-    if opinion.best == choice.best and all(other.difference for other in choice.leads):
-        also = "also "
-    elif any(other.over == opinion.best and other.significant for other in choice.leads):
-        instead = " instead"
-    if lead.significant:
-        side = f"{also}prefers {opinion.best}{instead}"
-    else:
-        tested = sure and not math.isnan(lead.low)
-        side = f"{also}has {opinion.best} ahead{', but not significantly' if tested else ''}"
-    return f"{name} {side}: {_lead(lead)}"
+        return "labels_equal"
+    if not lead.significant:
+        return "labels_ahead" if sure and not math.isnan(lead.low) else "labels_ahead_untested"
+    if _agrees(opinion, choice):
+        return "labels_agree"
+    contradicts = any(one.over == opinion.best and one.significant for one in choice.leads)
+    return "labels_contradict" if contradicts else "labels_prefer"
 
 
 def _lead(lead: Lead) -> str:
     if lead.difference == 0:
         return f"{lead.run} and {lead.over} are equal"
     by = f"{lead.run} leads {lead.over} by {with_interval(lead.difference, lead.low, lead.high)}"
-    return by if math.isnan(lead.low) else f"{by}, p {layout.p_value(lead.p)}"
+    return by if math.isnan(lead.low) else f"{by}, {layout.p_text(lead.p)}"
 
 
-def _listed(names: Sequence[str], separator: str = ", ") -> str:
-    if len(names) > _SHOWN:
-        names = [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]
-    if separator != ", ":
-        return separator.join(names)
-    return listed(names)
+def _listed(names: Sequence[str]) -> str:
+    return listed(_some(names))
+
+
+def _some(names: Sequence[str]) -> Sequence[str]:
+    return names if len(names) <= _SHOWN else [*names[:_SHOWN], f"{len(names) - _SHOWN} more"]

@@ -210,8 +210,8 @@ def stored(store):
 
 
 def shown_reads(log):
-    """The counts of reads in a job's log: wanted, from the store, done."""
-    (found,) = re.findall(r"reads: (\d+) wanted, (\d+) from the store, (\d+) done", log)
+    """The counts of reads in a job's log: requested, cached, new."""
+    (found,) = re.findall(r"LLM calls: (\d+) requested, (\d+) cached, (\d+) new", log)
     return tuple(map(int, found))
 
 

@@ -176,10 +176,10 @@ def test_failed_reads_are_an_error_or_count_as_zero(tmp_path):
     unnamed = failing_where(
         lambda text: "says Ann" in text and "says Bo" not in text and "nothing" not in text
     )
-    with pytest.raises(ReadError, match=r"boom\); the others are not in the store"):
+    with pytest.raises(ReadError, match=r"boom\); the others are not cached"):
         evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=unnamed)
     failing = NamedExecutor("failing", unnamed)
-    with pytest.raises(ReadError, match=r"1 of 7 reads failed \(query 'q1': boom\)"):
+    with pytest.raises(ReadError, match=r"1 of 7 LLM calls failed \(query 'q1': boom\)"):
         evaluate(inputs(), Settings.of(k=3, resamples=0), store=tmp_path, executor=failing)
     result = evaluate(
         inputs(),

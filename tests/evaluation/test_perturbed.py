@@ -83,17 +83,17 @@ def test_over_the_pool_of_both_measures_without_an_ideal_stay(tmp_path):
     [
         (
             SETTINGS,
-            "sys-edited: 3 edits in 2 queries; 2 of 8 single-passage reads and 2 of 3 whole-list reads "
-            "are new, the rest are shared with sys",
+            "sys-edited: 3 edits in 2 queries; 2 of 8 LLM calls on single passages and 2 of 3 LLM calls on whole lists "
+            "are new, the others are those of sys",
         ),
         (
             SETTINGS.but(end_to_end=False),
-            "sys-edited: 3 edits in 2 queries; 2 of 8 single-passage reads are new, the rest are shared "
-            "with sys",
+            "sys-edited: 3 edits in 2 queries; 2 of 8 LLM calls on single passages are new, the "
+            "others are those of sys",
         ),
         (
             SETTINGS.but(annotators=("containment",)),
-            "sys-edited: 3 edits in 2 queries; 2 of 3 whole-list reads are new, the rest are shared with "
+            "sys-edited: 3 edits in 2 queries; 2 of 3 LLM calls on whole lists are new, the others are those of "
             "sys",
         ),
         (
@@ -114,7 +114,7 @@ def test_what_was_wanted_is_counted_and_said(tmp_path, settings, words):
 def test_one_is_no_plural():
     found = EditedReads("a-edited", "a", 1, 1, None, None, 9, 1)
     assert printed.edits_line(asdict(found)) == (
-        "a-edited: 1 edit in 1 query; 1 of 9 whole-list reads are new, the rest are shared with a"
+        "a-edited: 1 edit in 1 query; 1 of 9 LLM calls on whole lists are new, the others are those of a"
     )
 
 

@@ -124,7 +124,7 @@ def test_judge_and_reader_are_asked_apart_and_add_up_in_the_progress(tmp_path):
     assert result.reads.height == 7 + 3 + 7
     assert set(result.statistics.correlations["annotator"]) == {"erag", "judge"}
     shown = full_lines(findings_of(result))
-    assert any(line.startswith("reads of the judge: 5 wanted") for line in shown)
+    assert any(line.startswith("LLM calls of the judge: 5 requested") for line in shown)
     again = JudgingReader()
     graded = Settings.of(
         k=3, resamples=0, measures="P@3", annotators=("erag", "judge"), judge_labels="graded"
@@ -174,7 +174,7 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
         return JudgingReader(fails=lambda text: "says Ann" in text)
 
     both = ("judge", "containment")
-    with pytest.raises(ReadError, match=r"1 of 5 reads failed \(query 'q1': boom\)"):
+    with pytest.raises(ReadError, match=r"1 of 5 LLM calls failed \(query 'q1': boom\)"):
         judge(tmp_path, reader(), annotators=both)
     result, again, _ = judge(tmp_path, reader(), annotators=both, failed_reads="zero")
     assert len([1 for choosing, _ in again.asked if choosing]) == 1  # the others were kept
@@ -188,12 +188,15 @@ def test_failed_judgments_are_an_error_or_count_as_zero_or_leave_their_query_out
     }
     assert amount(result, "skipped_queries") == 1
     assert result.downstream["query_id"].to_list() == ["q1", "q2", "q3"]
-    assert any(line.startswith("note: 1 read failed") for line in full_lines(findings_of(result)))
+    assert any(
+        line.startswith("note: 1 LLM call failed") for line in full_lines(findings_of(result))
+    )
 
 
 def test_a_reader_that_writes_where_it_was_to_choose_is_an_error_and_no_label(tmp_path):
     with pytest.raises(
-        ReadError, match="'bundled' generated text in 7 of 7 reads where it had to choose between"
+        ReadError,
+        match="'bundled' generated text in 7 of 7 LLM calls where it had to choose between",
     ):
         judge(tmp_path, ScriptedReader(lambda text: "Yes"), end_to_end=False)
 

@@ -486,7 +486,9 @@ def test_failed_reads_count_as_in_the_whole_and_are_tried_again(
 
 def test_a_failed_read_is_an_error_after_all_others_were_read(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "load", lambda spec: Scripted(spec, fails=("text 7 ",)))
-    with pytest.raises(ReadError, match=r"of \d+ reads failed \(query 'q\d+': ValueError: no such"):
+    with pytest.raises(
+        ReadError, match=r"of \d+ LLM calls failed \(query 'q\d+': ValueError: no such"
+    ):
         in_shards(tmp_path, settings(**FEW))
     monkeypatch.setattr(readers, "load", Scripted)
     Scripted.asked = []

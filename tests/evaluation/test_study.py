@@ -107,12 +107,16 @@ def test_labels_of_each_reader_meet_the_score_of_each(two_readers):
 def test_what_is_printed_and_written(tmp_path, two_readers):
     done, settings, poor = two_readers
     titles = [str(table.title) for table in study_report.study_tables(found(done))]
-    assert titles[0].startswith("Kendall's tau with the end-to-end score, by reader")
+    assert titles[0].startswith(
+        "Kendall's \N{GREEK SMALL LETTER TAU} with the end-to-end score, by reader"
+    )
     assert titles[1].startswith("eRAG's labels by one reader")
     parts = answer_parts(found(done), tmp_path)
     assert "a study of 2 conditions; above is the first, conditions.parquet has all" in parts
-    (reads,) = (part for part in parts if str(part).startswith("reads: "))
-    assert reads.startswith(f"reads: {sum(cost.wanted for cost in done.costs.values())} wanted, ")
+    (reads,) = (part for part in parts if str(part).startswith("LLM calls: "))
+    assert reads.startswith(
+        f"LLM calls: {sum(cost.wanted for cost in done.costs.values())} requested, "
+    )
     out = tmp_path / "out"
     write_results(next(iter(done.evaluations.values())), {}, out, done)
     written = json.loads((out / "summary.json").read_text())
@@ -290,7 +294,7 @@ def test_a_reader_of_single_passages_can_stand_in(tmp_path, tiny_t5):
     useful = result.labels.filter(pl.col("label") > 0).select("query_id").unique()
     assert useful["query_id"].to_list() == ["q2"]  # which Bo answers
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]
-    assert f"single passages are read by {tiny_t5}, whole lists by bundled" in full_lines(
+    assert f"{tiny_t5} reads single passages, and whole lists go to bundled" in full_lines(
         findings_of(result)
     )
     written = summarize(result, {})

@@ -65,7 +65,7 @@ def test_a_machine_that_is_too_slow_for_the_least_is_told_how_long_it_takes():
     share = demo.share_within(slow, elapsed=60)
     assert share == (16, pytest.approx(60 + 15 + 25 + 44 / 0.2))
     assert demo._why_fewer(slow, share) == (
-        "reads are slow here (0.2 per second in fp32): the first 16 of 64 questions are read, "
+        "LLM calls are slow here (0.2 per second in fp32): the first 16 of 64 questions are evaluated, "
         "to end after about 5 minutes"
     )
 
@@ -157,7 +157,7 @@ def test_a_slow_machine_reads_fewer_questions_says_so_once_and_keeps_to_it(
     assert [done[:2] for done in evaluated] == [(32, 32)]
     assert {note.code for note in evaluated[0][2] if note.amount} <= {"queries_share_articles"}
     line = (
-        "reads are slow here (1.5 per second in fp32): the first 32 of 64 questions are read, "
+        "LLM calls are slow here (1.5 per second in fp32): the first 32 of 64 questions are evaluated, "
         "to end within 4 minutes\n"
     )
     assert capsys.readouterr().out.count(line) == 1

@@ -135,7 +135,7 @@ def test_errors_are_one_line(mine, evaluate, capsys, options, words):
 def test_a_function_that_always_fails_is_one_line(mine, evaluate, capsys):
     assert evaluate("--reader", mine("broken")) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "reads failed" in error
+    assert "LLM calls failed" in error
     assert "KeyError: 'x'" in error
 
 

@@ -54,7 +54,7 @@ def test_a_plan_counts_reads_times_some_and_keeps_these(plan, files, tiny_t5):
     assert (asked, equal) == (36, 0)
     assert 4 <= stored <= 14
     assert stored + left == 36
-    for word in ("start:", "start and reads, 1 actor:", "memory:", "cost:", "in the store"):
+    for word in ("start:", "start and LLM calls, 1 actor:", "memory:", "cost:", "cached"):
         assert word in printed
     assert "at 3 for an actor's hour" in printed
     assert len(printed.splitlines()) <= 25
@@ -65,15 +65,15 @@ def test_a_plan_counts_reads_times_some_and_keeps_these(plan, files, tiny_t5):
     assert (summary["reading"]["reused"], summary["reading"]["done"]) == (stored, left)
     status, printed, _ = plan("--actors", 0)
     assert row(printed, "all") == ["36", "0", "36", "0"]
-    assert "nothing is left to read" in printed
+    assert "no new LLM call is needed" in printed
 
 
 def test_counts_alone_load_nothing(plan, files):
     status, printed, _ = plan("--actors", 0, "--probe-reads", 0)
     assert status == 0
-    assert row(printed, "single reads") == ["24", "0", "0", "24"]
+    assert row(printed, "single passages") == ["24", "0", "0", "24"]
     assert row(printed, "whole lists") == ["12", "0", "0", "12"]
-    assert "no time is foreseen: that takes a probe, which erag plan makes by default" in printed
+    assert "no time is predicted without a probe, which erag plan makes by default" in printed
     assert not (files["out"].parent / "store").exists()
 
 
@@ -93,7 +93,7 @@ def test_a_plan_as_json_has_the_figures_of_the_table(plan):
     counted = json.loads(printed)
     assert counted["reads"] == {"asked": 36, "shared": 0, "stored": 0, "left": 36}
     assert {kind["name"]: kind["left"] for kind in counted["kinds"]} == {
-        "single reads": 24,
+        "single passages": 24,
         "whole lists": 12,
     }
     assert (counted["queries"], counted["actors"]) == (12, 1)
@@ -110,7 +110,7 @@ def test_a_plan_of_an_evaluation_in_shards_is_an_estimate_from_a_sample(plan, fi
     monkeypatch.setattr(startup, "LARGE", 4)
     status, printed, _ = plan("--actors", 0, "--probe-reads", 8)
     assert status == 0
-    assert "Reads of 12 queries, an estimate" in printed
+    assert "LLM calls of 12 queries, an estimate" in printed
     assert "counts: from a sample of 12 queries" in printed
     assert row(printed, "all")[0] == "36"
     assert not files["out"].exists()

@@ -55,11 +55,12 @@ def test_a_sweep_of_k_is_written_and_printed(files, tiny_t5, tmp_path, capsys, m
     exported = (out / "conditions/k1/exported/runs/mine.trec").read_text()
     assert len(exported.splitlines()) == 2
     printed = " ".join(capsys.readouterr().out.split())  # titles wrap over narrow tables
-    assert "Kendall's tau with the end-to-end score, by k [95%]" in printed
+    assert "Kendall's \N{GREEK SMALL LETTER TAU} with the end-to-end score, by k [95%]" in printed
     assert "UDCG@k" in printed
     assert "note: at k = 1 the passage read alone is the whole list" in printed
     assert (
-        f"study, reader {tiny_t5.name} (in-prompt): 6 wanted, 0 from the store, 6 done" in printed
+        f"LLM calls of the study, reader {tiny_t5.name} (in-prompt): 6 requested, 0 cached, 6 new"
+        in printed
     )
 
 

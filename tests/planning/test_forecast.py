@@ -86,7 +86,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
 
 
 def forecast(**more):
-    kinds = (Kind(reader="r", name="single reads", asked=10, stored=2, left=7),)
+    kinds = (Kind(reader="r", name="single passages", asked=10, stored=2, left=7),)
     return Forecast(kinds=kinds, queries=2, reading=Span(3600, 1800, 7200), start=60, **more)
 
 

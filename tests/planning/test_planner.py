@@ -82,7 +82,7 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     asked = PlanSettings(probe_reads=0)
     plan = plan_evaluation(inputs(), [settings], asked, store=tmp_path, executor=READER)
     assert kinds(plan) == {
-        "single reads": (7, 2, 0, 5),
+        "single passages": (7, 2, 0, 5),
         "whole lists": (3, 1, 0, 2),
         "judge": (7, 2, 0, 5),
     }
@@ -92,7 +92,7 @@ def test_reads_are_counted_by_kind_as_the_evaluation_does_them(tmp_path):
     evaluate(inputs(), settings, store=tmp_path, executor=READER)
     plan = plan_evaluation(inputs(), [settings], asked, store=tmp_path, executor=READER)
     assert kinds(plan) == {
-        "single reads": (7, 2, 5, 0),
+        "single passages": (7, 2, 5, 0),
         "whole lists": (3, 1, 2, 0),
         "judge": (7, 2, 5, 0),
     }
@@ -108,7 +108,7 @@ def test_passages_that_several_runs_list_are_asked_for_by_each():
         store="memory://none",
         executor=READER,
     )
-    assert kinds(plan) == {"single reads": (14, 9, 0, 5)}
+    assert kinds(plan) == {"single passages": (14, 9, 0, 5)}
 
 
 def test_a_list_of_one_passage_is_the_read_of_the_passage(tmp_path):
@@ -117,7 +117,7 @@ def test_a_list_of_one_passage_is_the_read_of_the_passage(tmp_path):
         inputs(), [settings], PlanSettings(probe_reads=0), store=tmp_path, executor=READER
     )
     # q1: d4; q2 and q3, of one text: d2.
-    assert kinds(plan) == {"single reads": (3, 1, 0, 2), "whole lists": (3, 3, 0, 0)}
+    assert kinds(plan) == {"single passages": (3, 1, 0, 2), "whole lists": (3, 3, 0, 0)}
 
 
 def test_the_forecast_is_what_the_evaluation_takes(tmp_path):
@@ -178,7 +178,7 @@ def test_a_store_that_cannot_be_written_leaves_the_reads_of_the_probe_to_be_done
 
 def test_reads_of_a_function_without_a_name_are_not_kept(tmp_path):
     plan = plan_evaluation(wide(), [SETTINGS], PlanSettings(), store=tmp_path, executor=read)
-    assert plan.probe.unstored == "a function without a name reads them"
+    assert plan.probe.unstored == "a function without a name makes them"
     assert not any(tmp_path.iterdir())
 
 

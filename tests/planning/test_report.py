@@ -36,14 +36,14 @@ def plan(*kinds, **more):
 def test_a_plan_says_what_is_left_and_what_it_takes():
     lines = printed(
         plan(
-            kind("single reads"),
+            kind("single passages"),
             kind("whole lists"),
             actors=4,
             settings=PlanSettings(price_per_hour=2.0),
         )
     )
-    assert lines[0].strip() == "Reads of 500 queries"
-    row = line(lines, "single reads").split()
+    assert lines[0].strip() == "LLM calls of 500 queries"
+    row = line(lines, "single passages").split()
     assert row[2:] == [
         "1,200",
         "100",
@@ -57,35 +57,35 @@ def test_a_plan_says_what_is_left_and_what_it_takes():
         "min",
     ]
     assert line(lines, "all").split()[1:5] == ["2,400", "200", "200", "2,000"]
-    assert line(lines, "start:") == "start: 60 s until an actor reads, models loaded"
-    one, four = (one for one in lines if one.startswith("start and reads"))
-    assert one == "start and reads, 1 actor: 4.0 h (3.0 h to 5.0 h) [95% interval]"
+    assert line(lines, "start:") == "start: 60 s until an actor is ready, models loaded"
+    one, four = (one for one in lines if one.startswith("start and LLM calls"))
+    assert one == "start and LLM calls, 1 actor: 4.0 h (3.0 h to 5.0 h) [95% interval]"
     # 60 s and a fourth of 14,400, 10,800 and 18,000.
     assert four.endswith("4 actors: 61.0 min (46.0 min to 76.0 min) [95% interval]")
     # 4 actors for 3,660 s, at 2 an hour.
     assert line(lines, "cost:").startswith("cost: 8.13 (6.13 to 10.13) at 2 for an actor's hour")
     assert line(lines, "memory:") == "memory: about 1.5 GiB at most, of each actor"
-    assert line(lines, "probe:").endswith("by 2 actors with 1 CPU; they are in the store")
+    assert line(lines, "probe:").endswith("by 2 actors with 1 CPU; they are cached")
     assert line(lines, "there is room for 2 actors now")
 
 
 def test_without_an_interval_none_is_claimed():
-    lines = printed(plan(kind("single reads"), reading=Span(30.0)))
-    assert line(lines, "start and reads, 1 actor: 90 s") == "start and reads, 1 actor: 90 s"
+    lines = printed(plan(kind("single passages"), reading=Span(30.0)))
+    assert line(lines, "start and LLM calls, 1 actor: 90 s") == "start and LLM calls, 1 actor: 90 s"
 
 
 def test_reads_that_failed_or_are_not_kept_are_told():
     probe = Probe(
         reads=9, actors=1, share="x", room=1, seconds=1, failed=2, failure="why", unstored="full"
     )
-    lines = printed(plan(kind("single reads"), probe=probe))
-    assert line(lines, "probe:").endswith("they are not in the store (full)")
-    assert line(lines, "2 reads of the probe failed: why")
+    lines = printed(plan(kind("single passages"), probe=probe))
+    assert line(lines, "probe:").endswith("they are not cached (full)")
+    assert line(lines, "2 LLM calls of the probe failed: why")
 
 
 def test_counts_of_a_sample_are_called_an_estimate():
-    lines = printed(plan(kind("single reads"), sampled=40))
-    assert lines[0].strip() == "Reads of 500 queries, an estimate"
+    lines = printed(plan(kind("single passages"), sampled=40))
+    assert lines[0].strip() == "LLM calls of 500 queries, an estimate"
     assert line(lines, "counts: from a sample of 40 queries")
 
 
@@ -94,7 +94,7 @@ def test_a_plan_has_at_most_25_lines(readers):
     kinds = [
         kind(name, reader=f"reader {number}")
         for number in range(readers)
-        for name in ("single reads", "whole lists", "judge", "reader that may decline")
+        for name in ("single passages", "whole lists", "judge", "reader that may decline")
     ]
     probe = Probe(reads=9, actors=1, share="x", room=1, seconds=1, failed=2, unstored="full")
     settings = PlanSettings(price_per_hour=2.0, finish_in=2.0)
@@ -108,8 +108,8 @@ def test_a_plan_has_at_most_25_lines(readers):
 
 
 def test_nothing_left_is_one_line():
-    done = plan(kind("single reads", left=0, stored=1100), probe=None)
-    assert printed(done)[-1].startswith("nothing is left to read")
+    done = plan(kind("single passages", left=0, stored=1100), probe=None)
+    assert printed(done)[-1].startswith("no new LLM call is needed")
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_a_note_says_whether_reads_are_kept(tmp_path):
     (note,) = evaluate(tmp_path, Reader(Counting(), name="x")).summary["notes"]["own_readers"]
     assert (
         note["text"]
-        == "the reader x is a function: it has no version, so that its reads are not stored"
+        == "the reader x is a function: it has no version, so its outputs are not cached"
     )
     summary = evaluate(tmp_path, Reader(Counting(), name="x", version="7")).summary
     (note,) = summary["notes"]["own_readers"]

@@ -28,7 +28,7 @@ def test_what_is_printed_begins_with_the_verdict_and_has_the_runs(result):
     text = repr(result)
     assert text.startswith(
         "Reader: Counting (a function, no version) · prompt chat · metric em · k = 2\n"
-        "Data: 12 queries · 24 passages · runs good, poor · judged: pool\n\nChoose good.\n"
+        "Data: 12 queries · 24 passages · runs good, poor · recall base: pooled passages\n\nChoose good.\n"
     )
     assert result.verdict.splitlines()[0] == "Choose good."
     assert "End to end (em, 12 queries" in result.verdict
@@ -124,7 +124,7 @@ def test_a_folder_of_the_command_is_loaded(tmp_path, files):
         loaded = Result.load(out)
         assert loaded.labels.sort("query_id", "doc_id")["label"].to_list() == [1, 0, 1, 0]
         assert loaded.leaderboard().rows() == [("mine", 0.5, 2)]
-        assert "mine was scored by labels alone" in loaded.verdict
+        assert "mine scores" in loaded.verdict
 
 
 def test_another_result_is_not_replaced_unless_that_is_wanted(result, tmp_path, monkeypatch):

@@ -42,7 +42,9 @@ def test_one_bad_read_fails_alone():
 
 
 def test_a_reader_whose_first_reads_all_fail_alike_is_given_up():
-    with pytest.raises(ReadError, match="first 2 reads failed, all for one reason: ValueError: x"):
+    with pytest.raises(
+        ReadError, match="first 2 LLM calls failed, all for one reason: ValueError: x"
+    ):
         read(Reader(), "bad x", "bad x")
 
 
@@ -61,7 +63,7 @@ def test_a_reader_that_has_read_is_not_given_up():
 def test_a_reader_that_returns_nothing_but_shortages_of_memory_is_given_up(reasons):
     with pytest.raises(ReadError) as refused:
         read(Reader(), *(f"returns {reason}" for reason in reasons))
-    assert str(refused.value).startswith("the first 2 reads failed, all for want of memory: ")
+    assert str(refused.value).startswith("the first 2 LLM calls failed, all for want of memory: ")
     assert reasons[0] in str(refused.value)
     assert str(refused.value).endswith("; give it more `memory`")
     assert str(refused.value).count("more `memory`") == 1

@@ -119,7 +119,7 @@ def test_a_function_that_always_raises_is_not_asked_for_all_reads():
     spec, _ = specify(broken)
     units = [Unit(number, 2 * number, 2) for number in range(3)]
     with pytest.raises(
-        ReadError, match="the first 2 reads failed, all for one reason: RuntimeError: no key"
+        ReadError, match="the first 2 LLM calls failed, all for one reason: RuntimeError: no key"
     ):
         list(read(plan_of([["a"]] * 6), units, spec))
     assert calls == [2, 1, 1]

@@ -318,13 +318,15 @@ def test_a_choice_without_a_probability_is_refused(tiny_t5, tmp_path):
     )
     for number, confidence in enumerate([None, float("nan")]):
         with pytest.raises(
-            ReadError, match="generated text in 1 of 1 reads where it had to choose between"
+            ReadError, match="generated text in 1 of 1 LLM calls where it had to choose between"
         ):
             evaluate(inputs, settings, store=tmp_path / str(number), executor=answer(confidence))
 
 
 def test_certify_needs_something_that_is_read():
-    with pytest.raises(InputError, match="`certify` repeats reads, and nothing is read"):
+    with pytest.raises(
+        InputError, match="`certify` repeats LLM calls, and this evaluation makes none"
+    ):
         Settings.of(certify=8, end_to_end=False, annotators=("containment",))
     with pytest.raises(InputError, match="`certify` is -1"):
         Settings.of(certify=-1)

@@ -179,7 +179,7 @@ def test_a_reader_that_fails_throughout_ends_the_job_in_one_line():
         raise ArithmeticError("the model's logits are not numbers")
 
     plan, units = plan_of([f"t{i}" for i in range(30)])
-    with pytest.raises(ReadError, match="first 3 reads failed, all for one reason") as caught:
+    with pytest.raises(ReadError, match="first 3 LLM calls failed, all for one reason") as caught:
         outputs(plan, units, host_of(overflow), actors=1)
     assert "logits are not numbers" in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -49,10 +49,10 @@ def test_one_run_gets_its_score_and_a_line_for_each_annotator(tmp_path):
     assert text[:3] == [
         "Reader: a function without a name (in place of SmolLM2-135M-Instruct) · prompt completion "
         "· metric em · k = 2 (end to end 1)",
-        "Data: 40 queries · 80 passages · run sys · judged: list",
-        "end-to-end score of sys (em, 1 passage): 0.350",
+        "Data: 40 queries · 80 passages · run sys · recall base: own list",
+        "End to end (em, 40 queries; 95% interval): sys scores 0.350 [0.206, 0.517]. There is no other run to choose from.",
     ]
-    head = next(i for i, line in enumerate(text) if line.startswith("agreement with the reader"))
+    head = next(i for i, line in enumerate(text) if line.startswith("Agreement with the reader"))
     erag, provenance = (line.split() for line in text[head + 1 : head + 3])
     assert erag[:3] == ["erag", "P@1", "1.00"]
     assert erag[-1] == "100%"
@@ -89,10 +89,10 @@ def test_an_answer_without_scores_says_so(tmp_path, runs, alone):
     assert result.means.is_empty()
     text = shown(result, tmp_path)
     if alone:
-        assert any(line.startswith("agreement with the reader") for line in text)
+        assert any(line.startswith("Agreement with the reader") for line in text)
         assert any(line.split()[:2] == ["erag", "undefined"] for line in text)
     else:
-        assert text[2] == "no query has a score: failed reads leave all of them out"
+        assert text[2] == "No query has a score: failed LLM calls leave all of them out."
     assert any("failed reads" in line for line in text if line.startswith("notes"))
 
 
@@ -218,6 +218,6 @@ def test_figures_over_fewer_queries_say_over_how_many(tmp_path):
     text = shown(result, tmp_path)
     rows = {line.split()[0]: line.split()[-1] for line in text if line}
     assert (rows["run"], rows["sys"], rows["poor"]) == ("n", "30", "40")
-    assert (rows["agreement"], rows["erag"]) == ("n", "30")
+    assert (rows["Agreement"], rows["erag"]) == ("n", "30")
     whole = shown(evaluated(tmp_path / "whole", annotators=("erag",)), tmp_path)
     assert not any(line.split()[-1:] == ["n"] for line in whole)

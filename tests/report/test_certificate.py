@@ -29,10 +29,10 @@ CERTIFICATE = Certificate(
 
 def test_the_line_says_what_was_repeated_and_what_changed():
     assert certificate_line(asdict(CERTIFICATE), "") == (
-        "certificate: 64 reads repeated, 2 outputs and 1 label changed"
+        "repeatability check: 64 LLM calls repeated, 2 outputs and 1 label changed"
     )
     assert certificate_line(asdict(replace(CERTIFICATE, failed=3)), "the judge").startswith(
-        "certificate of the judge: 64 reads repeated, 3 failed, 2 outputs"
+        "repeatability check of the judge: 64 LLM calls repeated, 3 failed, 2 outputs"
     )
 
 
@@ -53,13 +53,15 @@ def test_the_command_prints_it_and_writes_it(tiny_t5, tmp_path, capsys, option, 
     # a list of one passage is the same read as the passage alone: two distinct ones
     run_app(cli.app, [str(argument) for argument in arguments])
     found = json.loads((tmp_path / "out" / "summary.json").read_text())["certificates"]
-    printed = [line for line in capsys.readouterr().out.splitlines() if "certificate:" in line]
+    printed = [
+        line for line in capsys.readouterr().out.splitlines() if "repeatability check:" in line
+    ]
     if repeated is None:
         assert found == {}
         assert printed == []
         return
     assert printed == [
-        f"certificate: {repeated} read{'s' * (repeated > 1)} repeated, 0 outputs and 0 labels changed"
+        f"repeatability check: {repeated} LLM call{'s' * (repeated > 1)} repeated, 0 outputs and 0 labels changed"
     ]
     found = found["reader"]
     assert (found["repeated"], found["seed"], found["dtype"]) == (repeated, 5, "float32")

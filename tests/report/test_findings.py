@@ -14,7 +14,8 @@ from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.messages.errors import InputError
 from engine.report.answer import answer_parts
-from engine.report.findings import Findings, mean_interval, read_findings
+from engine.report.findings import Findings, read_findings
+from engine.report.means import mean_interval
 from engine.report.printed import full_parts
 from engine.report.results import write_results
 from tests.conftest import ScriptedReader

@@ -55,8 +55,8 @@ def both(**of_whole):
 
 def test_end_to_end_stands_beside_single_passages_with_the_ratio():
     head, single, whole = shown({"reader": both()})
-    assert head[:5] == ["cost of reads", "done", "stored", "prompt tokens", "shared"]
-    assert head[5:] == ["generated", "reader s", "wall s", "to erag"]
+    assert head[:5] == ["Cost of LLM calls", "new", "cached", "prompt tokens", "shared prefix"]
+    assert head[5:] == ["generated", "LLM s", "wall s", "relative to erag"]
     assert single == [
         "erag: single passages", "100", "0", "10,000", "20%", "300", "50.0", "25.0", "1.00",
     ]  # fmt: skip
@@ -67,10 +67,10 @@ def test_end_to_end_stands_beside_single_passages_with_the_ratio():
 def test_reads_from_the_store_make_no_ratio():
     """A ratio of times is of nothing where one side had a part of its reads done already."""
     rows = shown({"reader": both(reused=1)})
-    assert rows[0][-1] == "to erag"
+    assert rows[0][-1] == "relative to erag"
     assert rows[2][-1] != "0.40"
     assert (
-        "to erag"
+        "relative to erag"
         not in shown({"reader": ReadingCosts(kinds={SINGLE: kind(reused=1), WHOLE: kind()})})[0]
     )
 
@@ -78,7 +78,7 @@ def test_reads_from_the_store_make_no_ratio():
 def test_padding_and_split_times_are_told_where_there_are_any():
     rows = shown({"reader": both(padded_tokens=10_000, split_seconds=3.0)})
     assert "padding" in rows[0]
-    assert "reader s (~ by tokens)" in rows[0]
+    assert "LLM s (~ split by tokens)" in rows[0]
     assert rows[2][5] == "20%"
     assert "~20.0" in rows[2]
     assert not any(value.startswith("~") for value in rows[1])

@@ -35,7 +35,7 @@ def summary(reader=OWN, *, runs=("bm25",), command="erag evaluate", **more):
 def test_the_bundled_reader_is_a_demonstration_but_in_the_demo():
     told = [
         "Reader: SmolLM2-135M-Instruct (bundled, bfloat16) · prompt completion · metric em · k = 10",
-        "Data: 40 queries (q.jsonl) · 300 passages (c.jsonl) · run bm25 · judged: pool",
+        "Data: 40 queries (q.jsonl) · 300 passages (c.jsonl) · run bm25 · recall base: pooled passages",
     ]
     assert header.lines(summary()) == [DEMONSTRATION, *told]
     assert header.lines(summary(command=None))[0] == DEMONSTRATION
@@ -79,5 +79,5 @@ def test_a_study_names_its_readers_and_cutoffs_and_many_runs_are_cut():
         DEMONSTRATION,
         "Readers: m/a (bfloat16), SmolLM2-135M-Instruct · prompt completion · metric em · k = 5, 10",
         "Data: 40 queries (q.jsonl) · 300 passages (c.jsonl) · runs a, b, c, d, e and 2 more (other.json) "
-        "· qrels test.tsv · judged: pool",
+        "· qrels test.tsv · recall base: pooled passages",
     ]

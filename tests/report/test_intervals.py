@@ -11,7 +11,7 @@ from rich.console import Console
 
 from engine.evaluation.settings import Settings
 from engine.report import printed, verdict
-from engine.report.findings import mean_interval
+from engine.report.means import mean_interval
 from engine.statistics.dual import dual_probabilities
 from engine.statistics.table import analyse
 from tests.report.made import made_findings
@@ -80,6 +80,7 @@ def test_intervals_lie_in_their_ranges_and_hold_their_estimates(seed):
         relevant="pool",
         queries=n,
         settings=options,
+        notes=[],
     )
     shown = made_findings(query_scores, evaluation.downstream, found, options, queries=n)
     console = Console(width=200, record=True, file=None)

@@ -58,7 +58,7 @@ def shown(tmp_path, runs=GOOD, qrels=None, cut_runs=(), **options):
 def test_comparisons_are_with_the_first_annotator_named(tmp_path, first):
     second = {"erag": "provenance", "provenance": "erag"}[first]
     text, _ = shown(tmp_path, annotators=(first, second, "containment"))
-    title, table = text.split("Kendall's tau of ")[1].split("\n", 1)
+    title, table = text.split("Kendall's \N{GREEK SMALL LETTER TAU} of ")[1].split("\n", 1)
     assert title.split(",")[0] == first
     compared = [line.split()[0] for line in table.splitlines() if "P@1" in line]
     assert sorted(compared) == sorted({"erag", "provenance", "containment"} - {first})
@@ -95,7 +95,9 @@ def test_how_far_tau_reaches_is_shown_of_each_annotators_primary_measure(tmp_pat
     header, first, second = (
         line.split() for line in table.splitlines()[1:] if "0" in line or "AUC" in line
     )
-    assert header == ["annotator", "measure", "AUC", "Kendall's", "tau", "limit", "reached"]
+    assert " ".join(header).endswith(
+        "AUC Kendall's \N{GREEK SMALL LETTER TAU} limit share of max \N{GREEK SMALL LETTER TAU}"
+    )
     # the reader answers from the first passage: P@1 says what the outcome will be
     assert first == ["erag", "P@1", "1.00", "1.00", "1.00", "1.00"]
     assert second == ["containment", "P@1", "1.00", "1.00", "1.00", "1.00"]
@@ -151,7 +153,7 @@ def test_what_one_might_not_expect_is_said(tmp_path):
     assert "39 queries have no judgments" in notes
     _, quiet = shown(tmp_path, annotators=("erag",))
     assert [line for line in quiet if line.startswith("note: ")] == [
-        "note: reads were done by a function without a name, not by bundled, and are not stored"
+        "note: LLM calls were made by a function without a name, not by bundled, and are not cached"
     ]
 
 

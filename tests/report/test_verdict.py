@@ -4,10 +4,13 @@ import json
 import re
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 from rich.console import Console
 
+from engine import tables
 from engine.evaluation.settings import Settings
+from engine.messages.notes import Note
 from engine.report import verdict
 from engine.report.printed import full_tables
 from engine.statistics.choice import Choice, Lead, primary_measures
@@ -18,142 +21,216 @@ from tests.statistics.made_scores import ALIKE, WHOLE, first, read_whole, scored
 CLEAR = {"s": first(25), "t": first(50)}
 
 
-def evaluation(rows, whole=None, *, relevant="pool", settings=None):
+def evaluation(
+    rows, whole=None, *, relevant="pool", queries=60, failed=0, edited=(), apart=False, **options
+):
     query_scores = scored(rows)
-    downstream = read_whole(whole) if whole else read_whole({}).clear()
+    downstream = read_whole(whole or {})
+    if apart:  # no query of t is one of s
+        own = pl.when(pl.col("run") == "t").then("t" + pl.col("query_id"))
+        query_scores, downstream = (
+            table.with_columns(own.otherwise("query_id").alias("query_id"))
+            for table in (query_scores, downstream)
+        )
+    settings = Settings.of(**({"resamples": 1000} | options))
+    statistics = analyse(query_scores, downstream, settings.bootstrap, never_chosen=edited)
+    by = ["run", "annotator", "measure"]
     return SimpleNamespace(
         primary_measures=primary_measures(query_scores.select("annotator", "measure").iter_rows()),
-        statistics=analyse(query_scores, downstream, (settings or Settings.of()).bootstrap),
+        statistics=statistics,
+        query_scores=query_scores,
+        means=query_scores.group_by(by, maintain_order=True).agg(pl.col("value").mean()),
         downstream=downstream,
+        clusters=tables.empty(tables.CLUSTERS),
+        edited=[SimpleNamespace(run=run) for run in edited],
+        notes=[Note("failed_reads", failed, "")],
         relevant=relevant,
-        queries=60,
-        settings=settings or Settings.of(),
+        queries=queries,
+        settings=settings,
     )
 
 
-def said(rows, whole=None, *, relevant="pool", **options):
-    settings = Settings.of(**({"resamples": 1000} | options))
-    return verdict.sentences(evaluation(rows, whole, relevant=relevant, settings=settings))
+P = "P@3"
+CONTRARY = {"s": first(50), "t": first(25)}
+NEAR = {"s": first(25), "t": first(27)}
+TIED = {"s": first(20), "t": first(20)}
+RIVALS = [("erag", P, CLEAR), ("a", P, CLEAR), ("b", P, CONTRARY)]
+FIGURE = r"0\.\d{3} \[-?0\.\d{3}, 0\.\d{3}\], p ([<=] 0\.\d{3}|= 1\.000)"
+LEADS = rf"t leads s by {FIGURE}"
+BY_READER = r"End to end \(em, 60 queries; 95% interval\): "
 
-
-def test_a_run_that_is_clearly_better_is_to_be_chosen():
-    choice, labels = said([("erag", "P@3", CLEAR)], CLEAR)
-    assert re.fullmatch(
-        r"Choose t\. End to end \(em, 60 queries; 95% interval\): "
-        r"t leads s by 0\.417 \[0\.\d+, 0\.\d+\], p <0\.001\.",
-        choice,
-    )
-    assert labels.startswith("erag P@3 also prefers t: t leads s by 0.417 [")
-
-
-def test_what_the_data_do_not_decide_is_said_with_the_queries_that_would():
-    choice, needed, labels = said([("erag", "P@3", ALIKE)], WHOLE)
-    assert choice.startswith("The data do not decide between t and u, only against s. End to end")
-    assert "t leads u by 0.050 [" in choice
-    assert "t leads s by 0.417 [" in choice
-    assert "60 queries; 95% intervals and p adjusted for 3 pairs of runs" in choice
+# Every case: what was scored, and the sentences that it has, as regular expressions.
+CASES = {
+    "clear": (
+        evaluation([("erag", P, CLEAR)], CLEAR),
+        [rf"Choose t\. {BY_READER}{LEADS}\.", rf"The erag labels also prefer t \(P@3: {LEADS}\)\."],
+    ),
+    "annotators disagree": (
+        evaluation([("erag", P, CONTRARY)], CLEAR),
+        [
+            rf"Choose t\. {BY_READER}{LEADS}\.",
+            rf"The erag labels prefer s instead \(P@3: s leads t by {FIGURE}\)\.",
+        ],
+    ),
+    "further annotators contradict": (
+        evaluation(RIVALS, CLEAR),
+        [
+            r"Choose t\. .*",
+            r"The erag labels also prefer t \(.*\)\. The b labels prefer s instead \(.*\)\.",
+        ],
+    ),
+    "an annotator leans another way": (
+        evaluation([("erag", P, {"s": first(27), "t": first(25)})], CLEAR),
+        [
+            r"Choose t\. .*",
+            rf"By the erag labels, s is ahead, but not significantly \(P@3: s leads t by {FIGURE}\)\.",
+        ],
+    ),
+    "labels only": (
+        evaluation(RIVALS),
+        [
+            r"Choose t \(labels only: no list was read end to end\)\. "
+            rf"By erag P@3 \(60 queries; 95% interval\): {LEADS}\.",
+            r"The b labels prefer s instead \(.*\)\.",
+        ],
+    ),
     # 3 wins and no losses of 60, three pairs: about 9 wins are needed for p below 0.05 / 3 (3 x 2 / 2^9 = 0.01),
     # and 11 expected for 80%
-    assert re.fullmatch(
-        r"60 queries are too few: plan for about (199|2\d0) to separate t from u \(80% power, if the true "
-        r"difference is as large as here\)\.",
-        needed,
-    )
-    assert labels == "erag P@3 finds no difference between t and u"
+    "undecided in part": (
+        evaluation([("erag", P, ALIKE)], WHOLE),
+        [
+            r"The data do not decide between t and u; t is clearly ahead of s\. End to end \(em, 60 queries; 95% "
+            r"intervals and p adjusted for 3 pairs of runs\): t leads u by 0\.050 .*; t leads s by 0\.417 .*\.",
+            r"60 queries are too few: plan for about (199|2\d0) to separate t from u \(80% power, if the true "
+            r"difference is as large as here\)\.",
+            r"The erag labels find no difference between t and u \(P@3\)\.",
+        ],
+    ),
+    "undecided, and labels are sure": (
+        evaluation([("erag", P, CONTRARY)], NEAR),
+        [
+            r"The data do not decide between t and s\. .*",
+            r"60 queries are too few: .*",
+            r"The erag labels prefer s \(P@3: s leads t by .*\)\.",
+        ],
+    ),
+    "many runs": (
+        evaluation([("erag", P, {f"r{i}": first(30 - i) for i in range(6)})]),
+        [
+            r"The data do not decide between r0, r1, r2 and 3 more \(labels only: .*\)\. .*; 2 more\.",
+            r"60 queries are too few: plan for (at least|about) .* from r1, .* from r2, .* from r3 and 2 more "
+            r"\(80% power, if the true differences are as large as here\)\.",
+        ],
+    ),
+    # On a tie no run leads that labels could also prefer.
+    "tie": (
+        evaluation([("erag", P, CLEAR)], TIED),
+        [
+            rf"All runs are tied\. {BY_READER}s and t are equal\.",
+            r"The erag labels prefer t \(P@3: .*\)\.",
+        ],
+    ),
+    "few queries": (
+        evaluation([("erag", P, {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3}),
+        [
+            r"The data do not decide .* \(em, 3 of 60 queries, those with a score in every run; 95% interval\): .*",
+            r"3 queries are too few: plan for about [67] to separate t from s \(80% power, .*\)\.",
+            r"By the erag labels, t is also ahead, but not significantly \(P@3: .*, p = .*\)\.",
+        ],
+    ),
+    "one query": (
+        evaluation([("erag", P, {"s": [0], "t": [1]})], {"s": [0], "t": [1]}, queries=1),
+        [
+            r"One query cannot decide between t and s\. End to end \(em, 1 query\): t leads s by 1\.000\.",
+            r"By the erag labels, t is also ahead \(P@3: t leads s by 1\.000\)\.",
+        ],
+    ),
+    "no intervals": (
+        evaluation([("erag", P, CLEAR)], CLEAR, resamples=0),
+        [
+            r"Without resamples the certainty is unknown; t is ahead\. End to end \(em, 60 queries\): t leads s by 0\.417\.",
+            r"By the erag labels, t is also ahead \(P@3: t leads s by 0\.417\)\.",
+        ],
+    ),
+    "no intervals, and a tie": (
+        evaluation([("erag", P, CLEAR)], ALIKE, resamples=0),
+        [
+            r"Without resamples .*; s, t and u are tied for the lead\. .*",
+            r"By the erag labels, t is ahead \(.*\)\.",
+        ],
+    ),
+    # 25 of 60 are 0.4167, by Clopper and Pearson from 0.291 to 0.551
+    "one run": (
+        evaluation([("erag", P, {"s": first(24)})], {"s": first(25)}),
+        [
+            r"End to end \(em, 60 queries; 95% interval\): s scores 0\.417 \[0\.291, 0\.551\]\. "
+            r"There is no other run to choose from\.",
+            r"Kendall's \u03c4 of erag P@3 with the end-to-end score is 0\.97 \[0\.\d\d, 1\.00\]\.",
+        ],
+    ),
+    "one run, labels only": (
+        evaluation([("erag", P, {"s": first(30)})]),
+        [
+            r"By erag P@3 \(60 queries; 95% interval\): s scores 0\.500 \[0\.368, 0\.632\]\. "
+            r"There is no other run to choose from \(labels only: no list was read end to end\)\.",
+        ],
+    ),
+    "one run and an edited one": (
+        evaluation([("erag", P, CLEAR)], CLEAR, edited=["t"]),
+        [
+            r"End to end .*: s scores 0\.417 .*There is no other run to choose from\.",
+            r"Kendall's .*",
+        ],
+    ),
+    "labels that excuse what was not found": (
+        evaluation([("erag", P, CLEAR)], relevant="list"),
+        [r"Labels where `relevant` is list do not compare runs; `relevant` pool lets them\."],
+    ),
+    "no common query": (
+        evaluation([("erag", P, CLEAR)], CLEAR, apart=True),
+        [r"No query has a score in every run, so the runs cannot be compared\."],
+    ),
+    "LLM calls failed, as 0": (
+        evaluation([("erag", P, CLEAR)], CLEAR, failed=1),
+        [r"Choose t\. .*", r"The erag labels .*", r"1 LLM call failed and counts as 0\."],
+    ),
+    "LLM calls failed, left out": (
+        evaluation([("erag", P, CLEAR)], CLEAR, failed=2, failed_reads="skip"),
+        [
+            r"Choose t\. .*",
+            r"The erag labels .*",
+            r"2 LLM calls failed, and the figures that need them go without their queries\.",
+        ],
+    ),
+    "no score": (
+        evaluation([], failed=80, failed_reads="skip"),
+        [
+            r"No query has a score: failed LLM calls leave all of them out\.",
+            r"80 LLM calls failed, and the figures that need them go without their queries\.",
+        ],
+    ),
+}
 
 
-def test_labels_may_lean_to_a_run_or_contradict():
-    contrary = {"s": first(50), "t": first(25)}
-    choice, labels = said([("erag", "P@3", contrary)], CLEAR)
-    assert choice.startswith("Choose t.")
-    assert labels.startswith("erag P@3 prefers s instead: s leads t by 0.417 [")
-    # the data do not decide, and labels are sure of the other run
-    near = {"s": first(25), "t": first(27)}
-    choice, _, labels = said([("erag", "P@3", contrary)], near)
-    assert choice.startswith("The data do not decide between t and s. ")
-    assert labels.startswith("erag P@3 prefers s: s leads t by 0.417 [")
-    faint = {"s": first(27), "t": first(25)}
-    _, labels = said([("erag", "P@3", faint)], CLEAR)
-    assert labels.startswith("erag P@3 has s ahead, but not significantly: s leads t by 0.033 [")
+@pytest.mark.parametrize(("made", "expected"), CASES.values(), ids=CASES)
+def test_every_case_has_its_sentences(made, expected):
+    said = verdict.sentences(made)
+    print(*said, sep="\n")  # pytest -s shows them
+    assert len(said) == len(expected)
+    for sentence, pattern in zip(said, expected, strict=True):
+        assert re.fullmatch(pattern, sentence), sentence
+        assert not sentence[0].islower()
 
 
-def test_of_further_annotators_those_that_contradict_are_heard():
-    contrary = {"s": first(50), "t": first(25)}
-    rows = [("erag", "P@3", CLEAR), ("a", "P@3", CLEAR), ("b", "P@3", contrary)]
-    _, labels = said(rows, CLEAR)
-    first_one, other = labels.split("; ")
-    assert first_one.startswith("erag P@3 also prefers t")
-    assert other.startswith("b P@3 prefers s instead: s leads t")
-
-
-def test_without_end_to_end_scores_it_says_that_labels_alone_speak():
-    rows = [("erag", "P@3", CLEAR), ("a", "P@3", {"s": first(50), "t": first(25)})]
-    choice, other = said(rows)
-    assert choice.startswith(
-        "Choose t (labels only: no list was read end to end). By erag P@3 (60 queries; "
-    )
-    assert other.startswith("a P@3 prefers s instead")
-    (choice,) = said(rows[:1])
-    assert "labels only" in choice
-
-
-def test_labels_that_excuse_what_was_not_found_compare_no_runs():
-    rows = [("erag", "P@3", {"s": first(50), "t": first(25)})]
-    assert said(rows, relevant="list") == []
-    labels_alone = {
-        "verdict": None,
-        "configuration": {"relevant": "list"},
-        "means": [{"run": "s"}, {"run": "t"}],
-        "end_to_end": [],
-        "edits": [],
-    }
-    (only,) = verdict.said(labels_alone)
-    assert only == "Labels where `relevant` is list do not compare runs; `relevant` pool lets them."
-    assert verdict.said(labels_alone | {"edits": [{"run": "t"}]}) == []
-    (choice,) = said(rows, CLEAR, relevant="list")
-    assert choice.startswith("Choose t.")
-
-
-def test_without_resamples_nothing_is_said_to_be_sure():
-    choice, labels = said([("erag", "P@3", CLEAR)], CLEAR, resamples=0)
-    assert choice == (
-        "t is ahead; without resamples, the certainty is unknown. "
-        "End to end (em, 60 queries): t leads s by 0.417."
-    )
-    assert labels == "erag P@3 also has t ahead: t leads s by 0.417"
-    choice, _ = said([("erag", "P@3", CLEAR)], ALIKE, resamples=0)
-    assert choice.startswith("s, t and u are equally far ahead; without resamples")
-
-
-def test_few_queries_are_called_too_few_and_equal_runs_equal():
-    choice, few, _ = said(
-        [("erag", "P@3", {"s": [0] * 3, "t": [1] * 3})], {"s": [0] * 3, "t": [1] * 3}
-    )
-    assert choice.startswith("The data do not decide between t and s. ")
-    assert "(em, 3 of 60 queries, those that all runs have; 95% interval)" in choice
-    assert re.match(
-        r"3 queries are too few: plan for about [67] to separate t from s \(80% power", few
-    )
-    choice, labels = said([("erag", "P@3", CLEAR)], {"s": first(20), "t": first(20)})
-    assert choice.endswith(": s and t are equal.")
-
-
-def test_of_many_runs_the_nearest_are_named():
-    many = {f"r{i}": first(30 - i) for i in range(6)}
-    choice, needed, _ = said([("erag", "P@3", many)], many)
-    assert choice.startswith("The data do not decide between r0, r1, r2 and 3 more. ")
-    assert choice.endswith("; 2 more.")
-    assert needed.count("from ") == 3
-    assert needed.endswith("(80% power, if the true differences are as large as here).")
-
-
-def test_on_a_complete_tie_no_label_prefers_a_run_too():
-    tied = {"s": first(20), "t": first(20)}
-    for labels in (CLEAR, {"s": first(50), "t": first(25)}):
-        ahead = "t" if labels is CLEAR else "s"
-        choice, opinion = said([("erag", "P@3", labels)], tied)
-        assert choice.startswith("The data do not decide between s and t. ")
-        assert opinion.startswith(f"erag P@3 prefers {ahead}: {ahead} leads")
+def test_every_sentence_is_that_of_a_case():
+    said = "\n".join(sentence for made, _ in CASES.values() for sentence in verdict.sentences(made))
+    templates = {key: re.escape(text) for key, text in verdict.SENTENCES.items()}
+    unsaid = [
+        key
+        for key, text in templates.items()
+        if not re.search(re.sub(r"\\{\w+\\}", ".*", text), said)
+    ]
+    assert unsaid == []
 
 
 @pytest.mark.parametrize(
@@ -180,6 +257,7 @@ def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, 
             statistics=SimpleNamespace(choice=choice),
             relevant="pool",
             queries=64,
+            notes=[],
             settings=Settings.of(),
         )
     )
@@ -188,23 +266,21 @@ def test_numbers_of_queries_have_two_digits_and_are_more_than_there_are(needed, 
     )
 
 
-def test_one_run_gets_no_verdict():
-    alone = evaluation([("erag", "P@3", {"s": first(3)})], {"s": first(3)})
-    assert verdict.sentences(alone) == []
-    assert verdict.summarize_verdict(alone) is None
-
-
 def test_the_summary_holds_fields_and_sentences():
-    settings = Settings.of(resamples=1000)
-    found = verdict.summarize_verdict(
-        evaluation([("erag", "P@3", ALIKE)], WHOLE, settings=settings)
-    )
+    found = verdict.summarize_verdict(CASES["undecided in part"][0])
     found = json.loads(json.dumps(found))
     assert (found["best"], found["undecided"], found["n"]) == ("t", ["u"], 60)
     assert list(found["means"]) == ["t", "u", "s"]
     assert 180 <= found["leads"][0]["queries_needed"] <= 300
     assert found["opinions"][0]["lead"]["difference"] == 0
     assert len(found["sentences"]) == 3
+    alone = json.loads(json.dumps(verdict.summarize_verdict(CASES["one run"][0])))
+    assert alone.keys() == found.keys()
+    assert (found["case"], alone["case"], alone["best"]) == ("undecided_some", "one_run", "s")
+    assert (alone["n"], alone["leads"], list(alone["means"])) == (60, [], ["s"])
+    nothing = verdict.summarize_verdict(CASES["no score"][0])
+    assert nothing.keys() == found.keys()
+    assert (nothing["case"], nothing["best"], nothing["means"]) == ("no_score", None, {})
 
 
 @pytest.mark.parametrize("whole", [WHOLE, None])
@@ -212,7 +288,7 @@ def test_the_table_has_the_score_and_each_annotators_primary_measure_or_all(whol
     rows = [("erag", "P@3", ALIKE), ("erag", "RR@3", WHOLE)]
     settings = Settings.of(resamples=100)
     console = Console(width=100, record=True, file=None)
-    made = evaluation(rows, whole, settings=settings)
+    made = evaluation(rows, whole, resamples=100)
     findings = made_findings(
         scored(rows), made.downstream, made.statistics, settings, queries=made.queries
     )

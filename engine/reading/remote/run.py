@@ -109,7 +109,7 @@ class Requests:
             limits.refuse_beyond(work.prepare(_pieces(units, self._piece)), rate=_FEWEST_TOKENS)
         except StoppedAskingError as stop:
             if self._job.proven:
-                raise ReadError(f"{stop}; every finished read is in the store") from None
+                raise ReadError(f"{stop}; every finished LLM call is cached") from None
             raise InputError(stop.problem, stop.remedy) from None
         try:
             yield from work.results()
@@ -199,7 +199,7 @@ class _Work:
         except StoppedAskingError as stop:
             # What is under way is paid for.
             yield from self._rest(answered=True)
-            raise ReadError(f"{stop}; every finished read is in the store") from None
+            raise ReadError(f"{stop}; every finished LLM call is cached") from None
         except KeyboardInterrupt:
             yield from self._rest(answered=False)
             raise
@@ -232,7 +232,7 @@ class _Work:
         job.unanswered = 0 if done.answered else job.unanswered + 1
         if job.unanswered >= _GONE * self._concurrency:
             raise StoppedAskingError(
-                f"{job.unanswered} reads failed one after the other ({done.output.failure})",
+                f"{job.unanswered} LLM calls failed one after the other ({done.output.failure})",
                 f"run again when {self._host} answers",
             )
         if job.done == _COUNTED:

@@ -147,10 +147,10 @@ def _by_measure(findings: Findings) -> Drawing:
 
     return Drawing(
         "measures",
-        f"What a measure's value says of the end-to-end score, on {run}",
+        f"End-to-end score by the value of the measure, on {run}",
         f"Queries of {run} in up to {shares.BINS} groups by the measure, with the mean end-to-end score of each group "
-        f"and its {findings.confidence:.0%} interval . A line that rises: the measure tells queries that "
-        "the reader answers from those that it does not. Groups have "
+        f"and its {findings.confidence:.0%} interval. A rising line means that the measure "
+        "separates answered from unanswered queries. Groups have "
         f"{_range([one.score.n for _, bins in binned for one in bins])} queries.",
         3.4,
         draw,
@@ -308,9 +308,9 @@ def _costs(kinds: dict[str, Any], longest: dict[str, int]) -> Drawing:
     return Drawing(
         "costs",
         "What labels cost, against reading whole lists",
-        f"{kinds['single']['done']:,} reads of single passages and {kinds['whole']['done']:,} of whole lists, in this "
-        "evaluation; where both were read together, seconds are split by tokens. The memory that a read needs grows with "
-        "its prompt; both kinds share the actors' memory here, and python -m benchmarks.efficiency measures that of each.",
+        f"{kinds['single']['done']:,} LLM calls on single passages and {kinds['whole']['done']:,} on whole lists, in this "
+        "evaluation; where both were made together, seconds are split by tokens. The memory that a call needs grows with "
+        "its prompt; both kinds share the actors' memory here.",
         1.2 + 0.38 * len(rows),
         draw,
     )

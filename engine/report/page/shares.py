@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from engine.report.findings import Findings, Interval
+from engine.report.findings import Findings
+from engine.report.means import Interval
 from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RANK, RUN, VALUE
 
 # Groups of queries by the value of a measure.

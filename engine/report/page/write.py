@@ -81,7 +81,9 @@ def _title(findings: Findings) -> str:
 
 def _queries_note(findings: Findings) -> str:
     if findings.sources is None:
-        return "This evaluation has no passages on its page; its tables hold every label and read."
+        return (
+            "This evaluation has no passages on its page; its tables hold every label and output."
+        )
     found = "Those first in which the measure and the end-to-end score disagree most; open one to see its passages."
     return (
         found

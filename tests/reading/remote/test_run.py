@@ -114,7 +114,7 @@ def test_tokens_end_a_job_and_what_is_finished_is_kept(tmp_path):
         # A try of 11 tokens; each read may take 10 and 16, and takes 11. Prompts alone would fit.
         spec = specify(url, max_tokens=450, concurrency=2)
         with pytest.raises(
-            ReadError, match="`max_tokens` is 450; raise it; every finished read is"
+            ReadError, match="`max_tokens` is 450; raise it; every finished LLM call is"
         ):
             read(spec, 40, tmp_path)
         done = kept(spec, tmp_path).height
@@ -159,7 +159,9 @@ def test_a_server_that_goes_away_ends_the_job_and_not_each_read_for_itself(tmp_p
     behaviour = Behaviour(echo, fault=lambda n: "500" if n > 12 else None)
     with serving(behaviour) as url:
         spec = specify(url, concurrency=4)
-        with pytest.raises(ReadError, match="12 reads failed one after the other .*out of order"):
+        with pytest.raises(
+            ReadError, match="12 LLM calls failed one after the other .*out of order"
+        ):
             read(spec, 400, tmp_path)
     assert kept(spec, tmp_path).height == len(behaviour.prompts) == 12
     assert len(behaviour.times) < 13 + 8 * 20
@@ -181,7 +183,7 @@ def test_a_job_whose_first_reads_all_fail_alike_is_given_up(tmp_path):
     behaviour = Behaviour(echo, refuse=lambda b: "no" if "number" in prompt_of(b) else None)
     with (
         serving(behaviour) as url,
-        pytest.raises(ReadError, match="first 16 reads failed, all for one reason: status 400"),
+        pytest.raises(ReadError, match="first 16 LLM calls failed, all for one reason: status 400"),
     ):
         read(specify(url), 500, tmp_path)
     assert len(behaviour.times) < 60

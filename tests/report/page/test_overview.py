@@ -27,12 +27,12 @@ def test_the_answer_is_the_printed_verdict(findings):
     assert said.headline == "Choose good."
     assert f"{said.headline} {said.reasons[0]}" == sentences[0]
     facts = dict(said.facts)
-    assert facts["cost"].startswith("80 wanted, 0 from the store, 80 done")
+    assert facts["cost"].startswith("80 requested, 0 cached, 80 new")
     assert said.about == [
         "Reader: a function without a name (in place of SmolLM2-135M-Instruct) · prompt completion · metric em "
         "· k = 2 (end to end 1)",
         "Data: 40 queries (q.jsonl) · 80 passages (c.parquet) · runs good, poor <&> (de.parquet, "
-        "ed.parquet) · judged: pool",
+        "ed.parquet) · recall base: pooled passages",
     ]
 
 
