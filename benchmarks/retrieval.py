@@ -202,7 +202,7 @@ def _same_lists(
 ) -> dict[str, float]:
     """Share of ranks at which both sides have the same passage; the others must be ties."""
     block = index_shards.Block(doc_ids, mine)
-    run = flat.search([block], asked, k=min(DEPTH, len(mine)))
+    run = flat.search_flat([block], asked, k=min(DEPTH, len(mine)))
     scores = reference_asked.astype(np.float64) @ reference.astype(np.float64).T
     place = {doc_id: i for i, doc_id in enumerate(doc_ids)}
     equal = total = 0

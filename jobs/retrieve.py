@@ -16,7 +16,7 @@ from engine.messages.wording import counted, quoted
 from engine.retrieval import manifest
 from engine.retrieval.fusion import reciprocal_rank
 from engine.retrieval.manifest import Kind, Manifest
-from engine.retrieval.search import SearchOptions, approximate_recall, search
+from engine.retrieval.search import SearchOptions, approximate_recall, search_index
 from engine.sources.io.files import is_text
 from engine.sources.io.fingerprint import Fingerprint
 from engine.sources.io.folders import folder_at, require_file_output, require_output
@@ -26,7 +26,7 @@ from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.read import read_query_set
 from engine.sources.runs.read import write_run
 from engine.tables import DOC_ID, QUERY_ID, RUN
-from jobs._command import ConfigFile, run_command, spoken
+from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import SEVERAL_TEXTS, Paths
 from jobs._progress import event
 from jobs._terminal import say, warn_of_code
@@ -83,7 +83,7 @@ class Output:
         return indexes > 1 and self.out.suffix not in _FILES
 
 
-@spoken
+@with_verbosity
 def retrieve(
     *,
     index: Paths,
@@ -128,7 +128,7 @@ def retrieve(
     query_set = read_query_set(queries, need_answers=False)
     table = query_set.table if limit is None else query_set.table.head(limit)
     runs = {
-        name: search(directory, table, name=name, options=options, on_event=event)
+        name: search_index(directory, table, name=name, options=options, on_event=event)
         for name, directory in zip(names, index, strict=True)
     }
     if options.approximate is not None:

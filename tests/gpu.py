@@ -156,14 +156,14 @@ def searched(where: Literal["CPU", "GPU", "actors"], vectors: int = 60_000) -> p
 
     if where != "actors":
         searcher = flat.on_gpu if where == "GPU" else None
-        return flat.search(blocks, queries, k=50, searcher=searcher, on_event=refuse)
+        return flat.search_flat(blocks, queries, k=50, searcher=searcher, on_event=refuse)
     from engine.retrieval import search_on_ray
 
     spec = locate(specify_encoder(EncoderOptions()))
     pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
     assert pool is not None, "Ray has fewer than two GPUs"
     actors = search_on_ray.SearchOnRay(pool, spec, len(blocks))
-    return flat.search(blocks, queries, k=50, searcher=actors, on_event=refuse)
+    return flat.search_flat(blocks, queries, k=50, searcher=actors, on_event=refuse)
 
 
 def query_vectors(texts: list[str], on_actors: bool) -> Any:

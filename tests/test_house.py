@@ -46,11 +46,6 @@ LIMITS = {
     "arrows": 125,  # 151: pairs of rooms of which one imports from the other
     "options": 62,  # 61 of erag evaluate
 }
-# Names of public functions that more than two modules of a folder have. No name may be added.
-SHARED_NAMES = {
-    ("engine/labels", "label"),
-    ("engine/retrieval", "search"),
-}
 # Stems that several modules of the engine have, and how many. None may be added.
 SHARED_STEMS = {
     "comparison": 2,
@@ -292,8 +287,7 @@ def test_few_modules_of_a_folder_have_functions_of_one_name():
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 places.setdefault((folder, node.name), []).append(path.stem)
     found = {key: stems for key, stems in places.items() if len(stems) > 2}
-    assert found.keys() <= SHARED_NAMES, "a third function of its name: say of what it is one"
-    assert found.keys() >= SHARED_NAMES, "no longer so: remove the name from SHARED_NAMES"
+    assert not found, "a third function of its name: say of what it is one"
 
 
 def test_few_modules_have_one_stem():

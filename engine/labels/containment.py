@@ -81,7 +81,7 @@ def find_answers(
     return texts.select(QUERY_ID, DOC_ID, pl.Series(ANSWER, matches, dtype=pl.String))
 
 
-def label(
+def label_containment(
     pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame, *, name: str = NAME
 ) -> pl.DataFrame:
     """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.

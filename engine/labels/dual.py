@@ -69,7 +69,7 @@ def _join(document: pl.DataFrame, word: pl.DataFrame) -> pl.DataFrame:
     ).select(list(tables.DUAL_LABELS))
 
 
-def label(both: pl.DataFrame) -> pl.DataFrame:
+def label_dual(both: pl.DataFrame) -> pl.DataFrame:
     """Labels table of the annotator ``dual``: 1.0 where both of a passage's labels hold, else 0.0."""
     return both.with_columns(
         pl.lit(NAME).alias(tables.ANNOTATOR),
@@ -85,7 +85,7 @@ def _label(material: Material) -> Labelled:
     settings = material.settings
     document, word = (material.rests_on[name] for name in _rests_on(settings))
     both = _join(document.labels, word.labels)
-    labels = label(both)
+    labels = label_dual(both)
     events = dual_events(
         material.runs,
         both,

@@ -38,7 +38,7 @@ class Options(Checked):
     erag_reader: str | None = None
 
 
-def label(scored_reads: pl.DataFrame) -> pl.DataFrame:
+def label_erag(scored_reads: pl.DataFrame) -> pl.DataFrame:
     """Labels table from reads of one passage each: a passage's label is its read's downstream value.
 
     Args:
@@ -72,7 +72,7 @@ def _asks(settings: EvaluationSettings) -> Ask:
 def _label(material: Material) -> Labelled:
     queries, metric = material.queries, material.settings.reader.metric
     # The output of a failed read is empty, which scores 0.
-    labels = label(score_outputs(material.reads, queries, metric))
+    labels = label_erag(score_outputs(material.reads, queries, metric))
     return Labelled(labels, trace_erag(labels, material.reads, queries, metric))
 
 

@@ -52,7 +52,7 @@ class Options(Checked):
             read_template(self.judge_prompt, JUDGE)
 
 
-def label(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
+def label_judge(reads: pl.DataFrame, labels: JudgeLabels) -> pl.DataFrame:
     """Labels table from reads of one passage each, by the probability of the judge's first choice.
 
     Args:
@@ -79,13 +79,13 @@ def _asks(settings: EvaluationSettings) -> Ask:
         task=JUDGE,
         prompt=options.judge_prompt,
         augmentation="in-prompt",
-        value=lambda reads, queries: label(reads, options.judge_labels)[LABEL],
+        value=lambda reads, queries: label_judge(reads, options.judge_labels)[LABEL],
         description={"labels": options.judge_labels},
     )
 
 
 def _label(material: Material) -> Labelled:
-    labels = label(material.reads, material.settings.options(Options).judge_labels)
+    labels = label_judge(material.reads, material.settings.options(Options).judge_labels)
     return Labelled(labels, trace_judge(labels, material.reads))
 
 

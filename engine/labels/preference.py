@@ -96,7 +96,7 @@ def label_preferences(judgments: pl.DataFrame, method: PreferenceLabels) -> pl.D
     )
 
 
-def label(preference_labels: pl.DataFrame) -> pl.DataFrame:
+def label_preference(preference_labels: pl.DataFrame) -> pl.DataFrame:
     """Labels table of preference labels; sparse, as those of qrels are."""
     return preference_labels.with_columns(pl.lit(NAME).alias(tables.ANNOTATOR)).select(
         list(tables.LABELS)
@@ -123,7 +123,7 @@ def _fit(judgments: pl.DataFrame) -> dict[str, float]:
 def _label(material: Material) -> Labelled:
     options = material.settings.options(Options)
     counted_labels = label_preferences(material.tables[INPUT.name], options.preference_labels)
-    labels = label(counted_labels)
+    labels = label_preference(counted_labels)
     beyond = labels.join(material.runs, on=[QUERY_ID, DOC_ID], how="anti")
     judged = set(labels[QUERY_ID])
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)

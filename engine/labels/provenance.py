@@ -15,7 +15,9 @@ from engine.tables import ARTICLE_ID, DOC_ID, LABEL, PROVENANCE, QUERY_ID
 NAME = "provenance"
 
 
-def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> pl.DataFrame:
+def label_provenance(
+    pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame
+) -> pl.DataFrame:
     """Labels table, 1.0 or 0.0, for each (``query_id``, ``doc_id``) of ``pairs``.
 
     All passages of a gold article are relevant, as in the eRAG paper. A query without provenance
@@ -38,7 +40,7 @@ def label(pairs: pl.DataFrame, queries: pl.DataFrame, corpus: pl.DataFrame) -> p
 
 def _label(material: Material) -> Labelled:
     queries, corpus = material.queries, material.corpus
-    labels = label(material.pairs, queries, corpus)
+    labels = label_provenance(material.pairs, queries, corpus)
     none_listed = labels.height > 0 and labels[LABEL].sum() == 0
     note = count_note(
         "no_gold_article_listed",

@@ -14,7 +14,7 @@ from engine.tables import DOC_ID, LABEL, QUERY_ID
 NAME = "qrels"
 
 
-def label(qrels: pl.DataFrame) -> pl.DataFrame:
+def label_qrels(qrels: pl.DataFrame) -> pl.DataFrame:
     """Labels table of judgments (``query_id``, ``doc_id``, ``label``).
 
     Unlike other annotators' labels these are sparse (a passage that nobody judged has none), reach
@@ -33,7 +33,7 @@ INPUT = InputTable(
 
 def _label(material: Material) -> Labelled:
     judgments = material.tables[INPUT.name]
-    labels = label(judgments)
+    labels = label_qrels(judgments)
     # A label below 0 says that the passage was not judged.
     judged = set(judgments.filter(pl.col(LABEL) >= 0)[QUERY_ID])
     unjudged = tuple(query for query in material.queries[QUERY_ID] if query not in judged)

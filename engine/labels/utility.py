@@ -77,7 +77,7 @@ def weigh(reads: pl.DataFrame) -> pl.Series:
     return reads.select((1.0 - pl.col(CONFIDENCE).fill_null(1.0)).alias(VALUE))[VALUE]
 
 
-def label(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
+def label_utility(reads: pl.DataFrame, helpful: pl.DataFrame) -> pl.DataFrame:
     """Labels table from reads of one passage each that may decline; labels are in [-1/3, 1].
 
     Args:
@@ -119,7 +119,7 @@ def _asks(settings: EvaluationSettings) -> Ask:
 
 def _label(material: Material) -> Labelled:
     (helpful,) = material.rests_on.values()
-    labels = label(material.reads, helpful.labels)
+    labels = label_utility(material.reads, helpful.labels)
     return Labelled(labels, trace_utility(labels, material.reads, helpful.traces))
 
 

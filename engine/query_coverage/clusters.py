@@ -75,7 +75,7 @@ def nearest_of(vectors: Singles, queries: Singles) -> tuple[Places, Doubles]:
     Among equal products, the first row is taken.
     """
     names = pl.Series(DOC_ID, [f"{row:012d}" for row in range(len(vectors))], dtype=pl.String)
-    best = flat.search([Block(names, vectors)], queries, k=1).sort(QUERY_ROW)
+    best = flat.search_flat([Block(names, vectors)], queries, k=1).sort(QUERY_ROW)
     rows: npt.NDArray[np.int64] = best[DOC_ID].cast(pl.Int64).to_numpy()
     return rows, best[SCORE].to_numpy()
 

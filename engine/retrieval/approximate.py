@@ -75,10 +75,10 @@ def build(directory: Path, index: Manifest, blocks: Callable[[], Iterator[Block]
         faiss.write_index(faiss_index, str(temporary))
 
 
-def search(
+def search_approximate(
     directory: Path, index: Manifest, queries: Singles, *, k: int, parameters: str = ""
 ) -> pl.DataFrame:
-    """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as from ``flat.search``.
+    """What FAISS finds: ``query_row``, ``doc_id`` and ``score``, as from ``flat.search_flat``.
 
     Args:
         directory: of the index.

@@ -148,7 +148,7 @@ def search(
             )
         texts = kiwi.split(queries[QUERY].to_list())
         queries = queries.with_columns(pl.Series(QUERY, texts, dtype=pl.String))
-    return lucene.search(
+    return lucene.search_lucene(
         queries,
         directory,
         lucene.Analysis(settings["language"], pretokenized=settings["tokenizer"] is not None),

@@ -234,7 +234,7 @@ def search(
     actors = _actors(spec, pieces, on_event)
     vectors = actors.queries(texts) if actors else encode.queries(texts, spec)
     if parameters is not None:
-        best = approximate.search(directory, index, vectors, k=k, parameters=parameters)
+        best = approximate.search_approximate(directory, index, vectors, k=k, parameters=parameters)
         return _as_run(best, queries, name)
     searcher: flat.Searcher | None = flat.on_gpu if flat.gpu_count() else None
     if actors and actors.has_gpu_code:
@@ -242,7 +242,7 @@ def search(
     elif actors and searcher is None:
         on_event("FAISS has no code for GPUs: vectors are searched on the CPUs of this machine")
     blocks = read_blocks(directory, index, block=on_gpu if searcher else block)
-    best = flat.search(blocks, vectors, k=k, searcher=searcher, on_event=on_event)
+    best = flat.search_flat(blocks, vectors, k=k, searcher=searcher, on_event=on_event)
     return _as_run(best, queries, name)
 
 

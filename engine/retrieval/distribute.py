@@ -12,7 +12,7 @@ from engine.machine.watch import OnEvent, silent
 from engine.retrieval.encode import Encoded
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.index_shards import TYPES, Shard, Storage
-from engine.retrieval.tickets import Piece, TicketActor, do_pieces
+from engine.retrieval.tickets import TicketActor, WorkItem, do_pieces
 
 
 class EncoderActor(TicketActor):
@@ -50,9 +50,9 @@ def execute(
         EncodeError: encoding failed.
     """
 
-    def pieces() -> Iterator[Piece]:
+    def pieces() -> Iterator[WorkItem]:
         for shard in shards():
-            yield Piece(f"the shard that begins with document {shard.doc_ids[0]!r}", shard)
+            yield WorkItem(f"the shard that begins with document {shard.doc_ids[0]!r}", shard)
 
     arguments = {"spec": spec, "storage": storage}
     return do_pieces(

@@ -69,7 +69,7 @@ class Found(NamedTuple):
 Searcher = Callable[[Iterable[Block], Singles, int, Doubles], Iterator[Found]]
 
 
-def search(
+def search_flat(
     blocks: Iterable[Block],
     queries: Singles,
     *,

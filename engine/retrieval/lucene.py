@@ -99,7 +99,7 @@ def index(
     _run("index", feed, directory=str(directory), analysis=asdict(analysis), threads=threads)
 
 
-def search(
+def search_lucene(
     queries: pl.DataFrame, directory: Path, analysis: Analysis, ranking: Ranking, *, threads: int
 ) -> pl.DataFrame:
     """Search in a separate process; the run of the queries.

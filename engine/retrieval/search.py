@@ -42,7 +42,7 @@ class SearchOptions(Checked):
     trust_remote_code: bool = False
 
 
-def search(
+def search_index(
     directory: Path,
     queries: pl.DataFrame,
     *,
@@ -99,8 +99,8 @@ def approximate_recall(
     """The recall of an approximate run of a dense index, over the first queries.
 
     Args:
-        run: what ``search`` returned for the other arguments.
-        directory, queries, options: as in ``search``.
+        run: what ``search_index`` returned for the other arguments.
+        directory, queries, options: as in ``search_index``.
     """
     sample = queries.head(_RECALL_QUERIES)
     exact = dense.search(

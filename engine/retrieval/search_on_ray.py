@@ -23,7 +23,7 @@ from engine.retrieval import flat
 from engine.retrieval.encoders import EncoderSpec
 from engine.retrieval.flat import Doubles, Found, Nearest, Singles
 from engine.retrieval.index_shards import SHARD, Block
-from engine.retrieval.tickets import Piece, TicketActor, do_pieces
+from engine.retrieval.tickets import TicketActor, WorkItem, do_pieces
 
 
 def pool_for(spec: EncoderSpec, pieces: int, block_bytes: int) -> Pool | None:
@@ -140,7 +140,9 @@ class SearchOnRay:
                 raise EncodeError(f"the index has more than {self.blocks} blocks of vectors")
             yield found
 
-    def _done(self, pieces: Iterator[Piece], most: int, arguments: dict[str, Any]) -> Iterator[Any]:
+    def _done(
+        self, pieces: Iterator[WorkItem], most: int, arguments: dict[str, Any]
+    ) -> Iterator[Any]:
         # Where a node is lost, actors that have nothing more to do give their GPUs to those that were on it.
         pool = replace(self.pool, least=1, most=self.pool.start)
         return do_pieces(
@@ -150,5 +152,5 @@ class SearchOnRay:
         )  # fmt: skip
 
 
-def _piece(begins: str, content: Any) -> Piece:
-    return Piece(f"the part that begins with {begins}", content)
+def _piece(begins: str, content: Any) -> WorkItem:
+    return WorkItem(f"the part that begins with {begins}", content)

@@ -38,7 +38,7 @@ _ATTEMPTS = 3  # at a piece, before it counts as the cause of its actors' deaths
 _RESULT = pa.schema({"ticket": pa.int64(), "result": pa.large_binary()})
 
 
-class Piece(NamedTuple):
+class WorkItem(NamedTuple):
     """A piece of work.
 
     Attributes:
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
     content: Any
 
 
-class Desk(Counts):
+class TicketQueue(Counts):
     """Where the driver leaves pieces and actors take them; a Ray actor with a single event loop.
 
     Their contents are references to the object store, within a list so that Ray hands the reference on.
@@ -62,7 +62,7 @@ class Desk(Counts):
     def __init__(self, room: int) -> None:
         super().__init__()
         self._room = room
-        self._here: dict[int, Piece | None] = {}
+        self._here: dict[int, WorkItem | None] = {}
         self._taken: set[int] = set()
         self._asked: set[int] = set()
         self._given = 0
@@ -94,13 +94,13 @@ class Desk(Counts):
             await self._changed.wait_for(lambda: lacking() or wanted())
             return lacking()
 
-    async def offer(self, number: int, piece: Piece | None) -> None:
+    async def offer(self, number: int, piece: WorkItem | None) -> None:
         """Leave the piece of a number; None if it is done and forgotten."""
         async with self._changed:
             self._here[number] = piece
             self._changed.notify_all()
 
-    async def take(self, ticket: int, attempt: Attempt) -> Piece | None:
+    async def take(self, ticket: int, attempt: Attempt) -> WorkItem | None:
         """The piece of a ticket; None if there are not so many.
 
         Raises:
@@ -153,7 +153,7 @@ class TicketActor:
 
 def do_pieces(
     doing: str,
-    pieces: Iterator[Piece],
+    pieces: Iterator[WorkItem],
     most: int,
     actor_class: type[TicketActor],
     arguments: dict[str, Any],
@@ -183,7 +183,7 @@ def do_pieces(
     """
     # Ray Data makes a pool larger whose actors have tickets that wait; elsewhere none waits behind a slow actor.
     in_flight = 1 if pool.most == pool.start else 2
-    desk = ray.remote(**beside_driver() | {"max_concurrency": 1000})(Desk).remote(room)
+    desk = ray.remote(**beside_driver() | {"max_concurrency": 1000})(TicketQueue).remote(room)
     feeder = _Feeder(pieces, desk)
     feeder.start()
     try:
@@ -214,11 +214,11 @@ class _Feeder(threading.Thread):
     It holds what is under way, a few pieces for each actor, so that nothing is lost with a desk.
     """
 
-    def __init__(self, pieces: Iterator[Piece], desk: Any) -> None:
+    def __init__(self, pieces: Iterator[WorkItem], desk: Any) -> None:
         super().__init__(daemon=True)
         self._pieces = pieces
         self._desk = desk
-        self._under_way: dict[int, Piece] = {}
+        self._under_way: dict[int, WorkItem] = {}
         self.error: Exception | None = None
 
     def forget(self, ticket: int) -> None:

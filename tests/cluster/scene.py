@@ -163,7 +163,7 @@ def encoding(stage):
     encoding = threading.Thread(target=encode, daemon=True)
     encoding.start()
     enough.wait()
-    stage.kill_process("Desk")
+    stage.kill_process("TicketQueue")
     stage.kill(stage.busy(nodes))
     encoding.join()
     begun = collections.Counter(text for text, _, _ in stage.lines())
@@ -201,7 +201,7 @@ def searching(stage):
     def search():
         pool = search_on_ray.pool_for(spec, len(blocks), blocks[0].vectors.nbytes)
         actors = search_on_ray.SearchOnRay(pool, spec, len(blocks), stage.say, Actor)
-        found.append(flat.search(blocks, queries, k=10, searcher=actors))
+        found.append(flat.search_flat(blocks, queries, k=10, searcher=actors))
 
     thread = threading.Thread(target=search, daemon=True)
     thread.start()
@@ -211,7 +211,7 @@ def searching(stage):
     thread.join()
     begun = collections.Counter(text for text, _, _ in stage.lines())
     return {
-        "equal": found[0].equals(flat.search(blocks, queries, k=10)),
+        "equal": found[0].equals(flat.search_flat(blocks, queries, k=10)),
         "lost": SHARDS - len(begun),
         "doubled": 0,
         "repeated": sum(times - 1 for times in begun.values()),

@@ -18,11 +18,11 @@ PAIRS = pl.DataFrame({"query_id": ["1", "1", "2", "2"], "doc_id": ["x", "y", "y"
 
 def test_erag_labels_are_the_values_of_single_passage_reads():
     reads = pl.DataFrame({"query_id": ["1", "1"], "doc_ids": [["x"], ["y"]], "value": [0.25, 1.0]})
-    assert erag.label(reads).rows() == [("1", "x", "erag", 0.25), ("1", "y", "erag", 1.0)]
+    assert erag.label_erag(reads).rows() == [("1", "x", "erag", 0.25), ("1", "y", "erag", 1.0)]
 
 
 def test_containment_searches_the_text_and_not_the_title():
-    labels = containment.label(PAIRS, QUERIES, CORPUS)
+    labels = containment.label_containment(PAIRS, QUERIES, CORPUS)
     assert labels["label"].to_list() == [1, 0, 1, 0]
     assert labels.select("query_id", "doc_id").equals(PAIRS)
 
@@ -32,11 +32,11 @@ def holds(text, answer, name="containment"):
     queries = pl.DataFrame([("1", "q", [answer], [])], schema=tables.QUERIES, orient="row")
     corpus = pl.DataFrame([("x", "", text, "A")], schema=tables.CORPUS, orient="row")
     pairs = pl.DataFrame({"query_id": ["1"], "doc_id": ["x"]})
-    return containment.label(pairs, queries, corpus, name=name)["label"].item() == 1
+    return containment.label_containment(pairs, queries, corpus, name=name)["label"].item() == 1
 
 
 def test_provenance_marks_all_passages_of_gold_articles():
-    assert provenance.label(PAIRS, QUERIES, CORPUS)["label"].to_list() == [1, 0, 0, 0]
+    assert provenance.label_provenance(PAIRS, QUERIES, CORPUS)["label"].to_list() == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_answers_that_text_may_run_on_after_are_counted():
 
 def test_the_two_ways_of_containment_by_name():
     queries = QUERIES.with_columns(pl.Series("answers", [["a", "ann l"], ["knows"]]))
-    tokens = containment.label(PAIRS, queries, CORPUS)
-    substring = containment.label(PAIRS, queries, CORPUS, name="containment-substring")
+    tokens = containment.label_containment(PAIRS, queries, CORPUS)
+    substring = containment.label_containment(PAIRS, queries, CORPUS, name="containment-substring")
     assert tokens["label"].to_list() == [0, 0, 1, 0]
     assert substring["label"].to_list() == [1, 0, 1, 0]
     assert set(substring["annotator"]) == {"containment-substring"}
@@ -105,7 +105,7 @@ def test_a_judges_labels_are_its_probabilities_or_whether_they_exceed_a_half():
             "confidence": [0.5, 0.51, None, 1.0],
         }
     )
-    binary, graded = judge.label(reads, "binary"), judge.label(reads, "graded")
+    binary, graded = judge.label_judge(reads, "binary"), judge.label_judge(reads, "graded")
     assert binary.rows() == [
         ("1", "x", "judge", 0.0), ("1", "y", "judge", 1.0),
         ("2", "x", "judge", 0.0), ("2", "y", "judge", 1.0),

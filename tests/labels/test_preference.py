@@ -33,7 +33,7 @@ def test_shares_are_times_chosen_over_times_shown():
         ("2", "x", 1, 0, 0.0),
         ("2", "y", 1, 1, 1.0),
     ]
-    labels = preference.label(table)
+    labels = preference.label_preference(table)
     assert labels.schema == tables.LABELS
     assert labels["label"].equals(table["label"])
 

@@ -55,7 +55,7 @@ def columns(table, *names):
 def test_an_erag_label_leads_to_its_read_metric_and_answer():
     # token F1: "the lee" has one of the two words of "Ann Lee" (2/3), "bo" all of "Bo", "x" nothing
     read = reads(["the lee", "bo", "x"]).with_columns(value=pl.Series([2 / 3, 1.0, 0.0]))
-    labels = erag.label(read)
+    labels = erag.label_erag(read)
     traced = traces.trace_erag(labels, read, QUERIES, "f1")
     assert columns(traced, "read_key", "output", "metric", "answer") == [
         ("a", "the lee", "f1", "Ann Lee"),
@@ -72,7 +72,7 @@ def test_a_containment_label_leads_to_the_answer_found():
 
 
 def test_a_provenance_label_leads_to_the_gold_article():
-    labels = provenance.label(PAIRS, QUERIES, CORPUS)
+    labels = provenance.label_provenance(PAIRS, QUERIES, CORPUS)
     traced = traces.trace_provenance(labels, QUERIES, CORPUS)
     assert columns(traced, "article_id", "label") == [("A", 1), (None, 0), (None, 0)]
 
@@ -91,7 +91,7 @@ def test_a_dual_label_leads_to_both_halves():
 
 def test_a_judges_label_leads_to_its_probability():
     read = reads([" Yes", " No", ""], [0.75, 0.25, None])
-    traced = traces.trace_judge(judge.label(read, "binary"), read)
+    traced = traces.trace_judge(judge.label_judge(read, "binary"), read)
     assert columns(traced, "read_key", "confidence", "label") == [
         ("a", 0.75, 1), ("b", 0.25, 0), ("c", None, 0),
     ]  # fmt: skip

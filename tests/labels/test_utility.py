@@ -158,7 +158,7 @@ def test_graded_labels_of_a_half_or_more_help():
     graded = pl.DataFrame(
         [("q", "a", "erag", 0.5), ("q", "b", "erag", 0.49)], schema=tables.LABELS, orient="row"
     )
-    assert utility.label(reads, graded)["label"].to_list() == pytest.approx([0.5, -1 / 6])
+    assert utility.label_utility(reads, graded)["label"].to_list() == pytest.approx([0.5, -1 / 6])
 
 
 @pytest.mark.parametrize(

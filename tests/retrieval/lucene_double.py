@@ -36,4 +36,4 @@ def search(queries, directory, analysis, ranking, *, threads):
 def without_java(monkeypatch):
     """BM25 by the double: each call of Lucene starts a JVM."""
     monkeypatch.setattr(lucene, "index", index)
-    monkeypatch.setattr(lucene, "search", search)
+    monkeypatch.setattr(lucene, "search_lucene", search)

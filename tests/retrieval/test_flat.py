@@ -57,12 +57,14 @@ def test_scores_equal_the_definition_bit_for_bit_through_ties_and_near_ties(
 ):
     expected = brute_force(ids, vectors, queries, k)
     for size in (500, 120, 7):
-        assert flat.search(cut(ids, vectors, size), queries, k=k).equals(expected)
+        assert flat.search_flat(cut(ids, vectors, size), queries, k=k).equals(expected)
 
 
 def test_the_result_does_not_depend_on_the_order_of_blocks(ids, vectors, queries):
     blocks = cut(ids, vectors, 70)
-    assert flat.search(blocks[::-1], queries, k=20).equals(flat.search(blocks, queries, k=20))
+    assert flat.search_flat(blocks[::-1], queries, k=20).equals(
+        flat.search_flat(blocks, queries, k=20)
+    )
 
 
 def cut_to(mask):
@@ -80,9 +82,9 @@ TF32 = cut_to(0xFFFFE000)  # ten bits of the significand
 def test_a_gpu_that_rounds_to_tf32_gives_the_same_result(ids, vectors, queries, monkeypatch):
     """Its thread and its coarser arithmetic, played by the CPU."""
     monkeypatch.setattr(flat, "nearest_on_gpu", lambda: TF32)
-    expected = flat.search(cut(ids, vectors, 500), queries, k=20)
+    expected = flat.search_flat(cut(ids, vectors, 500), queries, k=20)
     for size in (500, 60):
-        found = flat.search(cut(ids, vectors, size), queries, k=20, searcher=flat.on_gpu)
+        found = flat.search_flat(cut(ids, vectors, size), queries, k=20, searcher=flat.on_gpu)
         assert found.equals(expected)
 
 
@@ -101,7 +103,7 @@ def test_a_gpu_searches_vectors_of_any_width_itself(dimensions):
     floor = np.full(8, -np.inf)
     found = flat.candidates(block, made[:8], 10, floor, nearest, flat.GPU_ROUNDING)
     best = flat._best(found.candidates, 10)
-    assert best.equals(flat.search([block], made[:8], k=10))
+    assert best.equals(flat.search_flat([block], made[:8], k=10))
     assert max(asked) <= 416
     assert found.on_cpu == 0
 
@@ -112,7 +114,7 @@ def test_what_a_gpu_cannot_return_is_searched_on_the_cpu_which_is_said(monkeypat
     vectors = np.ones((200, 8), np.float32)  # every passage ties: all of them are asked for
     blocks = cut(pl.Series([f"d{i:03}" for i in range(200)]), vectors, 100)
     told = []
-    found = flat.search(blocks, vectors[:2], k=3, searcher=flat.on_gpu, on_event=told.append)
+    found = flat.search_flat(blocks, vectors[:2], k=3, searcher=flat.on_gpu, on_event=told.append)
     assert found["doc_id"].to_list() == ["d000", "d001", "d002"] * 2
     assert told == [
         "queries that need more than the 30 neighbours that FAISS returns on a GPU are searched on the CPU, "
@@ -129,7 +131,7 @@ def test_a_search_whose_errors_exceed_their_bound_is_no_result(ids, vectors, que
     broken = vectors.copy()
     broken[0] = np.nan
     with pytest.raises(EncodeError, match="vectors are not finite"):
-        flat.search([Block(ids, broken)], queries, k=20)
+        flat.search_flat([Block(ids, broken)], queries, k=20)
     with pytest.raises(EncodeError, match="cannot be searched exactly"):
         flat.candidates(block, queries, 20, floor, coarser, flat.Rounding(0.5, 0.1))
 
@@ -142,4 +144,4 @@ def test_scores_do_not_depend_on_which_pairs_are_computed_together(vectors, quer
 
 
 def test_without_queries_the_result_is_empty(ids, vectors):
-    assert flat.search(cut(ids, vectors, 100), np.empty((0, 48), np.float32), k=3).is_empty()
+    assert flat.search_flat(cut(ids, vectors, 100), np.empty((0, 48), np.float32), k=3).is_empty()

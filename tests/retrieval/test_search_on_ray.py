@@ -66,11 +66,11 @@ def test_a_process_that_dies_is_replaced_and_nothing_shows(vectors, queries, tmp
     actors = searching(DyingActor, on_event=told.append, folder=tmp_path, deadly=deadly)
     monkeypatch.setattr(search_on_ray, "SHARD", 20)
     made = actors.queries(TEXTS)
-    found = flat.search(blocks, queries, k=20, searcher=actors)
+    found = flat.search_flat(blocks, queries, k=20, searcher=actors)
     assert np.array_equal(
         made, np.concatenate([vectors_of(TEXTS[i : i + 20]) for i in (0, 20, 40)])
     )
-    assert found.equals(flat.search(cut(vectors, ROWS), queries, k=20))
+    assert found.equals(flat.search_flat(cut(vectors, ROWS), queries, k=20))
     # One part of the queries, and one block.
     for words in ("an actor was lost and started again", "1 unit of work is done again"):
         assert sum(words in line for line in told) == 2
@@ -81,8 +81,8 @@ def test_a_process_that_dies_is_replaced_and_nothing_shows(vectors, queries, tmp
 def test_a_slow_actor_does_not_hold_up_the_others(vectors, queries, tmp_path):
     blocks = cut(vectors, 100)
     actors = searching(SlowActor, folder=tmp_path, first=blocks[0].doc_ids[0])
-    found = flat.search(blocks, queries, k=5, searcher=actors)
-    assert found.equals(flat.search(cut(vectors, ROWS), queries, k=5))
+    found = flat.search_flat(blocks, queries, k=5, searcher=actors)
+    assert found.equals(flat.search_flat(cut(vectors, ROWS), queries, k=5))
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_a_block_that_kills_every_process_ends_the_search(vectors, queries):
     blocks = cut(vectors, ROWS)
     died = f"died 3 times in the part that begins with document '{blocks[0].doc_ids[0]}'"
     with pytest.raises(EncodeError, match=died):
-        flat.search(blocks, queries, k=5, searcher=searching(DeadlyActor))
+        flat.search_flat(blocks, queries, k=5, searcher=searching(DeadlyActor))
 
 
 def test_a_cluster_of_one_gpu_or_none_has_no_actors(monkeypatch, tmp_path):
@@ -119,10 +119,12 @@ def test_nodes_without_code_for_gpus_say_so(vectors, queries):
     actors.queries(TEXTS)
     assert not actors.has_gpu_code
     with pytest.raises(InputError, match="run 'make gpu'"):
-        flat.search(cut(vectors, ROWS), queries, k=5, searcher=searching(search_on_ray.SearchActor))
+        flat.search_flat(
+            cut(vectors, ROWS), queries, k=5, searcher=searching(search_on_ray.SearchActor)
+        )
 
 
 @pytest.mark.usefixtures("ray_session")
 def test_blocks_beyond_those_of_the_manifest_are_not_left_out_silently(vectors, queries):
     with pytest.raises(EncodeError, match="more than 3 blocks"):
-        flat.search(cut(vectors, 100), queries, k=5, searcher=searching(Actor, blocks=3))
+        flat.search_flat(cut(vectors, 100), queries, k=5, searcher=searching(Actor, blocks=3))

@@ -6,15 +6,15 @@ import pytest
 
 from engine.machine.attempts import new_attempt
 from engine.messages.errors import EncodeError
-from engine.retrieval.tickets import Desk, Piece
+from engine.retrieval.tickets import TicketQueue, WorkItem
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-ZERO, ONE = Piece("the shard of 'd0'", []), Piece("the shard of 'd1'", [])
+ZERO, ONE = WorkItem("the shard of 'd0'", []), WorkItem("the shard of 'd1'", [])
 
 
 def test_a_piece_that_kills_every_actor_ends_the_work():
     """Ray hands a ticket out again and again; the desk counts, and says which piece it is."""
-    desk = Desk(room=2)
+    desk = TicketQueue(room=2)
 
     async def story():
         assert await desk.needs(0, False) == []
@@ -36,7 +36,7 @@ def test_a_piece_that_kills_every_actor_ends_the_work():
 
 
 def test_the_driver_waits_while_the_desk_is_full_unless_an_actor_waits():
-    desk = Desk(room=1)
+    desk = TicketQueue(room=1)
 
     async def story():
         await desk.offer(0, ZERO)
