@@ -23,13 +23,13 @@ from jobs._config import check_numbers, from_environment, options_from, tell_ori
 from jobs._examples import epilogue
 from jobs._options import option, with_options_of
 from jobs._signals import StoppedError, stoppable, without_output
-from jobs._terminal import Speech, speak, speech, tell
+from jobs._terminal import Verbosity, set_verbosity, tell, verbosity
 
 BAD_INPUT = 2
 # The command line that is run, without credentials; None where Python called a command's function.
 _COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
 # Whether a command runs that was told how much to say.
-_SPEAKING: ContextVar[bool] = ContextVar("speaking", default=False)
+_VERBOSITY_SET: ContextVar[bool] = ContextVar("verbosity set", default=False)
 
 ConfigFile = Annotated[
     Path | None,
@@ -52,7 +52,7 @@ _SPEECH = {
 }
 
 
-def spoken(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
+def with_verbosity(command: Callable[..., None], *, as_json: bool = False) -> Callable[..., None]:
     """A command with the options that all commands have: how much it says.
 
     Args:
@@ -67,16 +67,16 @@ def spoken(command: Callable[..., None], *, as_json: bool = False) -> Callable[.
     ) -> None:
         if quiet and verbose:
             raise InputError("`quiet` and `verbose`", "use one of them")
-        if _SPEAKING.get():  # another command calls this one, and was told how much to say
+        if _VERBOSITY_SET.get():  # another command calls this one, and was told how much to say
             command(*given, **options)
             return
         results = not (quiet or json)
-        speak(Speech(results=results, progress=not quiet, details=verbose, as_json=json))
-        token = _SPEAKING.set(True)
+        set_verbosity(Verbosity(results=results, progress=not quiet, details=verbose, as_json=json))
+        token = _VERBOSITY_SET.set(True)
         try:
             command(*given, **options)
         finally:
-            _SPEAKING.reset(token)
+            _VERBOSITY_SET.reset(token)
 
     more = [
         option(
@@ -129,11 +129,11 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if is_full(error):
             _fail_for_space(error)
-        if speech().details:
+        if verbosity().details:
             tell(masked("".join(traceback.format_exception(error))))
         _fail(unforeseen(error), 1)
     finally:
-        speak(Speech())
+        set_verbosity(Verbosity())
         forget_pipes()
         app.config = before  # a file of options is that of one call
         _COMMAND.reset(command)

@@ -18,7 +18,7 @@ from engine.sources.io.locations import Location
 from jobs._options import with_options
 from jobs._progress import event, shown_progress
 from jobs._signals import keeps
-from jobs._terminal import say_json, speech, standard_output
+from jobs._terminal import say_json, standard_output, verbosity
 
 
 def plan_and_print(
@@ -60,7 +60,7 @@ def plan_and_print(
             on_progress=on_progress,
             on_event=event,
         )
-    if speech().as_json:
+    if verbosity().as_json:
         say_json(report.content(made))
     console = standard_output()
     for part in report.shown(made):

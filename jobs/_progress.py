@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 from engine.training.checkpoints import Progress as TrainingProgress
-from jobs._terminal import speech, standard_error, tell
+from jobs._terminal import standard_error, tell, verbosity
 
 # Called with the number of things done and the total.
 OnProgress = Callable[[int, int], None]
@@ -41,7 +41,7 @@ class _Rate(ProgressColumn):
 @contextlib.contextmanager
 def shown_progress(doing: str = "reading", things: str = "reads") -> Iterator[OnProgress]:
     """Give a function that shows the things done and their total on standard error."""
-    if not speech().progress:
+    if not verbosity().progress:
         yield lambda done, total: None
         return
     console = standard_error()
@@ -80,7 +80,7 @@ def shown_training(
     metric: str, doing: str = "training"
 ) -> Iterator[Callable[[TrainingProgress, int], None]]:
     """Give a function that shows the steps of a training, with its loss and its metric, on standard error."""
-    if not speech().progress:
+    if not verbosity().progress:
         yield lambda progress, steps: None
         return
     console = standard_error()
@@ -118,7 +118,7 @@ def _so_far(progress: TrainingProgress, metric: str) -> str:
 
 def event(line: str) -> None:
     """Show what happened to the cluster while the job ran; above the bar where there is one."""
-    if speech().progress:
+    if verbosity().progress:
         tell(f"erag: {line}")
 
 

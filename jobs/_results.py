@@ -17,7 +17,7 @@ from engine.report.results import outputs as outputs
 from engine.sources.io.locations import Location
 from jobs._evaluation_options import parameters
 from jobs._options import with_options
-from jobs._terminal import say_json, speech, standard_output
+from jobs._terminal import say_json, standard_output, verbosity
 
 
 def write_results(
@@ -39,7 +39,7 @@ def print_results(findings: Findings, out: str, *, full: bool = False) -> None:
         findings: as they were written.
         out: where the results are, without credentials.
     """
-    if speech().as_json:
+    if verbosity().as_json:
         say_json(findings.summary)
         return
     console, known = standard_output(), _fields()

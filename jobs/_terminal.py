@@ -30,7 +30,7 @@ _LOG_WIDTH = 240
 
 
 @dataclass(frozen=True)
-class Speech:
+class Verbosity:
     """What a command says beside errors and warnings.
 
     Attributes:
@@ -46,18 +46,18 @@ class Speech:
     as_json: bool = False
 
 
-_speech = Speech()
+_verbosity = Verbosity()
 
 
-def speak(speech: Speech) -> None:
+def set_verbosity(verbosity: Verbosity) -> None:
     """Say so much from now on."""
-    global _speech
-    _speech = speech
+    global _verbosity
+    _verbosity = verbosity
 
 
-def speech() -> Speech:
+def verbosity() -> Verbosity:
     """What is said now."""
-    return _speech
+    return _verbosity
 
 
 def shown(text: str) -> str:
@@ -67,7 +67,7 @@ def shown(text: str) -> str:
 
 def say(line: str) -> None:
     """Print a line to standard output, unless results are not to be said."""
-    if _speech.results:
+    if _verbosity.results:
         print(shown(line), flush=True)
 
 
@@ -111,12 +111,12 @@ class Terminal(Console):
 def standard_output() -> Terminal:
     """The console of results."""
     width = None if sys.stdout.isatty() else _LOG_WIDTH
-    return Terminal(width=width, quiet=not _speech.results)
+    return Terminal(width=width, quiet=not _verbosity.results)
 
 
 def standard_error() -> Terminal:
     """The console of progress."""
-    return Terminal(stderr=True, quiet=not _speech.progress)
+    return Terminal(stderr=True, quiet=not _verbosity.progress)
 
 
 def _without_controls(value: Any) -> Any:

@@ -19,12 +19,12 @@ from engine.conformance.ranking import DEFAULT_MEASURES, compare_ranking
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
 from engine.ranking.measures import parse_measures
-from jobs._command import ConfigFile, run_command, spoken
+from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import Words, items_of
 from jobs._terminal import Terminal, standard_error, standard_output
 
 
-@spoken
+@with_verbosity
 def conformance(
     *,
     run: Path | None = None,

@@ -28,14 +28,14 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import replaced_together
 from engine.sources.queries.read import read_query_set
 from engine.sources.queries.users import read_user_queries
-from jobs._command import ConfigFile, command_line, run_command, spoken
+from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._progress import shown_progress
-from jobs._terminal import say_json, speech, standard_output, warn_of_code
+from jobs._terminal import say_json, standard_output, verbosity, warn_of_code
 
 _NAMES = (CLUSTERS, ASSIGNMENTS, PAGE, SUMMARY)
 
 
-@partial(spoken, as_json=True)
+@partial(with_verbosity, as_json=True)
 def coverage(
     *,
     queries: Path,
@@ -95,7 +95,7 @@ def coverage(
     summary = report.summarize(result, spec, files, unanswerable, origin)
     if out is not None:
         _write(result, summary, out)
-    if speech().as_json:
+    if verbosity().as_json:
         say_json(summary)
     _print(result, left_out=sum(unanswerable.values()), out=out)
 

@@ -34,7 +34,7 @@ from engine.sources.passages.cut import passages
 from engine.sources.queries.read import read_queries
 from engine.sources.runs.read import write_run
 from engine.tables import ARTICLE_ID, QUERY_ID
-from jobs._command import ConfigFile, run_command, spoken
+from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._progress import event, shown_progress
 from jobs._results import outputs
 from jobs._signals import keeps
@@ -82,7 +82,7 @@ SETTINGS: dict[QuestionSet, Settings] = {
 FID = SETTINGS["short-answer"].but(reader=BUNDLED_FID, augmentation="fid", end_to_end_k=None)
 
 
-@partial(spoken, as_json=True)
+@partial(with_verbosity, as_json=True)
 def demo(
     *,
     task: QuestionSet = "short-answer",

@@ -23,7 +23,7 @@ from engine.messages.wording import agreeing, listed
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
 from engine.sources import bundled
-from jobs._command import run_command, spoken
+from jobs._command import run_command, with_verbosity
 from jobs._terminal import standard_output
 
 _GIB = 2**30
@@ -38,7 +38,7 @@ _USES = {
 }
 
 
-@spoken
+@with_verbosity
 def doctor() -> None:
     """Check that this machine has what the engine needs; exit status 1 if something is missing.
 

@@ -25,7 +25,7 @@ from engine.report.summary import SHARDS
 from engine.sources.io.folders import Folder, folder_at, require_folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import Inputs, refuse_overlap, sole_writer
-from jobs._command import command_line, run_command, spoken
+from jobs._command import command_line, run_command, with_verbosity
 from jobs._evaluation_options import (
     DRY_RUN,
     MODEL_FIELDS,
@@ -87,7 +87,7 @@ def evaluate_command() -> Callable[..., None]:
                 overwrite=options["overwrite"],
             )
 
-    return spoken(with_signature(evaluate, parameters()), as_json=True)
+    return with_verbosity(with_signature(evaluate, parameters()), as_json=True)
 
 
 evaluate = evaluate_command()

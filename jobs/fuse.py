@@ -12,12 +12,12 @@ from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.replacing import delivered
 from engine.sources.runs.read import read_runs, write_run
 from engine.tables import QUERY_ID
-from jobs._command import ConfigFile, run_command, spoken
+from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import Paths
 from jobs._terminal import say
 
 
-@spoken
+@with_verbosity
 def fuse(
     *,
     run: Paths,

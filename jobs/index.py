@@ -22,7 +22,7 @@ from engine.sources.io.folders import require_output
 from engine.sources.io.outputs import Inputs, Outputs, refuse_overlap
 from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.read import scan_corpus
-from jobs._command import ConfigFile, run_app, spoken
+from jobs._command import ConfigFile, run_app, with_verbosity
 from jobs._examples import epilogue
 from jobs._options import Models, Size, parts_of
 from jobs._progress import event, shown_progress
@@ -46,7 +46,7 @@ class Splitting:
 
 
 @app.command(help_epilogue=epilogue("index bm25"))
-@spoken
+@with_verbosity
 def bm25(
     *,
     corpus: str,
@@ -93,7 +93,7 @@ def bm25(
 
 
 @app.command(help_epilogue=epilogue("index dense"))
-@spoken
+@with_verbosity
 def dense(
     *,
     corpus: str,
@@ -145,7 +145,7 @@ def dense(
 
 
 @app.command(help_epilogue=epilogue("index several"))
-@spoken
+@with_verbosity
 def several(
     *,
     corpus: str,

@@ -16,7 +16,7 @@ from engine.sources.io.skipping import SkipBad
 from engine.sources.passages.cut import ArticleId
 from engine.sources.passages.splitting import Cutting
 from engine.sources.passages.write import write_passages
-from jobs._command import ConfigFile, run_command, spoken
+from jobs._command import ConfigFile, run_command, with_verbosity
 from jobs._options import Texts
 from jobs._terminal import say
 
@@ -24,7 +24,7 @@ from jobs._terminal import say
 _OTHER_FILES = (".jsonl", ".json", ".tsv", ".csv", ".txt", ".gz", ".bz2")
 
 
-@spoken
+@with_verbosity
 def passages(
     source: Texts,
     *,

@@ -11,7 +11,7 @@ from cyclopts import Group
 from engine.evaluation.study import vary
 from engine.machine.model_files import cache_directory
 from engine.planning.forecast import PlanSettings
-from jobs._command import run_command, spoken
+from jobs._command import run_command, with_verbosity
 from jobs._evaluation_options import DRY_RUN, RUNNING, files_of, parameters, settings_of, sweep_of
 from jobs._options import option, options_of, take, with_signature
 from jobs._planning import plan_and_print
@@ -53,7 +53,7 @@ def plan_command() -> Callable[..., None]:
             known=options.keys(),
         )
 
-    return spoken(with_signature(plan, plan_parameters()), as_json=True)
+    return with_verbosity(with_signature(plan, plan_parameters()), as_json=True)
 
 
 plan = plan_command()

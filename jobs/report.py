@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine.report.page.remake import remake
-from jobs._command import run_command, spoken
+from jobs._command import run_command, with_verbosity
 from jobs._terminal import say
 
 
-@spoken
+@with_verbosity
 def report(folder: Path, /, *, single_file: bool = False, passages: bool = True) -> None:
     """Make the page of a result again, from the folder that erag evaluate or erag coverage wrote.
 

@@ -34,11 +34,11 @@ from engine.training.settings import Recipe, Workers
 from engine.training.start import Start, specify_start
 from engine.training.train import Plan, fetch_model
 from engine.training.train import train as train_here
-from jobs._command import ConfigFile, command_line, run_command, spoken
+from jobs._command import ConfigFile, command_line, run_command, with_verbosity
 from jobs._options import Size, option, options_of, take, with_signature
 from jobs._progress import shown_training
 from jobs._signals import keeps
-from jobs._terminal import say, say_json, speech
+from jobs._terminal import say, say_json, verbosity
 
 SUMMARY = "training.json"
 _NAMES = ("Inputs", "Reader", "Recipe", "Running")
@@ -177,13 +177,13 @@ def train_command() -> Callable[..., None]:
             trained = Trained(inputs, start, recipe, metric, progress, asked, origin)
             summary = _write(trained, folder, out)
             checkpoints.remove(folder)
-        if speech().as_json:
+        if verbosity().as_json:
             say_json(summary)
         for line in report.lines(summary):
             say(line)
         say(f"model -> {out.shown(MODEL)}; its curve: {SUMMARY}" + _page_said())
 
-    return spoken(with_signature(train, parameters()), as_json=True)
+    return with_verbosity(with_signature(train, parameters()), as_json=True)
 
 
 train = train_command()

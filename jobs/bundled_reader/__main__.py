@@ -19,7 +19,7 @@ from engine.sources.io.folders import folder_at
 from engine.sources.io.temporary import temporary_directory
 from engine.training.checkpoints import MODEL
 from engine.training.settings import Precision
-from jobs._command import run_app, spoken
+from jobs._command import run_app, with_verbosity
 from jobs._progress import shown_training
 from jobs._signals import keeps
 from jobs._terminal import say
@@ -40,7 +40,7 @@ SEED = 0
 QUESTIONS = 1000
 
 
-@spoken
+@with_verbosity
 def make_reader(
     *,
     out: Path,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jobs import _terminal, demo
-from jobs._command import spoken
+from jobs._command import with_verbosity
 from tests.commands import erag, evaluate
 
 LABELS = ("--annotators", "containment", "--no-end-to-end")
@@ -67,11 +67,11 @@ def test_names_in_json_reach_the_terminal_in_ascii_alone(printed, files):
 
 
 def test_a_command_that_another_calls_says_no_more_than_that_one(capsys):
-    @spoken
+    @with_verbosity
     def inner():
         _terminal.say("from within")
 
-    @spoken
+    @with_verbosity
     def outer():
         inner()
 
@@ -161,7 +161,7 @@ def test_verbose_shows_the_traceback_of_what_nobody_foresaw(monkeypatch, capsys,
     assert "secret" not in err
     assert erag("demo", "--out", tmp_path / "o") == 1
     assert "Traceback (" not in capsys.readouterr().err
-    assert _terminal.speech() == _terminal.Speech()
+    assert _terminal.verbosity() == _terminal.Verbosity()
 
 
 def test_credentials_in_variables_are_masked(monkeypatch, capsys, files):
