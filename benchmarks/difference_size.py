@@ -41,10 +41,10 @@ from engine.statistics.difference_tests import (
     DifferenceTest,
     Pair,
     enough_to_resample,
-    judged,
     prepare,
     quotients,
     studentized,
+    tau_and_rho_tests,
     untestable,
 )
 from engine.statistics.intervals import p_value
@@ -197,7 +197,7 @@ def _by_permutation(
 
     def tests(draws: int) -> tuple[DifferenceTest, DifferenceTest]:
         permuted = quotients(*studentized(first, second, orders[:draws]))
-        return judged(first, second, permuted, 0.95)
+        return tau_and_rho_tests(first, second, permuted, 0.95)
 
     for draws, enough in ((_FIRST_DRAWS, _LARGE_P), (_DRAWS, _SMALL_P), (_MORE_DRAWS, 0.0)):
         tau, rho = tests(draws)

@@ -232,7 +232,7 @@ class DifferenceTest:
     high: float = math.nan
 
 
-def judge(
+def difference_test(
     difference: float,
     error: float,
     permuted: Floats,
@@ -368,11 +368,11 @@ def permutation_test(
         permuted[:, start : start + len(orders)] = found
 
     for_each_block_of_orders(n, deal, resamples=permutations, seed=seed, threads=threads)
-    tau, rho = judged(first, second, permuted, confidence)
+    tau, rho = tau_and_rho_tests(first, second, permuted, confidence)
     return tau, rho
 
 
-def judged(
+def tau_and_rho_tests(
     first: Pair, second: Pair, permuted: Floats, confidence: float
 ) -> tuple[DifferenceTest, DifferenceTest]:
     """The tests of tau and of rho, from their quotients under permutation (2, B)."""
@@ -383,7 +383,7 @@ def judged(
     rarer = min((_rarer(pair.y.codes) for pair in (first, second)), key=np.count_nonzero)
     few = np.count_nonzero(rarer) < _FEW_OF_AN_OUTCOME
     tau, rho = (
-        judge(
+        difference_test(
             float(difference),
             math.sqrt(own @ own),
             drawn,

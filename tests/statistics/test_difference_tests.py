@@ -13,9 +13,9 @@ from benchmarks._simulated_pairs import Case, draw, true_differences, true_taus
 from engine.statistics import resampling
 from engine.statistics.difference_tests import (
     Pair,
+    difference_test,
     enough_to_resample,
     influences,
-    judge,
     permutation_test,
     permutations_for,
     prepare,
@@ -149,7 +149,7 @@ def test_zero_is_outside_the_interval_just_where_p_is_small(floor):
     for draws in (100, 999, 2000):
         permuted = rng.standard_t(5, draws)
         for quotient in rng.normal(0, 2.5, 100):
-            test = judge(0.1 * quotient, 0.1, permuted, confidence=0.95, floor=floor)
+            test = difference_test(0.1 * quotient, 0.1, permuted, confidence=0.95, floor=floor)
             assert (test.p <= 0.05) == (not test.low <= 0 <= test.high)
             assert 0 < test.p <= 1
             assert (test.low + test.high) / 2 == pytest.approx(0.1 * quotient)
@@ -157,26 +157,26 @@ def test_zero_is_outside_the_interval_just_where_p_is_small(floor):
 
 def test_a_test_by_hand():
     permuted = np.array([-3.0, -1.0, 0.5, 2.0, 0.0, 1.0, -0.5, 1.5, -1.5])
-    test = judge(0.4, 0.2, permuted, confidence=0.8)
+    test = difference_test(0.4, 0.2, permuted, confidence=0.8)
     # 2 of 9 are as far as 0.4 / 0.2; of 10 with the sample itself a fifth may lie outside: one of 9
     assert test.p == pytest.approx(3 / 10)
     assert (test.low, test.high) == pytest.approx((0.4 - 2 * 0.2, 0.4 + 2 * 0.2))
-    by_t = judge(0.4, 0.2, permuted, confidence=0.8, floor=(0.5, 2))
+    by_t = difference_test(0.4, 0.2, permuted, confidence=0.8, floor=(0.5, 2))
     assert by_t.p == pytest.approx(2 * scipy.stats.t.sf(0.8, 2))
     assert by_t.high == pytest.approx(0.4 + 0.5 * scipy.stats.t.ppf(0.9, 2))
     # Each counts only where it is the larger.
-    assert judge(0.4, 0.2, permuted, confidence=0.8, floor=(0.01, 2)) == test
+    assert difference_test(0.4, 0.2, permuted, confidence=0.8, floor=(0.01, 2)) == test
 
 
 def test_a_difference_without_an_error_has_a_p_value_and_no_interval():
     permuted = np.array([np.inf, -np.inf, 0.0, *[1.0] * 36])
-    test = judge(0.3, 0.0, permuted, confidence=0.95)
+    test = difference_test(0.3, 0.0, permuted, confidence=0.95)
     assert test.p == pytest.approx(3 / 40)
     assert math.isnan(test.low)
     assert math.isnan(test.high)
     # and none where the permutations do not bound the quotient
-    assert math.isnan(judge(0.3, 0.1, permuted, confidence=0.95).low)
-    assert judge(0.0, 0.0, np.zeros(99), confidence=0.95).p == 1
+    assert math.isnan(difference_test(0.3, 0.1, permuted, confidence=0.95).low)
+    assert difference_test(0.0, 0.0, np.zeros(99), confidence=0.95).p == 1
 
 
 def test_few_right_answers_are_tested_by_the_larger_of_both():
