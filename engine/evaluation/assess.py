@@ -12,7 +12,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.parts import InFolder
-from engine.evaluation.perturbed import EditedReads
+from engine.evaluation.perturbed import PerturbedReads
 from engine.evaluation.prepare import refuse_unjudged
 from engine.evaluation.read_jobs import Reading, failures
 from engine.evaluation.score import Scored
@@ -27,7 +27,7 @@ from engine.ranking.ties import tie_notes
 from engine.reading.costs import ReadingCosts
 from engine.reading.models.weights import BUNDLED_FID
 from engine.reading.protocol import UNNAMED
-from engine.reading.repetition import Certificate
+from engine.reading.repetition import RepeatabilityCheck
 from engine.statistics.choice import primary_measures
 from engine.statistics.comparison import RESAMPLING, STUDENTIZED
 from engine.statistics.table import Statistics, analyse
@@ -97,8 +97,8 @@ class Evaluation:
     further: Mapping[str, pl.DataFrame]
     notes: tuple[Note, ...]
     seconds: float = 0.0
-    certificates: Mapping[str, Certificate] = field(default_factory=dict)
-    edited: tuple[EditedReads, ...] = ()
+    certificates: Mapping[str, RepeatabilityCheck] = field(default_factory=dict)
+    edited: tuple[PerturbedReads, ...] = ()
     parts: InFolder | None = None
     sha256: Mapping[str, str] = field(default_factory=dict)
 

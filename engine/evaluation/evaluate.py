@@ -20,14 +20,14 @@ from engine.evaluation.early import refuse_early
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.parts import UNKEPT, Done, InFolder, InMemory, Parts
 from engine.evaluation.passes import Pass, read_and_score, without_reads
-from engine.evaluation.perturbed import merge_edited
+from engine.evaluation.perturbed import merge_perturbed
 from engine.evaluation.prepare import Prepared, prepare
 from engine.evaluation.read_jobs import Job, Reading, asks_of, specify_jobs, tell_engines
-from engine.evaluation.repeatability import certify_shards
+from engine.evaluation.repeatability import check_repeatability
 from engine.evaluation.score import merge, names_of_concluded
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held, InputShards
-from engine.evaluation.workload import Work, digest_of, digest_of_shards, is_lasting
+from engine.evaluation.workload import Workload, digest_of, digest_of_shards, is_lasting
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, Progress
@@ -107,7 +107,7 @@ def evaluate_shards(
                     refuse_early(shards, settings)
             tell_engines(work.jobs, context.on_event)
             read_and_score(work, left, passes, context)
-        certificates = certify_shards(work, passes, context.executor)
+        certificates = check_repeatability(work, passes, context.executor)
     evaluations = (
         replace(
             _concluded(work, condition, passes),
@@ -121,7 +121,7 @@ def evaluate_shards(
 
 def _work_for(
     shards: InputShards, conditions: Sequence[Settings], context: Context, folder: Folder | None
-) -> Work:
+) -> Workload:
     """What is to be done.
 
     Raises:
@@ -143,7 +143,7 @@ def _work_for(
         digest_of(shards, settings, list(of_condition.values()))
         for settings, of_condition in zip(conditions, asked, strict=True)
     ]
-    return Work(
+    return Workload(
         shards=shards,
         conditions=tuple(conditions),
         asked=asked,
@@ -159,7 +159,7 @@ def _work_for(
 
 
 @contextlib.contextmanager
-def _alone(work: Work) -> Iterator[None]:
+def _alone(work: Workload) -> Iterator[None]:
     """Be the only one who works on these evaluations, which would share plans, where that can be known.
 
     Raises:
@@ -173,7 +173,7 @@ def _alone(work: Work) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _forgotten(work: Work) -> Iterator[None]:
+def _forgotten(work: Workload) -> Iterator[None]:
     """Remove what is needed for as long as shards are read and scored: plans, and reads that are not kept."""
     try:
         yield
@@ -197,7 +197,7 @@ def _parts(settings: Settings, name: str, folder: Folder | None, lasting: bool) 
     )
 
 
-def _concluded(work: Work, condition: int, passes: Sequence[Pass]) -> Evaluation:
+def _concluded(work: Workload, condition: int, passes: Sequence[Pass]) -> Evaluation:
     """What all shards together say under a condition."""
     shards, settings = work.shards, work.conditions[condition]
     done = [work.parts[condition].done(shard) for shard in shards.shards]
@@ -216,7 +216,7 @@ def _concluded(work: Work, condition: int, passes: Sequence[Pass]) -> Evaluation
             [one.scored for one in done], settings, runs=shards.runs, passages=within.passages
         )
         scored = replace(scored, notes=(*within.notes, *scored.notes))
-    edited = merge_edited([one.edited for one in done])
+    edited = merge_perturbed([one.edited for one in done])
     done.clear()  # the scores are held once while statistics are made of them
     evaluation = replace(conclude(scored, readings, settings, shards), edited=edited)
     parts = work.parts[condition]
@@ -226,7 +226,7 @@ def _concluded(work: Work, condition: int, passes: Sequence[Pass]) -> Evaluation
 
 
 def _reading(
-    work: Work, role: str, job: Job, passes: Sequence[Pass], done: Sequence[Done]
+    work: Workload, role: str, job: Job, passes: Sequence[Pass], done: Sequence[Done]
 ) -> Reading:
     """What a role read under a condition, and what that cost; with the reads where these are in memory."""
     reading = done[0].readings.get(role) or without_reads(job, ReadingCosts())

@@ -23,7 +23,7 @@ from engine.messages.wording import quoted
 from engine.sources.io.locations import Location
 from engine.sources.passages.listed import Collected, Listed
 from engine.sources.queries.read import QuerySet, read_query_set
-from engine.sources.runs.edits import EditedRun
+from engine.sources.runs.edits import PerturbedRun
 from engine.sources.runs.texts import read_runs_with_texts
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY, QUERY_ID, RANK, RUN, TEXT, TITLE
 
@@ -94,7 +94,7 @@ class EvaluationInputs:
     k: int | None = None
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     cut_runs: tuple[str, ...] = ()
-    edited: tuple[EditedRun, ...] = ()
+    edited: tuple[PerturbedRun, ...] = ()
     notes: tuple[Note, ...] = ()
     queries_file: Location | None = None
     unmatchable: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from engine.sources.io.ahead import Made, mapped
 from engine.sources.io.locations import Location
 from engine.sources.io.places import Places
 from engine.sources.runs.checks import require_new_name
-from engine.sources.runs.edits import Edit, EditedRun, apply_edits, read_edits
+from engine.sources.runs.edits import Edit, PerturbedRun, apply_edits, read_edits
 from engine.sources.runs.read import Gathered, OnePart, read_in_parts
 from engine.sources.runs.records import LINE
 from engine.sources.runs.scan import Batch
@@ -99,7 +99,7 @@ class Lists:
     names: tuple[str, ...]
     ignored: int
     edits: Location | None = None
-    edited: tuple[EditedRun, ...] = ()
+    edited: tuple[PerturbedRun, ...] = ()
     changed: pl.DataFrame = field(default_factory=lambda: tables.empty(ROWS))
     texts: pl.DataFrame = field(default_factory=pl.DataFrame)
 
@@ -196,7 +196,7 @@ def read_lists(
     edits, fault = _edits(edits_file)
     evaluated = int(queries[IS_EVALUATED].sum())
     about = pl.Series(list({edit.query_id for edit in edits}), dtype=pl.String)
-    work = _Work(parts, k, about, on_rows)
+    work = _ReadingRuns(parts, k, about, on_rows)
     found: list[tuple[str, list[_OfPart]]] = []
     sources: dict[str, Location] = {}
     held = None if given is None else given.partition_by(RUN, maintain_order=True)
@@ -239,7 +239,7 @@ def _edits(path: Location | None) -> tuple[list[Edit], InputError | None]:
 
 
 @dataclass
-class _Work:
+class _ReadingRuns:
     """What all runs share while they are read.
 
     Attributes:

@@ -44,7 +44,7 @@ from engine.sources.passages.index import PassageIndex, index_corpus
 from engine.sources.passages.listed import Collected, Listed, Marked
 from engine.sources.passages.read import scan_corpus
 from engine.sources.queries.buckets import BUCKETS, Range, halved
-from engine.sources.runs.edits import EditedRun, edited_runs, read_edits
+from engine.sources.runs.edits import PerturbedRun, perturbed_runs, read_edits
 from engine.statistics.cells import Clusters, clusters_of
 from engine.tables import CLUSTER, DOC_ID, QUERY_ID, RANK, RUN
 
@@ -85,7 +85,7 @@ class Partition:
     notes: tuple[Note, ...]
     cut_runs: tuple[str, ...]
     unmatchable: tuple[str, ...]
-    edited: tuple[EditedRun, ...]
+    edited: tuple[PerturbedRun, ...]
     tables: tuple[str, ...]
     passages: PassageIndex
     listed: int
@@ -415,10 +415,10 @@ def _taken_up(files: InputFiles, folder: Folder, key: str, k: int) -> Partition 
     if not needed <= set(place.names()) or index.name not in passages.names():
         return None
     runs = tuple(manifest["runs"])
-    edited: tuple[EditedRun, ...] = ()
+    edited: tuple[PerturbedRun, ...] = ()
     if files.edits is not None:
         originals = runs[: len(files.run)]
-        edited = edited_runs(read_edits(files.edits), originals, path=files.edits)
+        edited = perturbed_runs(read_edits(files.edits), originals, path=files.edits)
     return Partition(
         folder=place,
         shards=shards,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import polars as pl
 
 from engine import tables
-from engine.evaluation.perturbed import EditedReads
+from engine.evaluation.perturbed import PerturbedReads
 from engine.evaluation.read_jobs import Reading
 from engine.evaluation.score import Scored
 from engine.evaluation.shards import Shard
@@ -77,7 +77,7 @@ class Done(NamedTuple):
     scored: Scored
     reads: Mapping[str, RoleReads]
     of_jobs: Mapping[str, RoleReads]
-    edited: tuple[EditedReads, ...] = ()
+    edited: tuple[PerturbedReads, ...] = ()
     readings: Mapping[str, Reading] = {}
 
 
@@ -224,7 +224,7 @@ class InFolder:
             scored,
             {role: RoleReads(*reads) for role, reads in content["reads"].items()},
             {name: RoleReads(*reads) for name, reads in content["of_jobs"].items()},
-            tuple(EditedReads(**edited) for edited in content["edited"]),
+            tuple(PerturbedReads(**edited) for edited in content["edited"]),
         )
 
     def reads(self, shard: Shard) -> pl.DataFrame:

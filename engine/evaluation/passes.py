@@ -14,12 +14,12 @@ import polars as pl
 from engine import tables
 from engine.evaluation.context import Context
 from engine.evaluation.parts import Done, InMemory, RoleReads
-from engine.evaluation.perturbed import count_edited_reads
+from engine.evaluation.perturbed import count_perturbed_reads
 from engine.evaluation.read_jobs import Job, Reading, asks_of, reads_failed, specify_jobs
 from engine.evaluation.score import score_queries
 from engine.evaluation.settings import Settings
 from engine.evaluation.shard_plans import planned_reading, planner_for
-from engine.evaluation.workload import Work
+from engine.evaluation.workload import Workload
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import WriteError
 from engine.reading import store
@@ -35,7 +35,7 @@ from engine.reading.executors import Means, by_model, means_for, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, WANTED
 from engine.reading.protocol import ReaderSpec
 from engine.reading.stream import (
-    TOLD,
+    USER_ERRORS,
     Failure,
     Host,
     Planner,
@@ -114,7 +114,7 @@ def without_reads(job: Job, costs: ReadingCosts) -> Reading:
 
 
 def read_and_score(
-    work: Work, shards: Sequence[int], passes: Sequence[Pass], context: Context
+    work: Workload, shards: Sequence[int], passes: Sequence[Pass], context: Context
 ) -> None:
     """Read and score shards: all jobs of a model together, model after model; scored with the last one.
 
@@ -205,7 +205,11 @@ class _Progress:
     """
 
     def __init__(
-        self, work: Work, shards: Sequence[int], passes: Sequence[Pass], plans: Sequence[ShardPlan]
+        self,
+        work: Workload,
+        shards: Sequence[int],
+        passes: Sequence[Pass],
+        plans: Sequence[ShardPlan],
     ) -> None:
         known = work.shards.shards
         # Every listed passage, and every list; at most, since equal reads are one.
@@ -257,7 +261,7 @@ class _Reads:
 
 
 def _reads(
-    work: Work,
+    work: Workload,
     group: Sequence[Pass],
     shards: Sequence[int],
     plans: Sequence[ShardPlan],
@@ -317,7 +321,7 @@ def _ready(plans: Sequence[ShardPlan], means: Means) -> list[Ready]:
 class _Scoring:
     """Scores shards: in this process, or on Ray's workers where these read shards that are files."""
 
-    def __init__(self, work: Work, *, on_ray: bool) -> None:
+    def __init__(self, work: Workload, *, on_ray: bool) -> None:
         self._work = work
         self._tasks: Tasks | None = None
         if on_ray:
@@ -336,15 +340,15 @@ class _Scoring:
             self._tasks.finish()
 
 
-def _scored(work: Work, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
+def _scored(work: Workload, shard: int, failures: Mapping[str, Failure]) -> Exception | None:
     try:
         score_shard(work, shard, failures)
-    except TOLD as error:
+    except USER_ERRORS as error:
         return error
     return None
 
 
-def score_shard(work: Work, shard: int, failures: Mapping[str, Failure]) -> None:
+def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> None:
     """Label and score a shard whose reads are in the store, under all settings, and keep what that gives.
 
     Args:
@@ -369,7 +373,7 @@ def score_shard(work: Work, shard: int, failures: Mapping[str, Failure]) -> None
             score_queries(prepared, own),
             {role: _reads_of(reading) for role, reading in own.items()},
             {job.key: _reads_of(readings[job.identity]) for job in work.jobs},
-            count_edited_reads(
+            count_perturbed_reads(
                 prepared.inputs,
                 prepared.lists,
                 alone=bool(settings.asks()),
@@ -385,7 +389,7 @@ def _reads_of(reading: Reading) -> RoleReads:
     return RoleReads(wanted_kinds(reading.wanted), reading.costs.failed)
 
 
-def _compact(work: Work, shard: int) -> None:
+def _compact(work: Workload, shard: int) -> None:
     """Merge the files of a shard's units, a file for each reader, now that they were read for the last time."""
     span = work.shards.shards[shard].span
     if span is None:

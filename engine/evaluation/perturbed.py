@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from engine.evaluation.inputs import EvaluationInputs
-from engine.sources.runs.edits import EditedRun
+from engine.sources.runs.edits import PerturbedRun
 from engine.tables import DOC_ID, DOC_IDS, QUERY_ID, RUN
 
 
 @dataclass(frozen=True)
-class EditedReads:
+class PerturbedReads:
     """An edited run's reads against those of its original.
 
     Attributes:
@@ -35,9 +35,9 @@ class EditedReads:
     new_lists: int | None
 
 
-def count_edited_reads(
+def count_perturbed_reads(
     inputs: EvaluationInputs, lists: pl.DataFrame, *, alone: bool, whole: bool
-) -> tuple[EditedReads, ...]:
+) -> tuple[PerturbedReads, ...]:
     """The reads of every edited run, in the order of ``inputs.edited``.
 
     Args:
@@ -58,16 +58,16 @@ def count_edited_reads(
     )
 
 
-def merge_edited(parts: Sequence[tuple[EditedReads, ...]]) -> tuple[EditedReads, ...]:
+def merge_perturbed(parts: Sequence[tuple[PerturbedReads, ...]]) -> tuple[PerturbedReads, ...]:
     """The reads of every edited run over parts of the queries."""
     return tuple(functools.reduce(_both, of_run) for of_run in zip(*parts, strict=True))
 
 
-def _both(one: EditedReads, other: EditedReads) -> EditedReads:
+def _both(one: PerturbedReads, other: PerturbedReads) -> PerturbedReads:
     def both(a: int | None, b: int | None) -> int | None:
         return None if a is None or b is None else a + b
 
-    return EditedReads(
+    return PerturbedReads(
         run=one.run,
         original=one.original,
         edits=one.edits + other.edits,
@@ -80,11 +80,11 @@ def _both(one: EditedReads, other: EditedReads) -> EditedReads:
 
 
 def _count(
-    edited: EditedRun,
+    edited: PerturbedRun,
     query_ids: list[str],
     runs: pl.DataFrame | None,
     lists: pl.DataFrame | None,
-) -> EditedReads:
+) -> PerturbedReads:
     passages = new_passages = whole = new_whole = None
     if runs is not None:
         pairs = runs.filter(pl.col(RUN) == edited.name).select(QUERY_ID, DOC_ID)
@@ -100,7 +100,7 @@ def _count(
         new_whole = sum(
             original_lists.get(query_id) != doc_ids for query_id, doc_ids in edited_lists.items()
         )
-    return EditedReads(
+    return PerturbedReads(
         run=edited.name,
         original=edited.original,
         edits=len(query_ids),

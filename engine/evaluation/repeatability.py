@@ -9,16 +9,16 @@ import polars as pl
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.passes import Pass, failures_of
 from engine.evaluation.read_jobs import Job
-from engine.evaluation.workload import Work, digest_of_shards
+from engine.evaluation.workload import Workload, digest_of_shards
 from engine.reading.executors import Executor
 from engine.reading.plan import answered
-from engine.reading.repetition import Certificate, Sample, certify
+from engine.reading.repetition import RepeatabilityCheck, Sample, repeat_sample
 from engine.tables import FAILURE, READ_KEY
 
 
-def certify_shards(
-    work: Work, passes: Sequence[Pass], executor: Executor | None
-) -> list[dict[str, Certificate]]:
+def check_repeatability(
+    work: Workload, passes: Sequence[Pass], executor: Executor | None
+) -> list[dict[str, RepeatabilityCheck]]:
     """Repeat a sample of every role's reads under each condition, as many as ``certify`` says.
 
     Queries are in shards by a hash of their texts, so that the first shards that have enough reads are a random
@@ -28,20 +28,20 @@ def certify_shards(
         passes: with the reads that failed.
     """
     return [
-        {role: _certify(work, condition, job, passes, executor) for role, job in asked.items()}
+        {role: _check_role(work, condition, job, passes, executor) for role, job in asked.items()}
         if work.conditions[condition].running.certify
         else {}
         for condition, asked in enumerate(work.asked)
     ]
 
 
-def _certify(
-    work: Work,
+def _check_role(
+    work: Workload,
     condition: int,
     job: Job,
     passes: Sequence[Pass],
     executor: Executor | None,
-) -> Certificate:
+) -> RepeatabilityCheck:
     settings = work.conditions[condition]
     wanted: list[pl.DataFrame] = []
     reads: list[pl.DataFrame] = []
@@ -65,7 +65,7 @@ def _certify(
     def value(some: pl.DataFrame) -> pl.Series:
         return job.ask.value(some, of_queries)
 
-    return certify(
+    return repeat_sample(
         pl.concat(wanted),
         pl.concat(reads),
         job.spec,
@@ -77,7 +77,7 @@ def _certify(
     )
 
 
-def _digests(work: Work, condition: int) -> dict[str, str]:
+def _digests(work: Workload, condition: int) -> dict[str, str]:
     if work.prepared:
         return inputs_sha256(work.prepared[condition].inputs)
     return {"shards": digest_of_shards(work.shards)}

@@ -13,7 +13,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.parts import InMemory
 from engine.evaluation.read_jobs import Job, Reading, refuse_written
-from engine.evaluation.workload import Work
+from engine.evaluation.workload import Workload
 from engine.messages.errors import ReadError
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, set_wanted, wanted_kinds
@@ -41,7 +41,7 @@ class Planner:
         actors: for which units are cut, and whether these have GPUs.
     """
 
-    work: Work
+    work: Workload
     place: int
     listing: store.Listing
     left: tuple[int, ...]
@@ -103,7 +103,7 @@ class Planner:
         return known._replace(reads=reads)
 
 
-def plan_name(work: Work, job: Job) -> str:
+def plan_name(work: Workload, job: Job) -> str:
     """The name that the plans of a job have."""
     place = work.jobs.index(job)
     return f"{job.ask.role.name}-{place}" if len(work.conditions) > 1 else job.ask.role.name
@@ -116,14 +116,16 @@ def unit_sizes(total: int, *, actors: int, gpu: bool) -> UnitSizes:
 
 
 def planner_for(
-    work: Work, job: Job, shards: Sequence[int], *, actors: int = 1, gpu: bool = False
+    work: Workload, job: Job, shards: Sequence[int], *, actors: int = 1, gpu: bool = False
 ) -> Planner:
     """The planner of a job's reads in these shards, which knows what the store has of its reader now."""
     listing = store.listing(work.place(job) or work.store, job.spec.fingerprint)
     return Planner(work, work.jobs.index(job), listing, tuple(shards), actors, gpu)
 
 
-def planned_reading(work: Work, job: Job, shard: int, failures: Mapping[str, Failure]) -> Reading:
+def planned_reading(
+    work: Workload, job: Job, shard: int, failures: Mapping[str, Failure]
+) -> Reading:
     """The reads of a job, as they were planned, from the store.
 
     Args:
@@ -153,7 +155,7 @@ def planned_reading(work: Work, job: Job, shard: int, failures: Mapping[str, Fai
     return Reading(job.ask, spec, job.prompt, wanted, reads, costs)
 
 
-def _outputs(work: Work, job: Job, shard: int, wanted: pl.DataFrame) -> pl.DataFrame:
+def _outputs(work: Workload, job: Job, shard: int, wanted: pl.DataFrame) -> pl.DataFrame:
     """The reads that a job has of a shard: those that are held, or those in the store."""
     parts, fingerprint = work.parts[0], job.spec.fingerprint
     if isinstance(parts, InMemory):

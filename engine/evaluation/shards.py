@@ -17,7 +17,7 @@ from engine.evaluation.inputs import EvaluationInputs, InputFiles, cut_inputs, r
 from engine.messages.notes import Note
 from engine.reading.store_files import Span
 from engine.sources.io.locations import Location
-from engine.sources.runs.edits import EditedRun
+from engine.sources.runs.edits import PerturbedRun
 from engine.statistics.cells import Clusters, clusters_of
 from engine.tables import DOC_ID, QUERY_ID
 
@@ -67,7 +67,7 @@ class InputShards(Protocol):
         ...
 
     @property
-    def edited(self) -> tuple[EditedRun, ...]:
+    def edited(self) -> tuple[PerturbedRun, ...]:
         """The perturbed runs and their originals."""
         ...
 
@@ -128,7 +128,7 @@ class Held:
         return self.inputs.run_names
 
     @property
-    def edited(self) -> tuple[EditedRun, ...]:
+    def edited(self) -> tuple[PerturbedRun, ...]:
         return self.inputs.edited
 
     @property

@@ -40,7 +40,7 @@ WITHOUT_EFFECT = (
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """An evaluation, or a study, as every process that works on it gets it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Work:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         # Settings may hold functions of the user's, whose files other machines lack.
-        return by_value(Work, *(getattr(self, one.name) for one in fields(self)))
+        return by_value(Workload, *(getattr(self, one.name) for one in fields(self)))
 
     def place(self, job: Job) -> Folder | None:
         """The store that the reads of a job go to; None for none."""

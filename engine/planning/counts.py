@@ -59,7 +59,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _ConditionReads:
     """What a condition asks of a job: its reads, and single reads and whole lists, as often as runs list them."""
 
     job: Job
@@ -129,7 +129,7 @@ def _asked(
     on_event: OnEvent,
     *,
     part: bool,
-) -> Iterator[_Asked]:
+) -> Iterator[_ConditionReads]:
     cut = cut_inputs(inputs, settings.ranking.k)
     if part:
         lists = lists_to_read(cut, settings)
@@ -142,7 +142,7 @@ def _asked(
     for job, request in zip(jobs, requests, strict=True):
         role = job.ask.role.name
         whole = role == READER.name and settings.reader.end_to_end
-        yield _Asked(
+        yield _ConditionReads(
             job,
             request.lists,
             singles=cut.runs.height if role in of_singles else 0,

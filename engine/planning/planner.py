@@ -144,7 +144,7 @@ def _size(jobs: Iterable[Counted]) -> int:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _StratumLeft:
     """What is left of a stratum, how fast it goes, and the tokens of its prompts by kind of read."""
 
     stratum: Stratum
@@ -154,17 +154,17 @@ class _Work:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ModelForecast:
     """What is foreseen of jobs whose readers share a model."""
 
-    works: tuple[_Work, ...]
+    works: tuple[_StratumLeft, ...]
     kinds: tuple[Kind, ...]
     peak: int
 
 
 def _foresee(
     group: Group, scale: Mapping[bool, float], actors: int, *, kept: bool, in_shards: bool
-) -> _Part:
+) -> _ModelForecast:
     """What is foreseen of the jobs of a group.
 
     Args:
@@ -182,7 +182,7 @@ def _foresee(
     batch = unit_tokens(int(total), actors=actors, gpu=gpu)
     if gpu and in_shards:  # where units grow with the speed of GPUs
         batch = max(batch, min(GPU_BATCH_TOKENS, int(total) // (8 * actors)))
-    works: list[_Work] = []
+    works: list[_StratumLeft] = []
     if group.timed:
         for stratum, of_stratum in _by_stratum(left):
             works.append(_work(group, stratum, of_stratum, batch, in_shards=in_shards))
@@ -192,7 +192,7 @@ def _foresee(
         for kind in _kinds(job, one, left[job], group.of(job), works, scale)
     ]
     largest = max((work.left.size_of_batch(work.pace) for work in works), default=0.0)
-    return _Part(tuple(works), tuple(kinds), probe.peak_memory(group.timed, largest))
+    return _ModelForecast(tuple(works), tuple(kinds), probe.peak_memory(group.timed, largest))
 
 
 def _keys(timed: Iterable[Timed]) -> pl.DataFrame:
@@ -248,7 +248,7 @@ def _by_stratum(left: Sequence[pl.DataFrame]) -> Iterator[tuple[Stratum, pl.Data
 
 def _work(
     group: Group, stratum: Stratum, left: pl.DataFrame, batch: float, *, in_shards: bool
-) -> _Work:
+) -> _StratumLeft:
     timed = [one for one in group.timed if one.batch.stratum == stratum]
     # Of a stratum of few reads it may be that all of them came first.
     counted = [one for one in timed if not (one.first or one.batch.warming)] or timed
@@ -263,7 +263,7 @@ def _work(
         batch=batch,
         batch_seconds=UNIT_SECONDS if in_shards else None,
     )
-    return _Work(stratum, work, pace, prompts)
+    return _StratumLeft(stratum, work, pace, prompts)
 
 
 def _ratio(timed: Iterable[Timed], whole: bool, tokens: str, *, by_size: bool = False) -> float:
@@ -286,7 +286,7 @@ def _kinds(
     counted: Counted,
     left: pl.DataFrame,
     timed: Sequence[Timed],
-    works: Sequence[_Work],
+    works: Sequence[_StratumLeft],
     scale: Mapping[bool, float],
 ) -> Iterator[Kind]:
     """The reads of a job by kind; the time of a stratum is divided by the tokens of its prompts."""

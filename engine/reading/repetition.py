@@ -66,7 +66,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate:
+class RepeatabilityCheck:
     """How many of a sample of reads changed when they were repeated, and what was read.
 
     Attributes:
@@ -106,7 +106,7 @@ class Certificate:
     reproducible: bool = True
 
 
-def certify(
+def repeat_sample(
     wanted: pl.DataFrame,
     reads: pl.DataFrame,
     spec: ReaderSpec,
@@ -116,7 +116,7 @@ def certify(
     sha256: Mapping[str, str],
     pool: PoolSettings,
     executor: Executor | None = None,
-) -> Certificate:
+) -> RepeatabilityCheck:
     """Repeat a sample of a job's reads with a fresh reader and compare. Nothing is stored.
 
     Args:
@@ -149,7 +149,7 @@ def certify(
     again = [tables.empty(tables.READS), *(u.outputs for u in done if u.outputs is not None)]
     compared = compare(plan, reads, pl.concat(again))
     changed = compared.filter(pl.col(OUTPUT) != pl.col(_AGAIN))
-    return Certificate(
+    return RepeatabilityCheck(
         repeated=plan.height,
         alone=alone,
         failed=sum(len(unit.failures) for unit in done),

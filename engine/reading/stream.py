@@ -2,7 +2,7 @@
 
 A planner makes the prompts of a shard and leaves out the reads that are stored; the rest is cut into
 units. A unit is read and committed to the store. Readers that share a model are loaded together, and read
-shard by shard: each of them has a planner, and its place among them is its role. The driver is told of each unit
+shard by shard: each of them has a planner, and its place among them is its role. Of each unit the driver learns
 only how many reads it had and what they cost. ``read_here`` does this in this process, by a model, by requests to a
 server or by a user's program; ``stream_on_ray`` does it on Ray Data.
 """
@@ -35,7 +35,7 @@ UNIT_SECONDS = 4.75
 # actors together end more than so many a second: a driver has some 60 to 85 done in a second by a core.
 _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 # Errors that say what a user can do; a worker's traceback would hide it.
-TOLD = (InputError, WriteError, ReadError)
+USER_ERRORS = (InputError, WriteError, ReadError)
 
 
 class UnitSizes(NamedTuple):
@@ -99,7 +99,7 @@ class ShardPlan:
         """Distinct reads of the role in the shard."""
         return self.reused + self.reads.height
 
-    def told(self, role: int, shard: int) -> UnitDone:
+    def unread(self, role: int, shard: int) -> UnitDone:
         """What is known of its units before they are read."""
         return UnitDone(role, shard, self.wanted, self.reused, self.damaged, self.span)
 
@@ -179,20 +179,20 @@ class UnitRow(NamedTuple):
     """A unit on its way to a host.
 
     Attributes:
-        told: what is known of it before it is read.
+        unread: what is known of it before it is read.
         unit: with numbers of its own in the whole job.
         size: of its reads, in the plan's sizes.
         reads: an Arrow stream, since a table that is a slice of another would be pickled with all of it; None
             where a shard has nothing to read.
     """
 
-    told: UnitDone
+    unread: UnitDone
     unit: Unit = Unit(0, 0, 0)
     size: int = 0
     reads: bytes | None = None
 
 
-class Piece(NamedTuple):
+class ShardRole(NamedTuple):
     """What is planned at once: a shard for a role, of so many."""
 
     shard: int
@@ -201,30 +201,30 @@ class Piece(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of the piece, in the whole job."""
+        """Its number, in the whole job."""
         return self.shard * self.roles + self.role
 
 
-def pieces(shards: Iterable[int], roles: int) -> Iterator[Piece]:
-    """All pieces: a shard for all roles, one behind the other, and then the next shard."""
+def shard_roles(shards: Iterable[int], roles: int) -> Iterator[ShardRole]:
+    """All of them: a shard for all roles, one behind the other, and then the next shard."""
     for shard in shards:
         for role in range(roles):
-            yield Piece(shard, role, roles)
+            yield ShardRole(shard, role, roles)
 
 
-def unit_rows(piece: Piece, plan: ShardPlan) -> Iterator[UnitRow]:
-    """The units of a piece, one at least."""
-    told, units = plan.told(piece.role, piece.shard), plan.units()
+def unit_rows(shard_role: ShardRole, plan: ShardPlan) -> Iterator[UnitRow]:
+    """The units of a shard for a role, one at least."""
+    unread, units = plan.unread(shard_role.role, shard_role.shard), plan.units()
     if not units:
-        yield UnitRow(told)
+        yield UnitRow(unread)
         return
     needed = plan.reads.select(READ_KEY, QUERY_ID, DOC_IDS, INPUTS)
-    # Numbers of their own in the whole job: a piece has fewer units, and fewer reads, than this.
-    before = piece.number * _MOST
+    # Numbers of their own in the whole job: one has fewer units, and fewer reads, than this.
+    before = shard_role.number * _MOST
     for unit in units:
         yield UnitRow(
-            replace(told, number=unit.number),
-            Unit(before + unit.number, before + unit.offset, unit.length, piece.role),
+            replace(unread, number=unit.number),
+            Unit(before + unit.number, before + unit.offset, unit.length, shard_role.role),
             int(plan.reads[SIZE].slice(unit.offset, unit.length).sum()),
             _packed(needed.slice(unit.offset, unit.length)),
         )
@@ -288,11 +288,11 @@ class Host:
             read: reads it; by default ``execute.run_unit``.
         """
         if row.reads is None:
-            return row.told
+            return row.unread
         planned = pl.read_ipc_stream(io.BytesIO(row.reads))
         reader = self.reader(row.unit.reader)
         result = (read or self.read)(reader, row.unit, planned[INPUTS].to_list())
-        done = done_of(row.told, planned, result)
+        done = done_of(row.unread, planned, result)
         if self.held:
             return done
         self.commit(done)
@@ -309,11 +309,11 @@ class Host:
             store.add(place, self.specs[done.role].fingerprint, done.outputs, span=done.span)
 
 
-def done_of(told: UnitDone, planned: pl.DataFrame, result: UnitResult) -> UnitDone:
+def done_of(unread: UnitDone, planned: pl.DataFrame, result: UnitResult) -> UnitDone:
     """A unit whose reads were done.
 
     Args:
-        told: what was known of it before.
+        unread: what was known of it before.
         planned: its reads.
     """
     reads = reads_table(planned, result.outputs)
@@ -327,7 +327,7 @@ def done_of(told: UnitDone, planned: pl.DataFrame, result: UnitResult) -> UnitDo
             for key, query_id, reason in failed.select(READ_KEY, QUERY_ID, FAILURE).iter_rows()
         }
     return replace(
-        told,
+        unread,
         reads=reads.height,
         failures=failures,
         outputs=whole.drop(FAILURE),
@@ -369,15 +369,15 @@ def read_here(
             ]
             offset += plan.reads.height
             if not own:
-                yield plan.told(role, shard)
+                yield plan.unread(role, shard)
         if not units:
             continue
         whole, left = pl.concat([plan.reads for plan in plans]), offset
         for result in (run or host.run)(whole, units, host.specs):
             unit, role = result.unit, result.unit.reader
             planned = whole.slice(unit.offset, unit.length)
-            told = replace(plans[role].told(role, shard), number=unit.number - firsts[role])
-            done = done_of(told, planned, result)
+            unread = replace(plans[role].unread(role, shard), number=unit.number - firsts[role])
+            done = done_of(unread, planned, result)
             host.commit(done)
             size[role] += int(planned[SIZE].sum())
             seconds[role] += done.seconds

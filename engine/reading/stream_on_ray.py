@@ -32,20 +32,20 @@ from engine.reading.ledger import Attempts, paces_of, planning_of, start_ledger
 from engine.reading.plan import Unit
 from engine.reading.protocol import Reader, ReadOutput
 from engine.reading.stream import (
-    TOLD,
+    USER_ERRORS,
     Host,
-    Piece,
     Planner,
     Ready,
+    ShardRole,
     UnitDone,
-    pieces,
+    shard_roles,
     shared_pace,
     unit_rows,
 )
 
 # CPUs of a task that plans, where actors take the others: a little, so that both fit on two CPUs.
 _PLANNING_CPUS = 0.1
-# Units, and what is told of them, travel as opaque values: no schema must be kept in step with them.
+# Units, and what became of them, travel as opaque values: no schema must be kept in step with them.
 _UNIT = pa.schema({"unit": pa.binary()})
 _DONE = pa.schema({"done": pa.binary()})
 # Deaths of a process after which it is not started again; Ray itself would do so without end. Others may
@@ -109,7 +109,7 @@ def _results(
 ) -> Iterator[pa.Table]:
     # That a small evaluation has fewer shards than actors is not news.
     warnings.filterwarnings("ignore", module=r"ray\.data\._internal\.execution")
-    rows = [piece._asdict() for piece in pieces(shards, len(planners))]
+    rows = [one._asdict() for one in shard_roles(shards, len(planners))]
     dataset = one_row_blocks(rows)
     # Blocks are cut at a byte: each unit is a block, and so a task, of its own. `repartition` would do it with
     # tasks that take a whole CPU, which the actors may have left none of.
@@ -160,16 +160,18 @@ def _plan_batch(batch: pa.Table, planners: Any, ledger: Any) -> Iterator[pa.Tabl
     plans: Sequence[Planner] = ray.get(planners)
     attempts = Attempts(ledger)
     for asked in batch.to_pylist():
-        piece = Piece(**asked)
-        planning = planning_of(piece.number)
+        shard_role = ShardRole(**asked)
+        planning = planning_of(shard_role.number)
         try:
             if not attempts.enter(planning, new_attempt(), _PLANNING_DEATHS):
-                raise ReadError(f"shard {piece.shard} cannot be planned: {_DIED}")
-            planned = plans[piece.role](piece.shard, shared_pace(paces_of(ledger, piece.role)))
+                raise ReadError(f"shard {shard_role.shard} cannot be planned: {_DIED}")
+            planned = plans[shard_role.role](
+                shard_role.shard, shared_pace(paces_of(ledger, shard_role.role))
+            )
             attempts.leave(planning)
-            for row in unit_rows(piece, planned):
+            for row in unit_rows(shard_role, planned):
                 yield pa.table({"unit": [pickle.dumps(row)]}, schema=_UNIT)
-        except TOLD as error:
+        except USER_ERRORS as error:
             yield pa.table({"unit": [pickle.dumps(error)]}, schema=_UNIT)
 
 
@@ -183,21 +185,21 @@ class _Actor:
         host.worker = f"node {node} process {os.getpid()}"
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        told = [self._told(content) for content in batch["unit"].to_pylist()]
-        return pa.table({"done": told}, schema=_DONE)
+        done = [self._done(content) for content in batch["unit"].to_pylist()]
+        return pa.table({"done": done}, schema=_DONE)
 
-    def _told(self, content: bytes) -> bytes:
+    def _done(self, content: bytes) -> bytes:
         row = pickle.loads(content)
         if isinstance(row, Exception):
             return content
         with ending_if_fatal():
             try:
                 if row.reads is not None and not self._host.is_loaded:
-                    self._load(row.told.role)
+                    self._load(row.unread.role)
                 done = self._host.done(row, self._read)
-            except TOLD as error:
+            except USER_ERRORS as error:
                 return pickle.dumps(error)
-        number, role, worker = row.unit.number, row.told.role, self._host.worker
+        number, role, worker = row.unit.number, row.unread.role, self._host.worker
         self._attempts.ended(number, role, row.size, done.seconds, worker)
         return pickle.dumps(done)
 

@@ -33,7 +33,7 @@ _SECONDS_BETWEEN_LOOKS = 0.3
 _SECONDS_OF_PATIENCE = 6 * 3600
 
 
-class _Desk:
+class _ProgressActor:
     """Beside the driver: takes what the first worker tells, and why one could not go on."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ def train_on_ray(
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
     gpus = _gpus(workers)
     own = {"num_cpus": 0, **_beside_the_driver()}
-    desk = ray.remote(**own)(_Desk).remote()
+    desk = ray.remote(**own)(_ProgressActor).remote()
     spec = plan.start.spec
     if not gpus and not spec.memory and workers.workers > 1:
         # Half of the machine, as two workers would have by default.

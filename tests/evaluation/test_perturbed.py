@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from engine.evaluation.evaluate import evaluate
-from engine.evaluation.perturbed import EditedReads
+from engine.evaluation.perturbed import PerturbedReads
 from engine.evaluation.settings import Settings
 from engine.reading.executors import NamedExecutor
 from engine.report import printed
@@ -52,7 +52,7 @@ def test_only_what_the_edits_bring_in_is_read(tmp_path):
     assert len(fresh.asked) == 4
     costs = after.readings["reader"].costs
     assert (costs.reused, costs.done) == (7, 4)
-    assert after.edited == (EditedReads("sys-edited", "sys", 3, 2, 8, 2, 3, 2),)
+    assert after.edited == (PerturbedReads("sys-edited", "sys", 3, 2, 8, 2, 3, 2),)
     # The figures of the run itself are what they were.
     for name in ("query_scores", "downstream"):
         now = getattr(after, name).filter(run="sys")
@@ -112,7 +112,7 @@ def test_what_was_wanted_is_counted_and_said(tmp_path, settings, words):
 
 
 def test_one_is_no_plural():
-    found = EditedReads("a-edited", "a", 1, 1, None, None, 9, 1)
+    found = PerturbedReads("a-edited", "a", 1, 1, None, None, 9, 1)
     assert printed.edits_line(asdict(found)) == (
         "a-edited: 1 edit in 1 query; 1 of 9 LLM calls on whole lists are new, the others are those of a"
     )

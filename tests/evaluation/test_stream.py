@@ -22,7 +22,7 @@ from engine.evaluation.parts import InFolder
 from engine.evaluation.passes import check_readers
 from engine.evaluation.read_jobs import asks_of, specify_jobs
 from engine.evaluation.settings import Settings
-from engine.evaluation.workload import Work
+from engine.evaluation.workload import Workload
 from engine.machine import device
 from engine.machine.nodes import Needs
 from engine.machine.pool import Pool
@@ -30,7 +30,7 @@ from engine.messages.errors import InputError, ReadError
 from engine.reading import executors, readers, store
 from engine.reading.function import ReaderFunction
 from engine.reading.protocol import ReaderStats, ReadOutput
-from engine.reading.stream import Host, Piece, ShardPlan, UnitSizes, unit_rows
+from engine.reading.stream import Host, ShardPlan, ShardRole, UnitSizes, unit_rows
 from engine.sources.io.folders import folder_at
 from engine.sources.queries.buckets import BUCKETS
 
@@ -150,7 +150,7 @@ def in_shards(tmp_path, asked, pairs=80, files=None, **more):
 def work_of(tmp_path, whole, asked, place):
     """An evaluation of one job, as its workers get it."""
     (job,) = specify_jobs(asks_of(asked), asked)
-    work = Work(
+    work = Workload(
         shards=whole,
         conditions=(asked,),
         asked=({job.ask.role.name: job},),
@@ -272,7 +272,7 @@ FEW = {"annotators": ("erag",), "measures": "P@3"}
 def test_a_second_evaluation_does_nothing_again_not_even_plan(tmp_path, monkeypatch):
     first = in_shards(tmp_path, settings(**FEW))
     count = len(Scripted.asked)
-    monkeypatch.setattr("engine.evaluation.workload.Work.wanted", None)
+    monkeypatch.setattr("engine.evaluation.workload.Workload.wanted", None)
     again = in_shards(tmp_path, settings(**FEW, seed=5, confidence=0.9))
     assert len(Scripted.asked) == count
     assert again.parts.name == first.parts.name
@@ -308,7 +308,7 @@ def test_a_shard_that_is_planned_again_has_the_units_that_it_had(tmp_path, monke
     host = Host([job.spec], [place])
 
     def planned(planner, pace):
-        return list(unit_rows(Piece(0), planner(0, pace)))
+        return list(unit_rows(ShardRole(0), planner(0, pace)))
 
     host.done(planned(shard_plans.planner_for(work, job, [0]), None)[0])
     planner = shard_plans.planner_for(work, job, [0])
@@ -354,7 +354,7 @@ def test_a_unit_travels_with_its_own_prompts_alone():
             "group": range(reads),
         }
     )
-    rows = list(unit_rows(Piece(0), ShardPlan(plan, 0, UnitSizes(1, 10, 10), (0, 1))))
+    rows = list(unit_rows(ShardRole(0), ShardPlan(plan, 0, UnitSizes(1, 10, 10), (0, 1))))
     assert len(rows) == 100
     # 10 prompts of 700 characters, their keys, and what the formats add.
     assert max(len(pickle.dumps(row)) for row in rows) < 13_000

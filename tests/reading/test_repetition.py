@@ -15,7 +15,7 @@ from engine.reading import store
 from engine.reading.execute import UnitResult
 from engine.reading.plan import INPUTS, WANTED
 from engine.reading.protocol import ReaderSpec, ReadOutput
-from engine.reading.repetition import Sample, certify, cut, draw
+from engine.reading.repetition import Sample, cut, draw, repeat_sample
 from engine.sources.io.folders import folder_at
 from engine.tables import FAILURE
 from tests.conftest import make_run
@@ -87,7 +87,7 @@ def certificate(executor, wanted, reads, sample=20, seed=3, score=None):
         digits = [int(text.split()[1]) for text in outputs["output"]]
         return pl.Series([float(d % 2 == 0) for d in digits])
 
-    return certify(
+    return repeat_sample(
         wanted,
         reads,
         SPEC,

@@ -5,12 +5,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from engine.reading.repetition import BatchPolicy, Certificate, Change
+from engine.reading.repetition import BatchPolicy, Change, RepeatabilityCheck
 from engine.report.printed import certificate_line
 from jobs import cli
 from jobs._command import run_app
 
-CERTIFICATE = Certificate(
+CERTIFICATE = RepeatabilityCheck(
     repeated=64,
     alone=32,
     failed=0,

@@ -16,7 +16,7 @@ from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
 from engine.reading.models import attention
-from engine.reading.models.decoding import Asked, Writer, Written
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.packed import PackedModel
 from engine.reading.models.padded import PaddedModel
 from engine.reading.models.sharing import common_length
@@ -95,7 +95,7 @@ class CausalReader:
         ]
         readable = [
             # Tokens may merge across the end of a head's text, so what is shared is decided on tokens.
-            (i, Asked(prompt.tokens, common_length(head, prompt.tokens)))
+            (i, TokenizedPrompt(prompt.tokens, common_length(head, prompt.tokens)))
             for i, (prompt, head) in enumerate(zip(prompts, heads, strict=True))
             if prompt.tokens is not None
         ]

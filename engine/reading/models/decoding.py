@@ -23,7 +23,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
+class TokenizedPrompt:
     """A tokenized prompt.
 
     Attributes:

@@ -17,7 +17,7 @@ import torch
 
 from engine.reading.models import sharing
 from engine.reading.models.attention import Cache, Pass, Span, pack, round_up
-from engine.reading.models.decoding import Asked, Writer, Written
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.protocol import ReaderStats
 
 # Larger chunks leave a processor's caches, and matrix products are at full speed from 256 rows on.
@@ -27,7 +27,7 @@ _LEAST_CHUNK = 64
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _TokenSpan:
     """Tokens ``first`` to ``last`` of a segment."""
 
     segment: int
@@ -96,7 +96,7 @@ class PackedModel:
         self._most = _WHOLE_CHUNK
 
     def batches(
-        self, asked: Sequence[Asked], *, memory: float, max_tokens: int
+        self, asked: Sequence[TokenizedPrompt], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
         """Places of ``asked`` in groups that fit ``memory`` bytes and ``max_tokens``, of at least one.
 
@@ -127,7 +127,7 @@ class PackedModel:
             yield group
 
     @torch.inference_mode()
-    def answer(self, asked: Sequence[Asked]) -> list[Written]:
+    def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
         """Continue each text."""
         tokens = [a.tokens for a in asked]
         written = [Written() for _ in asked]
@@ -215,14 +215,14 @@ class PackedModel:
         return out.logits[0, : of.asked]
 
 
-def _chunks(parts: Sequence[tuple[int, int, int]], most: int) -> Iterator[list[_Piece]]:
+def _chunks(parts: Sequence[tuple[int, int, int]], most: int) -> Iterator[list[_TokenSpan]]:
     """Cut (segment, start, end) into chunks of at most ``most`` tokens, in order."""
-    pieces: list[_Piece] = []
+    pieces: list[_TokenSpan] = []
     free = most
     for segment, start, end in parts:
         while start < end:
             last = min(end, start + free)
-            pieces.append(_Piece(segment, start, last))
+            pieces.append(_TokenSpan(segment, start, last))
             free -= last - start
             start = last
             if not free:

@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from engine.machine import batching
-from engine.reading.models.decoding import Asked, Writer, Written
+from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.transfer import to_device
 from engine.reading.protocol import ReaderStats
 
@@ -81,7 +81,7 @@ class PaddedModel:
         )
 
     def batches(
-        self, texts: Sequence[Asked], *, memory: float, max_tokens: int
+        self, texts: Sequence[TokenizedPrompt], *, memory: float, max_tokens: int
     ) -> Iterator[list[int]]:
         """Places of ``asked`` in batches that fit ``memory`` bytes; texts of a batch share a head."""
 
@@ -99,7 +99,7 @@ class PaddedModel:
             ):
                 yield [together[i] for i in batch]
 
-    def _shared(self, asked: Sequence[Asked]) -> int:
+    def _shared(self, asked: Sequence[TokenizedPrompt]) -> int:
         """Tokens that the texts of a batch share at their head; each keeps its last for itself."""
         return min(min(a.head, len(a.tokens) - 1) for a in asked) if self._shares else 0
 
@@ -115,7 +115,7 @@ class PaddedModel:
         return self._states
 
     @torch.inference_mode()
-    def answer(self, asked: Sequence[Asked]) -> list[Written]:
+    def answer(self, asked: Sequence[TokenizedPrompt]) -> list[Written]:
         """Continue texts that share a head, as one batch."""
         shared = self._shared(asked)
         rest = [a.tokens[shared:] for a in asked]

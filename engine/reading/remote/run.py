@@ -38,7 +38,7 @@ _NOT_ASKED = "it was not asked for"
 
 
 @dataclass
-class _Piece:
+class _Handover:
     """Reads that are handed on together, and what has come of them."""
 
     unit: Unit
@@ -104,7 +104,7 @@ class Requests:
         readers = [
             ApiReader(spec, client, stats) for spec, stats in zip(specs, self._stats, strict=True)
         ]
-        work = _Work(plan, readers, limits, settings, self._job)
+        work = _JobRequests(plan, readers, limits, settings, self._job)
         try:
             limits.refuse_beyond(work.prepare(_pieces(units, self._piece)), rate=_FEWEST_TOKENS)
         except StoppedAskingError as stop:
@@ -129,24 +129,24 @@ def _settings_of(specs: Sequence[ReaderSpec]) -> ApiSettings:
     return settings
 
 
-def _pieces(units: Sequence[Unit], most: int) -> Iterator[_Piece]:
+def _pieces(units: Sequence[Unit], most: int) -> Iterator[_Handover]:
     for unit in units:
         step = most or unit.length
         for start in range(0, unit.length, step):
             length = min(step, unit.length - start)
             part = Unit(unit.number, unit.offset + start, length, unit.reader)
-            yield _Piece(part, [None] * length)
+            yield _Handover(part, [None] * length)
 
 
-class _Asked(NamedTuple):
+class _PendingRead(NamedTuple):
     """A read that is asked for: its place in its piece, and the bytes of its prompt."""
 
-    piece: _Piece
+    piece: _Handover
     place: int
     size: int
 
 
-class _Work:
+class _JobRequests:
     """The requests of a job while they are made."""
 
     def __init__(
@@ -160,13 +160,13 @@ class _Work:
         self._plan, self._readers, self._limits = plan, readers, limits
         self._concurrency, self._host = settings.concurrency, settings.host
         self._threads = ThreadPoolExecutor(settings.concurrency)
-        self._waiting: deque[_Piece] = deque()
-        self._open: list[_Piece] = []
-        self._asked: dict[Future[tuple[Done, float]], _Asked] = {}
+        self._waiting: deque[_Handover] = deque()
+        self._open: list[_Handover] = []
+        self._asked: dict[Future[tuple[Done, float]], _PendingRead] = {}
         self._job = job
         self._size = 0  # of the prompts that are not answered yet, in bytes
 
-    def prepare(self, pieces: Iterable[_Piece]) -> int:
+    def prepare(self, pieces: Iterable[_Handover]) -> int:
         """Take on pieces; the bytes of their prompts, and of those that are still to come."""
         self._waiting.extend(pieces)
         self._size = sum(
@@ -204,7 +204,7 @@ class _Work:
             yield from self._rest(answered=False)
             raise
 
-    def _inputs(self, piece: _Piece) -> list[list[str]]:
+    def _inputs(self, piece: _Handover) -> list[list[str]]:
         return self._plan[INPUTS].slice(piece.unit.offset, piece.unit.length).to_list()
 
     def _ask(self) -> bool:
@@ -215,7 +215,7 @@ class _Work:
             reader = self._readers[piece.unit.reader]
             for place, inputs in enumerate(self._inputs(piece)):
                 future = self._threads.submit(_timed, reader, inputs)
-                self._asked[future] = _Asked(piece, place, reader.size(inputs))
+                self._asked[future] = _PendingRead(piece, place, reader.size(inputs))
         return bool(self._asked)
 
     def _take(self, future: Future[tuple[Done, float]]) -> None:
@@ -238,12 +238,12 @@ class _Work:
         if job.done == _COUNTED:
             self._limits.refuse_beyond(self._size + job.ahead)
 
-    def _ended(self) -> Iterator[_Piece]:
+    def _ended(self) -> Iterator[_Handover]:
         for piece in [piece for piece in self._open if not piece.left]:
             self._open.remove(piece)
             yield piece
 
-    def _result(self, piece: _Piece) -> UnitResult:
+    def _result(self, piece: _Handover) -> UnitResult:
         return UnitResult(
             piece.unit,
             [output or ReadOutput.failed(_NOT_ASKED) for output in piece.outputs],

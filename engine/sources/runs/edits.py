@@ -72,7 +72,7 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class EditedRun:
+class PerturbedRun:
     """A run that results from edits.
 
     Attributes:
@@ -117,7 +117,7 @@ def apply_edits(
     path: Location,
     query_ids: Sequence[str],
     names: Sequence[str] | None = None,
-) -> tuple[pl.DataFrame, tuple[EditedRun, ...]]:
+) -> tuple[pl.DataFrame, tuple[PerturbedRun, ...]]:
     """Only the edited runs, and what was done to each.
 
     Each run with edits gives a complete run called ``NAME-edited``; its lists without edits are
@@ -149,14 +149,14 @@ def apply_edits(
                 path=path,
                 line=edits_of_run[0].line,
             )
-        edited.append(_edited_run(name, edits_of_run))
+        edited.append(_perturbed_run(name, edits_of_run))
         frames.append(_edited(runs.filter(pl.col(RUN) == name), edited[-1], path))
     return pl.concat(frames), tuple(edited)
 
 
-def edited_runs(
+def perturbed_runs(
     edits: Sequence[Edit], names: Sequence[str], *, path: Location
-) -> tuple[EditedRun, ...]:
+) -> tuple[PerturbedRun, ...]:
     """The edited runs that ``apply_edits`` gives, of edits that it took before.
 
     Args:
@@ -164,11 +164,11 @@ def edited_runs(
         names: of all runs before the edits, in their order.
     """
     by_run = _by_run(edits, names, path, {edit.query_id for edit in edits})
-    return tuple(_edited_run(name, edits_of_run) for name, edits_of_run in by_run.items())
+    return tuple(_perturbed_run(name, edits_of_run) for name, edits_of_run in by_run.items())
 
 
-def _edited_run(name: str, edits: Sequence[Edit]) -> EditedRun:
-    return EditedRun(name + _SUFFIX, name, tuple(edits))
+def _perturbed_run(name: str, edits: Sequence[Edit]) -> PerturbedRun:
+    return PerturbedRun(name + _SUFFIX, name, tuple(edits))
 
 
 def _by_run(
@@ -188,7 +188,7 @@ def _by_run(
     return by_run
 
 
-def _edited(run: pl.DataFrame, edited: EditedRun, path: Location) -> pl.DataFrame:
+def _edited(run: pl.DataFrame, edited: PerturbedRun, path: Location) -> pl.DataFrame:
     touched = list(dict.fromkeys(edit.query_id for edit in edited.edits))
     is_touched = pl.col(QUERY_ID).is_in(touched)
     lists: dict[str, list[str]] = {query_id: [] for query_id in touched}

@@ -23,7 +23,7 @@ from engine.reading.models.encodings import padded_length
 from engine.reading.models.weights import resolve
 from engine.reading.plan import WANTED
 from engine.reading.protocol import ReaderSpec
-from engine.reading.repetition import Sample, certify, cut, draw
+from engine.reading.repetition import Sample, cut, draw, repeat_sample
 from tests.conftest import needs_steady_bf16
 from tests.reading.models import tiny_models
 
@@ -117,7 +117,7 @@ def test_a_certificate_counts_the_bf16_outputs_that_change_in_a_batch_of_one(spe
 
     # Of the two halves, a read that is known to change must come into the one that is read alone.
     seed = next(s for s in range(100) if not changed or changed & repeated_alone(s))
-    found = certify(
+    found = repeat_sample(
         wanted,
         reads,
         spec,
