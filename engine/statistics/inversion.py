@@ -50,7 +50,7 @@ _WIDER = 1.1
 _STEPS = (0.25, 1.0)
 _MOST_STEPS = 100
 # Cells of drawn tables that are held at a time.
-_HELD = 2**20
+_HELD = 2**17
 # Decimals at which drawn statistics equal the observed one.
 _DECIMALS = 10
 
@@ -171,7 +171,7 @@ def _bounds(
     table = shares
     before: tuple[Floats, Floats] | None = None
     for _ in range(_MOST_STEPS):
-        true = _values(table[None], parts)[:, 0]
+        true = reduce(np.subtract, [_of_shares(table.sum(axis=axes)) for axes in parts])
         quantiles = _tails(table, sample, side, draws, rng)
         for which in range(2):
             if found[which] or quantiles[which] >= level:
@@ -254,11 +254,9 @@ def _multiplier(shares: Floats, gap: Floats) -> float:
 
 def _values(tables: npt.NDArray[Any], parts: Parts) -> Floats:
     """tau and rho of tables (B, ...), or the first's less the second's: shape (2, B)."""
-    found = [
-        _tau_and_rho(tables.sum(axis=tuple(1 + axis for axis in axes), dtype=np.float64))
-        for axes in parts
-    ]
-    return reduce(np.subtract, found)
+    # Tables last: all that follows is then done to rows of as many numbers as there are tables.
+    turned = np.ascontiguousarray(np.moveaxis(tables, 0, -1), dtype=np.float64)
+    return reduce(np.subtract, [_tau_and_rho(turned.sum(axis=axes)) for axes in parts])
 
 
 def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
@@ -269,42 +267,64 @@ def _slope(table: Floats, parts: Parts) -> tuple[float, Floats]:
     return reduce(sub, taus), reduce(np.subtract, influences)
 
 
-def _net(tables: Floats) -> Floats:
+def _net(table: Floats) -> Floats:
     """Of each cell, the weight of the cells concordant with it less that of discordant ones."""
-    upto = np.cumsum(tables, axis=-1)
-    by_row = 2 * upto - tables - upto[..., -1:]
-    above = np.cumsum(by_row, axis=-2)
-    return np.asarray(2 * above - by_row - above[..., -1:, :])
-
-
-def _score(tables: Floats) -> Floats:
-    """Twice the weight of the concordant pairs of each table less that of discordant ones: shape (B,)."""
-    if tables.shape[-1] > 2 or len(tables) == 1:
-        return np.asarray((tables * _net(tables)).sum(axis=(-2, -1)))
-    # Of two columns, in a third of the time; the same number where weights are whole, as of all tables drawn.
-    low, high = tables[..., 0], tables[..., 1]
-    upto = np.cumsum(high, axis=-1)
-    shared = np.einsum("bi,bi->b", low, 2 * upto - high)
-    return np.asarray(2 * (low.sum(axis=-1) * upto[:, -1] - shared))
+    upto = np.cumsum(table, axis=1)
+    by_row = 2 * upto - table - upto[:, -1:]
+    above = np.cumsum(by_row, axis=0)
+    return np.asarray(2 * above - by_row - above[-1:])
 
 
 def _tau_and_rho(tables: Floats) -> Floats:
-    """tau-b and rho of tables of weights (B, I, J): shape (2, B); NaN where a side is constant."""
-    n = tables.sum(axis=(-2, -1))
-    score = _score(tables)
-    free, spread, ranks = [], [], []
-    for axis, sums in ((-1, "bij->bi"), (-2, "bij->bj")):
-        # Of tables drawn, whose weights are whole: the same number, sooner.
-        margin = np.einsum(sums, tables) if len(tables) > 1 else tables.sum(axis=axis)
-        rank = 2 * np.cumsum(margin, axis=-1) - margin - n[:, None]
-        ranks.append(rank)
-        free.append(n**2 - (margin**2).sum(axis=-1))
-        spread.append((margin * rank**2).sum(axis=-1))
-    shared = np.einsum("bij,bi,bj->b", tables, *ranks)
+    """tau-b and rho of tables of weights (I, J, B): shape (2, B); NaN where a side is constant."""
+    by_x, by_y = tables.sum(axis=1), tables.sum(axis=0)
+    n = by_x.sum(axis=0)
+    ranks = [_ranks(margin, n) for margin in (by_x, by_y)]
+    score = 2 * _score(tables)
+    free = [n**2 - (margin**2).sum(axis=0) for margin in (by_x, by_y)]
+    spread = [
+        (margin * rank**2).sum(axis=0) for margin, rank in zip((by_x, by_y), ranks, strict=True)
+    ]
+    shared = ((tables * ranks[1]).sum(axis=1) * ranks[0]).sum(axis=0)
     least = 1e-12 * n**2
     defined = (free[0] > least) & (free[1] > least)
     below = [np.sqrt(np.where(defined, a * b, 1)) for a, b in (free, spread)]
     return np.where(defined, np.stack([score / below[0], shared / below[1]]), np.nan)
+
+
+def _ranks(margin: Floats, n: Floats) -> Floats:
+    """Twice the mid-rank of each value (I, B) less the mean rank: the weight below less that above."""
+    ranks, below = np.empty_like(margin), -n
+    for rank, amount in zip(ranks, margin, strict=True):
+        np.add(below, amount, out=rank)
+        below = rank + amount
+    return ranks
+
+
+def _of_shares(table: Floats) -> Floats:
+    """tau-b and rho of one table of shares, neither side of which is constant: shape (2,)."""
+    n = table.sum()
+    margins = [table.sum(axis=axis) for axis in (1, 0)]
+    ranks = [2 * np.cumsum(margin) - margin - n for margin in margins]
+    free = [n**2 - (margin**2).sum() for margin in margins]
+    spread = [(margin * rank**2).sum() for margin, rank in zip(margins, ranks, strict=True)]
+    score, shared = (table * _net(table)).sum(), np.einsum("ij,i,j->", table, *ranks)
+    return np.array([score, shared]) / np.sqrt([free[0] * free[1], spread[0] * spread[1]])
+
+
+def _score(tables: Floats) -> Floats:
+    """The weight of the concordant pairs of each table (I, J, B) less that of discordant ones."""
+    score = np.zeros(tables.shape[-1])
+    above = np.zeros(tables.shape[1:])
+    for row in tables:
+        # Of each column, the weight to its left in the rows above, less that to its right.
+        net = -above.sum(axis=0)
+        for weight, seen in zip(row, above, strict=True):
+            net += seen
+            score += weight * net
+            net += seen
+        above += row
+    return score
 
 
 def _tau_and_influence(table: Floats) -> tuple[float, Floats]:

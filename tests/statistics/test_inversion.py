@@ -25,13 +25,14 @@ def bounds(table, **options):
 def test_values_equal_scipys(seed):
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, 4, (2, 60)).astype(float)
-    tau, rho = inversion._tau_and_rho(table_of(x, y)[None].astype(float))[:, 0]
-    assert tau == pytest.approx(scipy.stats.kendalltau(x, y).statistic, abs=1e-12)
-    assert rho == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
+    table = table_of(x, y)
+    for tau, rho in (inversion._values(table[None], ((),))[:, 0], inversion._of_shares(table / 60)):
+        assert tau == pytest.approx(scipy.stats.kendalltau(x, y).statistic, abs=1e-12)
+        assert rho == pytest.approx(scipy.stats.spearmanr(x, y).statistic, abs=1e-12)
 
 
 def test_a_constant_side_has_no_value():
-    assert np.isnan(inversion._tau_and_rho(np.array([[[3.0, 4.0], [0.0, 0.0]]]))).all()
+    assert np.isnan(inversion._values(np.array([[[3.0, 4.0], [0.0, 0.0]]]), ((),))).all()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_no_other_distribution_with_this_tau_is_likelier(table, wanted):
     for step in np.linspace(0, 1, 12)[1:]:
         tau = inversion._tau_and_influence(shares)[0] * (1 - step) + wanted * step
         start = inversion._most_likely(shares, start, tau)
-    found = inversion._tau_and_rho(start[None])[0, 0]
+    found = inversion._of_shares(start)[0]
     assert found == pytest.approx(wanted, abs=1e-3)
     assert start.sum() == pytest.approx(1)
 
@@ -65,9 +66,9 @@ def test_no_other_distribution_with_this_tau_is_likelier(table, wanted):
         np.log(np.full(shares.size, 1 / shares.size) * 0.5 + 0.5 * shares.ravel()),
         constraints=[{
             "type": "eq",
-            "fun": lambda values: inversion._tau_and_rho(
-                np.exp(logs(values)).reshape(1, *shares.shape)
-            )[0, 0] - found,
+            "fun": lambda values: inversion._of_shares(
+                np.exp(logs(values)).reshape(shares.shape)
+            )[0] - found,
         }],
         method="SLSQP",
         options={"maxiter": 500, "ftol": 1e-12},
