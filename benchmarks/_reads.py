@@ -37,21 +37,21 @@ def get_reads(
     *,
     pool: PoolSettings,
     executor: executors.Executor | None = None,
-    means: executors.Means | None = None,
+    backend: executors.Backend | None = None,
     host: type[Host] = Host,
     on_progress: executors.Progress = lambda done, total: None,
 ) -> tuple[pl.DataFrame, ReadingCosts]:
     """Get all wanted reads of one reader: those in the store, and the others by reading.
 
     Args:
-        means, host: as in ``get_all_reads``.
+        backend, host: as in ``get_all_reads``.
 
     Returns:
         the reads table, a row for each wanted read, with the column ``failure``; and what it cost.
     """
     (got,) = get_all_reads(
         [Wanted(wanted, spec)], directory,
-        pool=pool, executor=executor, means=means, host=host, on_progress=on_progress,
+        pool=pool, executor=executor, backend=backend, host=host, on_progress=on_progress,
     )  # fmt: skip
     return got
 
@@ -62,14 +62,14 @@ def get_all_reads(
     *,
     pool: PoolSettings,
     executor: executors.Executor | None = None,
-    means: executors.Means | None = None,
+    backend: executors.Backend | None = None,
     host: type[Host] = Host,
     on_progress: executors.Progress = lambda done, total: None,
 ) -> list[tuple[pl.DataFrame, ReadingCosts]]:
     """As ``get_reads``, of readers that share a model.
 
     Args:
-        means: what to use instead of ``executors.means_for``.
+        backend: what to use instead of ``executors.backend_for``.
         host: hosts the readers.
     """
     place = folder_at(directory)
@@ -89,15 +89,15 @@ def get_all_reads(
     wanted, got = sum(plan.wanted for plan in plans), sum(plan.reused for plan in plans)
     on_progress(got, wanted)
     if whole.height:
-        means = means or executors.means_for(
+        backend = backend or executors.backend_for(
             pool, specs, executor, size=int(whole.estimated_size())
         )
-        actors = min(means.actors, whole.height)
-        size = executors.unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=means.gpu)
+        actors = min(backend.actors, whole.height)
+        size = executors.unit_tokens(int(whole[SIZE].sum()), actors=actors, gpu=backend.gpu)
         sizes = UnitSizes(size, size, size)
         ready = [Ready(replace(plan, sizes=sizes, sharing=actors)) for plan in plans]
         hosting = host(specs, [place] * len(specs), held=True)
-        for done in means.read([0], ready, hosting, totals=totals):
+        for done in backend.read([0], ready, hosting, totals=totals):
             of_role = costs[done.role]
             of_role.done += done.reads
             of_role.failed += len(done.failures)

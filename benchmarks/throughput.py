@@ -49,7 +49,7 @@ from engine.machine import cluster, pool
 from engine.machine.device import Dtype
 from engine.machine.pool import PoolSettings
 from engine.reading import readers
-from engine.reading.executors import Means, input_sizes, unit_tokens
+from engine.reading.executors import Backend, input_sizes, unit_tokens
 from engine.reading.plan import Unit, cut_units, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
@@ -224,9 +224,9 @@ def compare_pipeline(spec: ReaderSpec, reads: pl.DataFrame) -> dict[str, dict[st
     cluster.start_ray(int(plan.estimated_size()))
     one = pool.decide(PoolSettings(actors=1), 2**30)
     ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units)))
-    for name, means in (("loop", Means()), ("pipeline", Means(pool=one))):
+    for name, backend in (("loop", Backend()), ("pipeline", Backend(pool=one))):
         host = Host([spec], [None], held=True)
-        start_up, seconds, done = timed(means.read([0], [ready], host))
+        start_up, seconds, done = timed(backend.read([0], [ready], host))
         sides[name] = {"start_up": start_up, "seconds": seconds, "reads": done}
     cluster.stop_ray()
     return sides

@@ -34,7 +34,7 @@ from benchmarks.throughput import apart, timed, vllm
 from engine import tables
 from engine.machine import cluster
 from engine.machine.pool import PoolSettings
-from engine.reading.executors import input_sizes, means_for, unit_tokens
+from engine.reading.executors import backend_for, input_sizes, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, longest_first, missing_reads, wanted_reads
 from engine.reading.protocol import ReaderSpec
 from engine.reading.readers import specify
@@ -94,14 +94,14 @@ class Reading(NamedTuple):
 
 def read(plan: pl.DataFrame, spec: ReaderSpec) -> Reading:
     """Read a plan as an evaluation does: on the default pool, in its units."""
-    means = means_for(PoolSettings(), [spec], size=int(plan.estimated_size()))
-    actors = min(means.actors, plan.height)
-    size = unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=means.gpu)
+    backend = backend_for(PoolSettings(), [spec], size=int(plan.estimated_size()))
+    actors = min(backend.actors, plan.height)
+    size = unit_tokens(int(plan[SIZE].sum()), actors=actors, gpu=backend.gpu)
     ready = Ready(ShardPlan(plan, 0, UnitSizes(size, size, size), None, sharing=actors))
     results = []
 
     def kept() -> Any:
-        for result in means.read([0], [ready], Host([spec], [None], held=True)):
+        for result in backend.read([0], [ready], Host([spec], [None], held=True)):
             results.append(result)
             yield result
 

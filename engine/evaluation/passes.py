@@ -31,7 +31,7 @@ from engine.reading.costs import (
     share_costs,
     wanted_kinds,
 )
-from engine.reading.executors import Means, by_model, means_for, unit_tokens
+from engine.reading.executors import Backend, backend_for, by_model, unit_tokens
 from engine.reading.plan import INPUTS, SIZE, WANTED
 from engine.reading.protocol import ReaderSpec
 from engine.reading.stream import (
@@ -181,7 +181,7 @@ def check_readers(conditions: Sequence[Settings], on_event: OnEvent = silent) ->
     for settings in conditions:
         jobs = specify_jobs(asks_of(settings), settings, on_event=on_event)
         for group in by_model(jobs, lambda job: job.spec):
-            means_for(settings.running.pool(), [job.spec for job in group])
+            backend_for(settings.running.pool(), [job.spec for job in group])
 
 
 def failures_of(passes: Sequence[Pass], shard: int) -> dict[str, Failure]:
@@ -245,17 +245,17 @@ class _Reads:
 
     planners: Sequence[Planner]
     host: Host
-    means: Means
+    backend: Backend
     on_event: OnEvent
     totals: PoolTotals
 
     @property
     def on_ray(self) -> bool:
         """Whether shards are planned and committed on Ray's workers."""
-        return self.means.pool is not None and not self.host.held
+        return self.backend.pool is not None and not self.host.held
 
     def read(self, shards: Sequence[int]) -> Iterator[UnitDone]:
-        return self.means.read(
+        return self.backend.read(
             shards, self.planners, self.host, on_event=self.on_event, totals=self.totals
         )
 
@@ -276,21 +276,22 @@ def _reads(
     specs = [one.job.spec for one in group]
     size = sum(int(plan.reads.estimated_size()) for plan in plans)
     nothing = bool(plans) and all(plan.reads.is_empty() for plan in plans)
-    means = Means() if nothing else means_for(settings, specs, context.executor, size=size)
+    backend = Backend() if nothing else backend_for(settings, specs, context.executor, size=size)
     planners: Sequence[Planner] = (
-        _ready(plans, means)
+        _ready(plans, backend)
         if plans
         else [
-            planner_for(work, one.job, shards, actors=means.actors, gpu=means.gpu) for one in group
+            planner_for(work, one.job, shards, actors=backend.actors, gpu=backend.gpu)
+            for one in group
         ]
     )
     if specs[0].api and not (plans or context.executor):
         from engine.reading.remote.run import Requests
 
-        means = Means(Requests(size=_size_of_prompts(planners, shards, specs)))
+        backend = Backend(Requests(size=_size_of_prompts(planners, shards, specs)))
     places = [work.place(one.job) for one in group]
     host = context.host(specs, places, held=bool(plans))
-    return _Reads(planners, host, means, context.on_event, PoolTotals())
+    return _Reads(planners, host, backend, context.on_event, PoolTotals())
 
 
 def _size_of_prompts(
@@ -306,11 +307,11 @@ def _size_of_prompts(
     )
 
 
-def _ready(plans: Sequence[ShardPlan], means: Means) -> list[Ready]:
+def _ready(plans: Sequence[ShardPlan], backend: Backend) -> list[Ready]:
     """The plans of the only shard, in units for what reads them."""
-    actors = min(means.actors, sum(plan.reads.height for plan in plans))
+    actors = min(backend.actors, sum(plan.reads.height for plan in plans))
     total = sum(int(plan.reads[SIZE].sum()) for plan in plans)
-    size = unit_tokens(total, actors=max(1, actors), gpu=means.gpu)
+    size = unit_tokens(total, actors=max(1, actors), gpu=backend.gpu)
     sizes = UnitSizes(size, size, size)
     return [
         Ready(replace(plan, sizes=sizes, sharing=actors if plan is plans[-1] else 1))

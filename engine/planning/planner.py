@@ -178,7 +178,7 @@ def _foresee(
         for job, one in enumerate(group.jobs)
     ]
     total = sum(float(of_job[SIZE].sum()) for of_job in left)
-    gpu = group.means is not None and group.means.means.gpu
+    gpu = group.backend is not None and group.backend.backend.gpu
     batch = unit_tokens(int(total), actors=actors, gpu=gpu)
     if gpu and in_shards:  # where units grow with the speed of GPUs
         batch = max(batch, min(GPU_BATCH_TOKENS, int(total) // (8 * actors)))

@@ -22,7 +22,7 @@ from engine.machine import device
 from engine.machine.pool import Pool, PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, silent
 from engine.reading import executors
-from engine.reading.executors import Executor, Means
+from engine.reading.executors import Backend, Executor
 from engine.reading.plan import GROUP, SIZE, Unit
 from engine.reading.protocol import ReaderSpec
 from engine.reading.stream import Host, Ready, ShardPlan, UnitDone, UnitSizes
@@ -83,17 +83,17 @@ class Timed(NamedTuple):
         return self.done.stats["peak_memory"]
 
 
-class ProbeMeans(NamedTuple):
+class ProbeBackend(NamedTuple):
     """By what a probe is read.
 
     Attributes:
-        means: does the reads.
+        backend: does the reads.
         actors: that do them.
         room: for so many actors there is room now; 1 in this process.
         share: what an actor takes, in words.
     """
 
-    means: Means
+    backend: Backend
     actors: int
     room: int
     share: str
@@ -108,10 +108,10 @@ def strata(plan: pl.DataFrame, job: int) -> Iterator[tuple[Stratum, pl.DataFrame
             yield Stratum(job, whole), part
 
 
-def default_reads(means: ProbeMeans) -> int:
+def default_reads(backend: ProbeBackend) -> int:
     """How many reads a probe has where nobody says."""
-    reads = max(READS, READS_OF_ACTOR * means.actors)
-    return reads * _ON_GPU if means.means.gpu else reads
+    reads = max(READS, READS_OF_ACTOR * backend.actors)
+    return reads * _ON_GPU if backend.backend.gpu else reads
 
 
 def choose(
@@ -166,7 +166,7 @@ def _batches(stratum: Stratum, groups: Sequence[pl.DataFrame], actors: int) -> l
 def read_batches(
     batches: Sequence[Batch],
     specs: Sequence[ReaderSpec],
-    means: Means,
+    backend: Backend,
     begun: float,
     on_event: OnEvent = silent,
 ) -> Iterator[Timed]:
@@ -174,7 +174,7 @@ def read_batches(
 
     Args:
         specs: of the readers, by the job of a stratum.
-        means: does the reads.
+        backend: does the reads.
         begun: when the beginning was, by ``time.perf_counter``.
         on_event: as in ``stream_on_ray.read_on_ray``.
     """
@@ -183,7 +183,7 @@ def read_batches(
     planners = [Ready(_plan_of(own, nothing)) for own in by_job]
     host = Host(specs, [None] * len(specs), held=True)
     seen: set[tuple[str, int]] = set()
-    for done in means.read([0], planners, host, on_event=on_event):
+    for done in backend.read([0], planners, host, on_event=on_event):
         if done.reads:
             known = done.worker, done.role
             batch = by_job[done.role][done.number]
@@ -230,9 +230,9 @@ def peak_memory(timed: Sequence[Timed], size: float) -> int:
     return int(high + rise * max(0.0, size - largest))
 
 
-def means_for(
+def backend_for(
     settings: PoolSettings, specs: Sequence[ReaderSpec], executor: Executor | None = None
-) -> ProbeMeans:
+) -> ProbeBackend:
     """By what the evaluation reads: this process, or actors on Ray, as many as it would have up to a few.
 
     Args:
@@ -244,24 +244,24 @@ def means_for(
         InputError: as ``pool.decide``.
     """
     if executor is not None:
-        return ProbeMeans(
-            executors.means_for(settings, specs, executor), 1, 1, "a program of your own"
+        return ProbeBackend(
+            executors.backend_for(settings, specs, executor), 1, 1, "a program of your own"
         )
     if specs[0].api:
         from engine.reading.remote.run import Requests
 
         # A batch is timed as a whole.
-        means = Means(Requests(piece=0))
-        return ProbeMeans(means, 1, 1, f"requests to {specs[0].api.settings.host}")
+        backend = Backend(Requests(piece=0))
+        return ProbeBackend(backend, 1, 1, f"requests to {specs[0].api.settings.host}")
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
     if executors.reads_here(settings, specs):
-        means = Means(gpu=device.machine_has_gpu())
-        return ProbeMeans(means, 1, 1, "this machine, as one process")
+        backend = Backend(gpu=device.machine_has_gpu())
+        return ProbeBackend(backend, 1, 1, "this machine, as one process")
     room = executors.pool_for(replace(settings, actors=None), specs).start
     wanted = settings.bounds()[1] or room
     # The share of an actor is what it is where all of them read.
     needs = executors.pool_for(replace(settings, actors=min(wanted, room)), specs).needs
     count = min(wanted, room, MOST_ACTORS)
-    means = Means(pool=Pool(count, count, count, needs), gpu=needs.gpus > 0)
-    return ProbeMeans(means, count, room, str(needs))
+    backend = Backend(pool=Pool(count, count, count, needs), gpu=needs.gpus > 0)
+    return ProbeBackend(backend, count, room, str(needs))

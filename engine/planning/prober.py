@@ -14,7 +14,7 @@ from engine.messages.errors import WriteError
 from engine.planning import probe
 from engine.planning.counts import Counted
 from engine.planning.forecast import PlanSettings, Probe
-from engine.planning.probe import ProbeMeans, Timed
+from engine.planning.probe import ProbeBackend, Timed
 from engine.reading import store
 from engine.reading.executors import Executor, Progress
 from engine.reading.protocol import ReaderSpec
@@ -26,12 +26,12 @@ class Group:
     """Jobs whose readers share a model, and the batches of the probe that these did."""
 
     jobs: Sequence[Counted]
-    means: ProbeMeans | None = None
+    backend: ProbeBackend | None = None
     timed: list[Timed] = field(default_factory=list)
 
     @property
     def room(self) -> int:
-        return self.means.room if self.means else 1
+        return self.backend.room if self.backend else 1
 
     def of(self, job: int) -> list[Timed]:
         """The batches of a job, by its place."""
@@ -64,15 +64,15 @@ class Prober:
             return Group(jobs)
         begun = time.perf_counter()
         specs = [one.job.spec for one in jobs]
-        means = probe.means_for(self.pool, specs, self.executor)
-        wanted = self.asked.probe_reads or probe.default_reads(means)
+        backend = probe.backend_for(self.pool, specs, self.executor)
+        wanted = self.asked.probe_reads or probe.default_reads(backend)
         batches = probe.choose(
-            [one.left for one in jobs], round(wanted * share), actors=means.actors, seed=seed
+            [one.left for one in jobs], round(wanted * share), actors=backend.actors, seed=seed
         )
         total = self.done + sum(batch.reads.height for batch in batches)
         self.on_progress(self.done, total)
-        group = Group(jobs, means)
-        for timed in probe.read_batches(batches, specs, means.means, begun, self.on_event):
+        group = Group(jobs, backend)
+        for timed in probe.read_batches(batches, specs, backend.backend, begun, self.on_event):
             group.timed.append(timed)
             self._keep(specs[timed.batch.stratum.job], timed.outputs)
             self.done += timed.done.reads
@@ -93,16 +93,16 @@ class Prober:
 
     def made(self, groups: Sequence[Group]) -> Probe | None:
         """What the probe was; None where nothing was read."""
-        means = [group.means for group in groups if group.means is not None]
-        if not means:
+        backends = [group.backend for group in groups if group.backend is not None]
+        if not backends:
             return None
         done = [timed.done for group in groups for timed in group.timed]
         failed = [failure.reason for one in done for failure in one.failures.values()]
         return Probe(
             reads=sum(one.reads for one in done),
-            actors=max(one.actors for one in means),
-            share=means[0].share,
-            room=min(one.room for one in means),
+            actors=max(one.actors for one in backends),
+            share=backends[0].share,
+            room=min(one.room for one in backends),
             seconds=self.seconds,
             failed=len(failed),
             failure=next(iter(failed), ""),

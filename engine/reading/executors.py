@@ -97,7 +97,7 @@ def reads_here(settings: PoolSettings, specs: Sequence[ReaderSpec]) -> bool:
 
 
 @dataclass(frozen=True)
-class Means:
+class Backend:
     """What does the reads of readers that share a model: this process, or actors on Ray.
 
     Attributes:
@@ -132,13 +132,13 @@ class Means:
         return read_on_ray(shards, planners, host, pool=self.pool, on_event=on_event, totals=totals)
 
 
-def means_for(
+def backend_for(
     settings: PoolSettings,
     specs: Sequence[ReaderSpec],
     executor: Executor | None = None,
     *,
     size: int = 0,
-) -> Means:
+) -> Backend:
     """What does reads; Ray is started where it is needed and is not.
 
     Args:
@@ -151,18 +151,18 @@ def means_for(
         InputError: the cluster can never host such a pool, or a reader not use it.
     """
     if executor is not None:
-        return Means(lambda plan, units, specs: executor(plan, units, specs[0]))
+        return Backend(lambda plan, units, specs: executor(plan, units, specs[0]))
     if specs[0].api:
         from engine.reading.remote.run import Requests
 
-        return Means(Requests())
+        return Backend(Requests())
     for spec in specs:
         require_gpus_used(settings, spec.name, spec.gpus)
     if reads_here(settings, specs):
         # Functions take as much at a time as GPUs do: most have a GPU, or a server, behind them.
-        return Means(gpu=bool(specs[0].function) or device.machine_has_gpu())
+        return Backend(gpu=bool(specs[0].function) or device.machine_has_gpu())
     pool = pool_for(settings, specs, size=size)
-    return Means(pool=pool, gpu=pool.needs.gpus > 0)
+    return Backend(pool=pool, gpu=pool.needs.gpus > 0)
 
 
 def pool_for(settings: PoolSettings, specs: Sequence[ReaderSpec], *, size: int = 0) -> Pool:

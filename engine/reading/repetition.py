@@ -20,7 +20,7 @@ from engine.machine import device
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import ReadError
-from engine.reading.executors import Executor, Means, means_for, reads_here
+from engine.reading.executors import Backend, Executor, backend_for, reads_here
 from engine.reading.plan import SIZE, Unit
 from engine.reading.protocol import ReaderSpec
 from engine.reading.stream import Host, Ready, ShardPlan, UnitSizes
@@ -136,14 +136,14 @@ def repeat_sample(
     alone, units = cut(plan.height)
     one = pool if reads_here(pool, [spec]) else replace(pool, actors=1)
     size = int(plan.estimated_size())
-    means = means_for(one, [spec], executor, size=size) if units else Means()
+    backend = backend_for(one, [spec], executor, size=size) if units else Backend()
     in_other_batches, tokens = spec, 0
     if spec.engine == "transformers":  # the others make their batches by themselves
-        tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if means.gpu else CPU_BATCH_TOKENS)
+        tokens = spec.batch_tokens or (GPU_BATCH_TOKENS if backend.gpu else CPU_BATCH_TOKENS)
         in_other_batches = replace(spec, batch_tokens=max(1, tokens // 2))
     ready = Ready(ShardPlan(plan, 0, UnitSizes(1, 1, 1), None, cut=tuple(units)))
     host = Host([in_other_batches], [None], held=True)
-    done = list(means.read([0], [ready], host))
+    done = list(backend.read([0], [ready], host))
     if lost := plan.height - sum(unit.reads for unit in done):
         raise ReadError(f"{lost} repeated reads were lost; run again")
     again = [tables.empty(tables.READS), *(u.outputs for u in done if u.outputs is not None)]
@@ -165,7 +165,7 @@ def repeat_sample(
         ],
         seed=sample.seed,
         dtype=spec.dtype if spec.is_reproducible else "unknown",
-        device=spec.api.settings.host if spec.api else device.describe(gpu=means.gpu),
+        device=spec.api.settings.host if spec.api else device.describe(gpu=backend.gpu),
         batches=BatchPolicy(tokens, spec.memory),
         repeated_batches=BatchPolicy(in_other_batches.batch_tokens, spec.memory),
         sha256={

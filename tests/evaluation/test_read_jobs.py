@@ -17,7 +17,7 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.study import Sweep, study, vary
 from engine.messages.errors import InputError, ReadError
 from engine.reading.execute import UnitResult
-from engine.reading.executors import Means, NamedExecutor
+from engine.reading.executors import Backend, NamedExecutor
 from engine.reading.protocol import ReadOutput
 from engine.report.printed import full_lines
 from engine.report.summary import summarize
@@ -264,7 +264,7 @@ def test_what_another_program_read_is_never_taken_for_the_readers(tmp_path):
     assert folder.name == specs["named"].fingerprint
     readers_own = replace(specs["own"], executor="").fingerprint
     assert len({readers_own, *(spec.fingerprint for spec in specs.values())}) == 3
-    with patch.object(passes, "means_for", lambda *_, **__: Means(ScriptedReader(say_last))):
+    with patch.object(passes, "backend_for", lambda *_, **__: Backend(ScriptedReader(say_last))):
         result = evaluate(inputs(), settings, store=tmp_path)
     assert (result.readings["reader"].costs.reused, result.readings["reader"].costs.done) == (0, 7)
     assert result.downstream["output"].to_list() == ["nothing", "Bo", "Bo"]

@@ -20,7 +20,7 @@ import polars as pl
 from benchmarks._reads import get_reads
 from engine.machine.pool import PoolSettings, decide
 from engine.reading.execute import UnitResult
-from engine.reading.executors import Means
+from engine.reading.executors import Backend
 from engine.reading.plan import INPUTS
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.reading.stream import Host
@@ -65,7 +65,7 @@ def on_ray(log, victim):
         def load(self, spec):
             return made()
 
-    return {"means": Means(pool=decide(PoolSettings(actors=2), 2**30)), "host": OnActor}
+    return {"backend": Backend(pool=decide(PoolSettings(actors=2), 2**30)), "host": OnActor}
 
 
 def in_process(log, victim):
@@ -76,7 +76,7 @@ def in_process(log, victim):
             inputs = plan[INPUTS].slice(unit.offset, unit.length).to_list()
             yield UnitResult(unit, here.read(inputs), "here", 0.0, asdict(here.stats))
 
-    return {"means": Means(run)}
+    return {"backend": Backend(run)}
 
 
 def die():

@@ -13,7 +13,7 @@ import pytest
 
 from engine.evaluation import passes
 from engine.reading import readers
-from engine.reading.executors import Means
+from engine.reading.executors import Backend
 from engine.reading.protocol import ReaderStats, ReadOutput
 from engine.sources.io.folders import Folder, folder_at
 from tests.commands import erag, evaluate
@@ -41,7 +41,7 @@ def root(request, tmp_path):
 
 def run(files, reader, *more):
     """Run ``erag evaluate`` with a scripted reader; its exit status."""
-    with patch.object(passes, "means_for", lambda *_, **__: Means(reader)):
+    with patch.object(passes, "backend_for", lambda *_, **__: Backend(reader)):
         return evaluate(files, *MORE, *more)
 
 

@@ -14,7 +14,7 @@ from engine.planning.probe import (
     start_seconds,
 )
 from engine.reading.execute import UnitResult
-from engine.reading.executors import Means
+from engine.reading.executors import Backend
 from engine.reading.plan import GROUP, INPUTS, SIZE
 from engine.reading.protocol import ReadOutput
 from engine.reading.stream import UnitDone
@@ -102,7 +102,7 @@ def test_the_first_batch_of_each_worker_and_reader_does_not_count():
                 unit, outputs, f"worker {unit.number // 2 % 2}", 0.0, {"peak_memory": 5}
             )
 
-    timed = list(read_batches(batches, [SPEC, SPEC], Means(run), begun=0.0))
+    timed = list(read_batches(batches, [SPEC, SPEC], Backend(run), begun=0.0))
     by_job = sorted(batches, key=lambda batch: batch.stratum.job)
     assert [one.batch for one in timed] == by_job
     firsts = {(one.done.worker, one.batch.stratum.job) for one in timed if one.first}

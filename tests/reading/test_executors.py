@@ -18,7 +18,7 @@ from engine.messages.errors import InputError, ReadError
 from engine.reading import store
 from engine.reading.costs import ReadingCosts, share_costs
 from engine.reading.execute import OUTPUT_COLUMNS, UnitResult, output_columns
-from engine.reading.executors import Means, NamedExecutor, by_model, input_sizes, unit_tokens
+from engine.reading.executors import Backend, NamedExecutor, by_model, input_sizes, unit_tokens
 from engine.reading.plan import WANTED, read_key
 from engine.reading.protocol import ReadOutput
 from engine.sources.io.folders import folder_at
@@ -38,7 +38,7 @@ def wanted(*texts, query="q", spec=SPEC):
 def ask(texts, directory, reader):
     """Get reads that the scripted reader does as if it were the reader of the specification."""
     return get_reads(
-        wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0), means=Means(reader)
+        wanted(*texts), SPEC, directory, pool=PoolSettings(actors=0), backend=Backend(reader)
     )
 
 
@@ -172,7 +172,7 @@ def ask_both(first, second, directory, reader, specs=(SPEC, JUDGE)):
         asked,
         directory,
         pool=PoolSettings(actors=0),
-        means=Means(run),
+        backend=Backend(run),
     )
     return got, runs
 
@@ -279,7 +279,7 @@ def test_a_killed_driver_keeps_every_finished_unit(tmp_path):
                 yield result
         get_reads(
             wanted(*"abcdefgh"), SPEC, Path(sys.argv[1]),
-            pool=PoolSettings(actors=0), means=reads.Means(killed),
+            pool=PoolSettings(actors=0), backend=reads.Backend(killed),
         )
         """
     )

@@ -10,7 +10,7 @@ from benchmarks._reads import Wanted, get_all_reads, get_reads
 from engine.machine.pool import PoolSettings
 from engine.messages.errors import InputError, ReadError
 from engine.reading import store
-from engine.reading.executors import means_for
+from engine.reading.executors import backend_for
 from engine.reading.plan import WANTED, Unit, read_key
 from engine.reading.remote.api_settings import ApiSettings
 from engine.reading.remote.specify import specify_api
@@ -84,7 +84,7 @@ def test_as_many_requests_are_under_way_as_was_asked_for():
     with serving(behaviour) as url:
         spec = specify(url, concurrency=6)
         plan = wanted(spec, 12)
-        run = means_for(PoolSettings(), [spec]).run
+        run = backend_for(PoolSettings(), [spec]).run
         # units of one read each: who waits for a unit to end would have one request under way
         results = [*run(plan, [Unit(n, n, 1) for n in range(12)], [spec])]
     assert behaviour.most == 6
