@@ -128,7 +128,7 @@ def _write(result: Coverage, summary: dict[str, Any], out: str) -> None:
         write_parquet(result.assignments, directory / ASSIGNMENTS)
         text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
         write_text(text, directory / SUMMARY)
-        if not missing("report"):
+        if not missing("page"):
             with sparing(directory, unforeseen):
                 write_coverage_page(result, summary, directory)
     for error in unforeseen:

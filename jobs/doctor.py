@@ -32,7 +32,9 @@ _USES = {
     "articles": "wikitext, passages of characters",
     "datasets": "data sets by name (irds:…, hf:…)",
     "korean": "Korean morphemes for BM25",
-    "report": "the page of an evaluation",
+    "local": "readers and encoders on this machine",
+    "page": "the page of an evaluation",
+    "ray": "reads in several processes, and on clusters",
     "retrieval": "BM25, search among vectors, query coverage",
     "training": "training readers on Ray",
 }
@@ -49,14 +51,10 @@ def doctor() -> None:
         ("python", lambda: sys.version.split()[0]),
         ("cpu", _cpu),
         ("memory", lambda: f"{machine_memory() / _GIB:.1f} GiB"),
-        ("shared memory", _shared_memory),
-        ("gpu", _gpu),
-        ("torch", _torch),
-        ("engine", _engine),
-        ("transformers", lambda: importlib.metadata.version("transformers")),
-        ("ray", _ray),
         ("cache", _cache),
         *((f"extra {extra}", partial(_extra, extra)) for extra in EXTRAS),
+        *([] if missing("local") else [("gpu", _gpu), ("torch", _torch), ("engine", _engine)]),
+        *([] if missing("ray") else [("ray", _ray), ("shared memory", _shared_memory)]),
         *([] if missing("retrieval") else [("java for bm25", _java), ("faiss", _faiss)]),
         ("bundled encoder", _bundled_encoder),
         ("bundled reader", _bundled_reader),
@@ -79,6 +77,8 @@ def doctor() -> None:
 
 def _cpu() -> str:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if missing("local"):
+        return f"{count} CPUs"
     dtype = device.best_dtype()
     steady = dtype != "bfloat16" or device.machine_has_gpu() or device.bf16_rows_are_steady()
     changing = "" if steady else ", in which AMX lets an output change with its batch"
@@ -134,10 +134,7 @@ def _torch() -> str:
 
 def _ray() -> str:
     address = os.environ.get("RAY_ADDRESS")
-    where = (
-        f"cluster {masked(address)}" if address else "only this machine (RAY_ADDRESS is not set)"
-    )
-    return f"{importlib.metadata.version('ray')}, {where}"
+    return f"cluster {masked(address)}" if address else "only this machine (RAY_ADDRESS is not set)"
 
 
 def _java() -> str:

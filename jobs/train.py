@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 
 from engine.machine import model_files
 from engine.messages.errors import InputError, masked
-from engine.messages.extras import missing
+from engine.messages.extras import missing, require
 from engine.messages.wording import counted
 from engine.reading.prompting.template import Task
 from engine.reading.protocol import Augmentation
@@ -157,6 +157,8 @@ def train_command() -> Callable[..., None]:
                 require_folder(place.at)
         _refuse_overlap(options, out, folder)
         _refuse_trained(out, folder)
+        if workers.workers:
+            require("training on Ray", "training")
         start = specify_start(
             options["reader"],
             augmentation=options["augmentation"],
@@ -199,7 +201,7 @@ def _trained(plan: Plan, folder: Folder, workers: Workers) -> Progress:
 
 
 def _page_said() -> str:
-    return "" if missing("report") else f", {PAGE}"
+    return "" if missing("page") else f", {PAGE}"
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +275,7 @@ def _write(trained: Trained, folder: Folder, out: Folder) -> dict[str, Any]:
         summary = report.content(trained, model_files.parameters(directory / MODEL))
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
         write_text(text, directory / SUMMARY)
-        if not missing("report"):
+        if not missing("page"):
             with sparing(directory, unforeseen):
                 write_training_page(summary, directory)
     for error in unforeseen:

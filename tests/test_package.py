@@ -180,11 +180,12 @@ def test_the_wheel_has_every_file_of_the_packages_and_says_what_it_is(wheel):
     assert "retrieval-augmented generation" in about["Keywords"]
     assert "Typing :: Typed" in about.get_all("Classifier")
     assert any("https://" in url for url in about.get_all("Project-URL"))
-    extras = {"all", "api", "articles", "korean", "report", "retrieval", "gpu", "vllm"}
+    extras = {"all", "api", "local", "page", "ray", "report", "retrieval", "gpu", "vllm"}
     assert extras <= set(about.get_all("Provides-Extra"))
     required = about.get_all("Requires-Dist")
-    assert "transformers<5.20,>=5.16" in required
-    assert not [one for one in required if one.startswith("pyserini") and "extra ==" not in one]
+    assert 'transformers<5.20,>=5.16; extra == "local"' in required
+    heavy = ("pyserini", "torch", "transformers", "ray")
+    assert not [one for one in required if one.startswith(heavy) and "extra ==" not in one]
 
 
 @pytest.mark.slow
@@ -201,7 +202,7 @@ def test_the_installed_command_works_in_another_directory(installed, tmp_path):
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert (
-        "pip install 'erag-engine[articles,retrieval]' && pip install --no-deps gensim=="
+        "pip install 'erag-engine[articles,local,retrieval]' && pip install --no-deps gensim=="
         in done.stderr
     )
 
@@ -225,7 +226,7 @@ def test_the_installed_command_reads_on_ray_beside_a_foreign_engine(installed, f
     options = [f"--{name}={value}" for name, value in files.items()]
     done = run(
         installed / "erag", "evaluate", *options, "--actors=1", "--annotators=erag", "--k=1",
-        cwd=foreign, PYTHONPATH=".",
+        cwd=foreign, PYTHONPATH=".", SHOW_EXTRAS="1",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "2 done" in done.stdout or "3 done" in done.stdout

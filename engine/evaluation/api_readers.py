@@ -90,5 +90,5 @@ def _of_machines(settings: Settings) -> Iterator[tuple[str, str]]:
         "accelerator_type": running.accelerator_type is not None,
     }
     yield from ((name, "leave it out") for name, is_given in given.items() if is_given)
-    if running.actors is not None and not running.pool().in_process:
+    if running.actors is not None and running.pool().bounds() != (0, 0):
         yield "actors", "use `concurrency`: this process makes all requests"

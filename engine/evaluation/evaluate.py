@@ -105,7 +105,7 @@ def evaluate_shards(
             if not work.prepared:
                 for settings in conditions:
                     refuse_early(shards, settings)
-            tell_engines(work.jobs, context.on_event)
+            tell_engines(work.jobs, conditions[0].running.pool(), context.on_event)
             read_and_score(work, left, passes, context)
         certificates = check_repeatability(work, passes, context.executor)
     evaluations = (

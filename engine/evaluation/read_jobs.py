@@ -12,10 +12,11 @@ from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER, Ask
 from engine.labels.registry import ANNOTATORS
 from engine.machine.device import Dtype
-from engine.machine.pool import require_gpus_used
+from engine.machine.pool import PoolSettings, require_gpus_used
 from engine.machine.survey import reading_dtype, reading_on_vllm, reads_on_gpus
 from engine.machine.watch import OnEvent, silent
 from engine.messages.errors import ReadError
+from engine.messages.extras import command
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, read_by, reads_here
 from engine.reading.function_reader import specify_function
@@ -270,9 +271,14 @@ def _specify(
     )
 
 
-def tell_engines(jobs: Iterable[Job], on_event: OnEvent) -> None:
-    """Say which readers run on vLLM, which nobody need have asked for, and which servers are asked."""
+def tell_engines(jobs: Iterable[Job], pool: PoolSettings, on_event: OnEvent) -> None:
+    """Say which readers run on vLLM, which nobody need have asked for, which servers are asked, and that a
+    model is in this process where nobody asked for that.
+    """
     jobs = list(jobs)
+    elsewhere = all(job.spec.api or job.spec.function or job.spec.executor for job in jobs)
+    if not elsewhere and pool.actors is None and pool.in_process:
+        on_event(f"this process reads, since Ray is not installed; {command('ray')} adds others")
     for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
         on_event(f"reader {name} runs on vLLM")
     for name, api in dict.fromkeys((job.spec.name, job.spec.api) for job in jobs if job.spec.api):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from engine.machine.batching import machine_memory
 from engine.machine.nodes import Needs, Node
 from engine.messages.checked import Amount, Checked, Within
 from engine.messages.errors import InputError
+from engine.messages.extras import missing, require
 
 if TYPE_CHECKING:
     import ray.data
@@ -86,8 +88,16 @@ class PoolSettings(Checked):
 
     @property
     def in_process(self) -> bool:
-        """Whether the work is done in this process, without Ray."""
-        return self.bounds() == (0, 0)
+        """Whether the work is done in this process: as asked for, or since Ray is not installed.
+
+        Raises:
+            InputError: Ray is not installed, and actors of some sort or a cluster (``RAY_ADDRESS``) are asked for.
+        """
+        if self.bounds() == (0, 0) or not missing("ray"):
+            return self.bounds() == (0, 0)
+        if self != PoolSettings() or os.environ.get("RAY_ADDRESS"):
+            require("work on actors", "ray")
+        return True
 
     @property
     def is_range(self) -> bool:

@@ -1,6 +1,7 @@
 """Packages that the engine can do without: what brings them, and what is said where one is missing.
 
-Whoever evaluates given runs needs none of them. pyproject.toml says what else an extra brings.
+Whoever evaluates given runs with labels alone, or with an LLM behind a function, needs none of them.
+pyproject.toml says what else an extra brings.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "articles": ("langchain_text_splitters", "mwparserfromhell"),
     "datasets": ("datasets", "ir_datasets"),
     "korean": ("kiwipiepy",),
-    "report": ("jinja2", "matplotlib"),
+    "local": ("torch", "transformers"),
+    "page": ("jinja2", "matplotlib"),
+    "ray": ("ray",),
     "retrieval": ("faiss", "pyserini"),
-    "training": ("pydantic",),
+    "training": ("pydantic", "ray", "torch", "transformers"),
 }
 
 

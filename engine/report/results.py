@@ -193,7 +193,7 @@ def _write(
         content["study"], conditions = _write_study(study, about, out)
     write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", out / SUMMARY)
     used = sources(result)
-    if not missing("report"):
+    if not missing("page"):
         with sparing(out, about.unforeseen):
             write_page(read_findings(out, used), out)
     return Findings.of(result, content, used, study, conditions)

@@ -251,7 +251,7 @@ def _actors(spec: EncoderSpec, pieces: int, on_event: OnEvent) -> SearchOnRay | 
     of work.
     """
     several = os.environ.get("RAY_ADDRESS") or device.gpu_count() > 1
-    if pieces > 1 and several:
+    if pieces > 1 and several and not PoolSettings().in_process:
         from engine.retrieval import search_on_ray
 
         pool = search_on_ray.pool_for(spec, pieces, 4 * _GPU_BLOCK_NUMBERS)

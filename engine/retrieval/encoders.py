@@ -12,6 +12,7 @@ from engine.machine import device, model_code, model_files, model_loading
 from engine.machine.device import Dtype
 from engine.messages.checked import Checked
 from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.sources import bundled
 from engine.sources.io.json_text import parse_json
 
@@ -291,6 +292,7 @@ def digest(path: Path) -> str:
 
 
 def _locate(name: str) -> tuple[Path, str]:
+    require(f"encoder {name!r}", "local")
     if name == BUNDLED:
         return bundled.encoder_directory(), name
     if not name.strip() or "\0" in name:

