@@ -21,11 +21,26 @@ from engine.sources.io.files import is_full
 from engine.sources.io.spool import forget_pipes
 from jobs._config import check_numbers, from_environment, options_from, tell_origins, variable
 from jobs._examples import epilogue
+from jobs._help import HELP_ALL, IN_FULL, help_of
 from jobs._options import option, with_options_of
 from jobs._signals import StoppedError, stoppable, without_output
 from jobs._terminal import Verbosity, set_verbosity, tell, verbosity
 
 BAD_INPUT = 2
+# What other programs call options of these, and no command does here.
+HABITS = {
+    "--model": "--reader",
+    "--llm": "--reader",
+    "--questions": "--queries",
+    "--dataset": "--queries",
+    "--documents": "--corpus",
+    "--metrics": "--metric",
+    "--top-k": "--k",
+    "--output": "--out",
+    "--output-dir": "--out",
+    "--api-base": "--base-url",
+    "--cache": "--store",
+}
 # The command line that is run, without credentials; None where Python called a command's function.
 _COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
 # Whether a command runs that was told how much to say.
@@ -44,11 +59,11 @@ ConfigFile = Annotated[
 _OUTPUT = Group("Output", sort_key=10)
 # What every command has, how much it says: options and help.
 _SPEECH = {
-    ("--quiet", "-q"): "Say nothing but errors and warnings, and JSON where that is asked for.",
+    ("--quiet", "-q"): "Print only errors and warnings (and JSON with --json).",
     ("--verbose", "-v"): (
-        "Say also which options come from a file or the environment, and show tracebacks."
+        "Print also which options come from a file or the environment, and tracebacks."
     ),
-    ("--json",): "Print the results as JSON on standard output, and nothing else there.",
+    ("--json",): "Print the results as JSON, and nothing else, to standard output.",
 }
 
 
@@ -98,6 +113,10 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     else; but for 0, one line on standard error says why.
     """
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    full_help = HELP_ALL in tokens[: _end_of_options(tokens)]
+    if full_help:
+        tokens = ["--help" if token == HELP_ALL else token for token in tokens]
+    in_full = IN_FULL.set(full_help)
     command = _COMMAND.set(shlex.join([*app.name[0].split(), *map(masked, tokens)]))
     before = app.config
     # Nothing a command needs comes from the network, and nothing may be asked there.
@@ -117,7 +136,7 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     except InputError as error:
         _fail(with_options_of(app, str(error)), BAD_INPUT)
     except CycloptsError as error:
-        _fail(error, BAD_INPUT)
+        _fail(_habit(tokens) or error, BAD_INPUT)
     except (ReadError, EncodeError, WriteError) as error:
         _fail(with_options_of(app, str(error)), 1)
     except StoppedError as stop:
@@ -135,8 +154,19 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> None:
     finally:
         set_verbosity(Verbosity())
         forget_pipes()
+        IN_FULL.reset(in_full)
         app.config = before  # a file of options is that of one call
         _COMMAND.reset(command)
+
+
+def _habit(tokens: Sequence[str]) -> str | None:
+    """What an option of another program is called here."""
+    names = [token.partition("=")[0] for token in tokens[: _end_of_options(tokens)]]
+    return next((f"Unknown option: {n}; use {HABITS[n]}" for n in names if n in HABITS), None)
+
+
+def _end_of_options(tokens: Sequence[str]) -> int:
+    return list(tokens).index("--") if "--" in tokens else len(tokens)
 
 
 def command_line() -> str | None:
@@ -149,15 +179,15 @@ def command_line() -> str | None:
 def run_command(command: Callable[..., Any]) -> None:
     """Run one job as a program of its own: ``python -m jobs.retrieve …``."""
     name = command.__name__
-    app = App(name=f"python -m jobs.{name}", help_epilogue=epilogue(name))
+    app = App(
+        name=f"python -m jobs.{name}", help_epilogue=epilogue(name), help_formatter=help_of(name)
+    )
     app.default(command)
     run_app(app)
 
 
 def _config_of(tokens: Sequence[str]) -> Path | None:
-    for position, token in enumerate(tokens):
-        if token == "--":
-            break
+    for position, token in enumerate(tokens[: _end_of_options(tokens)]):
         if token == "--config" and position + 1 < len(tokens):
             return Path(tokens[position + 1])
         if token.startswith("--config="):

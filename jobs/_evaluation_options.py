@@ -37,7 +37,7 @@ from jobs._options import Models, Paths, Size, Words, items_of, option, options_
 
 # The option that makes an evaluation a plan of itself.
 DRY_RUN = "dry_run"
-# Reads that --certify repeats where it is given no number.
+# LLM calls that --certify repeats where it is given no number.
 _CERTIFIED = 64
 # Options that name a model or a prompt template: a folder or file where there is one, else a name.
 MODEL_FIELDS = ("reader", "erag_reader", "judge", "prompt", "judge_prompt", "abstain_prompt")
@@ -71,20 +71,22 @@ def parameters() -> list[inspect.Parameter]:
             LABELS,
             types={"annotators": Words},
             defaults={"annotators": LabelSettings().names()},
-            helps={"annotators": f"Who labels, one or several of {', '.join(ANNOTATORS)}. {HELP}"},
+            helps={
+                "annotators": f"What labels passages, one or several of {', '.join(ANNOTATORS)}. {HELP}"
+            },
             leave_out=["options"],
         ),
         *(entry for kind in option_classes() for entry in options_of(kind, LABELS)),
         *_measures(),
         *options_of(Bootstrap, STATISTICS, leave_out=["threads"]),
-        option("out", str, RUNNING, "Directory for the results, or an address like s3://…."),
+        option("out", str, RUNNING, "Directory or address (s3://…) for the results."),
         option("overwrite", bool, RUNNING, "Replace another evaluation in `out`.", False),
         option("full", bool, RUNNING, "Print all tables and notes.", False),
         option(
             "store",
             str | None,
             RUNNING,
-            "Directory of the read store, or an address; by default ~/.cache/erag/reads.",
+            "Directory or address of the read store, which caches LLM calls; by default ~/.cache/erag/reads.",
             None,
         ),
         *options_of(
@@ -101,7 +103,7 @@ def parameters() -> list[inspect.Parameter]:
             DRY_RUN,
             bool,
             RUNNING,
-            "Print which reads the evaluation will do, as erag plan counts them, and read nothing.",
+            "Only print how many LLM calls the evaluation needs, as erag plan counts them.",
             False,
         ),
         inspect.Parameter(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from jobs._help import LONG
+
 _EXAMPLES = {
     "demo": r"""
 erag demo
@@ -78,4 +80,5 @@ def examples(command: str) -> str:
 
 def epilogue(command: str) -> str:
     """The end of a command's help, in Markdown."""
-    return f"Examples:\n\n```\n{examples(command)}\n```\n"
+    more = f"`erag {command} --help-all` shows all options.\n\n" if command in LONG else ""
+    return f"{more}Examples:\n\n```\n{examples(command)}\n```\n"

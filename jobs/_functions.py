@@ -14,7 +14,7 @@ from engine.scoring.own import metric_from_function
 
 # Options that name one model each, beside the readers that are compared.
 OTHER_MODELS = ("erag_reader", "judge")
-HELP = "FILE.py:function stands for a function of yours."
+HELP = "FILE.py:function names a function of yours."
 
 
 def reader_name(name: str) -> str:

@@ -7,6 +7,7 @@ from cyclopts import App
 from engine.version import __version__
 from jobs._command import run_app
 from jobs._examples import epilogue
+from jobs._help import help_of
 
 app = App(
     name="erag",
@@ -42,8 +43,11 @@ for name, path, summary in (
     ("doctor", "jobs.doctor:doctor", "Show what this machine can do, and what is missing."),
 ):
     # An app, like that of index, has its own.
-    more = {} if path.endswith(":app") else {"help_epilogue": epilogue(name)}
-    app.command(path, name=name, help=summary, **more)
+    if path.endswith(":app"):
+        app.command(path, name=name, help=summary)
+        continue
+    ending, shown = epilogue(name), help_of(name)
+    app.command(path, name=name, help=summary, help_epilogue=ending, help_formatter=shown)
 app.register_install_completion_command(help="Let the shell complete commands and options.")
 
 

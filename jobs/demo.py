@@ -98,8 +98,8 @@ def demo(
 
     Cuts the articles into passages, indexes them, retrieves passages for the questions, reads each
     passage alone and the best ones together with SmolLM2-135M, and shows how well the labels of
-    eRAG, of answer containment and of provenance agree with the end-to-end score. A second run takes
-    all reads from the store. With `--augmentation fid`, a T5 of 5 million parameters reads all ten
+    eRAG, of answer containment and of provenance agree with the end-to-end score. A second run finds
+    all LLM calls cached. With `--augmentation fid`, a T5 of 5 million parameters reads all ten
     passages with Fusion-in-Decoder instead.
 
     Parameters
@@ -110,11 +110,11 @@ def demo(
         How the reader gets its passages: in-prompt, by SmolLM2-135M, or fid, by the bundled
         Fusion-in-Decoder reader, which answers short questions only.
     all
-        Every short-answer question. By default the first 64, or fewer where reads are slow.
+        Every short-answer question. By default the first 64, or fewer where LLM calls are slow.
     out
-        Directory for the corpus, the index, the run, the read store and the results.
+        Directory for the corpus, the index, the run, the cached LLM calls and the results.
     actors
-        Processes that host the reader; 0 reads in this one.
+        Processes that host the reader; 0 runs it in this one.
     full
         Print all tables and notes.
     overwrite

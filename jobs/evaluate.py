@@ -52,9 +52,9 @@ def evaluate_command() -> Callable[..., None]:
     def evaluate(**options: Any) -> None:
         """Evaluate one or several runs with the LLM that reads them.
 
-        Labels every listed passage, scores the runs with ranking measures, and correlates these, query
-        by query, with the score of the same reader given the whole list. Every read is stored and is
-        reused by any later run or measure, and by any metric.
+        Labels every listed passage, scores the runs with ranking measures, and correlates these scores, query
+        by query, with the score of the same reader given the whole list. Every LLM call is cached, so later
+        runs, measures and metrics reuse it.
         """
         sweep = sweep_of(options)
         settings = settings_of(options, sweep)

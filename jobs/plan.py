@@ -1,4 +1,4 @@
-"""``erag plan``: what an evaluation will take, in reads, time, memory and money, before it is done."""
+"""``erag plan``: what an evaluation will take, in LLM calls, time, memory and money, before it is done."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def plan_command() -> Callable[..., None]:
     """The command, with the options of the annotators that are registered now."""
 
     def plan(**options: Any) -> None:
-        """Print what an evaluation will take: reads, tokens, time, memory and cost.
+        """Print what an evaluation will take: LLM calls, tokens, time, memory and cost.
 
-        Takes the options of ``erag evaluate``. Reads that are equal or stored are counted; some of the
-        others are done, as a probe, and foretell the rest. They are kept in the read store, so that the
-        evaluation need not do them again. Nothing else is written.
+        Takes the options of ``erag evaluate``. LLM calls that are equal or cached are counted; some of the
+        others are made, as a probe, to predict the rest, and are cached for the evaluation. Nothing else is
+        written.
         """
         asked = take(PlanSettings, options)
         sweep = sweep_of(options)

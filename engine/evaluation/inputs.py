@@ -36,7 +36,7 @@ class InputFiles(Checked):
 
     Attributes:
         queries: Questions with answers (and provenance): KILT JSONL, plain JSONL, CSV, SQuAD or Parquet.
-        corpus: The passages: Parquet (a file or shards), JSONL, JSON, BEIR, or DPR's TSV. Not needed where
+        corpus: The passages: Parquet (a file or shards), JSONL, JSON, CSV, BEIR, or DPR's TSV. Not needed where
             runs carry the texts of their passages.
         run: Ranked lists: TREC text, Parquet, JSON or JSONL, with the texts of passages or without. Several
             may be given.

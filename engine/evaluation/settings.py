@@ -11,6 +11,7 @@ from engine.labels.label_settings import LabelSettings, changed_options, option_
 from engine.labels.registry import ANNOTATORS
 from engine.messages.checked import Checked
 from engine.messages.errors import InputError
+from engine.messages.wording import meant
 from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
 from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
 from engine.ranking.scores import Relevant
@@ -72,7 +73,8 @@ class Settings(Checked):
         labels = replace(labels, options=tuple(changed(labels.of(kind)) for kind in classes))
         parts = {name: changed(getattr(self, name)) for name in _PARTS}
         if left:
-            raise TypeError(f"no setting is called {', '.join(left)}")
+            hint = "; " + "".join(meant(name, self.flat()) for name in left)
+            raise TypeError(f"no setting is called {', '.join(left)}{hint.rstrip('; ')}")
         return replace(self, labels=labels, **parts)
 
     def flat(self) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class Options(Checked):
     """Options of the annotator ``erag``.
 
     Attributes:
-        erag_reader: A model, named as the reader is, that reads single passages instead of the reader
-            of whole lists, for eRAG's labels and for utilities: can a cheaper one stand in for it?
+        erag_reader: Another model for single passages, named like a reader, for eRAG's labels and for
+            utilities: can a cheaper one stand in for the reader?
     """
 
     erag_reader: str | None = None

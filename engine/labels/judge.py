@@ -33,7 +33,7 @@ class Options(Checked):
     """Options of the annotator ``judge``.
 
     Attributes:
-        judge: The model that judges relevance, named as the reader is; by default the reader itself.
+        judge: The model that judges relevance, named like a reader; by default the reader itself.
         judge_prompt: Its prompt template: 'completion', 'chat', 't5', 'monot5', 'completion-ko' or 'chat-ko'
             in Korean, or a file.
         judge_labels: Relevant or not (binary), or the probability of relevance (graded).

@@ -53,7 +53,7 @@ class Options(Checked):
     Attributes:
         helpful: For utility: whose labels say which passages help.
         abstain_prompt: For utility: the prompt that lets the reader decline: 'completion', 'chat', 't5',
-            'completion-ko' or 'chat-ko' in Korean, or a file; by default the one in the style of the reader's prompt, or the usual one.
+            'completion-ko' or 'chat-ko' in Korean, or a file; by default one in the style of the reader's prompt.
 
     Raises:
         InputError: an unknown way to tell what helps, or a prompt template that cannot be used.

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -29,6 +30,10 @@ class _Stored(NamedTuple):
 
 
 # How safetensors files name the precisions.
+# Names of models that only their providers run.
+_OF_A_PROVIDER = re.compile(
+    r"(gpt-\d|chatgpt|o\d(-|$)|claude-|gemini-|grok-|command-r|deepseek-(chat|reasoner)$)"
+)
 _NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
 # As many tensors as transformers has in its hands at once while it loads a model.
@@ -162,6 +167,11 @@ def from_hub_cache(name: str, what: Literal["reader", "encoder"]) -> Path:
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError):
+        if what == "reader" and _OF_A_PROVIDER.match(name):
+            raise InputError(
+                f"{name!r} is a model behind an API, not one on this machine",
+                f"write openai:{name}, with `base_url` where the server is not OpenAI's",
+            ) from None
         raise InputError(
             f"unknown {what} {name!r}: no directory or file, and not in the Hugging Face cache",
             f"use 'bundled', a directory{', a .gguf file' * (what == 'reader')}, "

@@ -32,11 +32,10 @@ class PlanSettings(Checked):
     """What a plan is asked.
 
     Attributes:
-        price_per_hour: Price of one actor for an hour, in any currency: of the machine, or of the part of
-            it, that one actor takes (a GPU with its share of the machine; half of a machine that two
-            actors share).
-        finish_in: Hours in which the reads should end; the plan says how many actors that takes.
-        probe_reads: About how many reads are done for the estimate; 0 for none, and counts alone. By
+        price_per_hour: Price of one actor for an hour, in any currency: that of the machine, or of the part
+            of it that one actor takes.
+        finish_in: Hours in which the LLM calls should end; the plan says how many actors that takes.
+        probe_reads: About how many LLM calls are made for the estimate; 0 only counts. By
             default 64, or 32 for each actor if that is more; 8 times as many on GPUs.
 
     Raises:

@@ -20,14 +20,14 @@ class RankingSettings(Checked):
 
     Attributes:
         k: Passages per query that are labelled; 10, or the largest of ``k_sweep``.
-        measures: Ranking measures, named as ir_measures does; by default nDCG, P, AP, RR, R, Success
+        measures: Ranking measures, named as in ir_measures; by default nDCG, P, AP, RR, R, Success
             at k (nDCG, P, Success where all labels lie between 0 and 1), and UDCG for utilities. The
             first is primary: all annotators are compared by it in the answer, the page and the verdict.
-        relevant: What recall and ideal rankings are taken over: the query's own list, the pool of all
+        relevant: The recall base, over which recall and ideal rankings are taken: the query's own list, the pool of all
             runs, or all judgments of the qrels. By default qrels where these alone label, else pool
             for several runs and list for one.
-        missing: Whether queries that a run lists nothing for score 0, are left out of that run's
-            scores (its end-to-end score too), or are an error.
+        missing: What happens to queries without results in a run: they score 0 (zero), are left out of the
+            run's scores, also of its end-to-end score (skip), or are an error.
 
     Raises:
         InputError: an unknown measure, one that looks beyond the cutoff, or one that ``relevant`` makes

@@ -24,7 +24,7 @@ class ReaderSettings(Checked):
     Attributes:
         reader: The LLM that reads: 'bundled' (SmolLM2-135M), 'bundled-fid' (a small T5 trained for
             Fusion-in-Decoder on the bundled articles), a directory, a .gguf file, a Hugging Face id in the
-            local cache, or openai:MODEL, which a server is asked for.
+            local cache, or openai:MODEL, a model behind an OpenAI-compatible API.
         augmentation: How the reader gets its passages. in-prompt: all passages in one prompt; fid:
             Fusion-in-Decoder (T5 readers).
         task: What the reader is asked to do; chooses the prompt.
@@ -33,16 +33,15 @@ class ReaderSettings(Checked):
             'chat-ko' or 'completion-ko' in Korean, or a file (docs/formats.md).
         metric: Downstream metric, one of ``scoring.metrics.METRICS``; or one of the user's
             (``scoring.own.metric_from_function``).
-        end_to_end: Whether to read whole lists too, and correlate with their score.
-        end_to_end_k: Passages that the reader of a whole list is given; by default as many as are
-            labelled.
+        end_to_end: Whether the reader is also given whole lists, whose score is what measures are correlated with.
+        end_to_end_k: Passages of a whole list that the reader is given; by default as many as are labelled.
         engine: What runs the reader. vllm: vLLM, for decoder-only readers (installed by 'make gpu', without a
             GPU by 'make vllm'); transformers: the engine's own loops around transformers' models; auto:
             vLLM for decoder-only readers where actors have GPUs and vLLM is installed.
         dtype: Precision of the reader; by default the fastest of this machine: bfloat16 where the
-            hardware has its arithmetic, else float16 on a GPU and float32 on a CPU.
-        trust_remote_code: Run Python code that comes with a model, where it cannot be loaded without.
-            That code can do whatever you can: read it first.
+            hardware supports it, else float16 on a GPU and float32 on a CPU.
+        trust_remote_code: Run the Python code that comes with a model, for models that need it. The
+            code can do whatever you can: read it first.
         functions: Readers that are functions of the user's; `reader`, or another model, names one.
 
     Raises:
@@ -87,24 +86,25 @@ class ReaderSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSettings(Checked):
-    """How reads are run: memory, processes, and what becomes of reads that fail.
+    """How LLM calls are run: memory, processes, and what becomes of calls that fail.
 
     Attributes:
-        memory: Memory of one actor, as in 1.5GiB; 0 stands for what the machine has room for.
+        memory: Memory of one actor, as in 1.5GiB; 0 for what the machine has room for.
         actors: Processes that host the reader: a number, or MIN:MAX for as many as the cluster has room
-            for; 0 reads in this process. By default as many as there is room for.
-        gpus_per_actor: GPUs of each: a fraction, so that several share one; 1; or with vLLM a number that
-            hold a reader together, all of one node. 0 keeps to CPUs. By default 1 where the cluster has GPUs.
-        cpus_per_actor: CPUs of each. By default an even share where there are no GPUs.
-        accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes that have it read.
-        shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, in
-            memory that does not grow with the evaluation; 0 for never. By default evaluations of more than
+            for; 0 runs it in this process. By default as many as there is room for.
+        gpus_per_actor: GPUs of each actor: a fraction, so that several share one; 1; or with vLLM a
+            number over which one reader is split, all on one node. 0 for CPUs only. By default 1 if the cluster
+            has GPUs.
+        cpus_per_actor: CPUs of each actor. By default an even share where there are no GPUs.
+        accelerator_type: Kind of GPU, as Ray calls it (L4, H100); only nodes with it run readers.
+        shard_pairs: Evaluate in shards of whole queries, with about this many listed passages each, so
+            that memory does not grow with the evaluation; 0 for never. By default evaluations of more than
             200,000 listed passages are done in shards of 20,000 (docs/guide/large.md).
-        failed_reads: Whether a read that cannot be done is an error, counts as 0 (zero), or removes
-            its query (skip): from an annotator's scores if a single passage failed, from a run's
-            end-to-end score if its list did.
-        certify: Repeat a sample of the reads (64, or the number given) in other batches and count how
-            many outputs change.
+        failed_reads: What a failed LLM call does: end the evaluation (error), count as 0 (zero), or
+            remove its query (skip) from the scores that need it: an annotator's for a single passage, a run's
+            end-to-end score for a whole list.
+        certify: Repeatability check: repeat a sample of the LLM calls (64, or the number given) in other
+            batches, and count how many outputs change.
 
     Raises:
         InputError: a value out of range.

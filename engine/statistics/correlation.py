@@ -36,10 +36,10 @@ class Bootstrap(Checked):
 
     Attributes:
         resamples: Bootstrap resamples of each interval, 100 or more; 0 for no intervals.
-        interval: Percentile, or BCa (corrected for bias and acceleration), where data suffice for
-            resampling (``methods``).
+        interval: Percentile, or BCa (corrected for bias and acceleration), where the data suffice
+            for resampling (docs/methods.md).
         confidence: Level of the intervals, between 0 and 1.
-        seed: Seed of the resamples, and of every other random draw; 0 or more.
+        seed: Seed of the resamples, and of all other random draws; 0 or more.
         threads: that resample; None for all cores. Changes no figure.
         cluster: What queries are clustered by, where they are not independent: a column of the queries file,
             or article for the gold article. By default queries are taken as independent.

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from jobs import cli, fuse
-from jobs._command import run_command
+from jobs._command import HABITS, run_command
 from jobs._examples import _EXAMPLES, examples
 from tests.commands import erag
 
@@ -33,12 +33,26 @@ def test_every_command_has_examples_and_no_other():
     assert set(commands(cli.app)) == _EXAMPLES.keys()
 
 
+def options_of(name):
+    """The options of a command, as its help may name them."""
+    app = cli.app
+    for word in name.split():
+        app = app[word]
+    arguments = app.assemble_argument_collection() if app.default_command else ()
+    names = {option for one in arguments for option in (*one.names, *one.negatives)}
+    return {option for option in names if option.startswith("--")}
+
+
 @pytest.mark.parametrize("name", sorted(_EXAMPLES))
-def test_the_help_of_a_command_ends_with_its_examples_which_can_be_parsed(
+def test_the_help_of_a_command_names_options_that_exist_and_ends_with_its_examples_which_can_be_parsed(
     name, capsys, monkeypatch
 ):
-    assert erag(*name.split(), "--help") == 0
-    shown = capsys.readouterr().out.split("Examples:")[1]
+    known = {"--help", "--help-all"}.union(*map(options_of, _EXAMPLES))
+    monkeypatch.setenv("COLUMNS", "400")  # so that no name is broken
+    assert erag(*name.split(), "--help-all") == 0
+    named, shown = capsys.readouterr().out.split("Examples:")
+    found = re.findall(r"(?<![\w-])--[a-z][\w-]*", named)
+    assert options_of(name) <= set(found) <= known
     assert [line.strip() for line in shown.splitlines() if line.strip()] == [
         line.strip() for line in examples(name).splitlines()
     ]
@@ -94,3 +108,25 @@ def test_a_command_that_runs_alone_has_the_same_examples(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["fuse", "--help"])
     run_command(fuse.fuse)
     assert "erag fuse --run" in capsys.readouterr().out
+
+
+def test_the_help_of_an_evaluation_shows_its_main_options_and_all_where_they_are_asked_for(capsys):
+    shown = {}
+    for flag in ("--help", "--help-all"):
+        assert erag("evaluate", flag) == 0
+        head = capsys.readouterr().out.split("--help-all")[0]
+        shown[flag] = set(re.findall(r"^\u2502 [* ]*--([a-z][\w-]*)", head, re.M))
+    main = "queries corpus run reader base-url metric k measures annotators store out overwrite json config"
+    assert shown["--help"] == set(main.split())
+    assert shown["--help"] < shown["--help-all"]
+    assert {"resamples", "certify", "verbose"} <= shown["--help-all"]
+
+
+def test_options_of_other_programs_are_answered_with_those_of_this_one(capsys):
+    known = set().union(*map(options_of, _EXAMPLES))
+    assert not known & HABITS.keys()
+    assert set(HABITS.values()) <= known
+    assert erag("evaluate", "--model", "gpt-4o", "--queries", "q") == 2
+    assert capsys.readouterr().err == "erag: Unknown option: --model; use --reader\n"
+    assert erag("evaluate", "--mesures=P@1", "--queries", "q", "--run", "r", "--out", "o") == 2
+    assert "Did you mean --measures?" in capsys.readouterr().err

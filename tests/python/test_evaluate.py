@@ -261,6 +261,8 @@ def test_the_first_queries_alone_may_be_evaluated(tmp_path):
 def test_an_unknown_option_is_an_error_of_types(tmp_path):
     with pytest.raises(TypeError, match="no setting is called speed"):
         evaluate(tmp_path, speed=3)
+    with pytest.raises(TypeError, match=r"no setting is called mesures; did you mean measures\?"):
+        evaluate(tmp_path, mesures="P@1")
 
 
 def test_a_function_that_actors_cannot_be_given_is_refused_before_any_starts(tmp_path):

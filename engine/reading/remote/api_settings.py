@@ -42,14 +42,13 @@ class ApiSettings(Checked):
     Attributes:
         base_url: Address of the server, as in http://localhost:8000/v1; by default the openai client's own:
             $OPENAI_BASE_URL, or the provider's. Its key is read from $OPENAI_API_KEY alone.
-        endpoint: What is asked: chat (messages, of the system and the user), or completions (text that is
-            continued).
-        concurrency: Requests under way at a time.
-        requests_per_minute: Most requests in any minute; without it, as many as the server takes.
-        tokens_per_minute: Most tokens in any minute, prompts and answers together.
-        request_timeout: Seconds that a server may be silent before a request is made again.
-        max_tokens: Most tokens that the evaluation may use, prompts and answers together, by the server's
-            count.
+        endpoint: chat (a system message and a user message), or completions (a text to continue).
+        concurrency: Most requests at a time.
+        requests_per_minute: Most requests per minute; by default as many as the server takes.
+        tokens_per_minute: Most tokens per minute, prompts and answers together.
+        request_timeout: Seconds without an answer after which a request is repeated.
+        max_tokens: Most tokens that the evaluation may use, prompts and answers together, as the server counts
+            them.
         max_cost: Most that the evaluation may cost, by `price_in` and `price_out`, in their currency.
         price_in: Price of a million tokens of prompts.
         price_out: Price of a million tokens of answers.

@@ -1,4 +1,4 @@
-"""Reading corpora of passages, in batches or only those needed: Parquet, JSONL, JSON, BEIR, DPR."""
+"""Reading corpora of passages, in batches or only those needed: Parquet, JSONL, JSON, CSV, BEIR, DPR."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from engine.messages.errors import InputError
 from engine.messages.wording import quoted
 from engine.sources.data_sets import is_data_set, records_of
 from engine.sources.fields import DOC_ID_FIELDS, TEXT_FIELDS, columns_of, first_of
+from engine.sources.io.csv_records import read_csv_records
 from engine.sources.io.duplicate_ids import IdHashes, hash_ids
 from engine.sources.io.files import is_text
 from engine.sources.io.json_records import read_json_records
@@ -32,7 +33,7 @@ from engine.tables import ARTICLE_ID, DOC_ID, TEXT, TITLE
 
 ROW = "row"
 
-_WHAT = "a corpus: JSONL, JSON or Parquet with doc_id, title, text (and article_id)"
+_WHAT = "a corpus: JSONL, JSON, CSV or Parquet with doc_id, title, text (and article_id)"
 _WIKIPEDIA_ID = "wikipedia_id"
 _COLUMNS = columns_of(DOC_ID_FIELDS, TEXT_FIELDS, (TITLE, ARTICLE_ID, _WIKIPEDIA_ID))
 
@@ -65,6 +66,7 @@ def scan_corpus(
       ``corpus.jsonl`` (``.gz``, ``.bz2`` or plain);
     - ``.tsv`` (``.gz``, ``.bz2``): DPR's ``psgs_w100.tsv``, a header ``id text title`` and passages
       with the quotes of the csv module; the article is the title;
+    - ``.csv`` (``.gz``, ``.bz2``): a data frame's export, with a header of the fields of JSONL;
     - anything else is JSONL or a JSON array (``.gz``, ``.bz2`` or plain), with an id and a text called as
       in ``engine.sources.fields``; ``title`` is empty by default, and ``article_id`` defaults to
       ``wikipedia_id``, else the title, else the document id.
@@ -160,6 +162,9 @@ def _file_batches(path: Location, skip: SkipBad, size: int) -> Iterator[_Batch]:
         yield from _parquet_batches(path, size)
     elif name_of(path).endswith((".tsv", ".tsv.gz", ".tsv.bz2")):
         yield from _row_batches(path, _dpr_rows(path, skip), size)
+    elif name_of(path).endswith((".csv", ".csv.gz", ".csv.bz2")):
+        records = read_csv_records(path, _WHAT, TEXT_FIELDS, parse=_as_it_is, skip=skip)
+        yield from _row_batches(path, _json_rows(path, records, skip), size)
     else:
         records = read_json_records(path, _WHAT, skip=skip)
         yield from _row_batches(path, _json_rows(path, records, skip), size)
@@ -264,6 +269,10 @@ def _passage(path: Location, number: int | None, record: dict[str, Any]) -> _Row
             line=number,
         )
     return str(doc_id), title, text, article
+
+
+def _as_it_is(path: Location, line: int, name: str, text: str) -> str:
+    return text
 
 
 def _dpr_rows(path: Location, skip: SkipBad) -> Iterator[tuple[int, _Row]]:

@@ -20,6 +20,7 @@ from engine.sources.fields import (
     QUERY_ID_FIELDS,
     columns_of,
 )
+from engine.sources.io.csv_records import read_csv_records
 from engine.sources.io.json_records import read_json_records
 from engine.sources.io.lines import read_json_document, start_of
 from engine.sources.io.locations import Location, suffix_of
@@ -27,7 +28,7 @@ from engine.sources.io.parquet import open_parquet
 from engine.sources.queries.groups import no_column
 from engine.sources.queries.kilt import WHAT as KILT
 from engine.sources.queries.kilt import kilt_row
-from engine.sources.queries.plain import plain_rows, table_records
+from engine.sources.queries.plain import field_of, plain_rows
 from engine.sources.queries.rows import QueryRow, clean_row
 from engine.sources.queries.squad import squad_rows
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
@@ -103,7 +104,8 @@ def rows_of(
     elif layout == "plain":
         records = read_json_records(path, WHAT)
     else:
-        records = table_records(path, WHAT, QUERY_FIELDS if need_text else ANSWER_FIELDS)
+        needed = QUERY_FIELDS if need_text else ANSWER_FIELDS
+        records = read_csv_records(path, WHAT, needed, parse=field_of)
     return plain_rows(path, records, need_text=need_text), 0
 
 

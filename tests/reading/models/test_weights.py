@@ -22,6 +22,11 @@ def test_names_of_models_that_are_not_here_are_refused(tmp_path):
         weights.resolve("no/such-model")
     with pytest.raises(InputError, match="unknown reader 'x y'"):
         weights.resolve("x y")
+    for name in ("gpt-4o", "o3-mini", "claude-sonnet-4"):
+        with pytest.raises(InputError, match=f"behind an API, .*; write openai:{name}, with"):
+            weights.resolve(name)
+    with pytest.raises(InputError, match="hf download gpt2"):
+        weights.resolve("gpt2")
     with pytest.raises(InputError, match="no such file"):
         weights.resolve(str(tmp_path / "m.gguf"))
     with pytest.raises(InputError, match=r"holds no config\.json"):

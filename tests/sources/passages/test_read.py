@@ -32,6 +32,28 @@ def test_field_names_of_the_usual_layouts_are_recognized(tmp_path):
     assert frame["article_id"].to_list() == ["A", "T", "3", "77"]
 
 
+def test_a_data_frames_export_is_read(tmp_path):
+    path = tmp_path / "c.csv"
+    # as pandas writes it: the index has no name; a text may span lines, and be empty
+    path.write_text(',doc_id,title,text\n0,1,T,"a, ""b""\nc"\n1,02,,\n')
+    frame = read_corpus(path)
+    assert frame.rows() == [("1", "T", 'a, "b"\nc', "T"), ("02", "", "", "02")]
+    assert read_corpus(path, wanted={"02"}).height == 1
+    path.write_text("doc_id,text\n1,a,b\n2,c\n")
+    with pytest.raises(InputError, match=r"c.csv:2: 3 columns, the header has 2; quote fields"):
+        read_corpus(path)
+    assert read_corpus(path, skip_bad=1)["doc_id"].to_list() == ["2"]
+    for content, problem in (
+        ("doc_id,body\n1,a\n", ":1: no header with a column text, contents"),
+        ("text,title\na,b\n", ":2: a passage without an id; add a doc_id"),
+        ("doc_id,text\n1,a\n1,b\n", ":3: document id '1' already occurs in line 2"),
+        ('doc_id,text\n1,"a\n', ":2: broken quotes"),
+    ):
+        path.write_text(content)
+        with pytest.raises(InputError, match=problem):
+            read_corpus(path)
+
+
 def test_only_wanted_passages_are_kept_from_either_format(tmp_path):
     path = write(tmp_path / "c.jsonl", *({"id": str(i), "text": f"t{i}"} for i in range(5)))
     write_parquet(read_corpus(path), tmp_path / "c.parquet")
