@@ -33,6 +33,7 @@ PROMPT_TOKENS = "prompt_tokens"
 OUTPUT_TOKENS = "output_tokens"
 TRUNCATED = "truncated"
 CONFIDENCE = "confidence"
+THOUGHT = "thought"
 FAILURE = "failure"
 ANNOTATOR = "annotator"
 LABEL = "label"
@@ -145,6 +146,7 @@ READS: Schema = {
     OUTPUT_TOKENS: pl.Int64(),
     TRUNCATED: pl.Boolean(),
     CONFIDENCE: pl.Float64(),  # where the reader chose between given answers: of the first; else null
+    THOUGHT: pl.String(),  # what the reader wrote before its answer, where it thinks; else null
 }
 LABELS: Schema = {
     QUERY_ID: pl.String(),
@@ -361,7 +363,9 @@ ASSIGNMENTS: Schema = {
 }
 
 
-_NULLABLE = frozenset({CONFIDENCE, BEST})
+# Earlier results and stores have none.
+_ADDED = frozenset({THOUGHT})
+_NULLABLE = frozenset({CONFIDENCE, THOUGHT, BEST})
 
 
 def empty(schema: Schema) -> pl.DataFrame:
@@ -383,6 +387,8 @@ def conform(
     Raises:
         InputError: a column is missing, has another type, or holds nulls.
     """
+    added = [name for name in _ADDED & schema.keys() if name not in frame.columns]
+    frame = frame.with_columns(pl.lit(None).alias(name) for name in added)
     missing = [name for name in schema if name not in frame.columns]
     if missing:
         raise InputError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from engine import tables
+from engine.evaluation.answer_counts import Outputs, output_notes
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs
 from engine.evaluation.parts import InFolder
 from engine.evaluation.perturbed import PerturbedReads
@@ -66,6 +67,7 @@ class Evaluation:
         readings: what was read, by the name of the role that read.
         traces: what is behind every label.
         further: further tables of the annotators that were asked for, by name.
+        outputs: what readers answered, counted.
         notes: what qualifies the figures.
         seconds: of the whole evaluation; 0 if not measured.
         certificates: by role, where certificates were asked for.
@@ -95,6 +97,7 @@ class Evaluation:
     readings: Mapping[str, Reading]
     traces: pl.DataFrame
     further: Mapping[str, pl.DataFrame]
+    outputs: Outputs
     notes: tuple[Note, ...]
     seconds: float = 0.0
     certificates: Mapping[str, RepeatabilityCheck] = field(default_factory=dict)
@@ -171,6 +174,7 @@ def conclude(
             for table in annotator.further_tables
             if table.name in scored.further
         },
+        outputs=scored.outputs,
         notes=(
             *_notes(scored, readings, settings, relevant, runs),
             *_unreachable_p(statistics, settings),
@@ -191,6 +195,7 @@ def _notes(
         "skipped_queries", scored.left_out, "[query was|queries were] left out", printed=False
     )
     yield from scored.notes
+    yield from output_notes(scored.outputs, settings)
     yield from _real_valued(scored)
     yield _cut_runs(scored.cut_runs, settings)
     yield from tie_notes(scored.query_scores, scored.reordered, digits=3)

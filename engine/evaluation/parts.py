@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import polars as pl
 
 from engine import tables
+from engine.evaluation.answer_counts import Outputs
 from engine.evaluation.perturbed import PerturbedReads
 from engine.evaluation.read_jobs import Reading
 from engine.evaluation.score import Scored
@@ -219,7 +220,9 @@ class InFolder:
         small = {name: _unlisted(content[key]) for name, key in _SMALL.items()}
         notes = [Note(**{**note, "about": tuple(note["about"])}) for note in content["notes"]]
         known: dict[str, Any] = {**_NO_PASSAGES, **of_queries, **small}
-        scored = Scored(**known, further=further, notes=tuple(notes))
+        # Of shards that an earlier version judged, outputs were not counted.
+        outputs = Outputs(**content.get("outputs", {}))
+        scored = Scored(**known, further=further, outputs=outputs, notes=tuple(notes))
         return Done(
             scored,
             {role: RoleReads(*reads) for role, reads in content["reads"].items()},
@@ -337,6 +340,7 @@ def _manifest(shard: Shard, *, failed: bool = False) -> str:
 def _content(done: Done) -> bytes:
     content = {key: getattr(done.scored, name) for name, key in _SMALL.items()}
     content |= {"reads": done.reads, "of_jobs": done.of_jobs}
+    content["outputs"] = asdict(done.scored.outputs)
     content["edited"] = [asdict(edited) for edited in done.edited]
     content["notes"] = [asdict(note) for note in done.scored.notes]
     return json.dumps(content, ensure_ascii=False).encode()

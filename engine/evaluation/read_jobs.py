@@ -281,10 +281,12 @@ def tell_engines(jobs: Iterable[Job], pool: PoolSettings, on_event: OnEvent) -> 
         on_event(f"this process reads, since Ray is not installed; {command('ray')} adds others")
     for name in dict.fromkeys(job.spec.name for job in jobs if job.spec.engine == "vllm"):
         on_event(f"reader {name} runs on vLLM")
-    for name, api in dict.fromkeys((job.spec.name, job.spec.api) for job in jobs if job.spec.api):
+    asked = ((job.spec.name, job.spec.api, job.spec.room) for job in jobs if job.spec.api)
+    for name, api, room in dict.fromkeys(asked):
+        thinks = f"; it thinks first, in {room:,} tokens at most" if room else ""
         without = f", without {', '.join(api.refused)}, which it refuses" if api.refused else ""
         most = f"{api.settings.concurrency} requests at a time at most"
-        on_event(f"reader {name} is asked of {api.settings.host}, {most}{without}")
+        on_event(f"reader {name} is asked of {api.settings.host}, {most}{without}{thinks}")
 
 
 def failed_queries(reads: pl.DataFrame) -> list[str]:

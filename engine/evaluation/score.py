@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from engine import tables
+from engine.evaluation.answer_counts import Outputs, count_outputs, merge_outputs
 from engine.evaluation.prepare import (
     AnnotatorScores,
     Prepared,
@@ -59,6 +60,7 @@ class Scored:
         left_out: queries that failed reads leave out of some figure.
         cut_runs: runs that list more passages than the cutoff keeps.
         lengths: a run, a length and how many of its lists within the cutoff have it; not of empty lists.
+        outputs: what readers answered, counted.
         notes: on inputs and labels.
     """
 
@@ -79,6 +81,7 @@ class Scored:
     left_out: int = 0
     cut_runs: tuple[str, ...] = ()
     lengths: tuple[tuple[str, int, int], ...] = ()
+    outputs: Outputs = field(default_factory=Outputs)
     notes: tuple[Note, ...] = ()
 
     @property
@@ -106,6 +109,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
     }
     names = [annotator.name for annotator in listed]
     read = [reading.reads.drop(FAILURE) for reading in readings.values()]
+    downstream = _downstream(prepared, readings)
     return Scored(
         queries=inputs.queries.height,
         passages=inputs.corpus.height,
@@ -118,7 +122,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         query_scores=pl.concat([scored[name].scores for name in names]),
         reordered=pl.concat([scored[name].reordered for name in names]),
         undefined=pl.concat([scored[name].undefined for name in names]),
-        downstream=_downstream(prepared, readings),
+        downstream=downstream,
         labelled_queries={name: scored[name].labelled_queries for name in names},
         real_valued=tuple(name for name in names if scored[name].real_valued),
         largest={name: scored[name].largest for name in names},
@@ -126,6 +130,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         left_out=len({query for name in names for query in left_out[name]}),
         cut_runs=inputs.cut_runs,
         lengths=_lengths(inputs.runs),
+        outputs=count_outputs(readings.values(), downstream, inputs.queries, settings),
         notes=tuple(_notes(prepared, labelled)),
     )
 
@@ -203,6 +208,7 @@ def merge(
         left_out=sum(part.left_out for part in parts),
         cut_runs=having("cut_runs", runs),
         lengths=tuple(row for part in parts for row in part.lengths),
+        outputs=merge_outputs(part.outputs for part in parts),
         notes=merge_notes((part.notes for part in parts), passages),
     )
 

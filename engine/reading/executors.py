@@ -13,6 +13,7 @@ from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS
 from engine.machine.pool import Pool, PoolSettings, require_gpus_used
 from engine.machine.watch import OnEvent, PoolTotals, silent
 from engine.messages.errors import InputError
+from engine.reading.answers import given, rule_of
 from engine.reading.execute import Run, UnitResult
 from engine.reading.plan import Unit
 from engine.reading.protocol import UNNAMED, ReaderSpec
@@ -151,7 +152,7 @@ def backend_for(
         InputError: the cluster can never host such a pool, or a reader not use it.
     """
     if executor is not None:
-        return Backend(lambda plan, units, specs: executor(plan, units, specs[0]))
+        return Backend(lambda plan, units, specs: _by_program(executor, plan, units, specs[0]))
     if specs[0].api:
         from engine.reading.remote.run import Requests
 
@@ -163,6 +164,14 @@ def backend_for(
         return Backend(gpu=bool(specs[0].function) or device.machine_has_gpu())
     pool = pool_for(settings, specs, size=size)
     return Backend(pool=pool, gpu=pool.needs.gpus > 0)
+
+
+def _by_program(
+    executor: Executor, plan: pl.DataFrame, units: Sequence[Unit], spec: ReaderSpec
+) -> Iterator[UnitResult]:
+    """The results of a user's program; of what it writes, thoughts are taken off as of all readers' texts."""
+    for result in executor(plan, units, spec):
+        yield replace(result, outputs=given(result.outputs, rule_of(spec)))
 
 
 def pool_for(settings: PoolSettings, specs: Sequence[ReaderSpec], *, size: int = 0) -> Pool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.messages.errors import InputError
 from engine.messages.wording import counted
+from engine.reading.answers import rule_of
 from engine.reading.function import FunctionSpec, ReaderFunction
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
@@ -62,6 +63,7 @@ def specify_function(
         path="",
         parameters=0,
         name=reader.name,
+        thought=template.thought,
         shared_prefix=made.prefix,
         engine="function",
         function=FunctionSpec(reader=reader, system=template.system),
@@ -76,6 +78,7 @@ class FunctionReader:
         if spec.function is None:
             raise ValueError(f"{spec.name!r} is not a function")
         self._function = spec.function
+        self._rule = rule_of(spec)
         self.stats = ReaderStats()
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
@@ -102,4 +105,4 @@ class FunctionReader:
                 f"the reader {reader.name} returns {type(wrong[0]).__name__} for a prompt",
                 "return a text for each prompt",
             )
-        return [ReadOutput(text.strip(), 0, 0, truncated=False) for text in texts]
+        return [self._rule.output(text, 0, 0) for text in texts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from types import NoneType
@@ -22,6 +23,8 @@ EngineChoice = Literal["auto", "transformers", "vllm"]
 BIASED = "fid-t5"
 
 
+# What thoughts begin and end with, unless a prompt says otherwise.
+THINK = ("<think>", "</think>")
 # Stands for the name of an executor that has none.
 UNNAMED = "a function without a name"
 # Part of every read's key. Raise it with any change that makes a reader answer differently: how prompts
@@ -51,6 +54,9 @@ class ReaderSpec:
         choices: empty for a reader that writes; else the texts from which it chooses its answer, by the
             probabilities of their first tokens, in one forward pass without decoding. The probability
             of a single choice is taken among all tokens.
+        thought: what a thought before an answer begins and ends with.
+        room: tokens that are generated beside those of the answer, for the thought that the prompt begins; 0 where
+            it begins none.
         executor: the name of the program that reads in the model's place (``engine.reading.executors``);
             empty where the model reads.
         code: SHA-256 of the Python files of the model, which may run (``engine.machine.model_code``);
@@ -87,6 +93,8 @@ class ReaderSpec:
     engine: Engine = "transformers"
     special_tokens: bool = True
     choices: tuple[str, ...] = ()
+    thought: tuple[str, str] = THINK
+    room: int = 0
     executor: str = ""
     code: str = ""
     shared_prefix: str = ""
@@ -113,6 +121,11 @@ class ReaderSpec:
     def is_reproducible(self) -> bool:
         """Whether all that decides the outputs is known here."""
         return self.api is None and self.function is None
+
+    @property
+    def most_new_tokens(self) -> int:
+        """Tokens that are generated at most, those of a thought included; 1 where it chooses."""
+        return 1 if self.choices else self.max_new_tokens + self.room
 
     @property
     def weight_bytes(self) -> int:
@@ -152,6 +165,8 @@ class ReaderSpec:
         ]
         if self.begun:  # earlier reads lost the token where a prompt was cut
             decisive.append({"begun": True})
+        if self.thought != THINK or self.room:
+            decisive.append({"thought": [*self.thought, self.room]})
         if self.executor:  # without one, reads are found under the hash that they always had
             decisive.append({"executor": self.executor})
         if self.code:
@@ -178,6 +193,7 @@ class ReadOutput:
         failure: why the read could not be done; None for a read that succeeded.
         confidence: where the reader chooses, the probability of the first choice, over those of all
             choices (of a single one, over those of all tokens); else None.
+        thought: what the reader wrote before its answer, where it thinks; else None.
     """
 
     output: str
@@ -186,6 +202,14 @@ class ReadOutput:
     truncated: bool
     failure: str | None = None
     confidence: float | None = None
+    thought: str | None = None
+
+    def __post_init__(self) -> None:
+        # Here every text of a reader enters, whoever wrote it.
+        for name in ("output", "failure", "thought"):
+            text = getattr(self, name)
+            if text is not None and not text.isascii():
+                object.__setattr__(self, name, as_unicode(text))
 
     @classmethod
     def failed(cls, reason: str, *, prompt_tokens: int = 0, truncated: bool = False) -> ReadOutput:
@@ -214,6 +238,16 @@ class ReaderStats:
     token_bytes: int = 0
     retried: int = 0
     changed_servers: int = 0
+
+
+def as_unicode(text: str) -> str:
+    """A text as UTF-8 can hold it, composed (NFC): halves of surrogate pairs become U+FFFD, or a whole pair.
+
+    >>> as_unicode("a\\ud83d"), as_unicode("Cafe\\u0301")
+    ('a\ufffd', 'Café')
+    """
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return unicodedata.normalize("NFC", whole)
 
 
 def field_types(record: type) -> dict[str, type]:

@@ -11,6 +11,7 @@ from typing import Any
 from engine.machine import compiler, device, model_code, model_files
 from engine.machine.device import Dtype
 from engine.messages.errors import InputError, ReadError
+from engine.reading.answers import ROOM
 from engine.reading.models import vllm_support, weights
 from engine.reading.prompting import chat, controls
 from engine.reading.prompting.prompts import DEFAULT_STYLE, Prompt, make_prompt
@@ -67,7 +68,7 @@ def specify(
     template = read_template(prompt or DEFAULT_STYLE[model.architecture], task)
     made = _make_prompt(template, task, model, augmentation, trusted=bool(code))
     if template.max_input_tokens:
-        _refuse_too_long(model.path, made)
+        _refuse_too_long(model.path, made, _room(model.path, made))
     # An encoder reads an input as a whole: of what inputs share, nothing can be kept.
     prefix = made.prefix if model.architecture == "causal" else ""
     begun = (
@@ -91,6 +92,8 @@ def specify(
         tail_marker=made.tail_marker,
         special_tokens=not template.chat,
         choices=template.choices,
+        thought=template.thought,
+        room=_room(model.path, made),
         code=code,
         shared_prefix=prefix,
         begun=begun,
@@ -153,12 +156,26 @@ def _refuse_too_little(spec: ReaderSpec, *, gpu: bool) -> None:
         )
 
 
-def _refuse_too_long(path: Path, prompt: Prompt) -> None:
-    """Refuse inputs longer than the model has positions; T5 models have no limit."""
+def _room(path: Path, prompt: Prompt) -> int:
+    """Tokens for a thought, where the model's chat template begins one; at most half of its positions."""
+    opening, closing = prompt.template.thought
+    if prompt.template.choices or prompt.tail.rfind(opening) <= prompt.tail.rfind(closing):
+        return 0
+    return min(ROOM, (_positions(path) or 2 * ROOM) // 2)
+
+
+def _positions(path: Path) -> int | None:
+    """Tokens that a model has positions for; None for T5 models, which have no limit."""
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     positions = config.get("max_position_embeddings")
-    most, generated = prompt.template.max_input_tokens, prompt.max_new_tokens
-    if isinstance(positions, int) and most + generated > positions:
+    return positions if isinstance(positions, int) else None
+
+
+def _refuse_too_long(path: Path, prompt: Prompt, room: int) -> None:
+    """Refuse inputs longer than the model has positions."""
+    positions = _positions(path)
+    most, generated = prompt.template.max_input_tokens, prompt.max_new_tokens + room
+    if positions is not None and most + generated > positions:
         raise InputError(
             f"max_input_tokens {most} and max_new_tokens {generated} exceed the reader's {positions}",
             f"use {positions - generated} or fewer, or leave max_input_tokens out",

@@ -5,7 +5,7 @@ bytes, which are compared before outputs are parsed: a file that was damaged is 
 the damage would have meant. ``LOW-HIGH`` is its span, the buckets of the queries whose reads it has, in
 hexadecimal digits, from ``LOW`` up to but not including ``HIGH``; a file without a span may have any read.
 Files of earlier versions have no span, and the oldest no ``BYTES``: these are read without that test. Some have
-reads that ended early, which count as absent.
+reads that ended early, or blank outputs from before thoughts had a column: these count as absent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import polars as pl
 
 from engine import tables
 from engine.messages.errors import InputError
+from engine.reading.protocol import THINK
 from engine.sources.io.folders import Folder
 from engine.sources.io.parquet import parse_parquet, read_parquet
 from engine.sources.queries.buckets import BUCKETS
-from engine.tables import READ_KEY
+from engine.tables import CONFIDENCE, OUTPUT, READ_KEY, THOUGHT
 
 Span = tuple[int, int]
 """Buckets: the first, and the one after the last."""
@@ -120,10 +121,15 @@ def table_of(folder: Folder, name: str, content: bytes) -> pl.DataFrame | None:
 
 
 def _in_full(frame: pl.DataFrame) -> pl.DataFrame:
-    """A file's table without reads that ended early."""
-    if _ENDED_EARLY not in frame.columns:
+    """A file's table without reads that ended early, and of before thoughts were told from answers without outputs
+    that are blank or begin with a thought, which often were what stood before the first line break.
+    """
+    if _ENDED_EARLY in frame.columns:
+        frame = frame.filter(~pl.col(_ENDED_EARLY))
+    if not {OUTPUT, CONFIDENCE} <= set(frame.columns) or THOUGHT in frame.columns:
         return frame
-    return frame.filter(~pl.col(_ENDED_EARLY))
+    written = ~pl.col(OUTPUT).str.contains(rf"(?s)^\s*({THINK[0]}.*)?$")
+    return frame.filter(written | pl.col(CONFIDENCE).is_not_null())
 
 
 def keys_of(folder: Folder, name: str) -> pl.Series | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 from rich.table import Table
 
+from engine.evaluation.answer_counts import ALIKE, MARKED, WORDY
 from engine.evaluation.assess import PRIMARY_UNDEFINED, SHORT_LISTS
 from engine.messages.wording import counted
 from engine.report import grids, header, layout, printed, verdict
@@ -23,7 +24,7 @@ MOST_LINES = 25
 _MOST_RUNS, _FEWEST_RUNS = 10, 3
 _MOST_ANNOTATORS = 8
 # Notes that stand in the answer as they are; of others their codes.
-_IN_FULL = (PRIMARY_UNDEFINED, SHORT_LISTS)
+_IN_FULL = (PRIMARY_UNDEFINED, SHORT_LISTS, ALIKE, WORDY, MARKED)
 
 
 def answer_parts(findings: Findings, out: str | Path) -> list[Table | str]:

@@ -29,7 +29,7 @@ from engine.sources.io.parquet import read_parquet
 from engine.statistics.cells import clusters_of, numbered
 from engine.statistics.choice import primary_measures
 from engine.statistics.correlation import Bootstrap
-from engine.tables import ANNOTATOR, MEASURE, QUERY_ID, RUN, VALUE, N
+from engine.tables import ANNOTATOR, DOC_IDS, MEASURE, QUERY_ID, RUN, THOUGHT, VALUE, N
 
 SUMMARY = "summary.json"
 # The tables of every evaluation, of every evaluation's statistics, and of every study.
@@ -153,6 +153,13 @@ class Findings:
     def traces(self) -> pl.DataFrame:
         """``tables.TRACES``."""
         return self.table("traces")
+
+    @cached_property
+    def thoughts(self) -> dict[tuple[str, tuple[str, ...]], str]:
+        """What readers thought before they answered, by query and the passages that they read."""
+        thought = self.table("reads").filter(pl.col(THOUGHT).is_not_null())
+        rows = thought.select(QUERY_ID, DOC_IDS, THOUGHT).iter_rows()
+        return {(query_id, tuple(doc_ids)): text for query_id, doc_ids, text in rows}
 
     @property
     def metric(self) -> str:
@@ -284,7 +291,7 @@ class Findings:
     @cached_property
     def primary_cells(self) -> dict[str, dict[str, Any]]:
         """By annotator, the row of ``correlations`` of its primary measure on the best run."""
-        of_best = self.correlations.filter(pl.col(RUN) == self.best_run, pl.col(N) > 0)
+        of_best = self.correlations.filter(pl.col(RUN).eq_missing(self.best_run), pl.col(N) > 0)
         return {
             row[ANNOTATOR]: row
             for row in of_best.iter_rows(named=True)

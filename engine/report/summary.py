@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import math
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from engine.evaluation.answer_counts import SHOWN
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.read_jobs import Reading
@@ -73,6 +73,10 @@ def summarize(
             "notes": notes_by_code(evaluation.notes),
             "reading": asdict(reading.costs if reading else ReadingCosts()),
             "edits": [asdict(reads) for reads in evaluation.edited],
+            "outputs": [
+                {"output": output, "reads": reads}
+                for output, reads in list(evaluation.outputs.commonest.items())[:SHOWN]
+            ],
             "seconds": evaluation.seconds,
             # Where it was done in shards on disk; else the summary is what it always was.
             **({"shards": len(evaluation.shards.shards)} if evaluation.parts else {}),
@@ -192,7 +196,7 @@ def _server(reading: Reading, api: ApiSpec) -> dict[str, Any]:
         "endpoint": api.endpoint,
         "model": api.model,
         "server_fingerprint": api.server or None,
-        "sent": json.loads(api.parameters),
+        "sent": api.sent,
         "refused": list(api.refused),
         "cost": api.settings.cost(costs.prompt_tokens, costs.output_tokens),
     }

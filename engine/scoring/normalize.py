@@ -4,11 +4,28 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 # Marks around titles and quotations, which KorQuAD's script turns into spaces; the ASCII ones too.
 _KORQUAD_SPACES = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+
+
+# Quotation marks and dashes as keyboards have them, and letters and digits of full or half width.
+_PLAIN = str.maketrans(
+    dict.fromkeys("‘’‚‛′`´ʼ", "'") | dict.fromkeys("“”„‟″«»", '"') | dict.fromkeys("‐‑‒–—―−", "-")
+)
+_WIDE = re.compile("[\uff01-\uffee\u3000]+")
+
+
+def without_marks(text: str) -> str:
+    """The text with plain quotation marks, dashes and width; no metric does so.
+
+    >>> without_marks("“１９９９–2001”")
+    '"1999-2001"'
+    """
+    return _WIDE.sub(lambda found: unicodedata.normalize("NFKC", found[0]), text).translate(_PLAIN)
 
 
 def normalize_answer(text: str) -> str:

@@ -55,7 +55,7 @@ def test_a_read_is_done_once_for_all_jobs(tmp_path):
     assert (costs.wanted, costs.reused, costs.done) == (3, 2, 1)
 
 
-# The files of read stores, as they have been written since confidences were added.
+# The files of read stores, as they were written from the time of confidences to that of thoughts.
 STORED = {
     "read_key": pl.String(),
     "query_id": pl.String(),
@@ -81,7 +81,25 @@ def test_a_store_file_of_an_earlier_version_is_still_used(tmp_path):
     found, costs = ask(["a", "b"], tmp_path, reader)
     assert reader.asked == ["b"]
     assert (costs.reused, costs.done) == (1, 1)
-    assert found.row(0) == (*rows[0], None)
+    assert found.row(0) == (*rows[0], None, None)
+
+
+def test_a_stored_read_without_an_answer_is_done_again_once(tmp_path):
+    """From before thoughts had a column: what stood before the first line break."""
+    place = tmp_path / SPEC.fingerprint
+    place.mkdir()
+    texts = ["", "  ", "<think>", "\n<think>a</think> b", "a <think>", "c", "d"]
+    rows = [
+        (read_key(SPEC.fingerprint, [f"{at}"]), "q", ["d"], text, 7, 1, False, None)
+        for at, text in enumerate(texts)
+    ]
+    rows[-1] = (*rows[-1][:3], "", *rows[-1][4:7], 0.2)  # a choice of none of the answers
+    pl.DataFrame(rows, schema=STORED, orient="row").write_parquet(place / "0.parquet")
+    reader = ScriptedReader(lambda text: "")
+    names = [f"{at}" for at in range(len(texts))]
+    assert ask(names, tmp_path, reader)[1].done == 4
+    assert sorted(reader.asked) == ["0", "1", "2", "3"]
+    assert ask(names, tmp_path, reader)[1].done == 0
 
 
 def test_a_stored_read_that_ended_early_is_done_again(tmp_path):
@@ -97,7 +115,8 @@ def test_a_stored_read_that_ended_early_is_done_again(tmp_path):
 def test_store_files_keep_their_columns(tmp_path):
     ask(["a"], tmp_path, ScriptedReader(str.upper))
     (file,) = (tmp_path / SPEC.fingerprint).glob("*.parquet")
-    assert list(pl.read_parquet_schema(file).items()) == list(STORED.items())
+    columns = STORED | {"thought": pl.String()}
+    assert list(pl.read_parquet_schema(file).items()) == list(columns.items())
 
 
 def test_the_columns_of_reads_are_the_fields_of_an_output():

@@ -36,7 +36,7 @@ def keys(*texts):
 
 
 def reads(*texts):
-    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, None) for t in texts]
+    rows = [(key(t), f"q-{t}", ["d"], t.upper(), 1, 1, False, None, None) for t in texts]
     return pl.DataFrame(rows, schema=tables.READS, orient="row")
 
 

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
+from engine.reading.answers import Rule, rule_of
 from engine.reading.models import attention
 from engine.reading.models.decoding import TokenizedPrompt, Writer, Written
 from engine.reading.models.packed import PackedModel
@@ -29,6 +30,7 @@ class CausalReader:
 
     def __init__(self, spec: ReaderSpec) -> None:
         self._spec = spec
+        self._rule = rule_of(spec)
         self._device = device.prepare(spec)
         # Said wherever something is loaded: unless told, transformers asks, and takes "y" from stdin.
         runs_code = bool(spec.code)
@@ -113,7 +115,7 @@ class CausalReader:
             )
             for place, result in zip(places, results, strict=True):
                 i, _ = readable[place]
-                outputs[i] = _output(prompts[i], result)
+                outputs[i] = _output(prompts[i], result, self._rule)
         if self.stats.memory_halvings > before:
             # Reads of later calls start smaller: what failed once would fail again, for a while.
             self._allowance.ran_out()
@@ -150,15 +152,14 @@ class CausalReader:
         )
 
 
-def _output(prompt: Fitted, result: Written | str) -> ReadOutput:
+def _output(prompt: Fitted, result: Written | str, rule: Rule) -> ReadOutput:
     if isinstance(result, str):
         return ReadOutput.failed(result, prompt_tokens=prompt.length)
+    tokens, truncated = len(result.tokens), prompt.truncated
+    if result.confidence is None:
+        return rule.output(result.text, prompt.length, tokens, truncated=truncated)
     return ReadOutput(
-        result.text.strip(),
-        prompt.length,
-        len(result.tokens),
-        prompt.truncated,
-        confidence=result.confidence,
+        result.text.strip(), prompt.length, tokens, truncated, confidence=result.confidence
     )
 
 

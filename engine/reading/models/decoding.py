@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from engine.messages.errors import InputError
+from engine.reading.answers import rule_of
 from engine.reading.models.stops import Stops
 from engine.reading.protocol import ReaderSpec
 
@@ -41,13 +42,15 @@ class Written:
 
     Attributes:
         tokens: what was generated, the token that ended a stop string included, end tokens not.
-        text: their text, before the first stop string; or the choice. Of an answer that has ended; one that
+        text: their text, with the string that ended it; or the choice. Of an answer that has ended; one that
             goes on may not have been looked at yet.
+        begun: how many of the tokens were a thought's, once that has ended.
         confidence: see ``ReadOutput``.
     """
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
+    begun: int = 0
     confidence: float | None = None
 
 
@@ -128,10 +131,12 @@ class Writer:
     def __init__(self, spec: ReaderSpec, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
         self._ends = ends
-        self._stops = Stops(tokenizer, spec.stop)
+        self._rule = rule_of(spec)
+        self._stops = Stops(tokenizer, self._rule)
+        self._most_of_answer = spec.max_new_tokens
         self._choices = spec.choices
         self._first = first_tokens(tokenizer, spec.choices, spec.name)
-        self.most = 0 if spec.choices else spec.max_new_tokens
+        self.most = 0 if spec.choices else spec.most_new_tokens
         self.padding = min(ends, default=0)
 
     def write(self, answers: Sequence[Written | None], logits: torch.Tensor) -> list[int]:
@@ -159,12 +164,17 @@ class Writer:
             answer.text = self._text(answer)
             return False
         answer.tokens.append(token)
-        ended = len(answer.tokens) >= self.most
+        most = self.most
+        if answer.begun or not self._rule.opened:
+            most = min(most, answer.begun + self._most_of_answer)
+        ended = len(answer.tokens) >= most
         if not ended and not self._stops.may_end(token):
             return True
-        text = self._text(answer)
-        answer.text = self._stops.before(text)
-        return not ended and answer.text == text
+        answer.text = self._text(answer)
+        parts = self._rule.parts(answer.text)
+        if self._rule.opened and not answer.begun and not parts.is_thinking:
+            answer.begun = len(answer.tokens)
+        return not ended and not parts.is_ended
 
     def _text(self, answer: Written) -> str:
         return self._tokenizer.decode(answer.tokens, skip_special_tokens=True)

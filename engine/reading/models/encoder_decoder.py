@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoTokenizer
 from engine.machine import batching, device
 from engine.machine.model_files import refuse_missing
 from engine.machine.model_loading import shared_model
+from engine.reading.answers import rule_of
 from engine.reading.models.decoding import choose, first_tokens, next_tokens
 from engine.reading.models.encodings import Encodings, Part, Slot, padded_length
 from engine.reading.models.stops import Stops
@@ -69,7 +70,8 @@ class EncoderDecoderReader:
         self._start = int(settings.decoder_start_token_id or 0)
         self._special = {*self._tokenizer.all_special_ids, int(model.config.pad_token_id or 0)}
         self._limit = longest_input(spec, model.config)
-        self._stops = Stops(self._tokenizer, spec.stop)
+        self._rule = rule_of(spec)
+        self._stops = Stops(self._tokenizer, self._rule)
         self._choices = first_tokens(self._tokenizer, spec.choices, spec.name)
         most = device.max_batch_tokens(self._device) if padded else CPU_CHUNK_TOKENS
         self._chunk_tokens = min(spec.batch_tokens or most, most)
@@ -210,7 +212,7 @@ class EncoderDecoderReader:
             logits = decoding.step([self._start] * len(reads))
             chosen = choose(logits, self._spec.choices, self._choices)
             return [
-                _output(read, text.strip(), 0, confidence)
+                _chosen(read, text.strip(), confidence)
                 for read, (text, confidence) in zip(reads, chosen, strict=True)
             ]
         written: list[list[int]] = [[] for _ in reads]
@@ -235,10 +237,11 @@ class EncoderDecoderReader:
             latest = [written[row][-1] for row in alive]
         texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
         return [
-            _output(
-                read,
-                self._stops.before(text).strip(),
+            self._rule.output(
+                text,
+                sum(len(item.tokens) for item in read),
                 sum(token not in self._special for token in tokens),
+                truncated=any(item.truncated for item in read),
             )
             for read, tokens, text in zip(reads, written, texts, strict=True)
         ]
@@ -248,7 +251,7 @@ class EncoderDecoderReader:
         if not self._stops.may_end(tokens[-1]):
             return False
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        return self._stops.before(text) != text
+        return self._rule.parts(text).is_ended
 
 
 def _order(item: Input) -> tuple[int, tuple[int, ...]]:
@@ -283,12 +286,10 @@ def _parts(read: _Read, slots: dict[Input, Slot]) -> list[Part]:
     return [Part(slots[item], offset) for item, offset in placed]
 
 
-def _output(
-    read: _Read, output: str, output_tokens: int, confidence: float | None = None
-) -> ReadOutput:
+def _chosen(read: _Read, output: str, confidence: float) -> ReadOutput:
     tokens = sum(len(item.tokens) for item in read)
     truncated = any(item.truncated for item in read)
-    return ReadOutput(output, tokens, output_tokens, truncated, None, confidence)
+    return ReadOutput(output, tokens, 0, truncated, confidence=confidence)
 
 
 def _failed(read: _Read, reason: str) -> ReadOutput:

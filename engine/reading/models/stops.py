@@ -7,8 +7,9 @@ complete yet show as U+FFFD, and a tokenizer may take away a space before the ma
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any, Protocol
+
+from engine.reading.answers import Rule
 
 # Stands for bytes that are not a character, or not a whole one yet.
 INCOMPLETE = "\ufffd"
@@ -39,11 +40,12 @@ class Stops:
 
     Args:
         tokenizer: of the reader.
-        stop: the strings.
+        rule: has the strings. Where the prompt begins a thought, the tag that ends it is one of those looked for.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, rule: Rule) -> None:
         self._tokenizer = tokenizer
+        stop = (*rule.stop, rule.tags[1]) if rule.opened else rule.stop
         self._stop = stop
         self._last = {string[-1] for string in stop}
         # Where spaces are cleaned up, a token's own text may lose one that it has behind others.
@@ -61,11 +63,6 @@ class Stops:
             whole = text and INCOMPLETE not in text
             self._ends[token] = not whole or not self._last.isdisjoint(text)
         return self._ends[token]
-
-    def before(self, text: str) -> str:
-        """The text before the first stop string; all of it where it has none."""
-        places = (at for stop in self._stop if (at := text.find(stop)) >= 0)
-        return text[: min(places, default=len(text))]
 
 
 def grows(tokenizer: Any) -> bool:

@@ -11,7 +11,6 @@ import itertools
 import logging
 import math
 import os
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from vllm.usage.usage_lib import UsageContext
 from engine.machine import device
 from engine.machine.batching import MORE_MEMORY
 from engine.messages.errors import InputError
+from engine.reading.answers import rule_of
 from engine.reading.models.decoding import first_tokens
 from engine.reading.models.vllm_support import cache_memory
 from engine.reading.prompting.truncation import DOES_NOT_FIT, Fitted, fit
@@ -72,19 +72,20 @@ class VllmReader:
         self.stats = ReaderStats()
         self._head = self._encode([spec.shared_prefix])[0]  # of no text, the begin token
         self._first = first_tokens(self._tokenizer, spec.choices, spec.name)
-        self._new_tokens = 1 if spec.choices else spec.max_new_tokens
+        self._new_tokens = spec.most_new_tokens
+        self._rule = rule_of(spec)
         positions = int(getattr(config, "max_position_embeddings", 0) or self._longest)
         self._limit = spec.max_input_tokens or positions - self._new_tokens
         self._sampling = SamplingParams(
             temperature=0.0,
             max_tokens=self._new_tokens,
-            stop=list(spec.stop),
+            # Chats may begin with one, or with a thought that holds one: their answers are cut below.
+            stop=[] if self._rule.chat else list(spec.stop),
             # The model's own end tokens and no others: vLLM would add the tokenizer's.
             ignore_eos=True,
             stop_token_ids=_end_tokens(spec.path, config),
             logprob_token_ids=sorted(set(self._first)) or None,
         )
-        self._stop = re.compile("|".join(map(re.escape, spec.stop))) if spec.stop else None
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
         """Continue each read's one prompt. See ``engine.reading.protocol.Reader``."""
@@ -170,9 +171,7 @@ class VllmReader:
         if isinstance(completion.stop_reason, int):  # an end token, which is not part of the output
             tokens = tokens[:-1]
         text = self._tokenizer.decode(tokens, skip_special_tokens=True)
-        if self._stop:
-            text = self._stop.split(text, maxsplit=1)[0]
-        return ReadOutput(text.strip(), prompt.length, len(tokens), prompt.truncated)
+        return self._rule.output(text, prompt.length, len(tokens), truncated=prompt.truncated)
 
 
 def _running(spec: ReaderSpec) -> _Running:

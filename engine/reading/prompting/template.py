@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.messages.errors import InputError
+from engine.reading.protocol import THINK
 from engine.sources.io.files import is_text
 from engine.sources.io.lines import BOM, decode_line, read_document
 from engine.sources.io.locations import require_file
@@ -77,7 +78,8 @@ class Template:
         passage: one passage: ``title``, ``text``, ``number`` (its place in the prompt, from 1).
         untitled: one passage of a corpus without titles: ``text``, ``number``.
         order: whether the best passage stands first or last; None where that is the reader's matter.
-        stop: generation ends before the first of these strings.
+        stop: an answer ends before the first of these strings; in a chat not before its first word.
+        thought: what a thought before the answer begins and ends with.
         max_new_tokens: tokens generated at most; None for the task's number.
         max_input_tokens: longest input; 0 for the reader's own limit.
         chat: whether the prompt is a user's message in the model's own chat template.
@@ -94,6 +96,7 @@ class Template:
     untitled: Text
     order: Order | None = None
     stop: tuple[str, ...] = ()
+    thought: tuple[str, str] = THINK
     max_new_tokens: int | None = None
     max_input_tokens: int = 0
     chat: bool = False
@@ -106,6 +109,7 @@ _KEYS = (
     "untitled",
     "order",
     "stop",
+    "thought",
     "max_new_tokens",
     "max_input_tokens",
     "chat",
@@ -151,6 +155,7 @@ def read_template(name: str, task: Purpose) -> Template:
         **_passages(settings, path, lines, fault),
         order=_order(settings, fault),
         stop=_texts(settings, "stop", fault),
+        thought=_thought(settings, fault),
         max_new_tokens=_number(settings, "max_new_tokens", fault),
         max_input_tokens=_number(settings, "max_input_tokens", fault) or 0,
         chat=_chat(settings, fault),
@@ -278,6 +283,17 @@ def _texts(settings: dict[str, Any], key: str, fault: _Fault) -> tuple[str, ...]
     if not all(value and is_text(value) for value in values):
         raise fault(key, f"{key} is {values!r}", f'give texts: {key}: ["…", "…"]')
     return tuple(values)
+
+
+def _thought(settings: dict[str, Any], fault: _Fault) -> tuple[str, str]:
+    tags = _texts(settings, "thought", fault) or THINK
+    if len(tags) != 2 or tags[0] == tags[1] or not all(tag.strip() for tag in tags):
+        raise fault(
+            "thought",
+            f"thought is {list(tags)}",
+            'give what a thought begins and ends with: thought: ["<think>", "</think>"]',
+        )
+    return tags[0], tags[1]
 
 
 def _number(settings: dict[str, Any], key: str, fault: _Fault) -> int | None:

@@ -39,6 +39,8 @@ _REMEDIES = (
 )
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 _LONGEST_REASON = 300
+# Tokens that no request has, and a log-probability of 1, with rounding.
+_MOST_TOKENS, _SURE = 1e12, 0.01
 # Attempts to reach a server that has not answered anything yet: its address may be wrong.
 _FIRST_ATTEMPTS = 3
 
@@ -77,18 +79,20 @@ class Answer:
     """What a server answered.
 
     Attributes:
-        text: as it came.
+        text: as it came; None where the server gave none.
         usage: tokens, as the server reports them; None where it does not.
-        finish: why the answer ended, in the protocol's words; empty where nobody says.
+        finish: why the answer ended, in the protocol's words; empty where the server does not say.
         likeliest: log-probabilities of the likeliest first tokens, by their text; None where it gives none.
         server: the fingerprint that the server gives of itself; empty for none.
+        thought: what the model thought before, where the server tells it from the answer; else None.
     """
 
-    text: str
+    text: str | None
     usage: Usage | None
     finish: str
     likeliest: Mapping[str, float] | None
     server: str
+    thought: str | None = None
 
 
 class Client:
@@ -248,33 +252,50 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
     Raises:
         ValueError, KeyError, TypeError, IndexError, AttributeError: it is none, as the protocol has it.
     """
-    choice = content["choices"][0]
-    text = choice["message"].get("content") if chat else choice["text"]
-    if text is not None and not isinstance(text, str):
+    choice = (content["choices"] or [{}])[0]
+    message = (choice.get("message") or {}) if chat else choice
+    text = message.get("content" if chat else "text")
+    if isinstance(text, list):  # in parts, of which other kinds than texts are passed over
+        text = "".join(part.get("text") or "" for part in text)
+    # Servers call it by one of these names.
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(text, str | None):
         raise TypeError("the answer is not a text")
     return Answer(
-        text=text or "",
+        text=text,
         usage=_usage(content.get("usage")),
         finish=str(choice.get("finish_reason") or ""),
         likeliest=_likeliest(choice.get("logprobs")),
         server=str(content.get("system_fingerprint") or ""),
+        thought=thought if isinstance(thought, str) else None,
     )
 
 
 def _usage(content: Any) -> Usage | None:
+    """Tokens; None where they are not reported, or not in numbers that tokens can have."""
     if not isinstance(content, dict) or "prompt_tokens" not in content:
         return None
-    details = content.get("prompt_tokens_details") or {}
-    return Usage(
-        int(content["prompt_tokens"]),
-        int(content.get("completion_tokens") or 0),
-        int(details.get("cached_tokens") or 0),
+    of_prompt = content.get("prompt_tokens_details")
+    of_output = content.get("completion_tokens_details")
+    reported = (
+        content["prompt_tokens"],
+        content.get("completion_tokens"),
+        of_prompt.get("cached_tokens") if isinstance(of_prompt, dict) else 0,
+        of_output.get("reasoning_tokens") if isinstance(of_output, dict) else 0,
     )
+    # JSON of Python's has NaN and infinities, and whole numbers of any size.
+    if not all(isinstance(n or 0, int | float) and 0 <= (n or 0) < _MOST_TOKENS for n in reported):
+        return None
+    prompt, output, cached, thought = (int(n or 0) for n in reported)
+    return Usage(prompt, output, min(cached, prompt), thought)
 
 
 def _likeliest(content: Any) -> dict[str, float] | None:
-    """Of the first token; chats list them as records, and completions as a dictionary, or as chats do."""
-    if not content:
+    """Of the first token; chats list them as records, and completions as a dictionary, or as chats do.
+
+    What is not a log-probability is passed over.
+    """
+    if not isinstance(content, dict):
         return None
     if of_tokens := content.get("content"):
         listed = of_tokens[0].get("top_logprobs") or [of_tokens[0]]
@@ -285,6 +306,8 @@ def _likeliest(content: Any) -> dict[str, float] | None:
         return None
     found: dict[str, float] = {}
     for token, value in pairs:  # two tokens may have one text: the likelier one stands
+        if math.isnan(value) or value > _SURE:
+            continue
         found[token] = max(value, found.get(token, -math.inf))
     return found or None
 

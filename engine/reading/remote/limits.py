@@ -24,11 +24,15 @@ _NAP = 1.0
 
 
 class Usage(NamedTuple):
-    """Tokens of requests: of prompts, and of answers; ``cached`` are those of prompts that a server kept."""
+    """Tokens of requests: of prompts, and of answers.
+
+    ``cached`` are those of prompts that a server kept, ``thought`` those of answers that a model thought with.
+    """
 
     prompt: int = 0
     output: int = 0
     cached: int = 0
+    thought: int = 0
 
     @property
     def total(self) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple
 
+from engine.reading.answers import rule_of
 from engine.reading.protocol import ReaderSpec, ReaderStats, ReadOutput
 from engine.reading.remote.choices import choose
 from engine.reading.remote.client import Answer, Client, RefusedError, UnansweredError
@@ -40,7 +42,7 @@ class ApiReader:
     ) -> None:
         if spec.api is None:
             raise ValueError(f"{spec.name!r} is not behind an API")
-        self._spec, self._api = spec, spec.api
+        self._spec, self._api, self._rule = spec, spec.api, rule_of(spec)
         self._limits: Limits = limits_of(self._api.settings)
         self._client = client or Client(self._api.settings, self._limits)
         self._lock = threading.Lock()
@@ -57,8 +59,7 @@ class ApiReader:
         Raises:
             StoppedAskingError: nothing more can be asked.
         """
-        most = 1 if self._spec.choices else self._spec.max_new_tokens
-        text = "".join(inputs)
+        text, most = "".join(inputs), self._spec.most_new_tokens
         try:
             answer = self._client.ask(self._api, text, most, on_retry=self._retried)
         except RefusedError as error:
@@ -82,22 +83,25 @@ class ApiReader:
             self.stats.retried += 1
 
     def _output(self, answer: Answer, used: Usage) -> ReadOutput:
-        if self._spec.choices:
-            return self._choice(answer, used)
-        text = answer.text
-        for stop in self._spec.stop:
-            text = text.split(stop, maxsplit=1)[0]
         if answer.finish == "content_filter":
             return ReadOutput.failed(
                 "the server held its answer back (content_filter)", prompt_tokens=used.prompt
             )
-        if answer.finish == "length" and not answer.text:
-            return ReadOutput.failed(
-                f"the server answered nothing within {self._spec.max_new_tokens} tokens: a model that "
-                "thinks before it answers needs more of them (max_new_tokens of the prompt)",
-                prompt_tokens=used.prompt,
-            )
-        return ReadOutput(text.strip(), used.prompt, used.output, False)
+        if self._spec.choices:
+            return self._choice(answer, used)
+        if answer.text is None and not answer.thought:
+            return ReadOutput.failed("the server gave no answer", prompt_tokens=used.prompt)
+        output = self._rule.output(answer.text or "", used.prompt, used.output)
+        if output.failure is not None:
+            return output
+        output = replace(output, thought=answer.thought or output.thought)
+        # Who says that it ended, and thought nothing, has answered with nothing.
+        if not output.output and (answer.finish != "stop" or output.thought):
+            most = self._spec.most_new_tokens
+            why = f"ended ({answer.finish or 'without a reason'}) before its answer, with {most} tokens at most"
+            remedy = "a model that thinks needs more of them (max_new_tokens of the prompt)"
+            return ReadOutput.failed(f"the server {why}: {remedy}", prompt_tokens=used.prompt)
+        return output
 
     def _choice(self, answer: Answer, used: Usage) -> ReadOutput:
         choices = self._spec.choices

@@ -20,6 +20,7 @@ class ApiSpec:
         parameters: what is sent beside model and messages (JSON).
         server: the fingerprint that the server gave of itself; empty where it gives none.
         refused: parameters that the server does not take, and that are not sent.
+        opened: whether answers hold the end of a thought, and not its beginning, which the server's template writes.
     """
 
     model: str
@@ -28,6 +29,7 @@ class ApiSpec:
     parameters: str
     server: str = ""
     refused: tuple[str, ...] = ()
+    opened: bool = False
 
     @property
     def endpoint(self) -> Endpoint:
@@ -46,9 +48,21 @@ class ApiSpec:
             self.parameters,
         ]
 
+    @property
+    def sent(self) -> dict[str, Any]:
+        """What is sent beside model and prompt.
+
+        Chats may begin with a string that ends an answer, or with a thought that holds one: where they end is
+        decided here alone.
+        """
+        sent: dict[str, Any] = json.loads(self.parameters)
+        if self.endpoint == "chat":
+            sent.pop("stop", None)
+        return sent
+
     def body(self, text: str) -> dict[str, Any]:
         """What is sent for a prompt."""
-        sent: dict[str, Any] = {"model": self.model, **json.loads(self.parameters)}
+        sent = {"model": self.model, **self.sent}
         if self.endpoint == "completions":
             return sent | {"prompt": text}
         messages = [{"role": "system", "content": self.system}] if self.system else []

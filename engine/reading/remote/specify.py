@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.messages.errors import InputError, ReadError
 from engine.messages.extras import require
+from engine.reading.answers import ROOM, Rule
 from engine.reading.prompting.controls import COMMON
 from engine.reading.prompting.prompts import Prompt, make_prompt
 from engine.reading.prompting.template import Purpose, Template, read_template
 from engine.reading.protocol import Augmentation, ReaderSpec
 from engine.reading.remote.api_settings import KEY_VARIABLE, ApiSettings, model_of
-from engine.reading.remote.limits import StoppedAskingError, limits_of
+from engine.reading.remote.limits import StoppedAskingError, Usage, limits_of
 from engine.reading.remote.spec import ApiSpec
+
+if TYPE_CHECKING:  # the client of openai may be missing
+    from engine.reading.remote.client import Answer, Client
 
 # What a server is asked first, to see what it takes and what it gives.
 TRIAL = "Reply with OK."
@@ -56,6 +61,7 @@ def specify_api(
     _refuse_template(template, name, settings)
     made = make_prompt(template, task, "causal", "in-prompt", controls=COMMON)
     output = 1 if template.choices else made.max_new_tokens
+    room = 0
     api = ApiSpec(
         model=model,
         settings=settings,
@@ -64,6 +70,7 @@ def specify_api(
     )
     if tried:
         api = _tried(name, api, template, output)
+        room = api.sent[_most(api)] - output
     spec = ReaderSpec(
         weights="",
         architecture="causal",
@@ -75,6 +82,8 @@ def specify_api(
         parameters=0,
         name=name,
         choices=template.choices,
+        thought=template.thought,
+        room=room,
         shared_prefix=made.prefix,
         engine="openai",
         api=api,
@@ -139,20 +148,15 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
 
     Asked once in an evaluation, whoever needs to know.
     """
-    from engine.reading.remote.client import Client, RefusedError, UnansweredError
+    from engine.reading.remote.client import Client, UnansweredError
 
     settings = api.settings
     limits = limits_of(settings)
     if api in limits.known:
         return limits.known[api]
-    client, trial = Client(settings, limits), api
+    client = Client(settings, limits)
     try:
-        while True:
-            try:
-                answer = client.ask(trial, TRIAL, output, calibrates=False)
-                break
-            except RefusedError as error:
-                trial = _without_refused(name, trial, error)
+        trial, answer = _first_answer(name, client, api, template, output)
     except StoppedAskingError as error:
         raise InputError(error.problem, error.remedy) from None
     except UnansweredError as error:
@@ -167,8 +171,46 @@ def _tried(name: str, api: ApiSpec, template: Template, output: int) -> ApiSpec:
             f"{settings.host} does not report tokens, and nobody else can count them",
             "leave out `max_tokens`, `max_cost` and `tokens_per_minute`",
         )
-    limits.known[api] = replace(trial, server=answer.server)
+    text = answer.text or ""
+    thought = Rule(tags=template.thought).parts(text).thought
+    opened = thought is not None and not text.lstrip().startswith(template.thought[0])
+    limits.known[api] = replace(trial, server=answer.server, opened=opened)
     return limits.known[api]
+
+
+def _first_answer(
+    name: str, client: Client, api: ApiSpec, template: Template, output: int
+) -> tuple[ApiSpec, Answer]:
+    """What the server takes, with room for a thought where the model thinks, and what it answered to it."""
+    from engine.reading.remote.client import RefusedError, UnansweredError
+
+    while True:
+        try:
+            answer = client.ask(api, TRIAL, output, calibrates=False)
+            break
+        except RefusedError as error:
+            api = _without_refused(name, api, error)
+    # A few tokens do not suffice for a thought, and may not show that there is one.
+    if not template.choices and (_thinks(answer, template) or answer.finish == "length"):
+        most = output + ROOM
+        longer = replace(api, parameters=_written({**json.loads(api.parameters), _most(api): most}))
+        with contextlib.suppress(RefusedError, UnansweredError, StoppedAskingError):
+            second = client.ask(longer, TRIAL, most, calibrates=False)
+            if _thinks(second, template):
+                return longer, second
+    return api, answer
+
+
+def _thinks(answer: Answer, template: Template) -> bool:
+    """Whether a model thought before it answered, or began to."""
+    parts = Rule(tags=template.thought).parts(answer.text or "")
+    used = answer.usage or Usage()
+    return bool(answer.thought or used.thought or parts.is_thinking or parts.thought is not None)
+
+
+def _most(api: ApiSpec) -> str:
+    """The parameter that bounds the tokens of an answer."""
+    return "max_tokens" if "max_tokens" in api.sent else "max_completion_tokens"
 
 
 def _without_refused(name: str, api: ApiSpec, error: Exception) -> ApiSpec:

@@ -230,7 +230,7 @@ def _at_each_k(findings: Findings, conditions: pl.DataFrame) -> pl.DataFrame:
     The cutoff of the measure follows k, so that it is the first of each k.
     """
     return (
-        conditions.filter(pl.col("run") == findings.best_run, pl.col("n") > 0)
+        conditions.filter(pl.col("run").eq_missing(findings.best_run), pl.col("n") > 0)
         .filter(
             pl.col("reader") == pl.col("reader").first(),
             pl.col("augmentation") == pl.col("augmentation").first(),

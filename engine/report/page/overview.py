@@ -10,6 +10,9 @@ from engine.report.findings import Findings, costs_together
 from engine.report.layout import Grid, calls_line
 from engine.report.page.content import Answer, sentence
 
+# Letters of an output in a table.
+_LONGEST_OUTPUT = 80
+
 
 def answer(findings: Findings) -> Answer:
     """Which run to take, how sure that is, and what it cost to know."""
@@ -36,6 +39,8 @@ def overview_grids(findings: Findings) -> Iterator[Grid]:
     yield _leaderboard(findings)
     if findings.wholes and findings.annotators:
         yield _agreement(findings)
+    if findings.summary.get("outputs"):
+        yield _outputs(findings)
     costs = grids.costs(findings)
     if costs.rows:
         caption = (
@@ -68,6 +73,17 @@ def _agreement(findings: Findings) -> Grid:
     )
     methods = f" I{grid.caption[1:]}." if grid.caption else ""  # begins with "intervals"
     return replace(grid, caption=caption + methods)
+
+
+def _cut(text: str) -> str:
+    return text[:_LONGEST_OUTPUT] + "…" * (len(text) > _LONGEST_OUTPUT)
+
+
+def _outputs(findings: Findings) -> Grid:
+    outputs = findings.summary["outputs"]
+    rows = [[_cut(one["output"]) or "(nothing)", f"{one['reads']:,}"] for one in outputs]
+    caption = "The commonest outputs of readers, each read counted once."
+    return Grid("outputs", caption, ["output", "reads"], rows)
 
 
 def notes(findings: Findings) -> list[str]:

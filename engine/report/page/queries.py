@@ -269,6 +269,7 @@ class _Details:
                 RUN, QUERY_ID, OUTPUT
             ).iter_rows()
         }
+        self._thoughts = findings.thoughts
         self._traces: dict[Pair, dict[str, list[Any]]] = defaultdict(dict)
         columns = (QUERY_ID, DOC_ID, ANNOTATOR, LABEL, OUTPUT, ANSWER, CONFIDENCE)
         for query_id, doc_id, annotator, *trace in findings.traces.select(columns).iter_rows():
@@ -286,6 +287,7 @@ class _Details:
                 doc_id: [
                     *self._texts.get(doc_id, ("", "")),
                     self._traces.get((query_id, doc_id), {}),
+                    *self._thought(query_id, [doc_id]),
                 ]
                 for doc_id in named
             },
@@ -294,10 +296,17 @@ class _Details:
                     "score": score,
                     "output": self._outputs.get((run, query_id)),
                     "list": lists.get(run, []),
+                    "thought": next(
+                        iter(self._thought(query_id, lists.get(run, [])[: self._given])), None
+                    ),
                 }
                 for run, score in zip(self._runs, scores, strict=True)
             ],
         }
+
+    def _thought(self, query_id: str, doc_ids: Sequence[str]) -> list[str]:
+        found = self._thoughts.get((query_id, tuple(doc_ids)))
+        return [found] if found else []
 
     def summary(self, query_id: str, scores: Sequence[float | None]) -> _Counts:
         """How many passages are useful and hold the answer, and which filters let the query through."""

@@ -53,7 +53,7 @@ def by_rank(findings: Findings) -> pl.DataFrame:
                 "n": pl.UInt32(),
             }
         )
-    listed = findings.sources.runs.filter(pl.col(RUN) == findings.best_run)
+    listed = findings.sources.runs.filter(pl.col(RUN).eq_missing(findings.best_run))
     labels = findings.traces.select(QUERY_ID, DOC_ID, ANNOTATOR, LABEL)
     return (
         listed.join(labels, on=[QUERY_ID, DOC_ID])
@@ -88,8 +88,8 @@ def of_annotators(findings: Findings) -> list[Pair]:
 def binned(findings: Findings, annotator: str) -> list[Bin]:
     """The best run's queries in groups by the annotator's primary measure, equal values in one group."""
     scores = findings.scores(annotator, findings.primary_measures[annotator])
-    scores = scores.filter(pl.col(RUN) == findings.best_run).rename({VALUE: "measure"})
-    whole = findings.downstream.filter(pl.col(RUN) == findings.best_run)
+    scores = scores.filter(pl.col(RUN).eq_missing(findings.best_run)).rename({VALUE: "measure"})
+    whole = findings.downstream.filter(pl.col(RUN).eq_missing(findings.best_run))
     paired = scores.drop(RUN).join(whole.select(QUERY_ID, VALUE), on=QUERY_ID).sort("measure")
     # The place of the middle one of equal values decides for all of them.
     place = (pl.col("measure").rank("average") - 0.5) / pl.len()

@@ -64,6 +64,7 @@ def write_page(findings: Findings, folder: Path, *, single_file: bool = False) -
         script=as_it_is(source("page.js")),
         leaderboard=grids["runs"],
         agreement=grids.get("agreement"),
+        outputs=grids.get("outputs"),
         costs=grids.get("costs"),
         conditions=_conditions(findings),
         queries_note=_queries_note(findings),

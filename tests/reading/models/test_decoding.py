@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from engine.messages.errors import InputError
+from engine.reading.answers import rule_of
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.protocol import ReaderSpec
 
@@ -40,7 +41,7 @@ def written(text, **fields):
     for letter in text:
         if not writer.write([answer], logits_for(letter)):
             break
-    return answer.text, len(answer.tokens)
+    return rule_of(spec(**fields)).parts(answer.text).answer, len(answer.tokens)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_only_answers_that_go_on_are_named():
     writer = Writer(spec(), Letters(), frozenset({0}))
     answers = [Written() for _ in range(4)]
     assert writer.write(answers, logits_for("a\n\0b")) == [0, 3]
-    assert [answer.text for answer in answers] == ["a", "", "", "b"]
+    assert [answer.text for answer in answers] == ["a", "\n", "", "b"]
 
 
 def test_choices_compare_first_tokens_only():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from engine.reading.answers import Rule
 from engine.reading.models.decoding import Writer, Written
 from engine.reading.models.encoder_decoder import EncoderDecoderReader
 from engine.reading.models.stops import Stops, grows
@@ -149,7 +150,7 @@ def test_stop_strings_end_an_answer_at_the_token_that_completes_the_first(name, 
             text = text[: min(places)]
             break
     answer = write(tokenizer, tokens, stop)
-    assert (answer.tokens, answer.text) == (expected, text)
+    assert (answer.tokens, Rule(stop).parts(answer.text).answer) == (expected, text)
 
 
 class Script:
@@ -181,7 +182,8 @@ def write_together(tokenizer, rows, stop):
     script = Script(tokenizer, rows)
     reader = object.__new__(EncoderDecoderReader)  # without a model
     reader._spec, reader._tokenizer = spec(stop=stop, max_new_tokens=8), tokenizer
-    reader._model, reader._stops = script, Stops(tokenizer, stop)
+    reader._model, reader._stops = script, Stops(tokenizer, Rule(stop))
+    reader._rule = Rule(stop)
     reader._choices, reader._start = [], script.start
     reader._end_tokens, reader._special = {tokenizer.eos_token_id}, {tokenizer.eos_token_id}
     return reader._decode([[] for _ in rows], None, {}), script.steps

@@ -200,7 +200,7 @@ def test_an_answer_that_is_held_back_or_never_begun_is_a_failed_read(tmp_path):
         found, _ = read(specify(url), 4, tmp_path)
     assert found["output"].to_list() == ["3", "", "", "3"]  # cut at the prompt's stop
     assert "content_filter" in found["failure"][1]
-    assert "answered nothing within 16 tokens" in found["failure"][2]
+    assert "ended (length) before its answer, with 16 tokens at most" in found["failure"][2]
 
 
 def test_what_is_finished_is_handed_on_where_the_process_is_interrupted(tmp_path, monkeypatch):

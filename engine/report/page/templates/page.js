@@ -159,7 +159,7 @@ function listOf(name, run, place, query, found) {
     parts.push(element("div", {className: "whole"},
       element("strong", {}, `Whole list, first ${data.given} passages`),
       element("div", {className: "chips"}, element("span", {className: `chip ${good ? "yes" : "bad"}`}, `${good ? "\u2713" : "\u2717"} ${data.metric} ${figure(run.score)}`)),
-      output(run.output, found.answers)));
+      output(run.output, found.answers), ...thought(run.thought)));
   }
   run.list.forEach((doc, rank) => {
     if (run.score !== null && rank === data.given) parts.push(element("p", {className: "cut"}, "Not given to the reader with the list:"));
@@ -170,7 +170,7 @@ function listOf(name, run, place, query, found) {
 }
 
 function passage(doc, rank, place, found) {
-  const [title, text, labels] = found.passages[doc];
+  const [title, text, labels, thoughts] = found.passages[doc];
   const chips = data.annotators.filter((name) => name in labels).map((name) => {
     const value = labels[name][LABEL];
     const whole = Number.isInteger(value) ? String(value) : figure(value);
@@ -187,10 +187,11 @@ function passage(doc, rank, place, found) {
   return element("div", {className: "passage"},
     element("h4", {}, `${rank + 1}. `, element("bdi", {}, title || doc)),
     element("span", {className: "id"}, [doc, ...elsewhere].join(" \u00b7 ")),
-    element("div", {className: "chips"}, ...chips), ...outputs, shown);
+    element("div", {className: "chips"}, ...chips), ...outputs, ...thought(thoughts), shown);
 }
 
 const inline = (text, answers) => element("span", {className: "output"}, ...marked(text || "(nothing)", answers));
+const thought = (text) => text ? [element("details", {}, element("summary", {}, "Thought before"), element("p", {className: "text", dir: "auto"}, text))] : [];
 const output = (text, answers) => element("p", {}, "The reader answers ", inline(text, answers));
 
 // The text with the answers marked: words in order, whatever stands between them and however they are written.

@@ -1,0 +1,142 @@
+"""What readers answered, counted over all reads: what is empty, what is always the same, what nearly matches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from engine.evaluation.read_jobs import Reading
+from engine.evaluation.settings import Settings
+from engine.messages.notes import Note, count_note
+from engine.messages.wording import quoted
+from engine.reading.models.stops import INCOMPLETE
+from engine.scoring.metrics import Metric, get_metric, match, score_outputs
+from engine.scoring.normalize import without_marks
+from engine.tables import ANSWERS, FAILURE, OUTPUT, QUERY_ID, READ_KEY, VALUE, N
+
+# Outputs that are kept of a shard by how often they occur, and of all of them in the summary.
+_KEPT, SHOWN = 100, 10
+# So many reads must have the same output before a note says that more than half have it.
+_ALIKES = 3
+# Codes of notes that say what to look at.
+ALIKE, WORDY, MARKED = "alike_outputs", "wordy_outputs", "marked_outputs"
+# Metrics of whole outputs, in whose place ``match`` takes those that hold an answer.
+_OF_WHOLE_OUTPUTS = ("em", "em-char", "accuracy")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of reads in which a reader wrote, those that failed left out.
+
+    Attributes:
+        reads: how many, each counted once.
+        empty: of them without any text.
+        replaced: of them with characters in the place of what is not valid Unicode.
+        scored: distinct outputs of a query, of whole lists where these were read, and as many as have an answer.
+        right: of them with a value above 0.
+        holding: of them that hold an answer as whole words.
+        marked: of them that would have a higher value but for quotation marks, dashes or width.
+        commonest: outputs with the number of reads, the commonest first; not all of them.
+    """
+
+    reads: int = 0
+    empty: int = 0
+    replaced: int = 0
+    scored: int = 0
+    right: int = 0
+    holding: int = 0
+    marked: int = 0
+    commonest: Mapping[str, int] = field(default_factory=dict)
+
+
+def count_outputs(
+    readings: Iterable[Reading], downstream: pl.DataFrame, queries: pl.DataFrame, settings: Settings
+) -> Outputs:
+    """The outputs of the reads of some queries.
+
+    Args:
+        downstream: as ``tables.DOWNSTREAM``; without rows where no lists were read whole.
+    """
+    tables = [reading.reads for reading in readings if not reading.spec.choices]
+    if not tables:
+        return Outputs()
+    reads = pl.concat(tables).filter(pl.col(FAILURE).is_null()).unique(READ_KEY)
+    metric = get_metric(settings.reader.metric)
+    known = queries.filter(pl.col(ANSWERS).list.len() > 0)
+    if downstream.is_empty():
+        alone = reads.select(QUERY_ID, OUTPUT).unique().join(known, on=QUERY_ID, how="semi")
+        # A function of the user's is not called for this.
+        downstream = score_outputs(alone.clear() if metric.own else alone, queries, metric)
+    scored = downstream.select(QUERY_ID, OUTPUT, VALUE).unique()
+    scored = scored.join(known, on=QUERY_ID, how="semi")
+    answers = dict(queries.select(QUERY_ID, ANSWERS).iter_rows())
+    holding = marked = 0
+    for query_id, output, value in scored.iter_rows():
+        holding += bool(match(output, answers[query_id]))
+        marked += not metric.own and _would_match(output, answers[query_id], metric, value)
+    counted = reads[OUTPUT].value_counts(name=N).sort(N, OUTPUT, descending=[True, False])
+    return Outputs(
+        reads=reads.height,
+        empty=int((reads[OUTPUT] == "").sum()),
+        replaced=int(reads[OUTPUT].str.contains(INCOMPLETE, literal=True).sum()),
+        scored=scored.height,
+        right=int((scored[VALUE] > 0).sum()),
+        holding=holding,
+        marked=marked,
+        commonest=dict(counted.head(_KEPT).iter_rows()),
+    )
+
+
+def _would_match(output: str, answers: list[str], metric: Metric, value: float) -> bool:
+    texts = (output, *answers)
+    if all(map(str.isascii, texts)):
+        return False
+    plain, *others = map(without_marks, texts)
+    return (plain, *others) != texts and metric(plain, others) > value
+
+
+def merge_outputs(parts: Iterable[Outputs]) -> Outputs:
+    """The outputs of all queries, from those of parts; of the commonest those that are so in some part."""
+    total: Counter[str] = Counter()
+    commonest: Counter[str] = Counter()
+    for part in parts:
+        total.update({name: value for name, value in vars(part).items() if name != "commonest"})
+        commonest.update(part.commonest)
+    ordered = sorted(commonest.items(), key=lambda one: (-one[1], one[0]))
+    return Outputs(**total, commonest=dict(ordered[:_KEPT]))
+
+
+def output_notes(outputs: Outputs, settings: Settings) -> Iterator[Note]:
+    """What the outputs of all reads say of the reader and the metric."""
+    yield count_note(
+        "empty_outputs", outputs.empty, "output[|s] of reads [is|are] empty, and [scores|score] 0"
+    )
+    text, most = next(iter(outputs.commonest.items()), ("", 0))
+    said = quoted(text) if text else "empty"
+    alike = most >= _ALIKES and 2 * most > outputs.reads
+    yield Note(
+        ALIKE,
+        most if alike else 0,
+        f"more than half of the outputs are {said} ({most:,} of {outputs.reads:,})",
+    )
+    yield count_note(
+        "replaced_characters",
+        outputs.replaced,
+        f"output[|s] [holds|hold] {INCOMPLETE} in the place of what is not valid Unicode",
+    )
+    metric = settings.reader.metric_name
+    wordy = metric in _OF_WHOLE_OUTPUTS and not outputs.right
+    yield Note(
+        WORDY,
+        outputs.holding if wordy and 2 * outputs.holding > outputs.scored else 0,
+        f"{metric} is 0 for all outputs, and an answer stands in {outputs.holding:,} of {outputs.scored:,}: "
+        "`metric` match counts these",
+    )
+    yield count_note(
+        MARKED,
+        outputs.marked,
+        "output[|s] would match but for quotation marks, dashes or width",
+    )
