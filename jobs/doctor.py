@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import sys
@@ -18,7 +17,7 @@ from rich.text import Text
 from engine.machine import compiler, device, model_files
 from engine.machine.batching import machine_memory
 from engine.messages.errors import InputError, masked
-from engine.messages.extras import EXTRAS, command, missing
+from engine.messages.extras import EXTRAS, command, is_installed, missing
 from engine.messages.wording import agreeing, listed
 from engine.retrieval.flat import gpu_count
 from engine.retrieval.java import find_java
@@ -106,7 +105,7 @@ def _gpu() -> str:
 
 def _engine() -> str:
     """What `--engine auto` comes to on this machine."""
-    found = importlib.util.find_spec("vllm")
+    found = is_installed("vllm")
     version = f"vLLM {_version_of_vllm()}".strip() if found else "vLLM is not installed"
     if device.reads_on_vllm():
         compiler.require()

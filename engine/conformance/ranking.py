@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from engine.conformance.references import (
     RankingReference,
 )
 from engine.messages.errors import InputError, masked
+from engine.messages.extras import require_import
 from engine.messages.wording import counted
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import Measure
@@ -104,7 +104,7 @@ def compare_ranking(run: str | Path, qrels: str | Path, measures: Sequence[Measu
         package = reference.packages[0]
         install = f"pip install {package}"
         try:
-            importlib.import_module(reference.module)
+            require_import(reference.module)
             computed = reference.compute(scores, judged, known) if known else Computed()
         except ImportError as error:
             references.append(not_installed(package, reference.module, install, error))

@@ -175,7 +175,8 @@ def check_inputs(
         lists=lists,
         passages=passages,
         tables=read_tables(files, queries),
-        notes=input_notes(
+        notes=query_set.notes
+        + input_notes(
             skipped=passages.skipped,
             unanswerable=query_set.unanswerable,
             empty=passages.count_empty(),

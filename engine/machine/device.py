@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib.util
 import math
 import os
 import re
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from engine.machine.batching import CPU_BATCH_TOKENS, GPU_BATCH_TOKENS, machine_memory
 from engine.messages.errors import ReadError
+from engine.messages.extras import is_installed
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,7 @@ def best_dtype() -> Dtype:
 
 def reads_on_vllm() -> bool:
     """Whether this machine has a GPU that may be used, and vLLM is installed on it."""
-    return machine_has_gpu() and importlib.util.find_spec("vllm") is not None
+    return machine_has_gpu() and is_installed("vllm")
 
 
 def has_bf16_arithmetic() -> bool:

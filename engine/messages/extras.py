@@ -6,6 +6,7 @@ pyproject.toml says what else an extra brings.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 
 from engine.messages.errors import InputError
@@ -28,7 +29,24 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 def missing(extra: str, *modules: str) -> list[str]:
     """Those of an extra's modules, or of the ones that are asked for, that are not installed."""
     assert set(modules) <= set(EXTRAS[extra])
-    return [name for name in modules or EXTRAS[extra] if importlib.util.find_spec(name) is None]
+    return [name for name in modules or EXTRAS[extra] if not is_installed(name)]
+
+
+def is_installed(module: str) -> bool:
+    """Whether there is a module of this name, and not only the folder that an uninstalled one left."""
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
+
+
+def require_import(module: str) -> None:
+    """Import a module, of whose folder alone Python would make an empty one.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    if not is_installed(module):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    importlib.import_module(module)
 
 
 def command(*extras: str) -> str:

@@ -20,15 +20,22 @@ from engine.evaluation.settings import Settings
 from engine.evaluation.shards import Held
 from engine.evaluation.titles import match_titles, without_titles
 from engine.messages.errors import InputError
+from engine.messages.notes import Note
 from engine.messages.wording import counted, quoted
 from engine.python.record_forms import Record, is_path, plain, records
 from engine.python.run_forms import Texts, runs_of
 from engine.sources.passages.read import passage_table, read_corpus
 from engine.sources.queries.groups import Groups
 from engine.sources.queries.kilt import kilt_row
-from engine.sources.queries.layouts import layout_of, rows_of
 from engine.sources.queries.plain import plain_rows
-from engine.sources.queries.read import QuerySet, read_query_set
+from engine.sources.queries.read import (
+    WRITTEN_LISTS,
+    QuerySet,
+    joined,
+    notes_of,
+    read_answers,
+    read_query_set,
+)
 from engine.sources.queries.rows import QueryRow
 from engine.tables import ANSWERS, DOC_ID, LABEL, QUERY, QUERY_ID, RANK, RUN, TEXT
 
@@ -102,7 +109,8 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
         k=k,
         tables={name: _table(name, table, queries) for name, table in given.tables.items()},
         cut_runs=tuple(runs.filter(pl.col(RANK) > k)[RUN].unique(maintain_order=True)),
-        notes=input_notes(
+        notes=query_set.notes
+        + input_notes(
             skipped=0,
             unanswerable=query_set.unanswerable,
             empty=int((passages[TEXT].str.strip_chars() == "").sum()),
@@ -115,6 +123,7 @@ def inputs_of(given: Given, settings: Settings) -> EvaluationInputs:
 
 
 def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySet:
+    notes: list[Note] = []
     if is_path(given.queries):
         found = read_query_set(
             given.queries, need_answers=need_answers and given.answers is None, column=column
@@ -126,6 +135,7 @@ def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySe
             for query_id, query, own, gold in found.table.iter_rows()
         ]
         unanswerable, groups = found.unanswerable, found.groups
+        notes = [note for note in found.notes if note.code == WRITTEN_LISTS]
     else:
         rows, unanswerable = list(_query_rows(given.queries)), 0
         grouped = Groups(_QUERIES, column)
@@ -133,14 +143,15 @@ def _queries(given: Given, *, need_answers: bool, column: str | None) -> QuerySe
             grouped.add(row)
         groups = grouped.found()
     if given.answers is not None:
-        rows = _with_answers(rows, given.answers)
+        rows, note = joined(_QUERIES, rows, _answers(rows, given.answers), _ANSWERS)
+        notes.append(note)
     unanswerable += sum(row.unanswerable for row in rows)
     rows = [row for row in rows if not row.unanswerable]
     _refuse_rows(rows, need_answers=need_answers)
     values = [(row.query_id, row.query, row.answers, row.provenance) for row in rows]
     table = pl.DataFrame(values, schema=tables.QUERIES, orient="row")
     titles = {row.query_id: row.titles for row in rows if row.titles}
-    return QuerySet(table, unanswerable, titles, groups)
+    return QuerySet(table, unanswerable, titles, groups, (*notes_of(rows), *notes))
 
 
 def _query_rows(given: Any) -> Iterator[QueryRow]:
@@ -170,31 +181,29 @@ def _query_record(key: str, value: Any) -> Record:
     return {QUERY: key, ANSWERS: value}
 
 
-def _with_answers(rows: Sequence[QueryRow], answers: Any) -> list[QueryRow]:
-    """The rows with the answers that were given apart, by id or by text, instead of their own."""
+def _answers(rows: Sequence[QueryRow], answers: Any) -> dict[str, QueryRow | None]:
+    """Answers that were given apart, by id or by text, as ``joined`` takes them."""
     if is_path(answers):
-        file = rows_of(answers, layout_of(answers), answers_alone=True)[0]
-        answers = {row.query_id: row.answers for row in file}
+        return {**read_answers(answers)}
     if not isinstance(answers, Mapping):
         raise InputError(
             f"is of the type {type(answers).__name__}",
             "give {query_id: [answer, …]}",
             path=_ANSWERS,
         )
-    found: list[QueryRow] = []
+    given = {str(key): plain(own) for key, own in answers.items()}
+    names: dict[str, list[str]] = {}
     for row in rows:
-        own = answers.get(row.query_id, answers.get(row.query))
-        if own is None:
-            found.append(row)
-            continue
-        record = {QUERY_ID: row.query_id, QUERY: row.query, ANSWERS: plain(own)}
-        ((_, answered),) = enumerate(plain_rows(_ANSWERS, [(row.line or 1, record)]))
-        found.append(
-            QueryRow(
-                row.line, row.query_id, row.query, answered.answers, row.provenance, row.titles
-            )
+        names.setdefault(row.query_id if row.query_id in given else row.query, []).append(
+            row.query_id
         )
-    return found
+    records = (
+        (number, {QUERY_ID: name, ANSWERS: own})
+        for number, (key, own) in enumerate(given.items(), 1)
+        for name in names.get(key, ())
+    )
+    found = {row.query_id: row for row in plain_rows(_ANSWERS, records, need_text=False)}
+    return {**found, **{key: None for key in given if key not in names}}
 
 
 def _refuse_rows(rows: Sequence[QueryRow], *, need_answers: bool) -> None:

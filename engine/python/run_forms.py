@@ -18,10 +18,11 @@ from engine.sources.fields import (
     TEXT_FIELDS,
     TITLE_FIELDS,
     first_of,
+    list_in,
 )
 from engine.sources.runs.checks import by_rank, by_score, listed_twice, require_new_name
 from engine.sources.runs.read import read_run
-from engine.sources.runs.records import RESULTS
+from engine.sources.runs.records import RESULTS, rank_of
 from engine.sources.runs.scan import conform_rows
 from engine.sources.runs.texts import id_of
 from engine.tables import ARTICLE_ID, DOC_ID, QUERY_ID, RANK, RUN, SCORE, TEXT, TITLE
@@ -154,7 +155,7 @@ def _tables(name: str, given: Any, texts: Texts | None) -> Iterator[pl.DataFrame
     by_system: dict[str, list[Listed]] = {}
     for number, record in enumerate(records(given, name or _WHAT), 1):
         system = by_system.setdefault(name or str(record.get(RUN) or "run"), [])
-        items = next((record[key] for key in RESULTS if isinstance(record.get(key), list)), None)
+        items = list_in(record, RESULTS)
         if items is None:
             system.append(_of_record(name or _WHAT, number, record, texts))
             continue
@@ -206,11 +207,11 @@ def _of_record(name: str, number: int, record: Record, texts: Texts | None) -> L
         article = {TITLE: title, ARTICLE_ID: record.get(ARTICLE_ID)}
         given = {key: value for key, value in article.items() if value}
         known = texts.add(known, {TEXT: text, **given})
-    rank, score = record.get(RANK), record.get(SCORE)
+    score = record.get(SCORE)
     return Listed(
         str(query_id),
         str(known),
-        None if rank is None else int(rank),
+        rank_of(name, number, str(query_id), record),
         None if score is None else _number(str(query_id), str(known), score),
     )
 
@@ -226,8 +227,9 @@ def _ranked(name: str, rows: Iterable[Listed]) -> pl.DataFrame:
         query_id, doc_id = twice.select(QUERY_ID, DOC_ID).row(0)
         raise listed_twice(name, query_id, "the document", doc_id)
     scored, ranked = not frame[SCORE].null_count(), not frame[RANK].null_count()
-    if not ranked and not scored and frame[SCORE].null_count() < frame.height:
-        raise InputError("some rows have a score and others none", _FORM, path=name)
+    for what in (RANK, SCORE):
+        if 0 < frame[what].null_count() < frame.height and (what == RANK or not ranked):
+            raise InputError(f"some rows have a {what} and others none", _FORM, path=name)
     if not ranked and not scored:
         ranks = pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(QUERY_ID)
         frame, ranked = frame.with_columns(ranks.alias(RANK)), True

@@ -19,13 +19,18 @@ text of a passage     ``text``, ``contents`` (Pyserini, FlashRAG), ``content`` (
 ====================  =======================================================================================
 
 Answers are a text, a list of texts, or of objects with a ``text`` (SQuAD); or an object with the texts under
-``text`` (SQuAD's rows), ``value`` and ``aliases`` (TriviaQA), all of which count.
+``text`` (SQuAD's rows), ``value`` and ``aliases`` (TriviaQA), all of which count. A text that is a list of texts, as
+``str`` of Python or a spreadsheet writes it (``"['a', 'b']"``), is that list, wherever texts or lists are wanted.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from engine.sources.io.json_text import parse_json
 
 QUERY_ID_FIELDS = ("query_id", "id", "_id", "qid", "question_id", "QuestionId", "guid")
 QUERY_FIELDS = ("query", "question", "text", "user_input", "Question")
@@ -49,6 +54,40 @@ TEXT_FIELDS = ("text", "contents", "content", "page_content")
 _ANSWER_PARTS = ("text", "value", "aliases", "Value", "Aliases", "HumanAnswers")
 _EMPTY: tuple[Any, ...] = (None, "")
 
+# The items of a list as Python writes it: texts with escapes that it knows, numbers and words. NumPy puts no commas.
+_ESCAPE = r"\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5})"
+_ITEM = rf"""'(?:[^'\\\n]|{_ESCAPE})*'|"(?:[^"\\\n]|{_ESCAPE})*"|-?\d+(?:\.\d*)?(?:e[-+]?\d+)?|None|True|False|nan"""
+_LIST = re.compile(rf"\[\s*(?:(?:{_ITEM})(?:[\s,]+(?:{_ITEM}))*)?[\s,]*\]")
+_ITEMS = re.compile(_ITEM)
+
+
+def written_list(text: str) -> list[str] | None:
+    """The texts of a list that is written as a text, in JSON or as Python writes it; None for any other text.
+
+    >>> written_list("['Lima', None, 1899]"), written_list("[sic]")
+    (['Lima', '1899'], None)
+    """
+    if text[:1] != "[" or text[-1:] != "]":
+        return None
+    try:
+        items = parse_json(text)
+    except ValueError:
+        if not _LIST.fullmatch(text):
+            return None
+        found = (item if item != "nan" else "None" for item in _ITEMS.findall(text))
+        try:
+            items = [ast.literal_eval(item) for item in found]
+        except (SyntaxError, ValueError):  # a number of thousands of digits, or 007
+            return None
+    if not all(item is None or isinstance(item, str | int | float) for item in items):
+        return None
+    return [str(item) for item in items if not _is_missing(item)]
+
+
+def _is_missing(item: Any) -> bool:
+    """Whether an item of a list stands for nothing: null, or NaN."""
+    return item is None or item != item
+
 
 def first_of(record: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The value of the first of these fields that is present, and neither null nor empty; else None."""
@@ -60,6 +99,16 @@ def first_of(record: Mapping[str, Any], names: Sequence[str]) -> Any:
             value = inside.get(inner) if isinstance(inside, Mapping) else None
         if value not in _EMPTY:
             return value
+    return None
+
+
+def list_in(record: Mapping[str, Any], names: Sequence[str]) -> list[Any] | None:
+    """The first of these fields that is a list, or a text that is a written list; None if there is none."""
+    for name in names:
+        value = record.get(name)
+        found = written_list(value.strip()) if isinstance(value, str) else value
+        if isinstance(found, list):
+            return found
     return None
 
 
@@ -82,6 +131,7 @@ def texts_of(value: Any) -> list[str] | None:
     found = [
         item if isinstance(item, str) or not isinstance(item, Mapping) else item.get("text")
         for item in listed
+        if isinstance(item, str) or not _is_missing(item)
     ]
     given = [text for text in found if isinstance(text, str)]
     return given if len(given) == len(found) else None

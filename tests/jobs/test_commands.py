@@ -404,7 +404,9 @@ def test_doctor_names_the_engine_that_auto_chooses_for_any_build_of_vllm(name, g
     """``make gpu`` installs the distribution vllm, ``make vllm`` one of another name."""
     find, version = importlib.util.find_spec, importlib.metadata.version
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda asked, *a: asked == "vllm" or find(asked, *a)
+        importlib.util,
+        "find_spec",
+        lambda asked, *a: find("json" if asked == "vllm" else asked, *a),
     )
 
     def version_of(asked):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
 from engine.machine import device, model_files
 from engine.machine.device import Dtype
 from engine.messages.errors import InputError
+from engine.messages.extras import is_installed
 from engine.reading.models import weights
 
 # What a process with vLLM holds on a CPU, without weights and cache: half of it are imports, the rest
@@ -36,15 +36,13 @@ def refuse(reader: weights.Weights) -> None:
             f"reader {reader.name!r} is encoder-decoder, vLLM runs decoder-only readers",
             "use `engine` transformers",
         )
-    if importlib.util.find_spec("vllm") is None:
+    if not is_installed("vllm"):
         raise InputError(
             "`engine` is vllm, but vLLM is not installed",
             "run 'make gpu' (without a GPU: 'make vllm'), or use `engine` transformers",
         )
     quantised = model_files.quantization(reader.path, reader.name)
-    if quantised.get("quant_method") == _OF_A_PACKAGE and not importlib.util.find_spec(
-        _OF_A_PACKAGE
-    ):
+    if quantised.get("quant_method") == _OF_A_PACKAGE and not is_installed(_OF_A_PACKAGE):
         raise InputError(
             f"its weights are quantised by {_OF_A_PACKAGE}, which is not installed",
             f"run 'pip install {_OF_A_PACKAGE}' wherever it is read",

@@ -51,9 +51,13 @@ def read_csv_records(
         raise _broken(path, len(numbers), error) from None
     names = [name.strip() for name in fields]
     if not set(names) & set(needed):
+        apart = {one: {*map(str.strip, header.split(one))} for one in ";|"}
+        other = next((one for one, found in apart.items() if found & set(needed)), None)
         raise InputError(
-            f"no header with a column {', '.join(needed)}",
-            "name the columns in the first line",
+            f"columns are separated by {other!r}"
+            if other
+            else f"no header with a column {', '.join(needed)}",
+            "separate them by commas or tabs" if other else "name the columns in the first line",
             path=path,
             line=len(numbers) or 1,
         )

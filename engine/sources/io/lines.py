@@ -44,6 +44,7 @@ def raw_lines(path: Location, what: str, *, blank: bool = False) -> Iterator[tup
                     )
                 if number == 1:
                     line = line.removeprefix(BOM)
+                    _refuse_page(path, line, what)
                 if blank or (line and not line.isspace()):
                     yield number, line
     except DAMAGE as error:
@@ -64,9 +65,16 @@ def start_of(path: Location, what: str) -> bytes:
                 if start or not (block := stream.read(_START)):
                     break
                 start = block.lstrip()
+            _refuse_page(path, start, what)
             return start
     except DAMAGE as error:
         raise damaged(path, 1, error) from None
+
+
+def _refuse_page(path: Location, start: bytes, what: str) -> None:
+    """Refuse a page in place of data, as servers send where a file is gone or needs a login."""
+    if start[:99].lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        raise InputError("is an HTML page", f"fetch the file itself: {what}", path=path, line=1)
 
 
 def read_document(path: Location, what: str) -> bytes:

@@ -44,7 +44,7 @@ def kilt_row(path: Location, line: int, record: dict[str, Any]) -> QueryRow:
         answer = output.get("answer")
         if answer is not None and not isinstance(answer, str):
             raise InputError(
-                f"an answer of query {quoted(query_id)} is not a string",
+                f"an answer of query {quoted(query_id)} is not a string: {quoted(answer)}",
                 "quote it",
                 path=path,
                 line=line,

@@ -21,6 +21,7 @@ from engine.sources.fields import (
     QUERY_ID_FIELDS,
     first_of,
     texts_of,
+    written_list,
 )
 from engine.sources.io.json_text import parse_json
 from engine.sources.io.locations import Location
@@ -87,11 +88,13 @@ def field_of(path: Location, line: int, name: str, text: str) -> Any:
         return text or None
     if not text.startswith("["):
         return text.split(SEPARATOR)
+    if (found := written_list(text)) is not None:
+        return found
     try:
         return parse_json(text)
     except ValueError:
         raise InputError(
-            f"{name} {quoted(text)} is not a JSON list",
+            f"{name} {quoted(text)} is not a list",
             f'write ["a", "b"], or a{SEPARATOR}b',
             path=path,
             line=line,
@@ -101,10 +104,11 @@ def field_of(path: Location, line: int, name: str, text: str) -> Any:
 def _texts(
     path: Location, line: int | None, name: str, fields: tuple[str, ...], record: Mapping[str, Any]
 ) -> list[str]:
-    texts = texts_of(first_of(record, fields))
+    value = first_of(record, fields)
+    texts = texts_of(value)
     if texts is None:
         raise InputError(
-            f"{fields[0]} of query {quoted(name)} are not strings",
+            f"{fields[0]} of query {quoted(name)} are not strings: {quoted(value)}",
             'write ["a", "b"]',
             path=path,
             line=line,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from engine import tables
 from engine.messages.errors import InputError
-from engine.messages.wording import quoted
+from engine.messages.notes import Note, count_note
 from engine.sources.data_sets import is_data_set
 from engine.sources.io.locations import (
     Location,
@@ -23,9 +23,13 @@ from engine.sources.io.locations import (
 from engine.sources.queries.groups import Groups
 from engine.sources.queries.layouts import WHAT, Layout, layout_of, rows_of
 from engine.sources.queries.rows import QueryRow
+from engine.sources.strangers import count_strangers
 from engine.tables import ANSWERS, PROVENANCE, QUERY, QUERY_ID
 
+WRITTEN_LISTS = "written_lists"
 _ADD = "add at least one answer"
+# What programs write where a value is missing, in small letters; some of it is an answer, too.
+_NOTHING = frozenset({"na", "n/a", "nan", "<na>", "none", "null"})
 
 
 @dataclass(frozen=True)
@@ -38,12 +42,14 @@ class QuerySet:
         titles: by query id, those of its ``provenance`` that are titles of articles without ids.
         groups: by query id, the value of the column that was asked for, or else the digest of the context
             that the query was written about; without queries that have none.
+        notes: what was taken as something else than it looks like (``notes_of``).
     """
 
     table: pl.DataFrame
     unanswerable: int = 0
     titles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
 
 
 def read_queries(
@@ -81,8 +87,10 @@ def read_query_set(
     """
     path = _file(path)
     rows, unanswerable = rows_of(path, layout or layout_of(path), column=column)
+    notes: list[Note] = []
     if answers is not None:
-        rows = _joined(path, list(rows), answers)
+        rows, note = joined(path, list(rows), read_answers(answers), answers)
+        notes.append(note)
     checked: list[QueryRow] = []
     groups = Groups(path, column)
     for row in _checked(path, rows):
@@ -103,7 +111,25 @@ def read_query_set(
             problem = f"only unanswerable questions ({unanswerable})"
         raise InputError(problem, f"give {WHAT}", path=path)
     titles = {row.query_id: row.titles for row in checked if row.titles}
-    return QuerySet(table, unanswerable, titles, groups.found())
+    return QuerySet(table, unanswerable, titles, groups.found(), (*notes_of(checked), *notes))
+
+
+def notes_of(rows: Sequence[QueryRow]) -> tuple[Note, ...]:
+    """Of queries: how many fields were lists written as texts, and answers that look like missing values."""
+    named = sum({a.lower() for a in row.answers} <= _NOTHING for row in rows if row.answers)
+    return (
+        count_note(
+            WRITTEN_LISTS,
+            sum(row.written for row in rows),
+            "[answer or gold article was a list|answers or gold articles were lists] written as a text, and "
+            "[was|were] taken as the list",
+        ),
+        count_note(
+            "answers_like_nothing",
+            named,
+            "[query has|queries have] no answer but NA, NaN, None or null, which was taken as that text",
+        ),
+    )
 
 
 def _table(rows: Sequence[QueryRow]) -> pl.DataFrame:
@@ -125,28 +151,45 @@ def _lists(lists: Sequence[Sequence[str]]) -> pl.Series:
     return pl.Series(pa.LargeListArray.from_arrays(ends.to_arrow(), flat))
 
 
-def _joined(path: Location, rows: list[QueryRow], answers: Location) -> list[QueryRow]:
-    """The rows with the answers of a file instead of their own, where it has any."""
-    given = _file(answers)
-    found: dict[str, list[str]] = {}
+def joined(
+    path: Location, rows: list[QueryRow], found: Mapping[str, QueryRow | None], answers: Location
+) -> tuple[list[QueryRow], Note]:
+    """The rows with answers that were given apart, where there are any, instead of their own.
+
+    Args:
+        path, answers: where they come from, for errors.
+        found: answers by query id; None for the id of no query.
+
+    Raises:
+        InputError: there are answers to none of the queries.
+    """
+    others = count_strangers(
+        pl.Series(found.keys(), dtype=pl.String),
+        pl.Series([row.query_id for row in rows], dtype=pl.String),
+        f"has answers to none of the {{}} [query|queries] of {path}",
+        remedy="give the answers of these queries, by the same ids",
+        path=answers,
+    )
+    note = count_note(
+        "answers_of_others", others, "[id|ids] in `answers` [is that|are those] of no query"
+    )
+    given = (found.get(row.query_id) for row in rows)
+    both = zip(rows, given, strict=True)
+    return [row.answered(own) if own and own.answers else row for row, own in both], note
+
+
+def read_answers(path: Location) -> dict[str, QueryRow]:
+    """The answers of a file in any layout of queries, by query id; texts are not needed.
+
+    Raises:
+        InputError: the file cannot be used, or has an id twice.
+    """
+    file, found = _file(path), dict[str, QueryRow]()
     lines: dict[str, int | None] = {}
-    for row in rows_of(given, layout_of(given), answers_alone=True)[0]:
-        _refuse_twice(given, row, lines)
-        found[row.query_id] = row.answers
-    if not any(row.query_id in found for row in rows):
-        first = quoted(rows[0].query_id) if rows else "none"
-        has = quoted(next(iter(found))) if found else "none"
-        raise InputError(
-            f"has answers to none of the {len(rows)} queries of {path} (it has {has}, they have {first})",
-            "give the answers of these queries, by the same ids",
-            path=answers,
-        )
-    return [
-        replace(row, answers=found[row.query_id], unanswerable=False)
-        if found.get(row.query_id)
-        else row
-        for row in rows
-    ]
+    for row in rows_of(file, layout_of(file), answers_alone=True)[0]:
+        _refuse_twice(file, row, lines)
+        found[row.query_id] = row
+    return found
 
 
 def line_of(path: Location, query_id: str) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from engine.messages.errors import InputError
 from engine.messages.wording import quoted
+from engine.sources.fields import written_list
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
 
@@ -19,6 +20,7 @@ class QueryRow:
     Attributes:
         titles: those of ``provenance`` that are titles of articles, whose ids the file does not give.
         unanswerable: whether the file marks the question so.
+        written: how many answers and articles were lists that are written as a text.
         record: the query as the file has it, for fields of other names; empty where it is a row of
             the queries table.
     """
@@ -30,7 +32,13 @@ class QueryRow:
     provenance: list[str]
     titles: tuple[str, ...] = ()
     unanswerable: bool = False
+    written: int = 0
     record: Mapping[str, Any] = field(default_factory=dict)
+
+    def answered(self, by: QueryRow) -> QueryRow:
+        """The query with the answers of another row, which were given apart."""
+        written = self.written + by.written
+        return replace(self, answers=by.answers, unanswerable=False, written=written)
 
 
 def no_text(
@@ -55,6 +63,8 @@ def clean_row(
 ) -> QueryRow:
     """A row with its answers stripped, and answers and articles distinct, in their order.
 
+    A text that is a written list (``fields.written_list``) stands for its items, whatever the layout.
+
     Raises:
         InputError: an id that is empty or contains white space, or text that is not valid Unicode.
     """
@@ -65,6 +75,10 @@ def clean_row(
             path=path,
             line=line,
         )
+    lists = [written_list(text.strip()) for text in (*answers, *articles) if text and "[" in text]
+    written = sum(found is not None for found in lists)
+    if written:
+        answers, articles = ([*_items(texts)] for texts in (answers, articles))
     if not is_text(query_id, query, *answers, *articles):
         raise InputError(
             f"query {quoted(query_id)} holds half a surrogate pair",
@@ -79,4 +93,12 @@ def clean_row(
         query,
         list(dict.fromkeys(filter(None, stripped))),
         list(dict.fromkeys(filter(None, articles))),
+        written=written,
     )
+
+
+def _items(texts: Sequence[str | None]) -> Iterator[str]:
+    """The texts, each written list as its items."""
+    for text in filter(None, texts):
+        found = written_list(text.strip())
+        yield from [text] if found is None else found

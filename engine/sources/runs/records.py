@@ -27,6 +27,7 @@ from engine.sources.fields import (
     TITLE_FIELDS,
     columns_of,
     first_of,
+    list_in,
 )
 from engine.sources.io.files import is_text
 from engine.sources.io.locations import Location
@@ -116,12 +117,15 @@ def read_records(
     rows: list[_Listed] = []
     texts: list[tuple[object, ...]] = []
     for line, record in records:
-        items = next((record[f] for f in RESULTS if isinstance(record.get(f), list)), None)
+        items = list_in(record, RESULTS)
         run = str(record.get(RUN) or name)
         if items is None:
             query_id = _query_of(path, line, record, (*_ROW_QUERY_IDS, *_ROW_QUERIES))
             doc_id, text = _passage(path, line, query_id, record)
-            rank, score = _rank(path, line, query_id, record), _score(path, line, query_id, record)
+            rank, score = (
+                rank_of(path, line, query_id, record),
+                _score(path, line, query_id, record),
+            )
             rows.append(_Listed(line, query_id, doc_id, rank, score, run))
             texts += text
             continue
@@ -230,8 +234,11 @@ def _no_passage(path: Location, line: int | None, query_id: str, item: object) -
     )
 
 
-def _rank(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> int | None:
+def rank_of(path: Location, line: int | None, query_id: str, row: Mapping[str, Any]) -> int | None:
+    """The rank of a row; None where it has none."""
     rank = row.get(RANK)
+    if isinstance(rank, float) and rank.is_integer():  # pandas', where some value was missing
+        rank = int(rank)
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int)):
         raise InputError(
             f"the rank {quoted(rank)} of query {quoted(query_id)}",
