@@ -145,6 +145,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 
 format: $(VENV)/.installed-test
+	$(BIN)/python .ci/options
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, cast
 
 from engine.evaluation.assess import Evaluation
 from engine.evaluation.context import Context
@@ -24,10 +24,11 @@ from engine.messages.checked import Positive, fitted
 from engine.messages.errors import InputError
 from engine.messages.wording import name_of
 from engine.python.input_forms import Given, inputs_of
+from engine.python.options import EvaluateOptions
 from engine.python.progress import event, progress
 from engine.python.result import Result
 from engine.ranking.ranking_settings import RankingSettings
-from engine.reading.function import Answers, ReaderFunction, reader_function
+from engine.reading.function import ReaderChoice, ReaderFunction, reader_function
 from engine.reading.reader_settings import ReaderSettings
 from engine.report.audit import name_files
 from engine.report.summary import SHARDS
@@ -37,7 +38,6 @@ from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.sources.io.temporary import temporary_directory
 
-ReaderChoice = str | ReaderFunction | Answers
 MetricChoice = str | Metric | Callable[[str, list[str]], float]
 AnnotatorChoice = str | Annotator | Callable[[str, list[str], str, str], float]
 
@@ -51,7 +51,7 @@ def evaluate(
     metric: MetricChoice = ReaderSettings.metric,
     annotators: AnnotatorChoice | Sequence[AnnotatorChoice] = LabelSettings.annotators,
     k: int = RankingSettings.k,
-    **options: Any,
+    **options: Unpack[EvaluateOptions],
 ) -> Result:
     """Evaluate runs with the LLM that reads them, as ``erag evaluate`` does.
 
@@ -93,28 +93,28 @@ def evaluate(
         annotators: who labels: names, functions from a query, its answers, and a passage's title and text to a
             number in [0, 1], and annotators made with ``engine.labels.from_function``.
         k: passages per query at most.
-        **options: ``answers`` (``{query_id: [answer, …]}``), ``limit`` (the first queries alone), ``store``
-            (the folder or address of the read store), ``progress`` (False shows none), what annotators need
-            (``qrels``, ``preferences``: a file, ``{query_id: {doc_id: label}}`` or a table), and every setting
-            of ``engine.evaluation.settings`` (``measures``, ``end_to_end``, ``actors``, ``prompt`` …).
+        **options: ``answers`` (``{query_id: [answer, …]}``), ``limit`` (the first queries alone), ``store`` (the
+            folder or address of the read store), ``progress`` (False shows none), ``qrels`` and ``preferences`` (a
+            file, ``{query_id: {doc_id: label}}`` or a table), and every setting of ``engine.python.options``.
 
     Raises:
         InputError: something that was given cannot be used, in one line.
         ReadError: reads failed and ``failed_reads`` is ``error``.
         TypeError: an unknown option.
     """
-    shown = fitted("progress", options.pop("progress", True), bool)
-    store = fitted("store", options.pop("store", None), Location | None)
+    left = cast(dict[str, Any], options)
+    shown = fitted("progress", left.pop("progress", True), bool)
+    store = fitted("store", left.pop("store", None), Location | None)
     known = input_tables()
     given = Given(
         queries,
         passages,
         runs,
-        answers=options.pop("answers", None),
-        limit=fitted("limit", options.pop("limit", None), Positive | None),
-        tables={name: options.pop(name) for name in known if options.get(name) is not None},
+        answers=left.pop("answers", None),
+        limit=fitted("limit", left.pop("limit", None), Positive | None),
+        tables={name: left.pop(name) for name in known if left.get(name) is not None},
     )
-    settings = _settings(reader, metric, annotators, k, options)
+    settings = _settings(reader, metric, annotators, k, left)
     refuse_lacking_tables(settings, given.tables)
     _refuse_unused(settings, given)
     with progress(shown=shown) as on_progress:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import math
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -17,6 +19,7 @@ from engine.evaluation.digest import inputs_sha256
 from engine.evaluation.parts import delivered
 from engine.evaluation.study import Sweep, vary
 from engine.messages.errors import InputError
+from engine.messages.extras import require
 from engine.messages.wording import quoted
 from engine.report import results, summary
 from engine.report.findings import STATISTICS, TABLES, Findings, read_findings
@@ -24,13 +27,24 @@ from engine.report.identity import refuse_another
 from engine.report.layout import Grid
 from engine.report.page import exports, overview
 from engine.report.page.content import typeset_grid
+from engine.report.page.drawings import drawings
+from engine.report.page.figures import figure_of
 from engine.report.page.remake import replace_page
 from engine.report.page.write import write_page
 from engine.sources.io.files import write_text
 from engine.sources.io.folders import folder_at
 from engine.sources.io.outputs import lies_in, sole_writer
 from engine.sources.io.parquet import read_parquet
-from engine.tables import ANNOTATOR, DOC_ID, LABEL, QUERY_ID, RUN
+from engine.tables import ANNOTATOR, DOC_ID, LABEL, MEASURE, QUERY_ID, RHO, RUN, TAU, VALUE
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+# Columns of the leaderboard, of what is known of a lead.
+_LEAD = {"lead": "difference", "low": "low", "high": "high", "p": "p"}
+# What a metric's name may not have: MLflow allows the others.
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,7 +137,9 @@ class Result:
         """The runs, the best one first.
 
         Columns: ``run``; ``end_to_end`` with ``end_to_end_low`` and ``end_to_end_high``, where lists were read
-        whole; for each annotator the mean of its primary measure, called ``"annotator measure"``; ``queries``.
+        whole; for each annotator the mean of its primary measure, called ``"annotator measure"``; where there
+        are several runs, ``lead`` of the best one over this one, by the figure that the verdict goes by, with its
+        interval ``low`` and ``high`` and the ``p`` of its test (null of the best one itself); ``queries``.
         """
         findings = self.findings
         rows = []
@@ -139,8 +155,70 @@ class Result:
             for annotator, measure in findings.primary_measures.items():
                 mean = findings.mean(run, annotator, measure)
                 row[f"{annotator} {measure}"] = mean and mean.value
+            if findings.leads:
+                lead = findings.leads.get(run, {})
+                row |= {name: lead.get(key) for name, key in _LEAD.items()}
             rows.append({**row, "queries": findings.numbers.get(run, 0)})
         return pl.DataFrame(rows, infer_schema_length=None)
+
+    def to_pandas(self, table: str = "leaderboard") -> pandas.DataFrame:
+        """The leaderboard, or the table of a name as ``table`` takes it, as a pandas frame.
+
+        Raises:
+            InputError: there is no such table, or pandas is not installed.
+        """
+        frame = self.leaderboard() if table == "leaderboard" else self.table(table)
+        try:
+            return frame.to_pandas()
+        except ModuleNotFoundError:
+            raise InputError(
+                "a pandas frame needs pandas, which is not installed", "pip install pandas"
+            ) from None
+
+    def figure(self, name: str) -> Figure:
+        """A picture of the page as a matplotlib figure, to look at or to save: ``figure("scores").savefig(…)``.
+
+        Args:
+            name: as the page's files are called: ``scores``, ``correlations`` …
+
+        Raises:
+            InputError: the evaluation has no such picture, or the extra ``page`` is not installed.
+        """
+        require("a figure", "page")
+        known = {drawing.name: drawing for drawing in drawings(self.findings)}
+        if name not in known:
+            raise InputError(
+                f"no figure is called {quoted(name)}", f"use one of {', '.join(known)}"
+            )
+        return figure_of(known[name])
+
+    def metrics(self) -> dict[str, float]:
+        """All means and correlations by flat names, as ``mlflow.log_metrics`` and ``wandb.log`` take them.
+
+        The names are ``run/end_to_end``, ``run/annotator/measure`` and ``run/annotator/measure/tau`` (and
+        ``rho``); what MLflow does not allow in a name is ``_`` there (``bm25/erag/nDCG_10``). Figures that are not
+        defined are left out.
+
+        Raises:
+            InputError: two figures would have one name.
+        """
+        figures: list[tuple[tuple[str, ...], Any]] = [
+            ((row[RUN], "end_to_end"), row[VALUE]) for row in self.summary["end_to_end"]
+        ]
+        figures += [
+            ((row[RUN], row[ANNOTATOR], row[MEASURE]), row[VALUE]) for row in self.summary["means"]
+        ]
+        for row in self.correlations.iter_rows(named=True):
+            place = row[RUN], row[ANNOTATOR], row[MEASURE]
+            figures += [((*place, of), row[of]) for of in (TAU, RHO)]
+        found: dict[str, float] = {}
+        for parts, value in figures:
+            name = _NOT_IN_NAMES.sub("_", "/".join(parts))
+            if name in found:
+                raise InputError(f"two figures are called {name}", "give the runs other names")
+            if value is not None and math.isfinite(value):
+                found[name] = float(value)
+        return found
 
     def qrels(self, annotator: str | None = None) -> dict[str, dict[str, float]]:
         """Labels as judgments, ``{query_id: {doc_id: label}}``, for ranx, ir_measures or pytrec_eval.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from engine.reading.remote.api_settings import is_api
 
 # What a chat is made of: a role (system or user) and a content.
 Message = dict[str, str]
-Answers = Callable[[list[Any]], Sequence[str]]
+Answers = Callable[[list[Any]], Sequence[str] | Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +21,8 @@ class ReaderFunction:
     """An LLM behind a function of yours.
 
     Attributes:
-        function: takes a list of prompts and returns a list of as many texts, in their order. The outputs of
-            a prompt must not depend on what else is in the list.
+        function: takes a list of prompts and returns a list of as many texts, in their order; it may be an
+            ``async def``. The outputs of a prompt must not depend on what else is in the list.
         name: what reads, as results name it.
         version: of all that decides its outputs (model, settings, code). Reads are kept in the store under
             name and version; without a version they are neither stored nor looked up, since nothing says
@@ -88,6 +88,10 @@ class FunctionSpec:
             return f"{self.system}\n\n{text}" if self.system else text
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, {"role": "user", "content": text}]
+
+
+# What users name or give where a model is asked for.
+ReaderChoice = str | ReaderFunction | Answers
 
 
 def reader_function(given: Answers | ReaderFunction, name: str = "") -> ReaderFunction:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -71,6 +75,17 @@ def specify_function(
     return spec, made
 
 
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process's reader functions, in a thread of its own.
+
+    A notebook's is at work already, and clients belong to the loop that they were first used in: all calls have one.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="async readers", daemon=True).start()
+    return loop
+
+
 class FunctionReader:
     """A function of the user's as a reader. See ``engine.reading.protocol.Reader``."""
 
@@ -82,7 +97,7 @@ class FunctionReader:
         self.stats = ReaderStats()
 
     def read(self, inputs: Sequence[Sequence[str]]) -> list[ReadOutput]:
-        """Call the function for all reads at once.
+        """Call the function, which may be an ``async def``, for all reads at once.
 
         Raises:
             InputError: it does not return one text for each prompt.
@@ -91,6 +106,12 @@ class FunctionReader:
         reader = self._function.reader
         prompts = [self._function.prompt("".join(pieces)) for pieces in inputs]
         outputs: Any = reader.function(prompts)
+        if inspect.iscoroutine(outputs):
+            answer = asyncio.run_coroutine_threadsafe(outputs, _loop())
+            try:
+                outputs = answer.result()
+            finally:
+                answer.cancel()  # who is interrupted waits for nothing
         is_list = isinstance(outputs, Iterable) and not isinstance(outputs, str | Mapping)
         texts = list(outputs) if is_list else []
         if not is_list or len(texts) != len(inputs):

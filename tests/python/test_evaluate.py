@@ -1,21 +1,30 @@
+import asyncio
+import dataclasses
 import gc
 import logging
 import re
+import runpy
 import subprocess
 import sys
 import threading
+import typing
+from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 import pytest
 
 import engine
-from engine import InputError, Reader, Result, from_function
+from engine import InputError, Reader, ReadError, Result, from_function
 from engine.evaluation import evaluate as evaluation
-from engine.evaluation.inputs import InputFiles, read_inputs
+from engine.evaluation.inputs import InputFiles, input_tables, read_inputs
 from engine.evaluation.settings import Settings
+from engine.labels.label_settings import option_classes
+from engine.python.options import EvaluateOptions
 from engine.reading.function import reader_function
 from engine.report.findings import SUMMARY
 
+ROOT = Path(__file__).parent.parent.parent
 QUERIES = {f"q{i}": {"query": f"question {i}", "answers": ["Ann"]} for i in range(12)}
 # d says the answer, but not to every fourth question; e never does.
 PASSAGES = {
@@ -146,6 +155,29 @@ def test_messages_reach_a_function_that_takes_them(tmp_path):
     assert result.labels.equals(evaluate(tmp_path).labels)
 
 
+def test_a_reader_may_be_asynchronous_also_where_an_event_loop_runs(tmp_path):
+    loops = set()
+
+    async def ask(prompts):
+        loops.add(asyncio.get_running_loop())
+        return await asyncio.gather(*(asyncio.sleep(0, last_word(prompt)) for prompt in prompts))
+
+    async def as_in_a_notebook():
+        return evaluate(tmp_path, ask)
+
+    plain = evaluate(tmp_path, lambda prompts: [last_word(prompt) for prompt in prompts])
+    for result in (evaluate(tmp_path, ask), asyncio.run(as_in_a_notebook())):
+        assert result.labels.equals(plain.labels)
+    # Clients belong to the loop that they were first used in.
+    assert len(loops) == 1
+
+    async def fail(prompts):
+        raise OSError("no route")
+
+    with pytest.raises(ReadError, match="no route"):
+        evaluate(tmp_path, fail)
+
+
 def test_metrics_and_annotators_may_be_functions(tmp_path):
     def half(output, references):
         return 0.5 if output in references else 0.25
@@ -263,6 +295,21 @@ def test_an_unknown_option_is_an_error_of_types(tmp_path):
         evaluate(tmp_path, speed=3)
     with pytest.raises(TypeError, match=r"no setting is called mesures; did you mean measures\?"):
         evaluate(tmp_path, mesures="P@1")
+
+
+def test_editors_know_every_option():
+    generator = runpy.run_path(str(ROOT / ".ci/options"))
+    assert generator["PLACE"].read_text(encoding="utf-8") == generator["content"](), (
+        "run .ci/options"
+    )
+    hints = typing.get_type_hints(EvaluateOptions)
+    given = {"reader", "metric", "annotators", "k"}
+    assert hints.keys() - set(input_tables()) == (Settings().flat().keys() - given) | {
+        "answers", "limit", "progress", "store",
+        *(field.name for kind in option_classes() for field in dataclasses.fields(kind)),
+    }  # fmt: skip
+    assert hints["measures"] == str | Sequence[str]
+    assert typing.get_args(hints["failed_reads"]) == ("error", "zero", "skip")
 
 
 def test_a_function_that_actors_cannot_be_given_is_refused_before_any_starts(tmp_path):

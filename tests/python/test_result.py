@@ -1,5 +1,6 @@
 import html.parser
 import re
+import sys
 
 import polars as pl
 import pytest
@@ -72,13 +73,55 @@ def test_a_notebook_is_shown_tables_in_which_names_are_texts(tmp_path):
 def test_the_leaderboard_is_a_table_of_numbers(result):
     board = result.leaderboard()
     assert board.columns == [
-        "run", "end_to_end", "end_to_end_low", "end_to_end_high", "erag P@1", "containment P@1", "queries",
+        "run", "end_to_end", "end_to_end_low", "end_to_end_high", "erag P@1", "containment P@1",
+        "lead", "low", "high", "p", "queries",
     ]  # fmt: skip
     good = board.row(0, named=True)
     assert (good["run"], good["queries"]) == ("good", 12)
     assert good["end_to_end"] == pytest.approx(0.75)
     assert good["end_to_end_low"] < 0.75 < good["end_to_end_high"]
     assert good["erag P@1"] == pytest.approx(0.75)
+
+
+def test_the_leaderboard_has_the_leads_of_the_verdict(result):
+    board = result.leaderboard()
+    assert board["run"].to_list() == ["good", "poor"]
+    (lead,) = result.summary["verdict"]["leads"]
+    assert board.select("lead", "low", "high", "p").rows() == [
+        (None,) * 4,
+        tuple(lead[key] for key in ("difference", "low", "high", "p")),
+    ]
+    assert board["lead"][1] == pytest.approx(board["end_to_end"][0] - board["end_to_end"][1])
+
+
+def test_figures_have_flat_names_that_trackers_allow(result):
+    metrics = result.metrics()
+    assert all(re.fullmatch(r"[/\w.\- :]+", name) for name in metrics)  # what MLflow allows
+    means = {
+        (row["run"], row["annotator"], row["measure"]): row["value"]
+        for row in result.means.iter_rows(named=True)
+    }
+    assert metrics["good/erag/P_2"] == means["good", "erag", "P@2"]
+    assert metrics["good/end_to_end"] == result.leaderboard()["end_to_end"][0]
+    row = result.correlations.filter(run="good", annotator="erag", measure="P@1").row(0, named=True)
+    assert metrics["good/erag/P_1/tau"] == row["tau"]
+    assert metrics["good/erag/P_1/rho"] == row["rho"]
+    assert all(value == value for value in metrics.values())
+
+
+def test_tables_become_pandas_frames_and_pictures_figures(result, monkeypatch):
+    board = result.to_pandas()
+    assert list(board.columns) == result.leaderboard().columns
+    assert result.to_pandas("labels")["label"].sum() == result.labels["label"].sum()
+    assert result.figure("scores").axes
+    with pytest.raises(InputError, match="^no figure is called 'score'; use one of scores, "):
+        result.figure("score")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(
+        InputError,
+        match="^a pandas frame needs pandas, which is not installed; pip install pandas$",
+    ):
+        result.to_pandas()
 
 
 def test_labels_are_judgments_for_other_tools(result):

@@ -60,19 +60,28 @@ class Picture:
 def pictures(drawings: Iterable[Drawing], *, with_png: bool) -> list[Picture]:
     """Draw pictures; as PNG, too, with ``with_png``."""
     import matplotlib
-    from matplotlib.figure import Figure
 
     drawn = []
     with matplotlib.rc_context(_STYLE):
         for drawing in drawings:
-            figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
-            drawing.draw(figure)
+            figure = figure_of(drawing)
             svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None}).decode()
             # Both have one layout, which takes as long to find as to draw.
             figure.set_layout_engine(None)
             png = _saved(figure, "png", facecolor="white", dpi=200) if with_png else b""
             drawn.append(Picture(drawing.name, drawing.title, drawing.caption, svg, png))
     return drawn
+
+
+def figure_of(drawing: Drawing) -> Figure:
+    """A picture as matplotlib has it."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(drawing.width, drawing.height), layout="constrained")
+        drawing.draw(figure)
+    return figure
 
 
 def _saved(figure: Figure, kind: str, **options: Any) -> bytes:

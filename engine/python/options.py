@@ -1,0 +1,62 @@
+"""The options of ``engine.evaluate``, for editors and type checkers: written by .ci/options from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+from engine.reading.function import ReaderChoice
+from engine.sources.io.locations import Location
+
+
+class EvaluateOptions(TypedDict, total=False):
+    """What ``engine.evaluate`` takes beside its arguments; docs/guide/python.md says where each is described."""
+
+    answers: Any
+    limit: int | None
+    progress: bool
+    store: Location | None
+    qrels: Any
+    preferences: Any
+    augmentation: Literal["in-prompt", "fid"]
+    task: Literal["short-answer", "claims", "dialogue"]
+    prompt: str | None
+    end_to_end: bool
+    end_to_end_k: int | None
+    engine: Literal["auto", "transformers", "vllm"]
+    dtype: Literal["bfloat16", "float16", "float32"] | None
+    trust_remote_code: bool
+    measures: str | Sequence[str]
+    relevant: Literal["list", "pool", "qrels"] | None
+    missing: Literal["zero", "skip", "error"]
+    resamples: int
+    interval: Literal["percentile", "bca"]
+    confidence: float
+    seed: int
+    cluster: str | None
+    memory: int
+    actors: int | str | None
+    gpus_per_actor: float | None
+    cpus_per_actor: float | None
+    accelerator_type: str | None
+    shard_pairs: int | None
+    failed_reads: Literal["error", "zero", "skip"]
+    certify: int
+    base_url: str | None
+    endpoint: Literal["chat", "completions"]
+    concurrency: int
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    request_timeout: float
+    max_tokens: int | None
+    max_cost: float | None
+    price_in: float | None
+    price_out: float | None
+    erag_reader: ReaderChoice | None
+    dual_words: Literal["tokens", "substring"]
+    judge: ReaderChoice | None
+    judge_prompt: str | None
+    judge_labels: Literal["binary", "graded"]
+    preference_labels: Literal["share", "bradley-terry"]
+    helpful: Literal["erag", "containment", "containment-substring", "provenance"]
+    abstain_prompt: str | None
