@@ -198,7 +198,7 @@ def files_of(options: Mapping[str, Any], settings: Settings) -> InputFiles:
     """The input files; a file that no annotator needs, or an annotator without its file, is refused."""
     given = {name: options[name] for name in input_tables() if options[name] is not None}
     refuse_lacking_tables(settings, given)
-    in_use = {a.needs_input.name for a in settings.annotators_in_use() if a.needs_input}
+    in_use = {a.needs_input.name for a in settings.resolved.annotators if a.needs_input}
     for name in given:
         if name not in in_use:
             users = " or ".join(

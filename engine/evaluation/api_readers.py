@@ -60,7 +60,7 @@ def models_of(settings: Settings) -> Iterator[str]:
     """The models that are asked for reads, in whatever role."""
     if settings.reader.end_to_end:
         yield settings.reader.reader
-    for ask in settings.asks().values():
+    for ask in settings.resolved.asks.values():
         yield ask.model
 
 

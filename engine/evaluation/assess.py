@@ -170,7 +170,7 @@ def conclude(
         traces=scored.traces,
         further={
             table.name: table.concluded(scored.further[table.name], settings, clusters)
-            for annotator in settings.labels.listed()
+            for annotator in settings.resolved.listed
             for table in annotator.further_tables
             if table.name in scored.further
         },
@@ -200,7 +200,7 @@ def _notes(
     yield _cut_runs(scored.cut_runs, settings)
     yield from tie_notes(scored.query_scores, scored.reordered, digits=3)
     yield _short_lists(scored, runs, settings)
-    for annotator in settings.labels.listed():
+    for annotator in settings.resolved.listed:
         scores = scored.query_scores.filter(pl.col(ANNOTATOR) == annotator.name)
         yield _other_measure(annotator, scores, scored, settings)
         yield from annotator.score_notes(settings, scores)
@@ -269,14 +269,10 @@ def _other_measure(
     annotator: Annotator, scores: pl.DataFrame, scored: Scored, settings: Settings
 ) -> Note:
     """By what an annotator is compared where the primary measure is not defined on its labels, and why."""
-    primary, name = settings.measures()[0], annotator.name
+    primary, name = settings.resolved.measures[0], annotator.name
     used = str(primary if scores.is_empty() else scores[MEASURE][0])
-    why = settings.why_undefined(
-        primary,
-        annotator,
-        real_valued=name in scored.real_valued,
-        above_one=scored.largest[name] > 1,
-    )
+    real_valued, above_one = name in scored.real_valued, scored.largest[name] > 1
+    why = settings.resolved.reasons(name, real_valued=real_valued, above_one=above_one)[0]
     text = f"{name} is compared by {used}, since {primary}, the primary measure, is {why}"
     return Note(PRIMARY_UNDEFINED, int(used != str(primary)), text, (name,))
 
@@ -289,7 +285,7 @@ def _cut_runs(names: tuple[str, ...], settings: Settings) -> Note:
         f"{', '.join(names)} {agreeing(len(names), '[lists|list]')} more than `k` "
         f"{counted(k, 'passage[|s]')}: measures without a cutoff look at the first {k}",
         names,
-        printed=any(measure.cutoff is None for measure in settings.measures()),
+        printed=any(measure.cutoff is None for measure in settings.resolved.measures),
     )
 
 
@@ -372,7 +368,7 @@ def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
 def _unreachable_p(statistics: Statistics, settings: Settings) -> Iterator[Note]:
     """That no p-value can be significant, where there are too few resamples for the comparisons."""
     bootstrap, compared = settings.bootstrap, statistics.comparisons
-    of_first = pl.col(ANNOTATOR) == settings.labels.names()[0]
+    of_first = pl.col(ANNOTATOR) == settings.resolved.listed[0].name
     of_runs = pl.col(RUN) != pl.col(RUN_B)
     drawn = pl.col(tables.METHOD) != STUDENTIZED
     # As the p-values are corrected: see ``compare_cells``.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from engine.machine.watch import OnEvent, silent
 from engine.reading.executors import Executor, Progress
 from engine.reading.stream import Host
+from engine.sources.io.folders import Folder, folder_at
 from engine.sources.io.locations import Location
 
 
@@ -30,3 +31,8 @@ class Context:
     on_event: OnEvent = silent
     executor: Executor | None = None
     host: type[Host] = Host
+
+    @property
+    def place(self) -> Folder:
+        """The read store."""
+        return folder_at(self.store)

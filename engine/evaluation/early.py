@@ -13,6 +13,7 @@ import polars as pl
 from engine import tables
 from engine.evaluation.inputs import NO_INPUTS, EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import (
+    label,
     pairs_to_label,
     refuse_lacking_tables,
     refuse_meaningless,
@@ -23,7 +24,7 @@ from engine.evaluation.prepare import (
 )
 from engine.evaluation.settings import Settings
 from engine.evaluation.shards import InputShards
-from engine.labels.annotator import Annotator, Material
+from engine.labels.annotator import Annotator
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.scores import largest_label, lists_nothing, without_results
 from engine.sources.io.ahead import mapped
@@ -48,10 +49,10 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
         unmatchable=shards.unmatchable,
     )
     refuse_queries(whole, settings)
-    asking = settings.asks()
+    asking = settings.resolved.asks
     given = [
         _Given(annotator)
-        for annotator in settings.labels.listed()
+        for annotator in settings.resolved.listed
         if annotator.needs_input is not None
         and annotator.name not in asking
         and not annotator.rests_on(settings)
@@ -79,7 +80,7 @@ def refuse_early(shards: InputShards, settings: Settings) -> None:
     for one in given:
         one.refuse(settings)
     refuse_unjudged({one.annotator.name: one.labelled_queries for one in given})
-    refuse_meaningless(settings, settings.relevant(len(shards.runs)))
+    refuse_meaningless(settings, len(shards.runs))
 
 
 class _Given:
@@ -93,18 +94,7 @@ class _Given:
 
     def look_at(self, inputs: EvaluationInputs, settings: Settings) -> None:
         """Take note of a shard; such labels need no passages."""
-        made = self.annotator.label(
-            Material(
-                queries=inputs.queries,
-                corpus=inputs.corpus,
-                runs=inputs.runs,
-                run_names=inputs.run_names,
-                pairs=pairs_to_label(inputs),
-                settings=settings,
-                tables=inputs.tables,
-                relevant=settings.relevant(len(inputs.run_names)),
-            )
-        )
+        made = label(self.annotator, inputs, settings, pairs_to_label(inputs), {})
         self.labelled_queries += inputs.queries.height - len(made.unjudged)
         counted = made.labels.filter(pl.col(LABEL) >= 0)
         self._exceeding |= largest_label(counted[LABEL]) > 1
@@ -115,7 +105,7 @@ class _Given:
     def refuse(self, settings: Settings) -> None:
         """Refuse measures that these labels do not have."""
         if self._real_valued and self._exceeding:
-            refuse_without_threshold(self.annotator.name, self._example, settings.measures())
+            refuse_without_threshold(self.annotator.name, self._example, settings.resolved.measures)
         split_measures(
-            self.annotator, settings, real_valued=self._real_valued, exceeding=self._exceeding
+            self.annotator.name, settings, real_valued=self._real_valued, exceeding=self._exceeding
         )

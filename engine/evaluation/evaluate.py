@@ -31,7 +31,7 @@ from engine.evaluation.workload import Workload, digest_of, digest_of_shards, is
 from engine.machine.watch import OnEvent, silent
 from engine.reading.costs import ReadingCosts
 from engine.reading.executors import Executor, Progress
-from engine.sources.io.folders import Folder, folder_at
+from engine.sources.io.folders import Folder
 from engine.sources.io.locations import Location
 from engine.sources.io.outputs import sole_writer
 
@@ -152,7 +152,7 @@ def _work_for(
             _parts(settings, name, folder, is_lasting(settings, of_condition.values()))
             for settings, name, of_condition in zip(conditions, names, asked, strict=True)
         ),
-        store=folder_at(context.store),
+        store=context.place,
         unkept=None if folder is None else folder / names[0] / UNKEPT,
         prepared=prepared,
     )
@@ -188,7 +188,7 @@ def _forgotten(work: Workload) -> Iterator[None]:
 def _parts(settings: Settings, name: str, folder: Folder | None, lasting: bool) -> Parts:
     if folder is None:
         return InMemory()
-    tables = [table for annotator in settings.labels.listed() for table in annotator.further_tables]
+    tables = [table for annotator in settings.resolved.listed for table in annotator.further_tables]
     return InFolder(
         folder / name,
         tuple(table.name for table in tables),

@@ -12,6 +12,7 @@ from engine import tables
 from engine.evaluation.documents import named_by_id
 from engine.evaluation.lists import IS_EVALUATED, HeldPart, Lists, Parts, read_lists
 from engine.evaluation.query_clusters import column_of, with_clusters
+from engine.evaluation.resolved import needed_by
 from engine.evaluation.settings import Settings
 from engine.evaluation.titles import match_titles, with_titles, without_titles
 from engine.labels.annotator import InputTable
@@ -289,7 +290,7 @@ def read_queries_of(files: InputFiles) -> QuerySet:
     without = (
         known.name
         for known in ANNOTATORS.values()
-        if not any(needed.needs_answers for needed in settings.needed_by(known))
+        if not any(needed.needs_answers for needed in needed_by(known, settings))
     )
     return read_query_set(
         files.queries,

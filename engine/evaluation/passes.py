@@ -377,7 +377,7 @@ def score_shard(work: Workload, shard: int, failures: Mapping[str, Failure]) -> 
             count_perturbed_reads(
                 prepared.inputs,
                 prepared.lists,
-                alone=bool(settings.asks()),
+                alone=bool(settings.resolved.asks),
                 whole=settings.reader.end_to_end,
             ),
             own if work.prepared else {},

@@ -20,7 +20,7 @@ from engine.labels.annotator import Annotator, Labelled, Material
 from engine.messages.errors import InputError
 from engine.ranking.kernel import is_real_valued
 from engine.ranking.measures import UTILITY_KIND, Measure, undefined_on_graded
-from engine.ranking.scores import Relevant, largest_label, refuse_missing_results, score_runs
+from engine.ranking.scores import largest_label, refuse_missing_results, score_runs
 from engine.ranking.ties import score_reordered
 from engine.ranking.udcg import score_utility
 from engine.tables import (
@@ -28,6 +28,7 @@ from engine.tables import (
     CLUSTER,
     DOC_ID,
     DOC_IDS,
+    FAILURE,
     LABEL,
     MEASURE,
     NOTE,
@@ -37,6 +38,8 @@ from engine.tables import (
     RUN,
 )
 
+_NO_READS = tables.empty({**tables.READS, FAILURE: pl.String()})
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -44,7 +47,6 @@ class Prepared:
 
     Attributes:
         inputs: what is evaluated, cut at the cutoff of the settings.
-        relevant: what counts as relevant.
         pairs: ``query_id`` and ``doc_id`` of every passage that some run lists.
         lists: ``run``, ``query_id``, ``doc_ids`` of the lists that are read whole.
         requests: what is asked of whom.
@@ -54,7 +56,6 @@ class Prepared:
 
     inputs: EvaluationInputs
     settings: Settings
-    relevant: Relevant
     pairs: pl.DataFrame
     lists: pl.DataFrame
     requests: tuple[Request, ...]
@@ -102,66 +103,66 @@ def prepare(inputs: EvaluationInputs, settings: Settings, *, part: bool = False)
         if settings.ranking.missing == "error":
             query_ids = inputs.queries[QUERY_ID].to_list()
             refuse_missing_results(inputs.runs, query_ids, names=inputs.run_names)
-    relevant = settings.relevant(len(inputs.run_names))
     pairs, lists = pairs_to_label(inputs), lists_to_read(inputs, settings)
-    asking = settings.asks()
-    in_use = settings.annotators_in_use()
+    asking = settings.resolved.asks
+    in_use = settings.resolved.annotators
     labelled: dict[str, Labelled] = {}
     for annotator in in_use:
         rests_on = annotator.rests_on(settings)
         if annotator.name not in asking and all(name in labelled for name in rests_on):
-            material = material_for(annotator, inputs, settings, relevant, pairs, labelled)
-            labelled[annotator.name] = checked(annotator, annotator.label(material))
-    listed = settings.labels.listed()
+            labelled[annotator.name] = label(annotator, inputs, settings, pairs, labelled)
+    listed = settings.resolved.listed
     scored = {
-        annotator.name: score_annotator(
-            annotator, labelled[annotator.name], inputs, settings, relevant
-        )
+        annotator.name: score_annotator(annotator, labelled[annotator.name], inputs, settings)
         for annotator in listed
         if annotator.name in labelled
     }
     if not part:
         refuse_unjudged({name: of.labelled_queries for name, of in scored.items()})
-        refuse_meaningless(settings, relevant)
+        refuse_meaningless(settings, len(inputs.run_names))
     requests = requests_for(pairs, lists, settings)
-    return Prepared(inputs, settings, relevant, pairs, lists, tuple(requests), labelled, scored)
+    return Prepared(inputs, settings, pairs, lists, tuple(requests), labelled, scored)
 
 
-def material_for(
+def label(
     annotator: Annotator,
     inputs: EvaluationInputs,
     settings: Settings,
-    relevant: Relevant,
     pairs: pl.DataFrame,
     labelled: Mapping[str, Labelled],
-) -> Material:
-    """What an annotator labels from, without reads."""
-    return Material(
-        queries=inputs.queries,
-        corpus=inputs.corpus,
-        runs=inputs.runs,
-        run_names=inputs.run_names,
-        pairs=pairs,
-        settings=settings,
-        tables=inputs.tables,
-        relevant=relevant,
-        rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
-    )
+    *,
+    reads: pl.DataFrame | None = None,
+) -> Labelled:
+    """Have an annotator label the pairs, and check that its tables have the columns that they must have.
 
-
-def checked(annotator: Annotator, labelled: Labelled) -> Labelled:
-    """What an annotator made, if it has the columns that it must have.
+    Args:
+        labelled: by name, what the annotators made that this one rests on; others are not looked at.
+        reads: as in ``Material``; None for an annotator that asks for none.
 
     Raises:
         ValueError: labels or further tables with other columns, or labels in another name.
     """
+    made = annotator.label(
+        Material(
+            queries=inputs.queries,
+            corpus=inputs.corpus,
+            runs=inputs.runs,
+            run_names=inputs.run_names,
+            pairs=pairs,
+            settings=settings,
+            tables=inputs.tables,
+            relevant=settings.relevant(len(inputs.run_names)),
+            rests_on={name: labelled[name] for name in annotator.rests_on(settings)},
+            reads=_NO_READS if reads is None else reads,
+        )
+    )
     declared = {table.name: table.made for table in annotator.further_tables}
-    schemas = {name: dict(table.schema) for name, table in labelled.tables.items()}
-    if dict(labelled.labels.schema) != tables.LABELS or schemas != declared:
+    schemas = {name: dict(table.schema) for name, table in made.tables.items()}
+    if dict(made.labels.schema) != tables.LABELS or schemas != declared:
         raise ValueError(f"the tables of {annotator.name} have other columns than they must")
-    if not labelled.labels.filter(pl.col(ANNOTATOR) != annotator.name).is_empty():
+    if not made.labels.filter(pl.col(ANNOTATOR) != annotator.name).is_empty():
         raise ValueError(f"{annotator.name} labels in the name of another annotator")
-    return labelled
+    return made
 
 
 def score_annotator(
@@ -169,7 +170,6 @@ def score_annotator(
     labelled: Labelled,
     inputs: EvaluationInputs,
     settings: Settings,
-    relevant: Relevant,
 ) -> AnnotatorScores:
     """Scores by the measures that the labels have, of the queries with labels; the other measures are noted.
 
@@ -178,17 +178,18 @@ def score_annotator(
             because some label exceeds 1, or a label is out of range.
     """
     labels = labelled.labels
-    utilities = annotator.scale(settings).utilities
+    utilities = settings.resolved.scales[annotator.name].utilities
     counted = labels.filter(pl.col(LABEL) >= 0)
     real_valued = not utilities and is_real_valued(counted[LABEL].to_numpy())
     largest = largest_label(counted[LABEL])
     exceeding = not utilities and largest > 1
     if real_valued and exceeding:
-        refuse_without_threshold(annotator.name, counted, settings.measures())
+        refuse_without_threshold(annotator.name, counted, settings.resolved.measures)
     defined, undefined = split_measures(
-        annotator, settings, real_valued=real_valued, exceeding=exceeding
+        annotator.name, settings, real_valued=real_valued, exceeding=exceeding
     )
     unjudged, missing = set(labelled.unjudged), settings.ranking.missing
+    relevant = settings.relevant(len(inputs.run_names))
     query_ids = [query for query in inputs.queries[QUERY_ID] if query not in unjudged]
     if labels.is_empty():
         # Of a part for whose queries nothing is listed. Scores name the annotator as its labels do, so
@@ -215,7 +216,7 @@ def score_annotator(
 
 
 def split_measures(
-    annotator: Annotator, settings: Settings, *, real_valued: bool, exceeding: bool
+    annotator: str, settings: Settings, *, real_valued: bool, exceeding: bool
 ) -> tuple[list[Measure], pl.DataFrame]:
     """The measures that an annotator's labels have, and the others (``tables.UNDEFINED``).
 
@@ -226,19 +227,14 @@ def split_measures(
     Raises:
         InputError: they have none.
     """
-    measures = settings.measures()
-    above_one = real_valued and exceeding
-    reasons = [
-        settings.why_undefined(measure, annotator, real_valued=real_valued, above_one=above_one)
-        for measure in measures
-    ]
-    refuse_without_measure(settings, annotator, reasons)
-    utilities = annotator.scale(settings).utilities
+    measures, scale = settings.resolved.measures, settings.resolved.scales[annotator]
+    reasons = settings.resolved.reasons(annotator, real_valued=real_valued, above_one=exceeding)
+    refuse_without_measure(annotator, scale, reasons)
     undefined = [
-        {ANNOTATOR: annotator.name, MEASURE: str(measure), NOTE: why}
+        {ANNOTATOR: annotator, MEASURE: str(measure), NOTE: why}
         for measure, why in zip(measures, reasons, strict=True)
         # Utilities and other labels have no measure in common: that is not a cell, empty or not.
-        if why and not utilities and measure.kind != UTILITY_KIND
+        if why and not scale.utilities and measure.kind != UTILITY_KIND
     ]
     defined = [measure for measure, why in zip(measures, reasons, strict=True) if not why]
     return defined, pl.DataFrame(undefined, schema=tables.UNDEFINED)
@@ -327,17 +323,16 @@ def refuse_lacking_tables(settings: Settings, given: Collection[str]) -> None:
     Raises:
         InputError: naming the annotator and its file.
     """
-    for annotator in settings.labels.listed():
-        for needed in settings.needed_by(annotator):
-            table = needed.needs_input
-            if table is not None and table.name not in given:
-                raise InputError(
-                    f"the annotator {needed.name} without `{table.name}`",
-                    f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
-                )
+    for annotator, needed in settings.resolved.needed:
+        table = needed.needs_input
+        if table is not None and table.name not in given:
+            raise InputError(
+                f"the annotator {needed.name} without `{table.name}`",
+                f"give `{table.name}` FILE, or {leave_out(annotator, needed.name)}",
+            )
 
 
-def refuse_meaningless(settings: Settings, relevant: Relevant) -> None:
+def refuse_meaningless(settings: Settings, runs: int) -> None:
     """Refuse what the ranking measures refuse whatever the labels are.
 
     Raises:
@@ -347,8 +342,8 @@ def refuse_meaningless(settings: Settings, relevant: Relevant) -> None:
         tables.empty(tables.RUNS),
         tables.empty(tables.LABELS),
         [],
-        [measure for measure in settings.measures() if measure.kind != UTILITY_KIND],
-        relevant=relevant,
+        [measure for measure in settings.resolved.measures if measure.kind != UTILITY_KIND],
+        relevant=settings.relevant(runs),
     )
 
 
@@ -399,7 +394,6 @@ def refuse_unmatchable(inputs: EvaluationInputs, settings: Settings) -> None:
 
 def _without_provenance(settings: Settings) -> Iterator[str]:
     """For each annotator that needs provenance, how to do without it."""
-    for annotator in settings.labels.listed():
-        for needed in settings.needed_by(annotator):
-            if needed.needs_provenance:
-                yield leave_out(annotator, needed.name)
+    for annotator, needed in settings.resolved.needed:
+        if needed.needs_provenance:
+            yield leave_out(annotator, needed.name)

@@ -131,8 +131,8 @@ _SINGLES, _LISTS = "singles", "lists"
 
 def _asked(settings: Settings) -> dict[str, tuple[Ask, list[str]]]:
     """By the name of each role, what it is asked, and whether single passages, whole lists, or both are read."""
-    asks = settings.asks()
-    of_reader = [a.name for a in settings.annotators_in_use() if a.is_the_readers]
+    asks = settings.resolved.asks
+    of_reader = [a.name for a in settings.resolved.annotators if a.is_the_readers]
     roles: dict[str, tuple[Ask, list[str]]] = {}
 
     def add(ask: Ask, kind: str) -> None:

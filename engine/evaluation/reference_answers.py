@@ -64,5 +64,5 @@ def _queries_with(
 def _is_used(settings: Settings) -> bool:
     """Whether outputs are scored: those of whole lists, or of single passages as labels."""
     return settings.reader.end_to_end or any(
-        annotator.is_the_readers for annotator in settings.annotators_in_use()
+        annotator.is_the_readers for annotator in settings.resolved.annotators
     )

@@ -16,8 +16,7 @@ from engine.evaluation.answer_counts import Outputs, count_outputs, merge_output
 from engine.evaluation.prepare import (
     AnnotatorScores,
     Prepared,
-    checked,
-    material_for,
+    label,
     score_annotator,
     split_measures,
 )
@@ -100,7 +99,7 @@ def score_queries(prepared: Prepared, readings: Mapping[str, Reading]) -> Scored
         InputError: labels that reads gave have none of the measures.
     """
     inputs, settings = prepared.inputs, prepared.settings
-    listed = settings.labels.listed()
+    listed = settings.resolved.listed
     labelled, left_out = _label(prepared, readings)
     scored = {
         annotator.name: prepared.scored.get(annotator.name)
@@ -163,18 +162,15 @@ def merge(
     largest = {name: max(part.largest[name] for part in parts) for name in annotators}
     undefined = pl.concat(
         split_measures(
-            annotator,
-            settings,
-            real_valued=annotator.name in real_valued,
-            exceeding=largest[annotator.name] > 1,
+            name, settings, real_valued=name in real_valued, exceeding=largest[name] > 1
         )[1]
-        for annotator in settings.labels.listed()
+        for name in annotators
     )
     scores = pl.concat([part.query_scores for part in parts])
     order = {
         ANNOTATOR: annotators,
         RUN: list(runs),
-        MEASURE: [str(measure) for measure in settings.measures()],
+        MEASURE: [str(measure) for measure in settings.resolved.measures],
     }
     scores = scores.join(
         undefined, on=[ANNOTATOR, MEASURE], how="anti", maintain_order="left"
@@ -215,7 +211,7 @@ def merge(
 
 def names_of_concluded(settings: Settings) -> list[str]:
     """The names of further tables that are concluded from the outcomes of all queries."""
-    further = (table for made in settings.labels.listed() for table in made.further_tables)
+    further = (table for made in settings.resolved.listed for table in made.further_tables)
     return [table.name for table in further if table.conclusion is not None]
 
 
@@ -228,40 +224,28 @@ def _label(
 ) -> tuple[dict[str, Labelled], dict[str, list[str]]]:
     """What every annotator in use made, and the queries that failed reads leave out of its labels."""
     settings = prepared.settings
-    asks = settings.asks()
     labelled = dict(prepared.labelled)
     left_out: dict[str, list[str]] = {}
     singles = alone(prepared.pairs)
-    for annotator in settings.annotators_in_use():
+    for annotator in settings.resolved.annotators:
         lost = [query for name in annotator.rests_on(settings) for query in left_out[name]]
-        ask = asks.get(annotator.name)
-        reads = _no_reads()
+        ask = settings.resolved.asks.get(annotator.name)
+        reads = None
         if ask is not None and ask.role.name in readings:
             reads = readings[ask.role.name].of(singles)
             lost += failed_queries(reads)
         skipped = settings.running.failed_reads == "skip"
         left_out[annotator.name] = list(dict.fromkeys(lost)) if skipped else []
         if annotator.name not in labelled:
-            material = material_for(
-                annotator,
-                prepared.inputs,
-                settings,
-                prepared.relevant,
-                prepared.pairs,
-                labelled,
+            labelled[annotator.name] = label(
+                annotator, prepared.inputs, settings, prepared.pairs, labelled, reads=reads
             )
-            made = annotator.label(replace(material, reads=reads))
-            labelled[annotator.name] = checked(annotator, made)
     return labelled, left_out
 
 
 def _lengths(runs: pl.DataFrame) -> tuple[tuple[str, int, int], ...]:
     lists = runs.group_by(RUN, QUERY_ID).agg(pl.len().alias(N))
     return tuple(lists.group_by(RUN, N).len("lists").sort(RUN, N).iter_rows())
-
-
-def _no_reads() -> pl.DataFrame:
-    return tables.empty({**tables.READS, FAILURE: pl.String()})
 
 
 def _score_labels(
@@ -271,7 +255,7 @@ def _score_labels(
     prepared: Prepared,
 ) -> AnnotatorScores:
     made = labelled[annotator.name]
-    scored = score_annotator(annotator, made, prepared.inputs, prepared.settings, prepared.relevant)
+    scored = score_annotator(annotator, made, prepared.inputs, prepared.settings)
     kept = ~pl.col(QUERY_ID).is_in(left_out[annotator.name])
     return replace(scored, scores=scored.scores.filter(kept))
 
@@ -298,11 +282,11 @@ def _notes(prepared: Prepared, labelled: Mapping[str, Labelled]) -> Iterator[Not
     inputs, settings = prepared.inputs, prepared.settings
     yield from inputs.notes
     yield note_unscorable(inputs, settings)
-    in_use = {annotator.name for annotator in settings.annotators_in_use()}
+    in_use = {annotator.name for annotator in settings.resolved.annotators}
     for annotator in ANNOTATORS.values():
         for note in annotator.query_notes(inputs.queries):
             yield replace(note, printed=note.printed and annotator.name in in_use)
-    for annotator in settings.annotators_in_use():
+    for annotator in settings.resolved.annotators:
         yield from labelled[annotator.name].notes
     yield from _empty_lists(prepared)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
-from engine.labels.annotator import Annotator, Ask
+from engine.evaluation.resolved import Resolved, resolve
+from engine.labels.annotator import Annotator, Scale
 from engine.labels.label_settings import LabelSettings, changed_options, option_classes
 from engine.labels.registry import ANNOTATORS
 from engine.messages.checked import Checked
 from engine.messages.errors import InputError
 from engine.messages.wording import meant
-from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
+from engine.ranking.measures import UTILITY_KIND
 from engine.ranking.ranking_settings import ALL_JUDGMENTS, RankingSettings
 from engine.ranking.scores import Relevant
 from engine.reading.reader_settings import ReaderSettings, RunningSettings
@@ -20,10 +22,6 @@ from engine.reading.remote.api_settings import ApiSettings
 from engine.statistics.correlation import Bootstrap
 
 Options = TypeVar("Options")
-
-# The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
-_USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
-_USUAL_GRADED = ("nDCG", "P", "Success")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,90 +96,31 @@ class Settings(Checked):
         """An annotator's options, by their class."""
         return self.labels.of(kind)
 
-    def annotators_in_use(self) -> tuple[Annotator, ...]:
-        """The annotators that are asked for and those whose labels they rest on, which come first."""
-        return tuple(
-            {
-                needed.name: needed
-                for annotator in self.labels.listed()
-                for needed in self.needed_by(annotator)
-            }.values()
-        )
+    @cached_property
+    def resolved(self) -> Resolved:
+        """What the settings come to."""
+        return resolve(self, self.labels.listed())
 
-    def needed_by(self, annotator: Annotator) -> tuple[Annotator, ...]:
-        """An annotator after all that its labels rest on, each after what that rests on itself.
-
-        Raises:
-            ValueError: it rests on an annotator that the engine does not have, or on itself.
-        """
-        ordered: dict[str, Annotator] = {}
-
-        def add(needed: Annotator, above: tuple[str, ...]) -> None:
-            if needed.name in above:
-                raise ValueError(f"the annotator {needed.name} rests on itself")
-            for name in needed.rests_on(self):
-                if name not in ANNOTATORS:
-                    raise ValueError(f"{needed.name} rests on the unknown annotator {name!r}")
-                add(ANNOTATORS[name], (*above, needed.name))
-            ordered.setdefault(needed.name, needed)
-
-        add(annotator, ())
-        return tuple(ordered.values())
+    def __getstate__(self) -> dict[str, Any]:
+        # The fields alone: what they come to holds functions.
+        return _values(self)
 
     def needs_answers(self) -> bool:
         """Whether queries must have answers: outputs of whole lists are scored, or an annotator needs them."""
-        annotators = self.annotators_in_use()
-        return self.reader.end_to_end or any(known.needs_answers for known in annotators)
+        return self.reader.end_to_end or any(a.needs_answers for a in self.resolved.annotators)
 
     @property
     def has_functions(self) -> bool:
-        """Whether a metric or an annotator of the user's has a part in it, of which nobody knows what it does."""
-        own = (annotator.name not in ANNOTATORS for annotator in self.annotators_in_use())
-        return self.reader.scored_by.own or any(own)
-
-    def asks(self) -> dict[str, Ask]:
-        """What annotators ask to be read, by the annotator's name."""
-        asks = {annotator.name: annotator.asks(self) for annotator in self.annotators_in_use()}
-        return {name: ask for name, ask in asks.items() if ask is not None}
-
-    def measures(self) -> tuple[Measure, ...]:
-        """The measures named, or the usual ones: those that some annotator's labels have. The first is primary."""
-        if self.ranking.measures:
-            return parse_measures(self.ranking.measures)
-        scales = [annotator.scale(self) for annotator in self.labels.listed()]
-        kinds: list[str] = []
-        if any(not scale.utilities for scale in scales):
-            whole = any(not scale.utilities and not scale.graded for scale in scales)
-            kinds += _USUAL if whole else _USUAL_GRADED
-        if any(scale.utilities for scale in scales):
-            kinds.append(UTILITY_KIND)
-        return parse_measures(" ".join(f"{kind}@{self.ranking.k}" for kind in kinds))
-
-    def why_undefined(
-        self,
-        measure: Measure,
-        annotator: Annotator,
-        *,
-        real_valued: bool = False,
-        above_one: bool = False,
-    ) -> str:
-        """Why a measure has no meaning on an annotator's labels; empty where it has one.
-
-        Args:
-            real_valued: whether some label lies between whole numbers, where that is known.
-            above_one: whether some label exceeds 1 besides.
-        """
-        scale = annotator.scale(self)
-        graded = scale.graded or ("real-valued labels" if real_valued else "")
-        return why_undefined(
-            measure, utilities=scale.utilities, graded=graded, above_one=real_valued and above_one
+        """Whether a metric or an annotator is a function of the user's, whose figures may change unnoticed."""
+        return self.reader.scored_by.own or any(
+            annotator.name not in ANNOTATORS for annotator in self.resolved.annotators
         )
 
     def relevant(self, runs: int) -> Relevant:
         """What counts as relevant, given the number of runs."""
         if self.ranking.relevant is not None:
             return self.ranking.relevant
-        if all(annotator.judges_everything for annotator in self.labels.listed()):
+        if all(annotator.judges_everything for annotator in self.resolved.listed):
             return ALL_JUDGMENTS
         return "pool" if runs > 1 else "list"
 
@@ -238,14 +177,13 @@ def _check_cutoffs(settings: Settings) -> None:
 def _check_tasks(settings: Settings) -> None:
     """Refuse annotators whose labels have no meaning for the task, with the option that asks for them."""
     task = settings.reader.task
-    for annotator in settings.labels.listed():
-        for needed in settings.needed_by(annotator):
-            if reason := needed.unfit_tasks.get(task):
-                raise InputError(
-                    f"{needed.name if annotator.rests_by else annotator.name} has no meaning for the "
-                    f"task {task}: {reason}",
-                    leave_out(annotator, needed.name),
-                )
+    for annotator, needed in settings.resolved.needed:
+        if reason := needed.unfit_tasks.get(task):
+            raise InputError(
+                f"{needed.name if annotator.rests_by else annotator.name} has no meaning for the "
+                f"task {task}: {reason}",
+                leave_out(annotator, needed.name),
+            )
 
 
 def leave_out(annotator: Annotator, name: str) -> str:
@@ -257,7 +195,7 @@ def leave_out(annotator: Annotator, name: str) -> str:
 
 def _check_options(settings: Settings) -> None:
     """Refuse options of annotators that are not in use."""
-    in_use = settings.annotators_in_use()
+    in_use = settings.resolved.annotators
     names = {annotator.name for annotator in in_use}
     names |= {name for annotator in in_use for name in annotator.uses_options_of}
     for annotator in ANNOTATORS.values():
@@ -276,7 +214,7 @@ def _check_options(settings: Settings) -> None:
 
 def _check_reads(settings: Settings) -> None:
     """Refuse options of reads that are not done."""
-    reader, asks = settings.reader, settings.asks()
+    reader, asks = settings.reader, settings.resolved.asks
     if settings.running.certify and not (reader.end_to_end or asks):
         asking = ", ".join(name for name, known in ANNOTATORS.items() if known.role)
         raise InputError(
@@ -298,8 +236,7 @@ def _check_reads(settings: Settings) -> None:
 
 
 def _check_relevant(settings: Settings) -> None:
-    listed = settings.labels.listed()
-    others = sorted(a.name for a in listed if not a.judges_everything)
+    others = sorted(a.name for a in settings.resolved.listed if not a.judges_everything)
     if settings.ranking.relevant == ALL_JUDGMENTS and others:
         fitting = ", ".join(name for name, known in ANNOTATORS.items() if known.judges_everything)
         raise InputError(
@@ -311,36 +248,31 @@ def _check_relevant(settings: Settings) -> None:
 
 def _check_measures(settings: Settings) -> None:
     """Refuse measures that are defined for no annotator, and annotators that no measure fits."""
-    annotators, measures = settings.labels.listed(), settings.measures()
-    reasons = {
-        annotator.name: [settings.why_undefined(measure, annotator) for measure in measures]
-        for annotator in annotators
-    }
-    plain = [a.name for a in annotators if not a.scale(settings).utilities]
-    for place, measure in enumerate(measures):
+    resolved = settings.resolved
+    reasons = {name: resolved.reasons(name) for name in resolved.scales}
+    plain = [name for name, scale in resolved.scales.items() if not scale.utilities]
+    for place, measure in enumerate(resolved.measures):
         if all(whys[place] for whys in reasons.values()):
             # That utilities have another measure is not news where other labels lack a threshold.
-            named = plain[0] if plain else annotators[0].name
+            named = plain[0] if plain else resolved.listed[0].name
             raise InputError(f"{measure} is {reasons[named][place]}", "leave it out, or use others")
-    for annotator in annotators:
-        refuse_without_measure(settings, annotator, reasons[annotator.name])
+    for name, scale in resolved.scales.items():
+        refuse_without_measure(name, scale, reasons[name])
 
 
-def refuse_without_measure(
-    settings: Settings, annotator: Annotator, reasons: Sequence[str]
-) -> None:
+def refuse_without_measure(annotator: str, scale: Scale, reasons: Sequence[str]) -> None:
     """Refuse an annotator that none of the measures fits.
 
     Args:
+        scale: of its labels.
         reasons: why each measure has no meaning on its labels; empty for one that has.
 
     Raises:
         InputError: no measure has a meaning.
     """
     if all(reasons):
-        fitting = UTILITY_KIND if annotator.scale(settings).utilities else "P, nDCG or Success"
+        fitting = UTILITY_KIND if scale.utilities else "P, nDCG or Success"
         raise InputError(
-            f"every measure is undefined on the labels of {annotator.name} "
-            f"(the first is {reasons[0]})",
+            f"every measure is undefined on the labels of {annotator} (the first is {reasons[0]})",
             f"add {fitting}",
         )

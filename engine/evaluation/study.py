@@ -124,7 +124,7 @@ def vary(settings: Settings, sweep: Sweep) -> dict[Condition, Settings]:
         raise InputError(
             "`end_to_end_k` beside `k_sweep`, which reads lists of every k", "leave one of them out"
         )
-    measures = settings.measures()
+    measures = settings.resolved.measures
     for measure in measures:
         if cutoffs and measure.cutoff not in (None, k) and measure.cutoff > min(cutoffs):
             raise InputError(
@@ -219,8 +219,8 @@ def _notes(
     if not settings.reader.end_to_end:
         return
     cutoffs = {condition.k for condition in evaluations}
-    asks = settings.asks()
-    of_reader = (a.name for a in settings.labels.listed() if a.is_the_readers)
+    asks = settings.resolved.asks
+    of_reader = (a.name for a in settings.resolved.listed if a.is_the_readers)
     if 1 in cutoffs and any(asks[name].role == READER_ROLE for name in of_reader):
         yield Note(
             "labels_are_the_score",
@@ -291,11 +291,11 @@ def _scores_by_reader(
     The condition's own reader comes first: the others are compared with it.
     """
     settings = evaluations[condition].settings
-    asks = settings.asks()
+    asks = settings.resolved.asks
     # If a separate reader makes these labels, it is the same in all conditions.
     names = [
         annotator.name
-        for annotator in settings.labels.listed()
+        for annotator in settings.resolved.listed
         if annotator.is_the_readers and asks[annotator.name].role == READER_ROLE
     ]
     peers = {

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from engine.evaluation.context import Context
 from engine.evaluation.inputs import EvaluationInputs, cut_inputs
 from engine.evaluation.prepare import lists_to_read, pairs_to_label, prepare
 from engine.evaluation.read_jobs import Job, requests_for, specify_jobs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
-from engine.machine.watch import OnEvent, silent
 from engine.planning.probe import WHOLE
 from engine.reading import store
-from engine.reading.executors import Executor, input_sizes
+from engine.reading.executors import input_sizes
 from engine.reading.plan import INPUTS, longest_first, missing_reads
 from engine.reading.store_files import Span
 from engine.sources.io.folders import Folder
@@ -71,21 +71,16 @@ class _ConditionReads:
 def count_reads(
     inputs: EvaluationInputs,
     conditions: Iterable[Settings],
-    place: Folder,
+    context: Context,
     *,
     sample: Sample | None = None,
-    executor: Executor | None = None,
-    on_event: OnEvent = silent,
 ) -> Iterator[Counted]:
     """Count the reads of an evaluation, or of a study, job by job; what is left has its prompts.
 
     Args:
         inputs: read at the largest cutoff of the conditions, or those of the sample.
         conditions: the settings of each.
-        place: the read store.
         sample: what the inputs are a sample of, if they are one.
-        executor: as in ``evaluate.evaluate``.
-        on_event: as in ``read_jobs.specify_jobs``.
 
     Raises:
         InputError: as ``prepare.prepare``, of a sample only what concerns its reads; or a reader cannot be
@@ -94,7 +89,7 @@ def count_reads(
     asked = [
         one
         for settings in conditions
-        for one in _asked(inputs, settings, executor, on_event, part=sample is not None)
+        for one in _asked(inputs, settings, context, part=sample is not None)
     ]
     seen: defaultdict[str, list[pl.DataFrame]] = defaultdict(list)
     for job in {one.job.identity: one.job for one in asked}.values():
@@ -106,7 +101,7 @@ def count_reads(
         wanted = wanted.with_columns((~alone).alias(WHOLE))
         none = wanted[[READ_KEY]].clear()
         distinct = missing_reads(wanted, pl.concat([none, *seen[job.spec.fingerprint]]))
-        stored = _stored(place, job, distinct, sample) if job.spec.is_kept else none
+        stored = _stored(context.place, job, distinct, sample) if job.spec.is_kept else none
         missing = missing_reads(distinct, stored)
         found = distinct.join(missing, on=READ_KEY, how="anti")
         sizes = input_sizes(job.spec, missing[INPUTS].to_list())
@@ -125,8 +120,7 @@ def count_reads(
 def _asked(
     inputs: EvaluationInputs,
     settings: Settings,
-    executor: Executor | None,
-    on_event: OnEvent,
+    context: Context,
     *,
     part: bool,
 ) -> Iterator[_ConditionReads]:
@@ -137,8 +131,10 @@ def _asked(
     else:
         prepared = prepare(cut, settings)
         lists, requests = prepared.lists, list(prepared.requests)
-    of_singles = {ask.role.name for ask in settings.asks().values()}
-    jobs = specify_jobs((request.ask for request in requests), settings, executor, on_event)
+    of_singles = {ask.role.name for ask in settings.resolved.asks.values()}
+    jobs = specify_jobs(
+        (request.ask for request in requests), settings, context.executor, context.on_event
+    )
     for job, request in zip(jobs, requests, strict=True):
         role = job.ask.role.name
         whole = role == READER.name and settings.reader.end_to_end

@@ -9,6 +9,7 @@ import polars as pl
 
 from engine import tables
 from engine.evaluation.api_readers import begin, refuse_finish
+from engine.evaluation.context import Context
 from engine.evaluation.inputs import EvaluationInputs
 from engine.evaluation.settings import Settings
 from engine.labels.annotator import READER
@@ -36,7 +37,6 @@ from engine.reading.executors import Executor, Progress, by_model, unit_tokens
 from engine.reading.plan import GROUP, SIZE
 from engine.reading.remote.api_settings import is_api
 from engine.reading.stream import UNIT_SECONDS
-from engine.sources.io.folders import folder_at
 from engine.sources.io.locations import Location
 from engine.tables import OUTPUT_TOKENS, PROMPT_TOKENS, READ_KEY
 
@@ -63,10 +63,9 @@ def plan_evaluation(
         inputs: as in ``evaluate.evaluate``, or those of the sample.
         conditions: the settings of each, as ``study.vary`` gives them.
         asked: what the plan is asked.
-        store: the read store, a path or an address.
         sample: what the inputs are a sample of, where the evaluation is done in shards.
         on_progress: called with the reads of the probe that are done and wanted.
-        on_event, executor: as in ``evaluate.evaluate``.
+        store, on_event, executor: as in ``Context``.
 
     Raises:
         InputError: as ``evaluate.evaluate``; a number of actors beside a time to finish in; or a time that
@@ -77,11 +76,9 @@ def plan_evaluation(
     refuse_both(asked, running.pool())
     begin(settings)
     refuse_finish(settings, asked.finish_in)
-    place = folder_at(store)
-    counted = list(
-        count_reads(inputs, settings, place, sample=sample, executor=executor, on_event=on_event)
-    )
-    prober = Prober(place, asked, running.pool(), on_progress, on_event, executor)
+    context = Context(store=store, on_progress=on_progress, on_event=on_event, executor=executor)
+    counted = list(count_reads(inputs, settings, context, sample=sample))
+    prober = Prober(context, asked, running.pool())
     groups = [
         prober.read(jobs, _size(jobs) / max(1, _size(counted)), seed=bootstrap.seed)
         for jobs in _together(counted, executor)

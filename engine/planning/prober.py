@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from engine.evaluation.context import Context
 from engine.machine.pool import PoolSettings
-from engine.machine.watch import OnEvent
 from engine.messages.errors import WriteError
 from engine.planning import probe
 from engine.planning.counts import Counted
 from engine.planning.forecast import PlanSettings, Probe
 from engine.planning.probe import ProbeBackend, Timed
 from engine.reading import store
-from engine.reading.executors import Executor, Progress
 from engine.reading.protocol import ReaderSpec
-from engine.sources.io.folders import Folder
 
 
 @dataclass
@@ -48,12 +46,9 @@ class Prober:
         done: reads so far.
     """
 
-    place: Folder
+    context: Context
     asked: PlanSettings
     pool: PoolSettings
-    on_progress: Progress
-    on_event: OnEvent
-    executor: Executor | None
     unstored: str = ""
     seconds: float = 0.0
     done: int = 0
@@ -64,30 +59,32 @@ class Prober:
             return Group(jobs)
         begun = time.perf_counter()
         specs = [one.job.spec for one in jobs]
-        backend = probe.backend_for(self.pool, specs, self.executor)
+        backend = probe.backend_for(self.pool, specs, self.context.executor)
         wanted = self.asked.probe_reads or probe.default_reads(backend)
         batches = probe.choose(
             [one.left for one in jobs], round(wanted * share), actors=backend.actors, seed=seed
         )
         total = self.done + sum(batch.reads.height for batch in batches)
-        self.on_progress(self.done, total)
+        self.context.on_progress(self.done, total)
         group = Group(jobs, backend)
-        for timed in probe.read_batches(batches, specs, backend.backend, begun, self.on_event):
+        for timed in probe.read_batches(
+            batches, specs, backend.backend, begun, self.context.on_event
+        ):
             group.timed.append(timed)
             self._keep(specs[timed.batch.stratum.job], timed.outputs)
             self.done += timed.done.reads
-            self.on_progress(self.done, total)
+            self.context.on_progress(self.done, total)
         self.seconds += time.perf_counter() - begun
         return group
 
     def _keep(self, spec: ReaderSpec, reads: pl.DataFrame) -> None:
         if not spec.is_kept:
-            what = "version" if spec.function and self.executor is None else "name"
+            what = "version" if spec.function and self.context.executor is None else "name"
             self.unstored = f"a function without a {what} makes them"
         if self.unstored:
             return
         try:
-            store.add(self.place, spec.fingerprint, reads)
+            store.add(self.context.place, spec.fingerprint, reads)
         except WriteError as error:
             self.unstored = str(error)
 

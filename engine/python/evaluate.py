@@ -189,7 +189,7 @@ def _settings(
 
 def _refuse_unused(settings: Settings, given: Given) -> None:
     """Refuse a table that no annotator needs."""
-    in_use = {one.needs_input.name for one in settings.annotators_in_use() if one.needs_input}
+    in_use = {one.needs_input.name for one in settings.resolved.annotators if one.needs_input}
     for name in given.tables:
         if name not in in_use:
             raise InputError(

@@ -114,7 +114,7 @@ def _names(settings: Settings) -> list[str]:
 
 def _in_parts(settings: Settings) -> list[str]:
     """The tables that are one file each, or of an evaluation in shards a folder of files of that name."""
-    annotators = (*ANNOTATORS.values(), *settings.labels.listed())
+    annotators = (*ANNOTATORS.values(), *settings.resolved.listed)
     further = (table.name for annotator in annotators for table in annotator.further_tables)
     return [f"{name}.parquet" for name in dict.fromkeys((*_OF_READS, *further))]
 
@@ -175,7 +175,7 @@ def _write(
         for name in parts.tables:
             parts.deliver(name, shards.shards, out / f"{name}.parquet")
     _write_unless_empty(result.clusters, out / f"{_CLUSTERS}.parquet")
-    for annotator in (*ANNOTATORS.values(), *result.settings.labels.listed()):
+    for annotator in (*ANNOTATORS.values(), *result.settings.resolved.listed):
         for table in annotator.further_tables:
             _write_unless_empty(result.further_table(table.name), out / f"{table.name}.parquet")
     for name in _OF_STATISTICS:

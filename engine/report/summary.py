@@ -91,7 +91,7 @@ def summarize(
             "verdict": verdict.summarize_verdict(evaluation),
             **{
                 table.name: evaluation.further_table(table.name).to_dicts()
-                for annotator in (*ANNOTATORS.values(), *settings.labels.listed())
+                for annotator in (*ANNOTATORS.values(), *settings.resolved.listed)
                 for table in annotator.further_tables
                 if table.in_summary
             },
@@ -115,7 +115,7 @@ def configuration(settings: Settings, relevant: Relevant, files: dict[str, Any])
         **files,
         **settings.flat(),
         "base_url": settings.api.base_url and masked(settings.api.base_url),
-        "measures": [str(measure) for measure in settings.measures()],
+        "measures": [str(measure) for measure in settings.resolved.measures],
         "relevant": relevant,
         "annotators": [name for name in names if name in ANNOTATORS],
         "own_annotators": [name for name in names if name not in ANNOTATORS],

@@ -301,5 +301,5 @@ def test_cells_without_a_meaning_are_empty_and_say_why(tmp_path):
     assert next(row[2:] for row in rows if row[:2] == ("erag", "AP@3")) == ("", "", "")
     # by default each has the measures that its labels have
     everything = Settings.of(k=3, metric="f1", annotators=("erag", "containment"))
-    assert "AP@3" in map(str, everything.measures())
-    assert "AP@3" not in map(str, Settings.of(k=3, metric="f1").measures())
+    assert "AP@3" in map(str, everything.resolved.measures)
+    assert "AP@3" not in map(str, Settings.of(k=3, metric="f1").resolved.measures)

@@ -418,7 +418,7 @@ def test_provenance_without_any_hit_is_noted_and_without_any_gold_refused(tmp_pa
 
 
 def test_default_measures_fit_the_labels():
-    whole = [str(measure) for measure in Settings.of().measures()]
+    whole = [str(measure) for measure in Settings.of().resolved.measures]
     assert whole == ["nDCG@10", "P@10", "AP@10", "RR@10", "R@10", "Success@10"]
     graded = Settings.of(metric="f1")
-    assert [str(m) for m in graded.measures()] == ["nDCG@10", "P@10", "Success@10"]
+    assert [str(m) for m in graded.resolved.measures] == ["nDCG@10", "P@10", "Success@10"]

@@ -99,7 +99,7 @@ def test_graded_labels_are_the_probabilities(tmp_path):
         "labels of judge are real-valued" in line for line in full_lines(findings_of(result))
     )
     default = Settings.of(annotators=("judge",), judge_labels="graded")
-    assert [str(m) for m in default.measures()] == ["nDCG@10", "P@10", "Success@10"]
+    assert [str(m) for m in default.resolved.measures] == ["nDCG@10", "P@10", "Success@10"]
     with pytest.raises(InputError, match="AP@5 is not defined on the judge's graded labels"):
         Settings.of(annotators=("judge",), judge_labels="graded", measures="AP@5")
 

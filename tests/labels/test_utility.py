@@ -80,13 +80,13 @@ def test_labels_weigh_what_helps_and_what_distracts(tmp_path):
         "abstain": 5,
     }
     assert {choices for _, choices in reader.asked} == {(), (" NO-RESPONSE",)}
-    assert settings.measures()
-    assert str(settings.measures()[0]) == "UDCG@3"
+    assert settings.resolved.measures
+    assert str(settings.resolved.measures[0]) == "UDCG@3"
     scores = dict(result.query_scores.select("query_id", "value").iter_rows())
     own = [value for (query, _), value in labels_of(result).items() if query == "q1"]
     assert scores["q1"] == pytest.approx(1 / (1 + math.exp(-sum(own) / len(own))))
     assert any(
-        "reads of the reader that may decline: 5 wanted" in line
+        "LLM calls of the reader that may decline: 5 requested" in line
         for line in full_lines(findings_of(result))
     )
 

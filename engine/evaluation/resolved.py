@@ -1,0 +1,108 @@
+"""What settings come to: annotators in order, what these ask to be read, and the measures of their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.labels.annotator import Annotator, Ask, EvaluationSettings, Scale
+from engine.labels.registry import ANNOTATORS
+from engine.ranking.measures import UTILITY_KIND, Measure, parse_measures, why_undefined
+
+# The measures that are computed where none are named, the primary one first: on whole labels, on graded ones.
+_USUAL = ("nDCG", "P", "AP", "RR", "R", "Success")
+_USUAL_GRADED = ("nDCG", "P", "Success")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Settings, resolved once (``Settings.resolved``).
+
+    Attributes:
+        listed: the annotators that are asked for, in their order.
+        needed: each of these with each annotator that its labels rest on, in order, and last with itself.
+        annotators: those in use: the ones asked for and those whose labels they rest on, which come first.
+        asks: what annotators ask to be read, by the annotator's name.
+        scales: what kind of labels each of ``listed`` gives, by name.
+        measures: the measures named, or the usual ones: those that some annotator's labels have. The first is primary.
+    """
+
+    listed: tuple[Annotator, ...]
+    needed: tuple[tuple[Annotator, Annotator], ...]
+    annotators: tuple[Annotator, ...]
+    asks: Mapping[str, Ask]
+    scales: Mapping[str, Scale]
+    measures: tuple[Measure, ...]
+
+    def reasons(
+        self, annotator: str, *, real_valued: bool = False, above_one: bool = False
+    ) -> list[str]:
+        """Why each measure has no meaning on an annotator's labels; empty for one that has.
+
+        Args:
+            real_valued: whether some label lies between whole numbers, where that is known.
+            above_one: whether some label exceeds 1 besides.
+        """
+        scale = self.scales[annotator]
+        graded = scale.graded or ("real-valued labels" if real_valued else "")
+        return [
+            why_undefined(
+                measure,
+                utilities=scale.utilities,
+                graded=graded,
+                above_one=real_valued and above_one,
+            )
+            for measure in self.measures
+        ]
+
+
+def resolve(settings: EvaluationSettings, listed: tuple[Annotator, ...]) -> Resolved:
+    """Resolve the settings of an evaluation by the annotators ``listed``.
+
+    Raises:
+        ValueError: an annotator rests on one that the engine does not have, or on itself.
+    """
+    needed = tuple((one, other) for one in listed for other in needed_by(one, settings))
+    annotators = tuple({other.name: other for _, other in needed}.values())
+    asks = {one.name: one.asks(settings) for one in annotators}
+    scales = {one.name: one.scale(settings) for one in listed}
+    return Resolved(
+        listed=listed,
+        needed=needed,
+        annotators=annotators,
+        asks={name: ask for name, ask in asks.items() if ask is not None},
+        scales=scales,
+        measures=parse_measures(settings.ranking.measures or _usual(scales, settings.ranking.k)),
+    )
+
+
+def needed_by(annotator: Annotator, settings: EvaluationSettings) -> tuple[Annotator, ...]:
+    """An annotator after all that its labels rest on, each after what that rests on itself.
+
+    Raises:
+        ValueError: as ``resolve``.
+    """
+    ordered: dict[str, Annotator] = {}
+
+    def add(needed: Annotator, above: tuple[str, ...]) -> None:
+        if needed.name in above:
+            raise ValueError(f"the annotator {needed.name} rests on itself")
+        for name in needed.rests_on(settings):
+            if name not in ANNOTATORS:
+                raise ValueError(f"{needed.name} rests on the unknown annotator {name!r}")
+            add(ANNOTATORS[name], (*above, needed.name))
+        ordered.setdefault(needed.name, needed)
+
+    add(annotator, ())
+    return tuple(ordered.values())
+
+
+def _usual(scales: Mapping[str, Scale], k: int) -> str:
+    """The usual measures of such labels, by name."""
+    kinds: list[str] = []
+    plain = [scale for scale in scales.values() if not scale.utilities]
+    if plain:
+        kinds += _USUAL_GRADED if all(scale.graded for scale in plain) else _USUAL
+    if len(plain) < len(scales):
+        kinds.append(UTILITY_KIND)
+    return " ".join(f"{kind}@{k}" for kind in kinds)
