@@ -46,7 +46,7 @@ class ApiSettings(Checked):
         concurrency: Most requests at a time.
         requests_per_minute: Most requests per minute; by default as many as the server takes.
         tokens_per_minute: Most tokens per minute, prompts and answers together.
-        request_timeout: Seconds without an answer after which a request is repeated.
+        request_timeout: Seconds without a full answer after which a request is repeated.
         max_tokens: Most tokens that the evaluation may use, prompts and answers together, as the server counts
             them.
         max_cost: Most that the evaluation may cost, by `price_in` and `price_out`, in their currency.
@@ -129,7 +129,8 @@ class ApiSettings(Checked):
 def _refuse_address(address: str, what: str) -> None:
     try:
         parts = urlsplit(address)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        host = (parts.hostname or "").encode("idna")  # a label of 64 letters is no host's
+        fits = parts.scheme in ("http", "https") and 0 < len(host) < 254 and (parts.port or 1) > 0
     except ValueError:  # a port that is not a number, a bracket that is not closed
         fits = False
         parts = urlsplit("")

@@ -18,9 +18,11 @@ from urllib.parse import unquote, urlsplit
 import openai
 
 from engine.messages.errors import MASK, masked
+from engine.reading.protocol import as_unicode
 from engine.reading.remote.api_settings import KEY_VARIABLE, ApiSettings
 from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
 from engine.reading.remote.spec import ApiSpec
+from engine.reading.remote.transport import UntakenError, bounded_client
 
 # How often a request is made before it counts as failed; with one request in five that fails, one in
 # 400,000 does.
@@ -38,9 +40,9 @@ _REMEDIES = (
     "check the name of the model, `base_url` and `endpoint`",
 )
 _NO_CREDIT = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-_LONGEST_REASON = 300
+_LONGEST_REASON, _LONGEST_NAME = 300, 200
 # Tokens that no request has, and a log-probability of 1, with rounding.
-_MOST_TOKENS, _SURE = 1e12, 0.01
+_MOST_TOKENS, _SURE = 1e9, 0.01
 # Attempts to reach a server that has not answered anything yet: its address may be wrong.
 _FIRST_ATTEMPTS = 3
 
@@ -58,7 +60,7 @@ class RefusedError(Exception):
 
 
 class UnansweredError(Exception):
-    """A request was made again and again, and not answered; the text says why the last time."""
+    """A request was not answered, made again where that might help; the text says why the last time."""
 
 
 class _PassingError(Exception):
@@ -115,6 +117,7 @@ class Client:
             # The client wants one; servers of one's own take any.
             api_key=key or "none",
             base_url=settings.address,
+            http_client=bounded_client(settings.request_timeout),
             timeout=settings.request_timeout,
             max_retries=0,  # done here, where waiting and what is spent are counted
         )
@@ -181,20 +184,34 @@ class Client:
             raise _PassingError("no answer in time (`request_timeout`)", reached=False) from None
         except openai.APIConnectionError as error:
             cause = error.__cause__ or error
+            if isinstance(cause, UntakenError) and cause.is_final:
+                raise StoppedAskingError(self._shown(str(cause)), "check `base_url`") from None
+            if isinstance(cause, UntakenError):
+                raise UnansweredError(self._shown(f"{self._host}: {cause}")) from None
             reason = self._shown(f"the connection failed ({cause})")
             raise _PassingError(reason, reached=False) from None
         except openai.APIStatusError as error:
             raise self._of_status(error) from None
         try:
-            return answer_of(json.loads(content), chat=chat)
+            return answer_of(json.loads(content, parse_int=_whole), chat=chat)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            shown = content[:80].decode("utf-8", "replace")
-            raise _PassingError(self._shown(f"no answer as the protocol has it: {shown}")) from None
+            shown = self._shown(content[:80].decode("utf-8", "replace"))
+            if shown.startswith("<"):
+                page = f"{self._host} answers with a page, not as the protocol has it: {shown}"
+                raise UnansweredError(page) from None
+            raise _PassingError(f"no answer as the protocol has it: {shown}") from None
+        except RecursionError:
+            raise UnansweredError(
+                f"{self._host} answers with JSON that is nested too deep"
+            ) from None
 
     def _of_status(self, error: openai.APIStatusError) -> Exception:
         """What an error that the server states means."""
-        reason = self._shown(f"status {error.status_code}: {_message(error)}")
-        if error.code in _NO_CREDIT:
+        try:
+            reason = self._shown(f"status {error.status_code}: {_message(error)}")
+        except RecursionError:
+            reason = f"status {error.status_code}"
+        if str(error.code) in _NO_CREDIT:
             return StoppedAskingError(
                 f"{self._host} answers no more ({reason})", "run again when there is credit"
             )
@@ -237,11 +254,11 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
         try:
             seconds = float(value) / scale
         except ValueError:
-            date = email.utils.parsedate_tz(value)
-            if date is None:
+            try:
+                seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+            except (ValueError, OverflowError):
                 continue
-            seconds = email.utils.mktime_tz(date) - time.time()
-        if not math.isnan(seconds):
+        if math.isfinite(seconds):
             return max(0.0, seconds)
     return None
 
@@ -264,11 +281,16 @@ def answer_of(content: Any, *, chat: bool) -> Answer:
     return Answer(
         text=text,
         usage=_usage(content.get("usage")),
-        finish=str(choice.get("finish_reason") or ""),
+        finish=str(choice.get("finish_reason") or "")[:_LONGEST_NAME],
         likeliest=_likeliest(choice.get("logprobs")),
-        server=str(content.get("system_fingerprint") or ""),
+        server=as_unicode(str(content.get("system_fingerprint") or "")[:_LONGEST_NAME]),
         thought=thought if isinstance(thought, str) else None,
     )
+
+
+def _whole(digits: str) -> float:
+    """A whole number of JSON, which may have thousands of digits."""
+    return int(digits) if len(digits) < 20 else math.inf
 
 
 def _usage(content: Any) -> Usage | None:
@@ -283,8 +305,9 @@ def _usage(content: Any) -> Usage | None:
         of_prompt.get("cached_tokens") if isinstance(of_prompt, dict) else 0,
         of_output.get("reasoning_tokens") if isinstance(of_output, dict) else 0,
     )
-    # JSON of Python's has NaN and infinities, and whole numbers of any size.
-    if not all(isinstance(n or 0, int | float) and 0 <= (n or 0) < _MOST_TOKENS for n in reported):
+    # JSON of Python's has NaN and infinities.
+    known = [n for n in reported if n is not None]
+    if not all(isinstance(n, int | float) and 0 <= n < _MOST_TOKENS for n in known):
         return None
     prompt, output, cached, thought = (int(n or 0) for n in reported)
     return Usage(prompt, output, min(cached, prompt), thought)
@@ -293,7 +316,7 @@ def _usage(content: Any) -> Usage | None:
 def _likeliest(content: Any) -> dict[str, float] | None:
     """Of the first token; chats list them as records, and completions as a dictionary, or as chats do.
 
-    What is not a log-probability is passed over.
+    None too where one of them is not a log-probability: what it would have been nothing says.
     """
     if not isinstance(content, dict):
         return None
@@ -307,7 +330,7 @@ def _likeliest(content: Any) -> dict[str, float] | None:
     found: dict[str, float] = {}
     for token, value in pairs:  # two tokens may have one text: the likelier one stands
         if math.isnan(value) or value > _SURE:
-            continue
+            return None
         found[token] = max(value, found.get(token, -math.inf))
     return found or None
 

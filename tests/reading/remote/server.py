@@ -37,7 +37,7 @@ class Behaviour:
 
     Attributes:
         say: the model: from the body of a request to what it says.
-        fault: what goes wrong with the n-th request (from 0), if anything.
+        fault: what goes wrong with the n-th request (from 0), if anything; or a function that answers it.
         refuse: a message with which a body is refused (status 400), or None.
         fingerprint: of the server, for the n-th request.
         retry_after: seconds that a 429 asks to wait.
@@ -51,7 +51,7 @@ class Behaviour:
     """
 
     say: Callable[[dict[str, Any]], Said]
-    fault: Callable[[int], str | None] = lambda number: None
+    fault: Callable[[int], Any] = lambda number: None
     refuse: Callable[[dict[str, Any]], str | None] = lambda body: None
     fingerprint: Callable[[int], str | None] = lambda number: "fp-1"
     retry_after: float = 0.05
@@ -133,6 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None:
             with to.lock:
                 to.faults.append(fault)
+        if callable(fault):
+            self.close_connection = True
+            return fault(self)
         match fault:
             case "429":
                 wait = {"Retry-After": f"{to.retry_after:g}"}

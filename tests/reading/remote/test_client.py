@@ -1,6 +1,13 @@
 """One request to a server on this machine that fails in every way, and what is made of it."""
 
+import contextlib
 import email.utils
+import functools
+import gzip
+import itertools
+import json
+import math
+import re
 import time
 
 import pytest
@@ -18,6 +25,19 @@ from engine.reading.remote.client import (
 from engine.reading.remote.limits import Limits, StoppedAskingError, Usage
 from engine.reading.remote.spec import ApiSpec
 from tests.reading.remote.server import FAULTS, Behaviour, Said, serving
+
+
+def asked(behaviour, times):
+    """Answers to some requests, each with how often it was made again."""
+    with serving(behaviour) as url:
+        made = ApiSettings(base_url=url)
+        client = Client(made, Limits(made))
+        spec = ApiSpec(model="m", settings=made, system="", parameters="{}")
+        for _ in range(times):
+            retries = itertools.count()
+            answer = client.ask(spec, "hello", 4, on_retry=functools.partial(next, retries))
+            yield answer, next(retries)
+        client.close()
 
 
 def ask(behaviour, text="hello there", **settings):
@@ -134,6 +154,86 @@ def test_user_and_password_of_an_address_are_sent_and_not_shown():
     assert "s3cret" not in str(refused.value)
 
 
+def sends(body, headers=(), status=200):
+    """Answers a request with these bytes, or those that a generator gives, as long as somebody takes them."""
+
+    def answer(handler):
+        handler.send_response(status)
+        for name, value in headers:
+            handler.send_header(name, value)
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for part in body if not isinstance(body, bytes) else [body]:
+                handler.wfile.write(part)
+                handler.wfile.flush()
+
+    return answer
+
+
+def drip():
+    while True:
+        yield b" "
+        time.sleep(0.2)
+
+
+GOOD = json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}).encode()
+GZIP = [("Content-Encoding", "gzip")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        (sends(itertools.repeat(b"x" * 65536)), UnansweredError, "larger than 16 MiB"),
+        (sends(gzip.compress(bytes(32 << 20)), GZIP), UnansweredError, "larger than 16 MiB"),
+        (sends(GOOD, [("Content-Encoding", "br")]), UnansweredError, "is packed (br)"),
+        (sends(b"<!doctype html><title>Sign in"), UnansweredError, "a page, not as the protocol"),
+        (sends(b'{"choices": ' + b"[" * 100_000), UnansweredError, "nested too deep"),
+        (
+            sends(b"", [("Location", "http://localhost:9/v1")], 307),
+            StoppedAskingError,
+            "127.0.0.1 sends requests on to localhost, which was not asked",
+        ),
+        (sends(b'{"error": ' + b"[" * 100_000, status=400), RefusedError, "status 400"),
+        (sends(b'{"error": {"code": []}}', status=400), RefusedError, "status 400"),
+    ],
+)
+def test_what_would_not_be_better_the_next_time_is_asked_once(answer, error, told):
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: answer)
+    with pytest.raises(error, match=re.escape(told)):
+        ask(behaviour)
+    assert len(behaviour.times) == 1
+
+
+def test_an_answer_must_come_in_full_in_time(monkeypatch):
+    monkeypatch.setattr(clients, "ATTEMPTS", 1)
+    monkeypatch.setattr(clients, "_FIRST_ATTEMPTS", 1)
+    behaviour = Behaviour(lambda body: Said("Hi"), fault=lambda n: sends(drip()))
+    with pytest.raises(UnansweredError, match="no answer in time"):
+        ask(behaviour, request_timeout=0.5)
+
+
+def test_an_answer_may_be_packed_although_none_was_asked_for():
+    packed = sends(gzip.compress(GOOD), GZIP)
+    assert ask(Behaviour(lambda body: Said(""), fault=lambda n: packed))[0].text == "Hi"
+
+
+def test_a_good_answer_whose_usage_cannot_be_read_is_a_good_answer():
+    numbers = ["NaN", "-1", "1e999", "1" + "0" * 30, "1" + "0" * 5000, '"a"', "{}"]
+    usages = ["null", "NaN", "[]", *(f'{{"prompt_tokens": {number}}}' for number in numbers)]
+    usages += [f'{{"prompt_tokens": 3, "completion_tokens": {number}}}' for number in numbers]
+    bodies = [GOOD[:-1] + f', "usage": {usage}}}'.encode() for usage in usages]
+    behaviour = Behaviour(lambda body: Said(""), fault=lambda n: sends(bodies[n]))
+    for answer, retries in asked(behaviour, len(bodies)):
+        assert (answer.text, answer.usage, retries) == ("Hi", None, 0)
+
+
+@pytest.mark.parametrize("value", [math.nan, 3.0, math.inf])
+def test_log_probabilities_that_are_none_are_no_label(value):
+    top = [{"token": "No", "logprob": -0.1}, {"token": "Yes", "logprob": value}]
+    choice = {"message": {"content": "No"}, "logprobs": {"content": [{"top_logprobs": top}]}}
+    assert answer_of({"choices": [choice]}, chat=True).likeliest is None
+
+
 def test_waits_are_read_from_seconds_milliseconds_and_dates():
     assert asked_wait({"retry-after": "2.5"}) == 2.5
     assert asked_wait({"retry-after-ms": "300", "retry-after": "9"}) == pytest.approx(0.3)
@@ -141,6 +241,8 @@ def test_waits_are_read_from_seconds_milliseconds_and_dates():
     assert 90 < asked_wait({"retry-after": soon}) <= 100
     assert asked_wait({"retry-after": "-3"}) == 0
     assert asked_wait({"retry-after": "soon"}) is None
+    for never in ("nan", "inf", "1e999", "Mon, 01 Jan 99999 00:00:00 GMT"):
+        assert asked_wait({"retry-after": never}) is None
     assert asked_wait({}) is None
 
 
