@@ -2,11 +2,13 @@
 
     python -m benchmarks.scaling --reads 100000 1000000 10000000
     python -m benchmarks.scaling --actors 1 4 16 64
+    python -m benchmarks.scaling --actors 1000
 
 The readers read nothing: one costs nothing, so that everything measured is the engine's, and one sleeps
 as long as a reader of 7,000 tokens a second takes. Prompts, keys, commits, labels, scores, statistics and
 (of the former) the folder of results are real. Each row is measured in a process of its own; memory is the
-driver's peak resident size.
+driver's peak resident size. More than 128 actors are simulated, for half an hour of reading or more: their units are
+those of the engine, what one costs the driver is a number.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ _K_OF_ACTORS = 20
 # Tokens that the reads of a query have then, about: of its single passages, and of the whole list.
 _TOKENS_OF_QUERY = _K_OF_ACTORS * 281 + 2574
 _NODES = 8
+# More processes than a small machine starts; the others are simulated, which takes seconds however long they read.
+_MOST_PROCESSES, _SIMULATED_SECONDS = 128, 1800.0
 
 
 def main(options: Sequence[str] | None = None) -> None:
@@ -49,8 +53,13 @@ def main(options: Sequence[str] | None = None) -> None:
         for actors in arguments.actors:
             place = str(folder / f"actors-{actors}")
             # Apart, so that the memory that it takes does not count as the driver's.
-            in_fresh_process(_make_for_actors, place, actors, arguments.seconds)
-            row = in_fresh_process(_by_actors, place, actors)
+            if actors > _MOST_PROCESSES:
+                row = in_fresh_process(
+                    _simulate, actors, max(arguments.seconds, _SIMULATED_SECONDS)
+                )
+            else:
+                in_fresh_process(_make_for_actors, place, actors, arguments.seconds)
+                row = in_fresh_process(_by_actors, place, actors)
             figures["actors"].append(row)
             print(json.dumps(row), flush=True)
     finally:
@@ -240,6 +249,18 @@ def _make_for_actors(place: str, actors: int, seconds: float) -> None:
 
     queries = max(10, round(actors * SlowHost.TOKENS_PER_SECOND * seconds / _TOKENS_OF_QUERY))
     make_inputs(Path(place, "files"), queries=queries, k=_K_OF_ACTORS, passages=20_000)
+
+
+def _simulate(actors: int, seconds: float) -> dict[str, Any]:
+    from benchmarks._driver import simulate
+    from benchmarks._pretended import SlowHost
+
+    return simulate(
+        actors,
+        seconds,
+        tokens_per_second=SlowHost.TOKENS_PER_SECOND,
+        tokens_per_pair=_TOKENS_OF_QUERY / _K_OF_ACTORS,
+    )
 
 
 def _by_actors(place: str, actors: int) -> dict[str, Any]:

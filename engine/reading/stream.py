@@ -29,10 +29,11 @@ from engine.tables import DOC_IDS, FAILURE, OUTPUT_TOKENS, PROMPT_TOKENS, QUERY_
 
 _MOST = 2**40
 # A unit takes about so long, once it is known how fast actors read: little is lost with one, and what
-# a unit costs the driver is little beside it. No unit of a steady reader takes more than five seconds then.
+# a unit costs the driver is little beside it. No unit of a steady reader takes more than five seconds then,
+# unless there are more actors (190) than a driver can serve with such units.
 UNIT_SECONDS = 4.75
-# The slowest actor counts as this share of the mean at least, and units are not cut for it so small that
-# actors together end more than so many a second: a driver has some 60 to 85 done in a second by a core.
+# The slowest actor counts as this share of the mean at least, and units are not cut so small that actors
+# together end more than so many a second: a driver has some 60 to 100 done in a second by a core.
 _SLOWEST, _UNITS_A_SECOND = 1 / 8, 40.0
 # Errors that say what a user can do; a worker's traceback would hide it.
 USER_ERRORS = (InputError, WriteError, ReadError)
@@ -57,7 +58,8 @@ def shared_pace(paces: Sequence[float]) -> float | None:
 
     So nobody holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
     units, and each costs the driver: it is an eighth of the mean at least, and so much that all actors
-    together end no more than 40 units a second, unless they would with units for the mean.
+    together end no more than 40 units a second. A thousand actors have units of 25 s so, and as much work is
+    lost with each that ends.
 
     Args:
         paces: of the actors, in sizes a second; none where it is not known of any.
@@ -65,9 +67,8 @@ def shared_pace(paces: Sequence[float]) -> float | None:
     if not paces:
         return None
     together = sum(paces)
-    mean = together / len(paces)
-    least = max(mean * _SLOWEST, together / (_UNITS_A_SECOND * UNIT_SECONDS))
-    return min(mean, max(min(paces), least))
+    slowest = max(min(paces), together / len(paces) * _SLOWEST)
+    return max(slowest, together / (_UNITS_A_SECOND * UNIT_SECONDS))
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,11 @@ def test_one_very_slow_actor_does_not_make_units_that_the_driver_cannot_handle(c
     assert max(held[0][2:]) < 36  # an eighth of the mean
 
 
-def test_actors_of_one_speed_have_units_of_some_seconds_however_many_they_are():
-    for actors in (1, 8, 64, 1000):
-        assert shared_pace([500.0] * actors) == pytest.approx(500.0)
+@pytest.mark.parametrize(("actors", "seconds"), [(1, 4.75), (8, 4.75), (64, 4.75), (1000, 25)])
+def test_units_of_some_seconds_grow_with_more_actors_than_one_driver_serves(actors, seconds):
+    size = UnitSizes(1, 1, 2**30).at(shared_pace([500.0] * actors))
+    assert size / 500 == pytest.approx(seconds, rel=1e-2)
+    assert actors / (size / 500) <= 40.1  # units that end in a second
     assert shared_pace([]) is None
 
 
