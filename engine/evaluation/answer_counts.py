@@ -1,4 +1,4 @@
-"""What readers answered, counted over all reads: what is empty, what is always the same, what nearly matches."""
+"""Count what readers answered: empty outputs, outputs that are always the same, near misses."""
 
 from __future__ import annotations
 

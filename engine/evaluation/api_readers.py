@@ -1,4 +1,4 @@
-"""What readers behind an API have to do with the settings of an evaluation, and what not."""
+"""Check that readers behind an API and the settings of an evaluation fit together."""
 
 from __future__ import annotations
 

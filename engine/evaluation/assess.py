@@ -1,4 +1,4 @@
-"""From inputs and reads to the evaluation: labels, scores, statistics, notes. Pure: nothing is read here."""
+"""Conclude an evaluation: statistics, notes and means from the labels and scores of all queries."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def _own_executor(readings: Mapping[str, Reading]) -> Note:
 
 
 def _behind_api(readings: Mapping[str, Reading]) -> Note:
-    """Whose reads nobody can repeat to the letter, or be sure of it."""
+    """Which reads may differ when they are repeated."""
     specs = [reading.spec for reading in readings.values() if reading.spec.api]
     names = tuple(dict.fromkeys(spec.name for spec in specs if not spec.executor))
     text = (
@@ -353,7 +353,7 @@ def _behind_api(readings: Mapping[str, Reading]) -> Note:
 
 
 def _own_readers(readings: Mapping[str, Reading]) -> Iterator[Note]:
-    """Which readers are functions, of which nobody knows whether they would read the same again."""
+    """Which readers are functions, whose reads may differ when they are repeated."""
     specs = [reading.spec for reading in readings.values() if not reading.spec.executor]
     readers = [spec.function.reader for spec in specs if spec.function]
     for kept, consequence in (

@@ -1,4 +1,4 @@
-"""What goes with an evaluation wherever it is done: the store, who reads, and who hears of it."""
+"""How an evaluation is run: its store, backend, progress and events."""
 
 from __future__ import annotations
 

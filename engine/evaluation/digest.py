@@ -1,4 +1,4 @@
-"""Digests of tables' contents, the same whatever file they came from and in whatever order."""
+"""Digest the contents of tables, independent of file format and row order."""
 
 from __future__ import annotations
 

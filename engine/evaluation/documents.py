@@ -1,4 +1,4 @@
-"""The documents that runs list, found in the corpus: by their ids, or by their texts as in the eRAG package."""
+"""Find the documents that runs list in the corpus, by id or by text (as in the eRAG package)."""
 
 from __future__ import annotations
 

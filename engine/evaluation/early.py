@@ -1,7 +1,7 @@
-"""What is refused of an evaluation in shards before anything is read, as ``prepare`` does of a whole one.
+"""Check an evaluation in shards before anything is read, as ``prepare`` checks a whole one.
 
-That which a queries file, runs and given labels show is found out here, without the texts of passages. What
-labels by reading show is known when the shard is scored.
+It finds what the queries file, the runs and given labels show, without the texts of passages. What labels by
+reading show is known when a shard is scored.
 """
 
 from __future__ import annotations

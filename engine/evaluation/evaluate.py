@@ -1,4 +1,4 @@
-"""The evaluation: every shard is planned, read, prepared and scored; then all of them together are concluded.
+"""Evaluate: plan, read, prepare and score every shard, then conclude over all of them.
 
 Inputs that fit are a single shard, held in this process. Of others the driver holds counts, and in the end the
 scores by query; prompts, outputs and labels pass through workers' memory, some shards at a time, and through

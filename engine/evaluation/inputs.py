@@ -1,4 +1,4 @@
-"""What an evaluation is given, read and checked against each other: queries, runs, corpus, and more."""
+"""Read the inputs of an evaluation and check them against each other: queries, runs, corpus, further tables."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def cut_inputs(inputs: EvaluationInputs, k: int) -> EvaluationInputs:
     """The inputs at cutoff ``k``; themselves where that is what they were cut at.
 
     Raises:
-        InputError: they were cut at a smaller one, so that nobody knows what stood below.
+        InputError: they were cut at a smaller one, and what stood below is unknown.
     """
     if inputs.k == k:
         return inputs

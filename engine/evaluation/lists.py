@@ -1,4 +1,4 @@
-"""What runs list for the queries of an evaluation: checked, in order, perturbed and cut.
+"""Check, order, perturb and cut the ranked lists of an evaluation.
 
 Lists come in parts that have all rows of a query: one part where everything is held, many where a run is
 larger than memory. A part is worked on alone; what only all parts together show (a run that lists none of the

@@ -1,4 +1,4 @@
-"""Evaluations too large for one process, cut into shards of whole queries on disk.
+"""Cut inputs that are too large for one process into shards of whole queries on disk.
 
 Runs are streamed once, and scattered over parts by the buckets of their queries; part after part, they are
 checked as ``inputs.read_inputs`` checks what is held, by the same functions. What is left lies in ordinary files
@@ -162,7 +162,7 @@ class Partition:
 
 
 def _without_texts(ids: pl.Series) -> pl.DataFrame:
-    """Passages with these ids, where nobody asks for more."""
+    """Passages with these ids and without anything else, where that suffices."""
     others = (pl.lit("").alias(name) for name in tables.CORPUS if name != DOC_ID)
     return ids.alias(DOC_ID).to_frame().with_columns(others)
 

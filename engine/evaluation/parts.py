@@ -1,4 +1,4 @@
-"""Where an evaluation keeps what was planned and scored of each shard: in memory, or in a folder.
+"""Keep the plan and the scores of each shard, in memory or in a folder.
 
 In a folder, tables of passages (labels, traces, reads) are files, one for each shard; what the whole needs of a
 shard (scores by query, notes, counts) is small, and stands in further files. The last of them is the shard's
@@ -35,7 +35,7 @@ from engine.sources.io.locations import Location
 # What the names of files begin with where a table of passages is delivered as a folder of them.
 _PART = "part-"
 _PLANS, _MANIFESTS = "plans", "manifests"
-# The folder of reads that nobody could look up again, as a store has them.
+# The folder of reads that no later evaluation may look up; laid out as a store.
 UNKEPT = "unkept"
 _OWN = r"\d{6}(-[0-9a-f]{32}(-failed)?\.json|\.parquet)"
 # Tables of a shard, a file each, in folders of these names.

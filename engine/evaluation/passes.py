@@ -1,4 +1,4 @@
-"""Reading and scoring the shards of an evaluation: all readers of a model together, model after model."""
+"""Read and score the shards of an evaluation, one model after the other."""
 
 from __future__ import annotations
 

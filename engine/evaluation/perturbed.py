@@ -1,4 +1,4 @@
-"""What an edited run costs: how many of its reads the original run shares."""
+"""Count the reads of a perturbed run, and how many of them its original shares."""
 
 from __future__ import annotations
 

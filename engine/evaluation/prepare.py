@@ -1,7 +1,6 @@
-"""What is known of an evaluation before anything is read: who labels what, what is asked of whom, and
-the labels and scores that need no reading.
+"""Prepare an evaluation: which annotator needs which reads, and the labels and scores that need none.
 
-What cannot work is refused here, before hours of reading are spent.
+It refuses what cannot work, before hours of reading are spent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clusters of queries, which share an article and are therefore not independent."""
+"""Cluster queries that share an article and are therefore not independent."""
 
 from __future__ import annotations
 

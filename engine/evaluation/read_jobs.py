@@ -1,4 +1,4 @@
-"""The reads of an evaluation, or of a study: which model reads what, with which prompt, and the outputs."""
+"""The read jobs of an evaluation: which model reads what with which prompt, and the outputs."""
 
 from __future__ import annotations
 
@@ -272,9 +272,7 @@ def _specify(
 
 
 def tell_engines(jobs: Iterable[Job], pool: PoolSettings, on_event: OnEvent) -> None:
-    """Say which readers run on vLLM, which nobody need have asked for, which servers are asked, and that a
-    model is in this process where nobody asked for that.
-    """
+    """Report readers placed on vLLM or in this process automatically, and API servers in use."""
     jobs = list(jobs)
     elsewhere = all(job.spec.api or job.spec.function or job.spec.executor for job in jobs)
     if not elsewhere and pool.actors is None and pool.in_process:

@@ -1,4 +1,4 @@
-"""Reference answers as the downstream metric sees them: which of them it can score at all."""
+"""Check which reference answers the downstream metric can score."""
 
 from __future__ import annotations
 

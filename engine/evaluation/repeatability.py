@@ -1,4 +1,4 @@
-"""Repeatability checks of an evaluation: a sample of what each role read is read again."""
+"""Check repeatability: read a sample of each role's reads again."""
 
 from __future__ import annotations
 

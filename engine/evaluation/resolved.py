@@ -1,4 +1,4 @@
-"""What settings come to: annotators in order, what these ask to be read, and the measures of their labels."""
+"""Resolve settings: annotators in order, what they ask to be read, and the measures of their labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists larger than memory, scattered over files by the buckets of their queries."""
+"""Scatter lists larger than memory over files, by the buckets of their queries."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What inputs and reads say of queries: labels, scores, and what qualifies them; of all, or of some.
+"""Label and score queries from inputs and reads.
 
-Everything here is made query by query, so that parts of an evaluation can be scored apart, on several
-machines, and merged. What is said of all queries together (statistics, verdict) is in ``assess``.
+Each query is scored by itself, so several machines can score parts of an evaluation, which ``merge`` joins.
+``assess`` makes what concerns all queries together: statistics, verdict.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is evaluated and how: the settings of every part together, and their conflicts."""
+"""The settings of an evaluation, and the conflicts between its parts."""
 
 from __future__ import annotations
 

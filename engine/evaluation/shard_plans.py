@@ -1,4 +1,4 @@
-"""The reads of a shard: planned on workers, and taken from the store once they are done.
+"""Plan the reads of a shard on workers, and fetch them from the store once they are done.
 
 The plan of a shard for a job is kept until all shards are scored.
 """

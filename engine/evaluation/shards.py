@@ -1,4 +1,4 @@
-"""What an evaluation is given, in shards: whole queries with all that is known of them.
+"""The inputs of an evaluation as shards of whole queries.
 
 Inputs that fit are one shard, held in memory (``Held``); others are many, on disk
 (``partition.Partition``).

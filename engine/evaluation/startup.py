@@ -1,6 +1,6 @@
-"""The start of an evaluation of files: those that fit are read, larger ones cut into shards.
+"""Start an evaluation of files: read those that fit, cut larger ones into shards.
 
-While inputs are cut, Ray starts and the readers are looked at.
+Ray starts, and the readers are checked, while inputs are cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A study: the same evaluation under several conditions, that is readers, augmentations and cutoffs.
+"""Evaluate under several conditions: readers, augmentations and cutoffs.
 
 Every read that some condition needs is done once; each condition is then assessed like any evaluation.
 """

@@ -1,4 +1,4 @@
-"""Gold articles that a queries file names by title alone, matched with the articles of the corpus."""
+"""Match gold articles that a queries file names by title alone with the articles of the corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What everybody needs to know who works on an evaluation: its shards, its settings, and who reads what."""
+"""What every process of an evaluation shares: its shards, its settings and its read jobs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Workload:
         jobs: the same of all conditions together, each reader with its prompt once.
         parts: of each condition, where the tables of its shards are.
         store: the read store.
-        unkept: the store, for as long as the evaluation lasts, of reads that nobody could look up again; None
+        unkept: the store, for as long as the evaluation lasts, of reads that no later one may look up; None
             where all is held.
         prepared: of each condition, where all inputs are held.
     """

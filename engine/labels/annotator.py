@@ -77,8 +77,8 @@ class Ask:
         augmentation: how it gets its passage; None for the reader's way, in one prompt where the
             model is decoder-only.
         value: the label of each read from the reads and the queries, to count the labels that a
-            repetition changes (``engine.reading.repetition``). Reads of a role that several ask for are
-            counted by the first's.
+            repetition changes (``engine.reading.repetition``). If several annotators share a role, the
+            first one's function counts.
         description: what else ``summary.json`` says of this role.
     """
 

@@ -1,4 +1,4 @@
-"""Attempts at pieces of work whose process may die in them: how many, and how much they say of the work."""
+"""Count attempts at work whose process may die, and weigh what a death says of the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster's autoscaler says of itself: its status, and the last lines of its log."""
+"""Report the status of a cluster's autoscaler and the last lines of its log."""
 
 from __future__ import annotations
 

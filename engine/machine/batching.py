@@ -1,4 +1,4 @@
-"""Cutting reads into device batches that fit a memory budget, and surviving where they do not."""
+"""Cut reads into batches that fit a memory budget, and halve those that do not fit after all."""
 
 from __future__ import annotations
 

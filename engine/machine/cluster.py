@@ -1,4 +1,4 @@
-"""Ray on one machine or many: starting it, joining it, and what its processes do at their end."""
+"""Start or join Ray, on one machine or many, and end its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C compiler that vLLM needs on a GPU: Triton builds its launchers with one while a model runs."""
+"""Find the C compiler that vLLM needs on a GPU, where Triton builds launchers while a model runs."""
 
 from __future__ import annotations
 

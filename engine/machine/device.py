@@ -1,4 +1,4 @@
-"""Where a model runs, and how much memory it may take there."""
+"""Choose the device of a model and its memory budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of a user's: found in files, where that is asked for, and sent to other processes by value."""
+"""Find a user's functions in files, and send them to other processes by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which machine this is, for the record of a result."""
+"""Identify this machine, for the record of a result."""
 
 from __future__ import annotations
 

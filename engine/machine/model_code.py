@@ -1,4 +1,4 @@
-"""Python code that a model brings with it: whether its files name some, and what was agreed to run.
+"""Find the Python code that a model brings with it, and run only what the user agreed to.
 
 ``config.json`` and ``tokenizer_config.json`` may say in ``auto_map`` that classes are defined by Python
 files beside them. Loading such a model runs these files. They run only if the user says so

@@ -1,4 +1,4 @@
-"""A model's files on this machine: where converted ones lie, their configuration, size and digest."""
+"""A model's files on this machine: place of converted ones, configuration, size and digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading a model's weights in no more memory than the weights take.
+"""Load a model's weights in no more memory than the weights take.
 
 transformers maps the files of weights and casts each tensor to the precision in use. Where that is not
 the one in the files, the mapped pages stay resident beside what they were cast to until the end: a model

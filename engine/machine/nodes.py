@@ -1,4 +1,4 @@
-"""The nodes of a cluster: those that are there, and those that its autoscaler may add."""
+"""List the nodes of a cluster, and those that its autoscaler may add."""
 
 from __future__ import annotations
 

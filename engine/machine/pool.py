@@ -1,4 +1,4 @@
-"""Pools of actors on Ray: how many there are, what each takes, and whether the cluster can ever host them.
+"""Decide pools of actors on Ray: how many, what each takes, and whether the cluster can ever host them.
 
 A pool is decided once, from the nodes that are there and those that an autoscaler may add. Ray Data then
 keeps it: it starts actors as nodes join, lets go of them as nodes leave, and replaces those that die.
@@ -187,8 +187,8 @@ def decide(settings: PoolSettings, actor_bytes: int, *, budget: int = 0) -> Pool
 
 
 def _memory(wanted: int, needs: Needs, known: list[Node]) -> int:
-    """Main memory that an actor tells Ray it takes: never more than a node that it fits on has, else it
-    would wait for ever for want of a number; 0 where no such node is known, or not its memory.
+    """Main memory that an actor tells Ray it takes: at most that of a node that it fits on, otherwise
+    Ray would never schedule it; 0 where no such node is known, or not its memory.
     """
     largest = max((node.memory for node in known if node.fits(needs)), default=0.0)
     return int(min(wanted, largest)) if largest < math.inf else 0

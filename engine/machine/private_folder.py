@@ -1,4 +1,4 @@
-"""A temporary folder that nobody else may enter, and that does not outlive its process for long."""
+"""Make a temporary folder for this user alone, which is removed soon after its process ends."""
 
 from __future__ import annotations
 

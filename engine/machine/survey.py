@@ -1,4 +1,4 @@
-"""What the nodes that will read can do, asked of them: the driver's machine need not be like them.
+"""Ask the nodes that will read what they can do; the driver's machine may differ.
 
 Precision and engine decide outputs and keys, so they must not depend on which nodes are up: where nodes
 differ, the user chooses.

@@ -1,4 +1,4 @@
-"""Calls of a function on Ray's workers, some at a time."""
+"""Call a function on Ray's workers, some calls at a time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What happens to a pool while it works: nodes that come and go, actors that restart, waiting.
+"""Watch a pool at work: nodes that come and go, actors that restart, waiting.
 
-Ray keeps a job going through all of it and says nothing. Here it becomes one line each for the job's
-log, and totals.
+Ray keeps a job going through all of it and says nothing. This module logs one line for each event, and adds up
+totals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECONDS_TO_START = 180.0
 
 
 def silent(line: str) -> None:
-    """An ``OnEvent`` that tells nobody."""
+    """An ``OnEvent`` that drops the event."""
 
 
 class Start(NamedTuple):

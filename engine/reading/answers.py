@@ -1,6 +1,6 @@
-"""What of a reader's text is its answer: without the thoughts before it, and up to the string that ends it.
+"""Extract the answer from a reader's text: drop the thoughts before it, and stop at its end.
 
-The one place that decides it, for models here, for servers, for functions and for programs of a user's.
+Models here, servers, and a user's functions and programs share this one rule.
 """
 
 from __future__ import annotations

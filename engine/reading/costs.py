@@ -1,4 +1,4 @@
-"""What reads cost: counts, tokens, time and memory of a job's reads."""
+"""Count what a job's reads cost: reads, tokens, time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doing planned reads in this process; ``stream_on_ray`` does the same on Ray Data."""
+"""Do planned reads in this process; ``stream_on_ray`` does the same on Ray Data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does reads: this process, actors on Ray, requests to a server, or a program of the user's."""
+"""Choose what does reads: this process, actors on Ray, requests to a server, or a user's program."""
 
 from __future__ import annotations
 

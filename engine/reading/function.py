@@ -1,4 +1,4 @@
-"""Readers that are functions of a user's: what they are given, and what their reads are kept under."""
+"""Readers that are a user's functions: what these are given, and the key of their reads."""
 
 from __future__ import annotations
 

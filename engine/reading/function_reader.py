@@ -1,4 +1,4 @@
-"""Reading by a function of a user's: its specification, and the reader that calls it."""
+"""Specify and call a reader that is a user's function."""
 
 from __future__ import annotations
 

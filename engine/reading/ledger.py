@@ -1,4 +1,4 @@
-"""The ledger of attempts: how often units and reads were begun, so that none is begun for ever.
+"""Count attempts at units and reads in a ledger, so that no retry goes on for ever.
 
 Ray hands a unit whose process died out again, without end. The ledger is an actor that counts; the actors that
 read ask it through ``Attempts``. It stands on the driver's node, so that no other node's end takes it away, and
@@ -109,7 +109,7 @@ class Attempts:
         return int(answer(self._ledger.begin.remote(unit, attempt), 1, _SECONDS_TO_COUNT))
 
     def ended(self, unit: int, role: int, size: int, seconds: float, actor: str) -> None:
-        """Tell that an actor has done a unit; nobody waits for it."""
+        """Record that an actor has done a unit, without waiting."""
         self._ledger.ended.remote(unit, role, size, seconds, actor)
 
     def enter(self, row: int, attempt: Attempt, strikes: int = _STRIKES) -> bool:

@@ -1,4 +1,4 @@
-"""Planning reads: which are wanted, which are missing, and in which units they are done.
+"""Plan reads: which are wanted, which are missing, and in which units they are done.
 
 Pure functions of tables, without Ray, torch or files.
 """

@@ -1,4 +1,4 @@
-"""What a reader is: the interface between the pipeline and every language model."""
+"""The interface of a reader: ``Reader``, ``ReaderSpec`` and ``ReadOutput``."""
 
 from __future__ import annotations
 

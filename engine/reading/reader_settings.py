@@ -1,4 +1,4 @@
-"""What a reader is asked to do and how its work is run: the settings of everything that is read."""
+"""The settings of reading: what a reader is asked to do, and how its work is run."""
 
 from __future__ import annotations
 

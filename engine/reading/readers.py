@@ -1,4 +1,4 @@
-"""Choosing a reader: from its name and settings to a specification, and from that to a loaded model."""
+"""Choose a reader: resolve name and settings to a specification, and load it as a model."""
 
 from __future__ import annotations
 

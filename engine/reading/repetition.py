@@ -1,4 +1,4 @@
-"""Repeating a sample of a job's reads in other batches, to measure how much results depend on batching.
+"""Repeat a sample of a job's reads in other batches, to measure how much outputs depend on batching.
 
 The last bits of a batch's arithmetic depend on its size and its padding, and greedy decoding turns some
 of these differences into other words. How often that happens with a model, precision and device is

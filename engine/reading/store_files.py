@@ -1,4 +1,4 @@
-"""Single files of the read store: their names, what they hold, and keys that a process remembers.
+"""Single files of the read store: their names, their contents, and keys that a process remembers.
 
 A file is named ``LOW-HIGH-KEYS-BYTES.parquet``. ``KEYS`` is a digest of its keys. ``BYTES`` is one of its
 bytes, which are compared before outputs are parsed: a file that was damaged is never used, whatever

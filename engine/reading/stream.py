@@ -1,4 +1,4 @@
-"""Doing the reads of an evaluation as a stream, shard by shard; nobody holds all of them.
+"""Do the reads of an evaluation shard by shard; no process holds all of them.
 
 A planner makes the prompts of a shard and leaves out the reads that are stored; the rest is cut into
 units. A unit is read and committed to the store. Readers that share a model are loaded together, and read
@@ -56,7 +56,7 @@ class UnitSizes(NamedTuple):
 def shared_pace(paces: Sequence[float]) -> float | None:
     """The pace for which units are cut that any of several actors may get: nearly that of the slowest.
 
-    So nobody holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
+    So no actor holds a unit for much longer than ``UNIT_SECONDS``. Faster actors then have more and smaller
     units, and each costs the driver: it is an eighth of the mean at least, and so much that all actors
     together end no more than 40 units a second. A thousand actors have units of 25 s so, and as much work is
     lost with each that ends.

@@ -1,4 +1,4 @@
-"""Reads as a stream on Ray Data: planned by tasks, read by a pool of actors.
+"""Stream reads through Ray Data: tasks plan them, a pool of actors reads.
 
 The rows of the dataset are shards, one for each reader that shares the actors. One stage plans, a task a
 row: from the number of the shard to its units, each a block of its own. The other reads: an actor takes a
@@ -144,7 +144,7 @@ def _planned_at_once(pool: Pool, rows: int) -> int:
 def _beside_tasks(options: dict[str, Any]) -> dict[str, Any]:
     """The options of a pool that leaves some of the CPUs to the tasks that plan, and to those that judge.
 
-    A pool that takes every CPU would wait for units that nobody has a CPU to plan.
+    A pool that takes every CPU would wait for units without a CPU left to plan them.
     """
     cpus = options["num_cpus"]
     if options["num_gpus"]:

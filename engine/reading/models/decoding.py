@@ -1,4 +1,4 @@
-"""From logits to answers: which token comes next, and when a reader has written enough."""
+"""Choose the next token from logits, and decide when a reader has written enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decoder keeps of encoder inputs: the cross-attention keys and values of all its layers.
+"""Keep the cross-attention keys and values of encoder inputs, for all layers of a decoder.
 
 They depend on the input alone. So they are computed once per distinct input and stand here for every
 read that has it, alone or fused, instead of the encoder's states from which each read would have to

@@ -1,4 +1,4 @@
-"""What token sequences begin with in common, arranged so that it is computed once.
+"""Find what token sequences begin with in common, so that it is computed once.
 
 Pure functions of token lists; nothing here knows of torch.
 """

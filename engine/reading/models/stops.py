@@ -1,4 +1,4 @@
-"""Strings at which outputs end, and how the text of tokens grows while more are added.
+"""Find the strings at which outputs end, while the text of tokens grows.
 
 The text of some tokens is not always the beginning of the text of more: bytes of a character that are not
 complete yet show as U+FFFD, and a tokenizer may take away a space before the mark that follows it.

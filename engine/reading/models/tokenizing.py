@@ -1,4 +1,4 @@
-"""Inputs of encoder-decoder readers as tokens: one way for readers and for their training."""
+"""Tokenize inputs of encoder-decoder readers, in one way for reading and for training."""
 
 from __future__ import annotations
 

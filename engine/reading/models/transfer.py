@@ -1,4 +1,4 @@
-"""Numbers on their way from the host to the device that a model is on."""
+"""Move numbers from the host to the device of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader on vLLM needs, known from its files before vLLM or torch is loaded."""
+"""Check what a reader on vLLM needs, from its files, before vLLM or torch is loaded."""
 
 from __future__ import annotations
 

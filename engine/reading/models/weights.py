@@ -1,4 +1,4 @@
-"""Finding a reader's weights: a name becomes a local directory, a kind of model and a hash."""
+"""Find a reader's weights: turn a name into a local directory, a kind of model and a digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates: what a model was trained to see around a user's message."""
+"""Wrap a user's message into the chat template that a model was trained with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strings that a tokenizer takes for control tokens, kept from coming out of data.
+"""Break control tokens that stand in data, so that no passage speaks for the model.
 
 A tokenizer matches its added tokens (``<|im_end|>``, ``</s>``, ``<extra_id_0>``, ``<tool_call>``) wherever
 they stand in a text, so that a passage which holds such a string could end the user's turn and speak for

@@ -1,4 +1,4 @@
-"""Prompts: how a query and its passages become the text that a reader is given."""
+"""Make prompts: turn a query and its passages into the text that a reader is given."""
 
 from __future__ import annotations
 

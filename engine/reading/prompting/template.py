@@ -1,4 +1,4 @@
-"""Prompt templates: small text files with named fields, read and checked.
+"""Read and check prompt templates: small text files with named fields.
 
 A template is the text of a prompt with the fields ``{passages}`` and ``{query}``; ``{{`` and ``}}``
 stand for braces. Before it, between two lines ``---``, there may be settings in YAML (the keys of

@@ -1,4 +1,4 @@
-"""Cutting prompts that are longer than a decoder-only reader's input: passages go, never the question."""
+"""Cut prompts that are longer than a decoder-only reader's input: drop passages, never the question."""
 
 from __future__ import annotations
 

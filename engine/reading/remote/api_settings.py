@@ -1,4 +1,4 @@
-"""Which server is asked, how fast, and what that may cost: the settings of readers behind an API."""
+"""The settings of readers behind an API: server, rate and budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing between given answers by the log-probabilities that a server gives of the likeliest first tokens."""
+"""Choose between given answers by the log-probabilities of the first tokens, as a server reports them."""
 
 from __future__ import annotations
 

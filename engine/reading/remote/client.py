@@ -1,4 +1,4 @@
-"""Asking a server one request, again where it fails for a while, until it answers or cannot be asked."""
+"""Send one request to a server, and retry it through passing failures."""
 
 from __future__ import annotations
 

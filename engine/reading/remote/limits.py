@@ -1,4 +1,4 @@
-"""Ceilings on what is asked of a server: requests and tokens per minute, and tokens or money in all.
+"""Limit requests to a server: requests and tokens per minute, and tokens or money in total.
 
 One ``Limits`` is shared by everybody in the process who asks with the same settings, whatever the role.
 """
@@ -154,7 +154,7 @@ class Limits:
                 self._tokens += used.prompt
 
     def pause(self, seconds: float) -> None:
-        """Let nobody ask for so long, since the server says that it is asked too much."""
+        """Hold all requests for so long, as the server demands."""
         with self._lock:
             self._paused_until = max(self._paused_until, self._clock() + seconds)
 

@@ -1,4 +1,4 @@
-"""A reader behind an API: prompts become requests, and answers outputs."""
+"""Read through an API: turn prompts into requests, and responses into outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Doing planned reads by requests from this process: many under way at once, whichever units they belong to.
+"""Do planned reads by requests from this process, many at a time, whichever units they belong to.
 
 Requests wait and compute nothing, so one process makes as many as any server answers; and what they may cost
 is counted in one place.

@@ -1,4 +1,4 @@
-"""What a reader behind an API is: the part of its specification that no other reader has."""
+"""The part of a specification that only readers behind an API have."""
 
 from __future__ import annotations
 

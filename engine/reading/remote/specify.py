@@ -1,4 +1,4 @@
-"""The specification of a reader behind an API: what it is asked, and what a first request shows of its server."""
+"""Specify a reader behind an API, and learn from a first request what its server supports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work on one item after another that goes on in threads, with results and errors in the order of the items.
+"""Work ahead on one item after another in threads; results and errors keep the order of the items.
 
 For functions that spend their time where Python lets other threads run: in Polars, Arrow, numpy, digests
 and files.

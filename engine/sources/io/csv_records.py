@@ -1,4 +1,4 @@
-"""Records of CSV and TSV files: a header with the names of fields, and rows with the quotes of the csv module."""
+"""Read records of CSV and TSV files: a header with field names, and rows quoted as in the csv module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Duplicate ids, found in streams of tens of millions at 8 bytes per id."""
+"""Find duplicate ids in streams of tens of millions, at 8 bytes per id."""
 
 from __future__ import annotations
 

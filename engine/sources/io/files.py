@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Write files atomically."""
 
 from __future__ import annotations
 

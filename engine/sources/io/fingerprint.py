@@ -1,4 +1,4 @@
-"""Fingerprints of tables' contents, independent of the order of rows, and of files' bytes."""
+"""Fingerprint the contents of tables, independent of row order, and the bytes of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders at any address, for what workers on several machines write and read: shards, stores.
+"""Folders at any address that workers on several machines read and write: shards, stores.
 
 A file of such a folder is written whole or not at all: renamed into place on this machine, one upload
 in an object store. The folder itself is a value that travels between processes.

@@ -1,4 +1,4 @@
-"""What tells whether a file is still the one that it was, without reading all of a large one."""
+"""Tell whether a file changed, without reading all of a large one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records in JSON: one object per line, or one array of objects."""
+"""Read records in JSON: one object per line, or one array of objects."""
 
 from __future__ import annotations
 

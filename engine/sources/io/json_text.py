@@ -1,4 +1,4 @@
-"""JSON as users write it: read by the standard library, but a key given twice is an error."""
+"""Parse JSON as users write it, and refuse a key given twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files line by line, decompressed according to their names: plain lines and JSONL."""
+"""Read text files line by line, decompressed by name: plain lines and JSONL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command writes, compared with what it reads before it reads anything."""
+"""Compare what a command will write with what it reads, before it reads anything."""
 
 from __future__ import annotations
 

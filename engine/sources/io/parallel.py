@@ -1,4 +1,4 @@
-"""Mapping a function over a stream of items in several processes, in order."""
+"""Map a function over a stream of items in several processes, in order."""
 
 from __future__ import annotations
 

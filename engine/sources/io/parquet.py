@@ -1,4 +1,4 @@
-"""Reading Parquet files that may be damaged or hostile.
+"""Read Parquet files that may be damaged or hostile.
 
 Arrow's reader does the work, since it refuses what is broken: Polars' own reader panics at, or aborts the
 process over, single flipped bits. What Arrow has decoded is validated as a whole before Polars takes it

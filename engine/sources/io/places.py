@@ -1,4 +1,4 @@
-"""Where texts stand among others, looked up again and again: a table of hashes that is made once.
+"""Look up the places of texts among others, by a hash table that is built once.
 
 A join or a cast to ``polars.Enum`` hashes the texts that are looked through at every call, which takes ten times
 as long where there are ten times as many of them as are asked for.

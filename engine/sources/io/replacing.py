@@ -1,4 +1,4 @@
-"""Results that arrive whole: a single file, or all files together, never new ones beside old ones."""
+"""Replace results atomically: a single file, or all files together."""
 
 from __future__ import annotations
 

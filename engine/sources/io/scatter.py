@@ -1,4 +1,4 @@
-"""Tables larger than memory, scattered over files by the part that each row belongs to."""
+"""Scatter tables larger than memory over files, by the part of each row."""
 
 from __future__ import annotations
 

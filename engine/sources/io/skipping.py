@@ -1,4 +1,4 @@
-"""Bad records: refused, or tolerated up to a limit and counted."""
+"""Refuse bad records, or tolerate and count them up to a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local files opened for reading; what can be read only once, as a pipe, is kept and can be read again."""
+"""Open local files for reading; keep what can be read only once, such as a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary files and folders that no killed process leaves behind for ever.
+"""Temporary files and folders that are removed even after a killed process.
 
 Each lies beside what it will become, and the process that made it holds a lock on it, which ends with
 the process however it ends. So whoever writes into the same folder next can tell what is abandoned

@@ -1,4 +1,4 @@
-"""Settings in YAML: keys with texts or lists of texts, without the surprises of YAML 1.1.
+"""Read settings in YAML: keys with texts or lists of texts, without the surprises of YAML 1.1.
 
 YAML 1.1 takes ``010`` for 8, ``1:30`` for 90, ``no`` for false, and of equal keys the last. Here values are texts,
 as they are written; whoever wants a number says which texts are one.
