@@ -137,7 +137,7 @@ test-faults: $(VENV)/.installed-cluster
 
 # On a machine with a GPU, after make gpu: what a pretended one cannot show, as a report for docs/benchmarks.md.
 test-gpu: $(VENV)/.installed
-	$(BIN)/python -m tests.gpu
+	$(BIN)/python -m tests.gpu_first
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

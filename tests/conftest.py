@@ -83,6 +83,7 @@ GROUPS = {
         "tests/jobs/test_commands.py::test_actors_that_can_never_be_hosted",
         "tests/jobs/test_plan.py::test_on_ray",
         "tests/training/test_on_ray.py",
+        "tests/test_gpu_first.py::test_actors",
     ),
     "bundled reader": (
         "tests/reading/remote/test_bundled.py",
@@ -106,6 +107,7 @@ LONG = (
     "tests/jobs/test_train.py",
     "tests/reading/models/",
     "tests/report/page/",
+    "tests/test_gpu_first.py",
     "tests/training/",
 )
 

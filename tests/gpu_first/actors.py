@@ -1,0 +1,218 @@
+"""Stage 4: reads on Ray's actors, and how much of the time the GPU is busy meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from engine.reading.plan import cut_units
+from engine.reading.protocol import ReaderSpec
+from tests.gpu_first import models
+from tests.gpu_first.checks import Check, alike, apart, require
+from tests.gpu_first.scale import Scale
+
+
+@dataclass
+class Busy:
+    """How much of the time the GPU was busy, as its driver says ten times a second."""
+
+    samples: list[int] = field(default_factory=list)
+
+    def share(self) -> float | None:
+        return round(sum(self.samples) / 100 / len(self.samples), 3) if self.samples else None
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[Busy]:
+    """Ask the driver while the block runs; nothing is known where it cannot be asked."""
+    found, over = Busy(), threading.Event()
+    try:
+        import pynvml  # type: ignore[import-not-found, unused-ignore]
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    except Exception:  # no package, no driver, no GPU
+        yield found
+        return
+
+    def ask() -> None:
+        while not over.wait(0.1):
+            found.samples.append(int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
+def plan(reads: models.Reads) -> pl.DataFrame:
+    """The plan of these reads, each of a query of its own."""
+    names = [f"r{i}" for i in range(len(reads))]
+    return pl.DataFrame(
+        {
+            "read_key": names,
+            "query_id": names,
+            "doc_ids": [[name] for name in names],
+            "inputs": reads,
+            "size": [max(1, sum(map(len, read)) // 4) for read in reads],
+            "group": range(len(reads)),
+        }
+    )
+
+
+def host(spec: ReaderSpec) -> Any:
+    """What an actor hosts; it loads the reader without asking for the digest of its weights."""
+    from engine.reading.stream import Host
+
+    class Loads(Host):
+        def load(self, spec: ReaderSpec) -> Any:
+            from tests.gpu_first import models
+
+            models.offline()
+            return models.load(spec)
+
+    return Loads([spec], [None], held=True)
+
+
+@contextlib.contextmanager
+def saved(scale: Scale) -> Iterator[ReaderSpec]:
+    """The specification of a small decoder in bf16."""
+    require("ray")
+    with models.folder() as folder:
+        apart(models.make, scale.small, folder, "bfloat16")
+        yield models.spec_of(scale.small, folder, "bfloat16", scale)
+
+
+@contextlib.contextmanager
+def own_ray() -> Iterator[None]:
+    """Ray on this machine, for the block."""
+    from engine.machine import cluster
+
+    cluster.start_ray()
+    try:
+        yield
+    finally:
+        cluster.stop_ray()
+
+
+@dataclass
+class Trial:
+    """What came of reads on actors."""
+
+    outputs: dict[str, str]
+    workers: set[str]
+    seconds: float
+    reading: float
+    busy: float | None
+
+
+def trial(
+    spec: ReaderSpec, reads: models.Reads, scale: Scale, *, actors: int, gpus: float | None, kill: bool = False
+) -> Trial:  # fmt: skip
+    """Have reads done on so many actors; a process is killed once two units are done, where asked.
+
+    Raises:
+        AssertionError: a read was done twice, or failed.
+    """
+    from engine.machine.pool import PoolSettings, decide
+    from engine.reading.stream import Ready, ShardPlan, UnitSizes
+    from engine.reading.stream_on_ray import read_on_ray
+
+    made = plan(reads)
+    units = tuple(cut_units(made, scale.on_ray[1] * max(1, int(made["size"].mean() or 1))))  # type: ignore[arg-type]
+    settings = PoolSettings(actors=actors, gpus_per_actor=gpus)
+    planner = Ready(ShardPlan(made, 0, UnitSizes(1, 1, 1), None, cut=units))
+    outputs: dict[str, str] = {}
+    workers: dict[str, float] = {}
+    start = first = time.perf_counter()
+    with busy() as asked:
+        for done in read_on_ray(
+            [0], [planner], host(spec), pool=decide(settings, spec.weight_bytes)
+        ):
+            if not workers:
+                first = time.perf_counter()
+                asked.samples.clear()  # loading is not reading
+            assert not done.failures, f"a read failed: {next(iter(done.failures.values())).reason}"
+            assert done.outputs is not None
+            new = dict(done.outputs.select("read_key", "output").iter_rows())
+            assert not new.keys() & outputs.keys(), "a read came twice"
+            outputs |= new
+            workers[done.worker] = workers.get(done.worker, 0.0) + done.seconds
+            if kill and len(outputs) >= 2 * scale.on_ray[1]:
+                kill = False
+                os.kill(int(done.worker.split()[-1]), signal.SIGKILL)
+    end = time.perf_counter()
+    assert len(outputs) == len(reads), f"{len(outputs)} of {len(reads)} reads came"
+    return Trial(outputs, set(workers), end - start, end - first, asked.share())
+
+
+def one_and_quarters(scale: Scale, figures: dict[str, Any]) -> str:
+    """One actor with the GPU, and four with a quarter each: outputs, pace, share of time that it is busy."""
+    reads = models.prompts(scale.on_ray[0], scale)
+    said: list[str] = []
+    with saved(scale) as spec, own_ray():
+        expected: list[str] = []
+        for name, actors, gpus in (("one", 1, 1.0), ("quarters", 4, 0.25)):
+            found = trial(spec, reads, scale, actors=actors, gpus=gpus if scale.gpu else None)
+            figures[name] = {
+                "seconds": round(found.seconds, 2),
+                "reads_a_second": round(len(reads) / found.reading, 2),
+                "busy": found.busy,
+                "workers": len(found.workers),
+            }
+            outputs = [found.outputs[f"r{i}"] for i in range(len(reads))]
+            expected = expected or outputs
+            said.append(f"{name}: {figures[name]['reads_a_second']} reads/s, busy {found.busy}")
+        figures["alike"] = alike(outputs, expected, share=0.3)
+    return f"{'; '.join(said)}; {figures['alike']}"
+
+
+def without_gpu(scale: Scale, figures: dict[str, Any]) -> str:
+    """``--gpus-per-actor 0``: an actor sees no GPU, and takes none of its memory."""
+    reads = models.prompts(scale.reads, scale)
+    with saved(scale) as spec, own_ray():
+        before = _gpu_memory()
+        found = trial(spec, reads, scale, actors=1, gpus=0.0)
+        figures |= {"busy": found.busy, "gpu_mib": (_gpu_memory() - before) // 2**20}
+    assert not found.busy or found.busy < 0.05, f"the GPU was busy for {found.busy:.0%}"
+    return f"{len(reads)} reads on the CPU in {found.seconds:.0f} s, GPU busy {found.busy}"
+
+
+def killed(scale: Scale, figures: dict[str, Any]) -> str:
+    """An actor's process is killed: every read comes once, and another process goes on."""
+    reads = models.prompts(scale.on_ray[0], scale)
+    with saved(scale) as spec, own_ray():
+        found = trial(spec, reads, scale, actors=1, gpus=1.0 if scale.gpu else None, kill=True)
+    figures |= {"seconds": round(found.seconds, 2), "workers": len(found.workers)}
+    assert len(found.workers) > 1, "no other process went on"
+    return (
+        f"{len(reads)} reads once each, by {len(found.workers)} processes, in {found.seconds:.0f} s"
+    )
+
+
+def _gpu_memory() -> int:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
+    except Exception:  # no package, no driver, no GPU
+        return 0
+
+
+CHECKS: dict[str, Check] = {
+    "one actor, and four of a quarter": one_and_quarters,
+    "an actor without a GPU": without_gpu,
+    "a killed actor": killed,
+}
